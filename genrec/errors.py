@@ -1,0 +1,35 @@
+"""The errors people meet. Each names the field or file, what is wrong with the value, and the limit."""
+
+from __future__ import annotations
+
+
+class GenrecError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class InputError(GenrecError):
+    """A request or an argument is wrong: `field` has a `problem`; `limit` says what is accepted."""
+
+    def __init__(self, field: str, problem: str, limit: str) -> None:
+        self.field, self.problem, self.limit = field, problem, limit
+        super().__init__(f"{field}: {problem} (accepted: {limit})")
+
+
+class ArtifactError(GenrecError):
+    """A file of an artifact is missing, corrupt or does not fit the others."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path, self.problem = str(path), problem
+        super().__init__(f"{path}: {problem}")
+
+
+class StaleHandle(GenrecError):
+    """A KV handle whose slot was released, reaped or given to another request."""
+
+
+class ArenaFull(GenrecError):
+    """No run of free slots for the request; it was shed before any work."""
+
+
+class DeadlineExceeded(GenrecError):
+    """The request's deadline has passed; the rest of its work was not done."""

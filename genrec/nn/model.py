@@ -1,0 +1,131 @@
+"""The generator: a Qwen3-shaped decoder whose head computes one level's block of codes at a time.
+
+Covers Qwen2 (no QK-norm, biases on q, k, v), Qwen3 (QK-norm) and Llama (neither). See `genrec` for the legend.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from genrec.config import ModelConfig
+
+
+def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine tables for `positions` [...]: two tensors [..., D/2] in float32."""
+    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim)
+    angle = positions.to(torch.float32).unsqueeze(-1) * frequency
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply RoPE to `x` [..., heads, D] with tables [..., D/2] (half-split layout, as Hugging Face does)."""
+    cos, sin = cos.unsqueeze(-2).to(x.dtype), sin.unsqueeze(-2).to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm over the last axis, computed in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., size] -> [..., size]."""
+        wide = x.to(torch.float32)
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Projections, QK-norm and RoPE; the attention itself is passed in, because every phase has its own."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.size = (
+            config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+        )  # fmt: skip
+        bias = config.model_type == "qwen2"
+        self.q_proj = nn.Linear(config.hidden_size, self.heads * self.size, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.size, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.size, bias=bias)
+        self.o_proj = nn.Linear(self.heads * self.size, config.hidden_size, bias=False)
+        normed = config.model_type == "qwen3"
+        self.q_norm = RMSNorm(self.size, config.rms_norm_eps) if normed else nn.Identity()
+        self.k_norm = RMSNorm(self.size, config.rms_norm_eps) if normed else nn.Identity()
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [..., hidden] -> q [..., H, D], k [..., G, D], v [..., G, D], q and k rotated."""
+        q = self.q_norm(self.q_proj(x).unflatten(-1, (self.heads, self.size)))
+        k = self.k_norm(self.k_proj(x).unflatten(-1, (self.kv_heads, self.size)))
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.size))
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> [..., hidden]."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Block(nn.Module):
+    """One decoder layer."""
+
+    def __init__(self, config: ModelConfig, dropout: float) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = Attention(config), MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.drop = nn.Dropout(dropout)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Residual, output projection and MLP: x [..., hidden], attended [..., H, D] -> [..., hidden]."""
+        x = x + self.drop(self.self_attn.o_proj(attended.flatten(-2)))
+        return x + self.drop(self.mlp(self.post_attention_layernorm(x)))
+
+
+class Generator(nn.Module):
+    """Decoder over semantic IDs; parameter names follow Hugging Face, so checkpoints load by name."""
+
+    def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, dropout) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.drop = nn.Dropout(dropout)
+        nn.init.normal_(self.embed_tokens.weight, std=0.02)
+        nn.init.normal_(self.lm_head.weight, std=0.02)
+
+    def head(self, hidden: Tensor, level: int) -> Tensor:
+        """Logits of one level's block only: hidden [..., hidden] -> [..., T_level]; `level` counts from 1."""
+        start = self.config.code_offsets[level - 1]
+        return F.linear(hidden, self.lm_head.weight[start : start + self.config.codebook_sizes[level - 1]])
+
+    def prefill(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Causal pass over a prompt: tokens [B, S] -> hidden [B, S, hidden] and per layer k, v [B, S, G, D].
+
+        Prompts are padded on the right; causality keeps the padding from reaching real positions.
+        """
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
+        x, kv = self.drop(self.embed_tokens(tokens)), []
+        for layer in self.layers:
+            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+            attended = F.scaled_dot_product_attention(
+                q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
+            ).transpose(1, 2)
+            x = layer.finish(x, attended)
+            kv.append((k, v))
+        return self.norm(x), kv
