@@ -1,0 +1,131 @@
+"""The catalogue: items, their semantic IDs, titles and popularity, as `catalogue.parquet` holds them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from genrec.errors import ArtifactError
+
+_SIZES_KEY = b"genrec.codebook_sizes"
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """n items. `item_ids` int64[n] distinct, `codes` int32[n, L], `titles` n strings, `popularity` int64[n].
+
+    `codebook_sizes` is (T_1, ..., T_L); left empty it becomes the largest code of each level plus one.
+    Items may share a semantic ID. Raises ArtifactError naming `source` when the parts do not fit.
+    """
+
+    item_ids: npt.NDArray[np.int64]
+    codes: npt.NDArray[np.int32]
+    titles: Sequence[str]
+    popularity: npt.NDArray[np.int64]
+    codebook_sizes: tuple[int, ...] = ()
+    source: str = "catalogue"
+
+    def __post_init__(self) -> None:
+        n = len(self.item_ids)
+        object.__setattr__(self, "item_ids", np.ascontiguousarray(self.item_ids, np.int64))
+        object.__setattr__(self, "codes", np.ascontiguousarray(self.codes, np.int32))
+        object.__setattr__(self, "popularity", np.ascontiguousarray(self.popularity, np.int64))
+        if n == 0:
+            raise ArtifactError(self.source, "holds no items")
+        if self.codes.ndim != 2 or self.codes.shape[0] != n or self.codes.shape[1] == 0:
+            raise ArtifactError(self.source, f"codes have shape {self.codes.shape}, not ({n}, L)")
+        if len(self.titles) != n or self.popularity.shape != (n,):
+            raise ArtifactError(
+                self.source, f"{n} items, {len(self.titles)} titles, {self.popularity.shape} counts"
+            )
+        if not self.codebook_sizes:
+            object.__setattr__(self, "codebook_sizes", tuple(int(c) + 1 for c in self.codes.max(axis=0)))
+        sizes = np.asarray(self.codebook_sizes)
+        if sizes.shape != (self.codes.shape[1],):
+            raise ArtifactError(self.source, f"{len(sizes)} codebook sizes for {self.codes.shape[1]} levels")
+        wrong = np.argwhere((self.codes < 0) | (self.codes >= sizes))
+        if len(wrong):
+            row, column = wrong[0]
+            raise ArtifactError(
+                self.source,
+                f"code_{column + 1} of item {self.item_ids[row]} is {self.codes[row, column]},"
+                f" outside 0..{sizes[column] - 1}",
+            )
+        if (self.popularity < 0).any():
+            raise ArtifactError(self.source, "popularity has negative counts")
+        ids = self._sorted_ids
+        if (ids[1:] == ids[:-1]).any():
+            raise ArtifactError(self.source, f"item_id {ids[1:][ids[1:] == ids[:-1]][0]} appears twice")
+
+    @property
+    def levels(self) -> int:
+        """L, the number of codes in a semantic ID."""
+        return self.codes.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.item_ids)
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.int32]:
+        """Rows in ascending item id: int32[n]."""
+        return np.argsort(self.item_ids, kind="stable").astype(np.int32)
+
+    @cached_property
+    def _sorted_ids(self) -> npt.NDArray[np.int64]:
+        return self.item_ids[self._order]
+
+    def rows_of(self, item_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
+        """Catalogue rows of any int64 ids [m]: int32[m], -1 where the catalogue has no such item."""
+        wanted = np.asarray(item_ids, np.int64)
+        place = np.minimum(np.searchsorted(self._sorted_ids, wanted), len(self) - 1)
+        return np.where(self._sorted_ids[place] == wanted, self._order[place], np.int32(-1)).astype(np.int32)
+
+    def save(self, path: Path) -> None:
+        """Write the parquet file; the codebook sizes travel in its schema metadata."""
+        columns: dict[str, object] = {"item_id": pa.array(self.item_ids, pa.int64())}
+        for level in range(self.levels):
+            columns[f"code_{level + 1}"] = pa.array(self.codes[:, level], pa.int32())
+        columns["title"] = pa.array(list(self.titles), pa.string())
+        columns["popularity"] = pa.array(self.popularity, pa.int64())
+        sizes = json.dumps(list(self.codebook_sizes)).encode()
+        pq.write_table(pa.table(columns).replace_schema_metadata({_SIZES_KEY: sizes}), path)
+
+    @classmethod
+    def load(cls, path: Path) -> Catalogue:
+        """Read and check `catalogue.parquet`. Raises ArtifactError naming the file and the problem."""
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise ArtifactError(path, f"not a readable parquet file: {error}") from error
+        names = sorted(
+            (c for c in table.column_names if re.fullmatch(r"code_\d+", c)), key=lambda c: int(c[5:])
+        )
+        if not names or names != [f"code_{level + 1}" for level in range(len(names))]:
+            raise ArtifactError(path, f"code columns are {names}, not code_1..code_L")
+        missing = [c for c in ("item_id", "title", "popularity") if c not in table.column_names]
+        if missing:
+            raise ArtifactError(path, f"lacks the columns {', '.join(missing)}")
+        for column in ("item_id", *names, "popularity"):
+            if table[column].null_count or not pa.types.is_integer(table.schema.field(column).type):
+                raise ArtifactError(path, f"column {column} holds nulls or is not of an integer type")
+        try:
+            sizes = tuple(int(t) for t in json.loads((table.schema.metadata or {}).get(_SIZES_KEY, b"[]")))
+        except (ValueError, TypeError) as error:
+            raise ArtifactError(path, f"unreadable codebook sizes: {error}") from error
+        return cls(
+            item_ids=table["item_id"].to_numpy(),
+            codes=np.stack([table[c].to_numpy() for c in names], axis=1),
+            titles=[title or "" for title in table["title"].to_pylist()],
+            popularity=table["popularity"].to_numpy(),
+            codebook_sizes=sizes,
+            source=str(path),
+        )
