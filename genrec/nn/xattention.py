@@ -1,0 +1,106 @@
+"""Attention of a decode step: many beams over one shared prompt (xGR, section 5.2).
+
+The shared part is one GEMM per KV head over all beams of a request, so the prompt's KV is read once whatever
+the beam width; the unshared part is per beam; online softmax merges them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from genrec.config import ModelConfig
+from genrec.nn.model import Generator, rotary
+
+
+def xattention(
+    q: Tensor, shared_k: Tensor, shared_v: Tensor, unshared_k: Tensor, unshared_v: Tensor, prompt_length: Tensor
+) -> Tensor:
+    """Attend from q [B, W, H, D] to shared k, v [B, G, S, D] and unshared k, v [B, W, U, G, D].
+
+    Shared positions from `prompt_length` [B] on are padding. Returns [B, W, H, D].
+    """
+    batch, beams, heads, size = q.shape
+    kv_heads, span = shared_k.shape[1], shared_k.shape[2]
+    q = (q * size**-0.5).view(batch, beams, kv_heads, heads // kv_heads, size)
+
+    stacked = q.permute(0, 2, 1, 3, 4).reshape(batch, kv_heads, -1, size)
+    padding = torch.arange(span) >= prompt_length.view(-1, 1, 1, 1)
+    score = (stacked @ shared_k.transpose(2, 3)).masked_fill(padding, -torch.inf)
+    top_s = score.amax(-1, keepdim=True)
+    weight = (score - top_s).exp()
+
+    def per_beam(x: Tensor) -> Tensor:  # [B, G, W*R, X] -> [B, W, G, R, X]
+        return x.view(batch, kv_heads, beams, -1, x.shape[-1]).permute(0, 2, 1, 3, 4)
+
+    top_s, total_s, out_s = per_beam(top_s), per_beam(weight.sum(-1, keepdim=True)), per_beam(weight @ shared_v)
+
+    score_u = (q.unsqueeze(2) * unshared_k.unsqueeze(4)).sum(-1, keepdim=True)  # [B, W, U, G, R, 1]
+    top = torch.maximum(top_s, score_u.amax(2))
+    weight_u = (score_u - top.unsqueeze(2)).exp()
+    shrink = (top_s - top).exp()
+    out = out_s * shrink + (weight_u * unshared_v.unsqueeze(4)).sum(2)
+    return (out / (total_s * shrink + weight_u.sum(2))).reshape(batch, beams, heads, size)
+
+
+class PrefillGraph(nn.Module):
+    """Prompt to first-level logits and KV: what `prefill.onnx` holds."""
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, tokens: Tensor, prompt_length: Tensor) -> tuple[Tensor, ...]:
+        """tokens [B, S], prompt_length [B] -> logits [B, 1, T_1], then per layer k, v [B, G, S, D]."""
+        hidden, kv = self.generator.prefill(tokens)
+        last = hidden[torch.arange(tokens.shape[0]), prompt_length.to(torch.int64) - 1]
+        flat = [x.transpose(1, 2).contiguous() for pair in kv for x in pair]
+        return (self.generator.head(last, 1).unsqueeze(1), *flat)
+
+
+class DecodeGraph(nn.Module):
+    """One decode step: reads the codes of level `level - 1`, scores level `level`. What `decode_<level>.onnx` holds.
+
+    The KV of the last step's token is used in that step only, so it is not given back.
+    """
+
+    def __init__(self, generator: Generator, level: int, attend=xattention) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.generator, self.level, self.attend = generator, level, attend
+
+    def forward(self, codes: Tensor, prompt_length: Tensor, shared: list[Tensor], past: list[Tensor]) -> tuple[Tensor, ...]:
+        """codes [B, W]; shared: per layer k, v [B, G, S, D]; past: per layer, per earlier level, k, v [B, W, G, D].
+
+        Returns logits [B, W, T_level] and, but for the last level, per layer the new k, v [B, W, G, D].
+        """
+        model, config, earlier = self.generator, self.generator.config, self.level - 2
+        x = model.embed_tokens(codes + config.code_offsets[self.level - 2])
+        cos, sin = rotary((prompt_length + earlier).view(-1, 1), config.head_dim, config.rope_theta)
+        fresh = []
+        for n, layer in enumerate(model.layers):
+            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+            mine = past[2 * n * earlier : 2 * (n + 1) * earlier]
+            unshared_k = torch.stack((*mine[0::2], k), dim=2)
+            unshared_v = torch.stack((*mine[1::2], v), dim=2)
+            attended = self.attend(q, shared[2 * n], shared[2 * n + 1], unshared_k, unshared_v, prompt_length)
+            x = layer.finish(x, attended)
+            fresh += [k, v]
+        logits = model.head(model.norm(x), self.level)
+        return (logits,) if self.level == config.levels else (logits, *fresh)
+
+
+def shared_names(config: ModelConfig) -> list[str]:
+    """Names of the prompt's KV tensors, in order."""
+    return [f"shared_{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]
+
+
+def past_names(config: ModelConfig, level: int) -> list[str]:
+    """Names of the earlier unshared KV tensors that `decode_<level>` reads, in order."""
+    return [
+        f"past_{kind}_{n}_{u}" for n in range(config.num_hidden_layers) for u in range(level - 2) for kind in "kv"
+    ]
+
+
+def fresh_names(config: ModelConfig) -> list[str]:
+    """Names of the unshared KV tensors that a decode step gives, in order."""
+    return [f"fresh_{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]
