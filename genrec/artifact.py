@@ -1,0 +1,51 @@
+"""The files of an artifact folder, loaded and held against each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from genrec.catalogue import Catalogue
+from genrec.config import ModelConfig
+from genrec.engine.base import Engine, load_engine
+from genrec.errors import ArtifactError
+from genrec.kv import KV_TYPES, Layout
+from genrec.steps import Settings
+from genrec.validity import FILE_NAME, ValidityIndex
+
+
+def load_config(artifact: Path) -> ModelConfig:
+    """`model/config.json`."""
+    return ModelConfig.load(artifact / "model" / "config.json")
+
+
+def load_catalogue(artifact: Path, config: ModelConfig) -> Catalogue:
+    """`catalogue.parquet`, refused when its semantic IDs are not those of the model."""
+    path = artifact / "catalogue.parquet"
+    catalogue = Catalogue.load(path)
+    if catalogue.codebook_sizes != config.codebook_sizes:
+        raise ArtifactError(path, f"has codebook sizes {catalogue.codebook_sizes}, the model {config.codebook_sizes}")
+    return catalogue
+
+
+def load_validity(artifact: Path, config: ModelConfig) -> ValidityIndex:
+    """`validity.safetensors`, of the model's codebook sizes."""
+    return ValidityIndex.load(artifact / FILE_NAME, config.codebook_sizes)
+
+
+def load_layout(settings: Settings, config: ModelConfig) -> Layout:
+    """Where the target's engines put things in an arena slot."""
+    path = settings.artifact / "engines" / settings.target / "engine.json"
+    try:
+        kv_type = json.loads(path.read_text())["kv_type"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(path, f"not readable: {error}") from error
+    if kv_type not in KV_TYPES:
+        raise ArtifactError(path, f"kv_type is {kv_type!r} (accepted: {', '.join(KV_TYPES)})")
+    return Layout(config, settings.beam_width, kv_type)
+
+
+def load_engine_of(settings: Settings, config: ModelConfig) -> Engine:
+    """The target's engine."""
+    folder = settings.artifact / "engines" / settings.target
+    return load_engine(settings.target, folder, load_layout(settings, config), settings.threads)

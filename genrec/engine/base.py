@@ -1,0 +1,42 @@
+"""What every engine offers the steps: a prefill of a batch and a decode of one request's beams, into arena memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.arena import Region, Row
+from genrec.errors import InputError
+from genrec.kv import Layout
+
+
+class Engine(Protocol):
+    """Reads and writes the KV and the logits in the arena, in place."""
+
+    layout: Layout
+
+    def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
+        """tokens [B, S] padded on the right, lengths [B] >= 1: first-level logits and shared KV go to `region`."""
+
+    def decode(self, level: int, codes: NDArray[np.int64], length: int, row: Row) -> None:
+        """codes [W] of level `level - 1`: reads the row's KV, leaves logits [W, T_level] and the new unshared KV."""
+
+
+def _openvino(folder: Path, layout: Layout, threads: int) -> Engine:
+    from genrec.engine.openvino import OpenVinoEngine
+
+    return OpenVinoEngine(folder, layout, threads)
+
+
+TARGETS: dict[str, Callable[[Path, Layout, int], Engine]] = {"openvino": _openvino}
+
+
+def load_engine(target: str, folder: Path, layout: Layout, threads: int) -> Engine:
+    """The engine of `target` built in `folder`. Raises InputError for an unknown target, ArtifactError for bad files."""
+    if target not in TARGETS:
+        raise InputError("target", f"is {target!r}", f"one of {', '.join(TARGETS)}")
+    return TARGETS[target](folder, layout, threads)

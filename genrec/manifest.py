@@ -1,0 +1,78 @@
+"""`manifest.json`: which stage made which file from what, so that a second run reuses what is still good.
+
+Per stage: `key`, a hash over settings and inputs; `outputs`, the sha256 of every file; `facts`, for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from genrec.errors import ArtifactError
+
+NAME = "manifest.json"
+
+
+def digest_file(path: Path) -> str:
+    """sha256 of a file. Raises ArtifactError when it cannot be read."""
+    sha = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                sha.update(block)
+    except OSError as error:
+        raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
+    return sha.hexdigest()
+
+
+def stage_key(settings: dict[str, Any], inputs: Iterable[Path] = ()) -> str:
+    """Hash of everything a stage's outputs follow from."""
+    facts = {"settings": settings, "inputs": [digest_file(path) for path in inputs]}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read(artifact: Path) -> dict[str, Any]:
+    """The manifest, empty when there is none yet. Raises ArtifactError."""
+    path = artifact / NAME
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+        if not all(isinstance(stage["outputs"], dict) for stage in found.values()):
+            raise ValueError("a stage without outputs")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(path, f"not a manifest: {error}") from error
+    return dict(found)
+
+
+def is_good(artifact: Path, stage: str, key: str) -> bool:
+    """Whether the stage was made with this key and all its files are as it left them."""
+    entry = read(artifact).get(stage)
+    if entry is None or entry["key"] != key:
+        return False
+    return all((artifact / f).is_file() and digest_file(artifact / f) == sha for f, sha in entry["outputs"].items())
+
+
+def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts: dict[str, Any]) -> None:
+    """Enter a finished stage; the file is replaced as a whole."""
+    manifest = read(artifact)
+    hashes = {str(path.relative_to(artifact)): digest_file(path) for path in sorted(outputs)}
+    manifest[stage] = {"key": key, "outputs": hashes, "facts": facts}
+    partial = artifact / (NAME + ".partial")
+    partial.write_text(json.dumps(manifest, indent=2) + "\n")
+    os.replace(partial, artifact / NAME)
+
+
+def verify(artifact: Path) -> None:
+    """Refuse an artifact of which a file is missing or not as it was made. Raises ArtifactError with the file's name."""
+    manifest = read(artifact)
+    if not manifest:
+        raise ArtifactError(artifact / NAME, "is missing: not an artifact folder")
+    for stage, entry in manifest.items():
+        for name, sha in entry["outputs"].items():
+            if digest_file(artifact / name) != sha:
+                raise ArtifactError(artifact / name, f"is not the file that stage `{stage}` made")

@@ -1,0 +1,102 @@
+"""The steps of a request. Each takes a batch of requests and answers each one, with tensors or with an error.
+
+The same objects serve Triton (`genrec.triton.adapter`) and the local runtime (`ensembles.local`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.config import MAX_BEAM_WIDTH
+from genrec.errors import GenrecError, InputError
+
+Tensors = dict[str, NDArray[Any]]
+Answer = Tensors | GenrecError
+
+
+class Step(Protocol):
+    """One model of the ensemble."""
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """Answer every request of the batch, in order; tensors carry a leading axis of 1."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a deployment fixes for all its requests."""
+
+    artifact: Path
+    arena: Path
+    beam_width: int = 128
+    target: str = "openvino"
+    threads: int = 0  # of an engine process; 0 is all cores
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
+            raise InputError("beam_width", f"is {self.beam_width}", f"1 to {MAX_BEAM_WIDTH}")
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Read GENREC_ARTIFACT, GENREC_ARENA, GENREC_BEAM_WIDTH, GENREC_TARGET, GENREC_THREADS."""
+        try:
+            return cls(
+                Path(os.environ["GENREC_ARTIFACT"]),
+                Path(os.environ["GENREC_ARENA"]),
+                int(os.environ.get("GENREC_BEAM_WIDTH", "128")),
+                os.environ.get("GENREC_TARGET", "openvino"),
+                int(os.environ.get("GENREC_THREADS", "0")),
+            )
+        except KeyError as error:
+            raise InputError(str(error.args[0]), "is not set", "the launcher sets it") from error
+        except ValueError as error:
+            raise InputError("environment", str(error), "whole numbers") from error
+
+    def environment(self) -> dict[str, str]:
+        """The same as `from_environment` reads it."""
+        return {
+            "GENREC_ARTIFACT": str(self.artifact),
+            "GENREC_ARENA": str(self.arena),
+            "GENREC_BEAM_WIDTH": str(self.beam_width),
+            "GENREC_TARGET": self.target,
+            "GENREC_THREADS": str(self.threads),
+        }
+
+
+STEPS = {
+    "encode_history": "EncodeHistory",
+    "prefill": "Prefill",
+    "beam_search": "BeamSearch",
+    "decode": "Decode",
+    "validity_lookup": "ValidityLookup",
+}
+
+
+def load(name: str, settings: Settings) -> Step:
+    """The step called `name`, its files read and checked. Raises InputError, ArtifactError."""
+    if name not in STEPS:
+        raise InputError("step", f"is {name!r}", f"one of {', '.join(STEPS)}")
+    step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
+    return step
+
+
+def check_tensor(request: Tensors, field: str, dtype: type[np.generic], count: int | None = None) -> NDArray[Any]:
+    """The one row of `field`, of `dtype` and of `count` values (any when None). Raises InputError."""
+    if field not in request:
+        raise InputError(field, "is missing", f"{np.dtype(dtype).name}[{'n' if count is None else count}]")
+    tensor = np.asarray(request[field])
+    if tensor.dtype != dtype:
+        raise InputError(field, f"is of type {tensor.dtype}", np.dtype(dtype).name)
+    if tensor.ndim != 2 or tensor.shape[0] != 1:
+        raise InputError(field, f"has shape {list(tensor.shape)}", "one row per request; the server does the batching")
+    if count is not None and tensor.shape[1] != count:
+        raise InputError(field, f"has {tensor.shape[1]} values", f"{count}")
+    if tensor.dtype.kind == "f" and np.isnan(tensor).any():
+        raise InputError(field, "has NaN", "numbers")
+    return tensor[0]

@@ -1,0 +1,67 @@
+"""Logits in the arena to the next level's beams; the validity constraint comes before top-k."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genrec.arena import NO_KV, Arena
+from genrec.artifact import load_config, load_layout, load_validity
+from genrec.beam import Beams, expand
+from genrec.errors import GenrecError, InputError
+from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.held import holding, read_handle, read_level
+from genrec.steps.ticket import read_ticket
+
+
+class BeamSearch:
+    """kv, ticket, excluded and, after the first level, the beams so far -> the beams of the next level."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._index = load_validity(settings.artifact, self._config)
+        self._layout = load_layout(settings, self._config)
+        self._arena = Arena(settings.arena)
+        self._width = settings.beam_width
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        answers: list[Answer] = []
+        for request in requests:
+            try:
+                answers.append(self._expand(request))
+            except GenrecError as error:
+                answers.append(error)
+        return answers
+
+    def _expand(self, request: Tensors) -> Tensors:
+        handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)
+        before = self._beams(request) if "level" in request else None
+        level = 1 if before is None else read_level(request, self._config.levels) + 1
+        if handle == NO_KV:
+            return _answer(Beams(np.zeros(1, np.int64), *(np.zeros(1, t) for t in (np.int32, np.float32, np.int32))), level)
+        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+        with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
+            logits = self._layout.logits(row, level, 1 if before is None else len(before.nodes))
+            return _answer(expand(self._index, level, logits, before, self._width, blocked), level)
+
+    def _beams(self, request: Tensors) -> Beams:
+        """Beams as `expand` gave them; their numbers are checked because compiled code trusts them."""
+        level = read_level(request, self._config.levels)
+        prefixes = check_tensor(request, "prefixes", np.int64)
+        nodes = check_tensor(request, "nodes", np.int32, len(prefixes))
+        scores = check_tensor(request, "scores", np.float32, len(prefixes))
+        if not 1 <= len(prefixes) <= self._width:
+            raise InputError("prefixes", f"has {len(prefixes)} values", f"1 to {self._width}, the beam width")
+        if int(nodes.min()) < 0 or int(nodes.max()) >= self._index.node_count(level):
+            raise InputError("nodes", f"span {nodes.min()} to {nodes.max()}", f"0 to {self._index.node_count(level) - 1}")
+        return Beams(prefixes, nodes, scores, np.zeros(len(prefixes), np.int32))
+
+
+def _answer(beams: Beams, level: int) -> Tensors:
+    return {
+        "prefixes": beams.prefixes[None],
+        "nodes": beams.nodes[None],
+        "scores": beams.scores[None],
+        "parents": beams.parents[None],
+        "level": np.array([[level]], np.int32),
+    }

@@ -1,0 +1,58 @@
+"""The beams' newest codes through the generator: logits of the next level, left in the arena."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genrec.arena import NO_KV, Arena, Row
+from genrec.artifact import load_config, load_engine_of
+from genrec.errors import GenrecError, InputError
+from genrec.reorder import reorder_in_place
+from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.held import holding, read_handle, read_level
+from genrec.steps.ticket import read_ticket
+
+
+class Decode:
+    """kv, ticket, prefixes, parents, level -> kv, once the next level's logits are there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._engine = load_engine_of(settings, self._config)
+        self._arena = Arena(settings.arena)
+        self._width = settings.beam_width
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`. Each request's beams are a batch of their own already."""
+        answers: list[Answer] = []
+        for request in requests:
+            try:
+                self._decode(request)
+                answers.append({"kv": request["kv"]})
+            except GenrecError as error:
+                answers.append(error)
+        return answers
+
+    def _decode(self, request: Tensors) -> None:
+        handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)
+        level = read_level(request, self._config.levels)
+        prefixes = check_tensor(request, "prefixes", np.int64)
+        parents = check_tensor(request, "parents", np.int32, len(prefixes))
+        if handle == NO_KV:
+            return
+        if not 1 <= len(prefixes) <= self._width or int(prefixes.min()) < 0:
+            raise InputError("prefixes", f"are {len(prefixes)} from {prefixes.min(initial=0)}", f"1 to {self._width}, none negative")
+        if parents[0] < 0 or parents[-1] >= self._width or (parents[1:] < parents[:-1]).any():
+            raise InputError("parents", "are out of order or range", f"rising, 0 to {self._width - 1}")
+        codes = prefixes % self._config.codebook_sizes[level - 1]
+        with holding(self._arena, handle, ticket, "decode") as row:
+            self._reorder(row, level, parents)
+            self._engine.decode(level + 1, codes, max(ticket.prompt_length, 1), row)
+
+    def _reorder(self, row: Row, level: int, parents: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """Let every beam's unshared KV be its parent's (xGR, section 5.1)."""
+        layout = self._engine.layout
+        for tensor in range(2 * self._config.num_hidden_layers):
+            for earlier in range(level - 1):
+                past = layout.past(row, tensor, earlier, self._width)
+                reorder_in_place(past.reshape(self._width, -1), parents)

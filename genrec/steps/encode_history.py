@@ -1,0 +1,67 @@
+"""Item ids to prompt tokens."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from genrec.artifact import load_catalogue, load_config
+from genrec.errors import GenrecError, InputError
+from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.ticket import Ticket
+
+SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
+MAX_DEADLINE_MS = 600_000
+
+
+class EncodeHistory:
+    """history [1, n] and wishes -> tokens, ticket and the catalogue rows that must not be answered."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._catalogue = load_catalogue(settings.artifact, self._config)
+        offsets = np.array(self._config.code_offsets, np.int32)
+        self._tokens = np.ascontiguousarray(self._catalogue.codes + offsets)
+        self._max_top_k = min(settings.beam_width, len(self._catalogue))
+        self._top_k_limit = f"1 to {self._max_top_k}: the beam width is {settings.beam_width}, the catalogue has {len(self._catalogue)} items"
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        answers: list[Answer] = []
+        for request in requests:
+            try:
+                answers.append(self._encode(request))
+            except GenrecError as error:
+                answers.append(error)
+        return answers
+
+    def _encode(self, request: Tensors) -> Tensors:
+        now = time.monotonic_ns()
+        rows = self._catalogue.rows_of(check_tensor(request, "history", np.int64))
+        top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
+        if not 1 <= top_k <= self._max_top_k:
+            raise InputError("top_k", f"is {top_k}", self._top_k_limit)
+        if "user_id" in request:
+            check_tensor(request, "user_id", np.int64, 1)
+        known = rows[rows >= 0]
+        kept = known[-self._config.max_history :]
+        length = len(kept) * self._config.levels
+        tokens = np.zeros((1, min(-(-length // SPAN) * SPAN, self._config.max_prompt)), np.int32)
+        tokens[0, :length] = self._tokens[kept].reshape(-1)
+        ticket = Ticket(top_k, length, self._deadline(request, now), len(rows) - len(known), len(known) - len(kept))
+        excluded = np.unique(known) if self._excludes(request) else known[:0]
+        return {"tokens": tokens, "ticket": ticket.tensor(), "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None]}
+
+    @staticmethod
+    def _deadline(request: Tensors, now: int) -> int:
+        if "deadline_ms" not in request:
+            return 0
+        wanted = int(check_tensor(request, "deadline_ms", np.int32, 1)[0])
+        if not 1 <= wanted <= MAX_DEADLINE_MS:
+            raise InputError("deadline_ms", f"is {wanted}", f"1 to {MAX_DEADLINE_MS}")
+        return now + wanted * 1_000_000
+
+    @staticmethod
+    def _excludes(request: Tensors) -> bool:
+        return "exclude_history" in request and bool(check_tensor(request, "exclude_history", np.bool_, 1)[0])

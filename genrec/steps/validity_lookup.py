@@ -1,0 +1,53 @@
+"""Semantic IDs to items: every one is looked up in the set of valid ones before it is answered."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genrec.artifact import load_catalogue, load_config, load_validity
+from genrec.errors import GenrecError, InputError
+from genrec.hashset import SemanticIdSet
+from genrec.lookup import lookup, popular
+from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.ticket import read_ticket
+from genrec.validity import check_rows
+
+MODEL, POPULARITY = 0, 1  # who answered, in `report`
+
+
+class ValidityLookup:
+    """prefixes (whole semantic IDs), scores, ticket, excluded -> item_ids, scores, report."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._catalogue = load_catalogue(settings.artifact, self._config)
+        self._index = load_validity(settings.artifact, self._config)
+        self._valid = SemanticIdSet.build(self._index.prefixes(self._index.levels))
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        answers: list[Answer] = []
+        for request in requests:
+            try:
+                answers.append(self._look_up(request))
+            except GenrecError as error:
+                answers.append(error)
+        return answers
+
+    def _look_up(self, request: Tensors) -> Tensors:
+        ticket = read_ticket(request, self._config.max_prompt)
+        ids = check_tensor(request, "prefixes", np.int64)
+        scores = check_tensor(request, "scores", np.float32, len(ids))
+        excluded = check_rows(check_tensor(request, "excluded", np.int32), len(self._catalogue))
+        if ticket.top_k > len(self._catalogue):
+            raise InputError("ticket", f"says top_k {ticket.top_k}", f"1 to {len(self._catalogue)}, the items of the catalogue")
+        ticket.check_deadline("validity_lookup")
+        source, valid = MODEL, 0
+        if ticket.prompt_length == 0:
+            source = POPULARITY
+            items, scores = popular(self._catalogue.popularity, self._catalogue.item_ids, ticket.top_k, excluded)
+        else:
+            items, scores, invalid = lookup(self._index, self._valid, self._catalogue.item_ids, ids, scores, ticket.top_k, excluded)
+            valid = len(ids) - invalid
+        report = np.array([[source, ticket.dropped, ticket.cut, ticket.prompt_length, valid]], np.int64)
+        return {"item_ids": items[None], "scores": scores[None], "report": report}
