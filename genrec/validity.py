@@ -66,18 +66,18 @@ class ValidityIndex:
         """Check everything that compiled code relies on; InputError says which array breaks which rule."""
         self.codebook_sizes = check_sizes(codebook_sizes)
         _check_tree(self.codebook_sizes, codes, first_child, rows)
-        self.codes = tuple(_frozen(c) for c in codes)
-        self.first_child: tuple[Int32, ...] = tuple(_frozen(f) for f in first_child)
-        self.rows: Int32 = _frozen(rows)
-        self.root: Int32 = _frozen(np.array([0, len(codes[0])], np.int32))
+        self.codes = tuple(frozen(c) for c in codes)
+        self.first_child: tuple[Int32, ...] = tuple(frozen(f) for f in first_child)
+        self.rows: Int32 = frozen(rows)
+        self.root: Int32 = frozen(np.array([0, len(codes[0])], np.int32))
         mask = np.zeros(self.codebook_sizes[0], np.bool_)
         mask[self.codes[0]] = True
-        self.root_mask: npt.NDArray[np.bool_] = _frozen(mask)
+        self.root_mask: npt.NDArray[np.bool_] = frozen(mask)
         leaf = np.empty(len(rows), np.int32)
         leaf[rows] = np.repeat(
             np.arange(self.node_count(self.levels), dtype=np.int32), np.diff(first_child[-1])
         )
-        self.row_leaf: Int32 = _frozen(leaf)
+        self.row_leaf: Int32 = frozen(leaf)
 
     @classmethod
     def build(
@@ -197,6 +197,13 @@ class ValidityIndex:
             raise ArtifactError(path, f"not a readable validity index: {error}") from error
 
 
+def frozen(array: Array) -> Array:
+    """A contiguous read-only array: one type for the compiler, whether built, loaded or mapped."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 def check_rows(rows: npt.ArrayLike, items: int) -> Int64:
     """Excluded catalogue rows, int[any], as sorted distinct int64; -1 (no row) drops out. InputError."""
     given = np.asarray(rows)
@@ -208,13 +215,6 @@ def check_rows(rows: npt.ArrayLike, items: int) -> Int64:
         )
     distinct = np.unique(given.astype(np.int64))
     return distinct[1:] if distinct.size and distinct[0] < 0 else distinct
-
-
-def _frozen(array: Array) -> Array:
-    """A contiguous read-only array: one type for the compiler, whether built, loaded or mapped."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def _code_type(size: int) -> type[np.generic]:
