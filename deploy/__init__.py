@@ -1,0 +1,1 @@
+"""Starting and watching servers; container, chart, router, dashboards."""

@@ -1,0 +1,1 @@
+"""The only place of the library that knows Triton."""

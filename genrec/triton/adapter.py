@@ -1,0 +1,110 @@
+"""The glue between Triton's Python backend and a step: tensors in, one call into `genrec`, tensors out.
+
+The only module that imports `triton_python_backend_utils`, which exists in the server's stub processes only.
+Errors are answers: whatever a step raises, the stub process lives on and every request of the batch is
+answered (a stub that dies is never restarted by Triton: hazard H3).
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import Any, Protocol
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from genrec.errors import ArenaFull, DeadlineExceeded, GenrecError, InputError
+
+Arrays = dict[str, NDArray[Any]]
+NUMPY_TYPES = {"TYPE_BOOL": np.bool_, "TYPE_INT32": np.int32, "TYPE_INT64": np.int64, "TYPE_FP32": np.float32}
+
+
+class Step(Protocol):
+    """What `genrec.steps.load` gives."""
+
+    def run(self, requests: list[Arrays]) -> list[Arrays | GenrecError]:
+        """One answer, or one error, per request, in their order."""
+
+
+def step_model(step_name: str) -> type:
+    """The class TritonPythonModel that serves the step `step_name`."""
+
+    class TritonPythonModel:
+        """Triton calls initialize once, execute per batch, finalize at the end."""
+
+        def initialize(self, args: dict[str, str]) -> None:
+            """Build the step from the GENREC_* environment; an error here fails the start of the server."""
+            from genrec.steps import Settings, load  # here: a step may take seconds to import
+
+            self.outputs = output_types(args["model_config"])
+            self.step = load(step_name, Settings.from_environment())
+
+        def execute(self, requests: list[Any]) -> list[Any]:
+            """One response per request, whatever happens."""
+            return respond(step_name, self.step, self.outputs, requests)
+
+        def finalize(self) -> None:
+            """Let the step give back what it holds."""
+            close = getattr(getattr(self, "step", None), "close", None)
+            if close:
+                close()
+
+    return TritonPythonModel
+
+
+def output_types(model_config: str) -> dict[str, type]:
+    """Output name -> NumPy type, from the configuration (JSON) Triton hands to initialize."""
+    return {output["name"]: NUMPY_TYPES[output["data_type"]] for output in json.loads(model_config)["output"]}
+
+
+def respond(name: str, step: Step, outputs: dict[str, type], requests: list[Any]) -> list[Any]:
+    """Run the batch once; the requests that cannot be read are answered with their error and not run."""
+    try:
+        read = [_arrays(request) for request in requests]
+        good = [arrays for arrays in read if isinstance(arrays, dict)]
+        ran = step.run(good) if good else []
+        if len(ran) != len(good):
+            raise RuntimeError(f"{len(ran)} answers to {len(good)} requests")
+        left = iter(ran)
+        answers: list[Arrays | GenrecError] = [
+            next(left) if isinstance(arrays, dict) else arrays for arrays in read
+        ]
+        return [_response(request, a, outputs) for request, a in zip(requests, answers, strict=True)]
+    except Exception as error:  # the last line of defence of the process
+        pb_utils.Logger.log_error(f"{name}: {traceback.format_exc()}")
+        failure = GenrecError(f"{name}: internal error ({type(error).__name__}), see the server's log")
+        return [_error(failure) for _ in requests]
+
+
+def _arrays(request: Any) -> Arrays | InputError:
+    """The request's tensors, each [1, ...]: views into shared memory, gone once the batch is answered."""
+    arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+    for tensor, array in arrays.items():
+        if array.shape[0] != 1:
+            return InputError(tensor, f"has {array.shape[0]} rows", "1; the server does the batching")
+    return arrays
+
+
+def _response(request: Any, answer: Arrays | GenrecError, outputs: dict[str, type]) -> Any:
+    """Tensors of the outputs somebody asked for, or the error."""
+    if isinstance(answer, GenrecError):
+        return _error(answer)
+    wanted = set(request.requested_output_names())
+    tensors = [
+        pb_utils.Tensor(name, np.ascontiguousarray(answer[name], dtype))
+        for name, dtype in outputs.items()
+        if name in wanted
+    ]
+    return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def _error(error: GenrecError) -> Any:
+    """Triton's error with the code a client can act on: mend the request, try again later, or report it."""
+    code = pb_utils.TritonError.INTERNAL
+    if isinstance(error, InputError):
+        code = pb_utils.TritonError.INVALID_ARG
+    elif isinstance(error, ArenaFull | DeadlineExceeded):
+        code = pb_utils.TritonError.UNAVAILABLE
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
