@@ -6,13 +6,22 @@ exactly the unshared tokens it has.
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 import onnx
 import torch
 from torch.export import Dim
+from tqdm import tqdm
 
 from export.xattention import DOMAIN, XAttention, symbolic
+from genrec.config import ModelConfig
+from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, fresh_names, past_names, shared_names
 
@@ -34,27 +43,50 @@ def _export(module: torch.nn.Module, args: tuple, shapes: tuple, inputs: list[st
     onnx.save(model, str(path), save_as_external_data=True, location=path.name + ".data", size_threshold=1024)
 
 
+def graph_names(config: ModelConfig) -> list[str]:
+    """The graphs of a generator: prefill, then a decode for every level after the first."""
+    return ["prefill", *(f"decode_{level}" for level in range(2, config.levels + 1))]
+
+
 @torch.no_grad()
-def export_generator(generator: Generator, folder: Path) -> list[Path]:
-    """Write every graph of `generator` into `folder`; returns the ONNX files, prefill first."""
-    config = generator.config
-    folder.mkdir(parents=True, exist_ok=True)
+def export_graph(generator: Generator, name: str, folder: Path) -> Path:
+    """Write one graph of `generator`, its weights beside it in `<name>.onnx.data`; returns the ONNX file."""
+    config, path = generator.config, folder / f"{name}.onnx"
     batch, span, beams = Dim("B", max=4096), Dim("S", max=config.max_prompt), Dim("W", max=4096)
-    length = torch.tensor([5, 6])
-    names, written = shared_names(config), [folder / "prefill.onnx"]
-    _export(
-        PrefillGraph(generator), (torch.zeros(2, 7, dtype=torch.int64), length), ({0: batch, 1: span}, {0: batch}),
-        ["tokens", "prompt_length"], ["logits", *names], written[0],
-    )  # fmt: skip
+    length, names = torch.tensor([5, 6]), shared_names(config)
+    if name == "prefill":
+        example, shapes = (torch.zeros(2, 7, dtype=torch.int64), length), ({0: batch, 1: span}, {0: batch})
+        _export(PrefillGraph(generator), example, shapes, ["tokens", "prompt_length"], ["logits", *names], path)
+        return path
+    level = int(name.removeprefix("decode_"))
+    before = past_names(config, level)
     shared = [torch.randn(2, config.num_key_value_heads, 7, config.head_dim) for _ in names]
-    for level in range(2, config.levels + 1):
-        before = past_names(config, level)
-        past = [torch.randn(2, 3, config.num_key_value_heads, config.head_dim) for _ in before]
-        fresh = [] if level == config.levels else fresh_names(config)
-        written.append(folder / f"decode_{level}.onnx")
-        _export(
-            DecodeGraph(generator, level, symbolic), (torch.zeros(2, 3, dtype=torch.int64), length, shared, past),
-            ({0: batch, 1: beams}, {0: batch}, [{0: batch, 2: span}] * len(names), [{0: batch, 1: beams}] * len(before)),
-            ["codes", "prompt_length", *names, *before], ["logits", *fresh], written[-1],
-        )  # fmt: skip
-    return written
+    past = [torch.randn(2, 3, config.num_key_value_heads, config.head_dim) for _ in before]
+    _export(
+        DecodeGraph(generator, level, symbolic), (torch.zeros(2, 3, dtype=torch.int64), length, shared, past),
+        ({0: batch, 1: beams}, {0: batch}, [{0: batch, 2: span}] * len(names), [{0: batch, 1: beams}] * len(before)),
+        ["codes", "prompt_length", *names, *before],
+        ["logits"] if level == config.levels else ["logits", *fresh_names(config)], path,
+    )  # fmt: skip
+    return path
+
+
+def _export_from(model_folder: Path, name: str, folder: Path) -> Path:
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, about names of axes
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        return export_graph(load_generator(model_folder), name, folder)
+
+
+def export_generator(model_folder: Path, folder: Path) -> list[Path]:
+    """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy."""
+    names = graph_names(ModelConfig.load(model_folder / "config.json"))
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), get_context("spawn")) as pool:
+        jobs = {pool.submit(_export_from, model_folder, name, folder): name for name in names}
+        for job in tqdm(as_completed(jobs), total=len(jobs), desc="export to ONNX", unit="graph"):
+            job.result()
+    return [folder / f"{name}.onnx" for name in names]

@@ -1,0 +1,36 @@
+"""`genrec build`: ONNX to engines of a target, and the catalogue to its validity index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino
+
+from build.openvino import build_openvino, kv_type_of_this_cpu
+from genrec.catalogue import Catalogue
+from genrec.manifest import is_good, record, stage_key
+from genrec.validity import FILE_NAME, ValidityIndex
+
+
+def build_artifact(artifact: Path, kv_type: str = "") -> list[str]:
+    """Build what is not there yet; returns the stages that did work. An empty `kv_type` follows the CPU."""
+    done = []
+    catalogue_file = artifact / "catalogue.parquet"
+    key = stage_key({}, [catalogue_file])
+    if not is_good(artifact, "validity", key):
+        catalogue = Catalogue.load(catalogue_file)
+        index = ValidityIndex.build(catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids)
+        index.save(artifact / FILE_NAME)
+        facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
+        record(artifact, "validity", key, [catalogue_file, artifact / FILE_NAME], facts)
+        done.append("validity")
+
+    kv_type = kv_type or kv_type_of_this_cpu()
+    settings = {"kv_type": kv_type, "openvino": openvino.get_version()}
+    key = stage_key(settings, sorted((artifact / "onnx").iterdir()))
+    if not is_good(artifact, "openvino", key):
+        out = artifact / "engines" / "openvino"
+        build_openvino(artifact / "onnx", out, kv_type)
+        record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
+        done.append("openvino")
+    return done
