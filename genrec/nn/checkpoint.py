@@ -26,10 +26,11 @@ def save_generator(model: Generator, folder: Path) -> None:
     model.config.save(folder / CONFIG)
     tensors = {hugging_face_name(k): v.detach().contiguous() for k, v in model.state_dict().items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # safetensors writes 0600; a server may run as someone else
 
 
 def load_generator(folder: Path) -> Generator:
-    """Read a generator, in float32 and evaluation mode. Raises ArtifactError naming the tensor that does not fit.
+    """Read a generator, in float32 and evaluation mode. Raises ArtifactError naming what does not fit.
 
     A checkpoint without `lm_head.weight` ties it to the embedding, as Hugging Face does.
     """
@@ -39,7 +40,9 @@ def load_generator(folder: Path) -> Generator:
         stored = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ArtifactError(path, f"not a readable safetensors file: {error}") from error
-    stored.setdefault("lm_head.weight", stored.get("model.embed_tokens.weight", model.lm_head.weight.detach()))
+    stored.setdefault(
+        "lm_head.weight", stored.get("model.embed_tokens.weight", model.lm_head.weight.detach())
+    )
     state = {}
     for name, wanted in model.state_dict().items():
         found = stored.get(hugging_face_name(name))

