@@ -152,7 +152,7 @@ def _as(array: Array, kind: type[np.generic]) -> Array:
 
 @njit(cache=True, nogil=True)
 def _family_sizes(nodes: Array, scores: Array, pointers: Array) -> int:
-    """Children of all nodes together; -1 if nodes leave the level or do not ascend or a score is NaN or +inf."""
+    """Number of all children; -1 if nodes leave the level or do not ascend, or a score is NaN or +inf."""
     total = 0
     last = -1
     for node, score in zip(nodes, scores):  # noqa: B905 (numba has no strict=)

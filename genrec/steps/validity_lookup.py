@@ -6,8 +6,8 @@ import numpy as np
 
 from genrec.artifact import load_catalogue, load_config, load_validity
 from genrec.errors import GenrecError, InputError
-from genrec.hashset import SemanticIdSet
-from genrec.lookup import lookup, popular
+from genrec.hashset import HashSet
+from genrec.lookup import PopularityRanking, lookup
 from genrec.steps import Answer, Settings, Tensors, check_tensor
 from genrec.steps.ticket import read_ticket
 from genrec.validity import check_rows
@@ -22,7 +22,8 @@ class ValidityLookup:
         self._config = load_config(settings.artifact)
         self._catalogue = load_catalogue(settings.artifact, self._config)
         self._index = load_validity(settings.artifact, self._config)
-        self._valid = SemanticIdSet.build(self._index.prefixes(self._index.levels))
+        self._popular = PopularityRanking.build(self._catalogue.popularity, self._catalogue.item_ids)
+        self._valid = HashSet.build(self._index.prefixes(self._index.levels))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -42,12 +43,12 @@ class ValidityLookup:
         if ticket.top_k > len(self._catalogue):
             raise InputError("ticket", f"says top_k {ticket.top_k}", f"1 to {len(self._catalogue)}, the items of the catalogue")
         ticket.check_deadline("validity_lookup")
-        source, valid = MODEL, 0
         if ticket.prompt_length == 0:
-            source = POPULARITY
-            items, scores = popular(self._catalogue.popularity, self._catalogue.item_ids, ticket.top_k, excluded)
+            source, ids = POPULARITY, ids[:0]
+            found = self._popular.top(ticket.top_k, excluded)
         else:
-            items, scores, invalid = lookup(self._index, self._valid, self._catalogue.item_ids, ids, scores, ticket.top_k, excluded)
-            valid = len(ids) - invalid
+            source = MODEL
+            found = lookup(self._index, self._valid, self._catalogue.item_ids, ids, scores, ticket.top_k, excluded)
+        valid = len(ids) - found.invalid
         report = np.array([[source, ticket.dropped, ticket.cut, ticket.prompt_length, valid]], np.int64)
-        return {"item_ids": items[None], "scores": scores[None], "report": report}
+        return {"item_ids": found.item_ids[None], "scores": found.scores[None], "report": report}

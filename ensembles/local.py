@@ -1,0 +1,90 @@
+"""The local runtime: an ensemble in this process, without Triton. Same steps, same order, same answers.
+
+It is how one debugs, how quality is measured, and what the served answers are tested against.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from ensembles.description import Ensemble
+from ensembles.recommend import recommend
+from genrec import steps
+from genrec.arena import Arena
+from genrec.artifact import load_config, load_layout
+from genrec.errors import GenrecError, InputError
+from genrec.manifest import verify
+from genrec.steps import Answer, Settings, Tensors
+
+SLOTS = 64
+
+
+class LocalRuntime:
+    """Run an ensemble's steps over batches of requests. `seconds` sums the time of every step by its model."""
+
+    def __init__(self, ensemble: Ensemble, settings: Settings) -> None:
+        self.ensemble = ensemble
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._steps = {model.name: steps.load(model.name, settings) for model in ensemble.models}
+
+    def run(self, requests: Sequence[Tensors]) -> list[Answer]:
+        """Ensemble inputs to ensemble outputs, one answer or error per request. Tensors have a leading 1."""
+        known: list[Tensors] = [dict(request) for request in requests]
+        failed: dict[int, GenrecError] = {}
+        for step in self.ensemble.steps:
+            alive = [place for place in range(len(known)) if place not in failed]
+            inputs = [{own: known[p][shared] for own, shared in step.inputs.items() if shared in known[p]} for p in alive]
+            begun = time.perf_counter()
+            answers = self._steps[step.model].run(inputs)
+            self.seconds[step.model] += time.perf_counter() - begun
+            for place, answer in zip(alive, answers, strict=True):
+                if isinstance(answer, GenrecError):
+                    failed[place] = answer
+                else:
+                    known[place].update({shared: answer[own] for own, shared in step.outputs.items()})
+        outputs = [tensor.name for tensor in self.ensemble.outputs]
+        return [failed.get(place) or {name: tensors[name] for name in outputs} for place, tensors in enumerate(known)]
+
+
+class LocalRecommender:
+    """`recommend` in this process: makes its own arena and takes it away again. Use it in a `with`."""
+
+    def __init__(self, artifact: Path, beam_width: int = 128, target: str = "openvino", slots: int = SLOTS) -> None:
+        verify(artifact)
+        config = load_config(artifact)
+        self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")
+        self.settings = Settings(artifact, Path(self._folder.name) / "arena", beam_width, target)
+        try:
+            Arena.create(self.settings.arena, slots, load_layout(self.settings, config).slot_bytes).close()
+            self.runtime = LocalRuntime(recommend(config.levels), self.settings)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def recommend(self, histories: Sequence[Sequence[int]], top_k: int, exclude_history: bool = False) -> list[Answer]:
+        """One batch; the answers of `ensembles.recommend`, in order."""
+        return self.runtime.run([request(history, top_k, exclude_history) for history in histories])
+
+    def __enter__(self) -> LocalRecommender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._folder.cleanup()
+
+
+def request(history: Sequence[int], top_k: int, exclude_history: bool = False) -> Tensors:
+    """The tensors of one request. Raises InputError for what no INT64 can hold."""
+    try:
+        items = np.array([list(history)], np.int64).reshape(1, -1)
+        wanted = np.array([[top_k]], np.int32)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InputError("history", f"cannot be sent: {error}", "item ids within INT64, top_k within INT32") from error
+    return {"history": items, "top_k": wanted, "exclude_history": np.array([[exclude_history]])}
