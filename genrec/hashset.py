@@ -20,7 +20,7 @@ MAX_LOAD = 0.6  # full slots per slot; linear probing then looks at 1.75 slots o
 
 
 @dataclass(frozen=True)
-class HashSet:
+class SemanticIdSet:
     """Open addressing with linear probing; a slot is empty where `leaves` is -1, so every int64 may be a key.
 
     keys    int64 [capacity], capacity a power of two
@@ -46,7 +46,7 @@ class HashSet:
             object.__setattr__(self, name, view)
 
     @classmethod
-    def build(cls, keys: npt.ArrayLike) -> HashSet:
+    def build(cls, keys: npt.ArrayLike) -> SemanticIdSet:
         """From distinct semantic IDs int64[P]: key i answers i. InputError on a duplicate."""
         given = _int64(keys)
         if given.ndim != 1 or len(given) >= 2**30:
@@ -81,7 +81,7 @@ def _int64(keys: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def _slot(key: int, mask: int) -> int:
+def _slot(key: int, mask: int) -> np.int64:
     """Where to begin: the finaliser of splitmix64. Packed IDs differ in few digits; it spreads every bit."""
     x = np.uint64(key)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

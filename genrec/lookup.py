@@ -14,10 +14,11 @@ import numpy.typing as npt
 from numba import njit
 
 from genrec.errors import InputError
-from genrec.hashset import HashSet
-from genrec.validity import ValidityIndex, check_rows, frozen
+from genrec.hashset import SemanticIdSet
+from genrec.validity import ValidityIndex, check_rows
 
 Array = npt.NDArray[Any]
+Items = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]  # item ids [at most K], best first, and scores
 
 
 class Answer(NamedTuple):
@@ -30,7 +31,7 @@ class Answer(NamedTuple):
 
 def lookup(
     index: ValidityIndex,
-    hash_set: HashSet,
+    hash_set: SemanticIdSet,
     catalogue_item_ids: npt.NDArray[np.int64],
     semantic_ids: npt.NDArray[np.int64],
     scores: npt.NDArray[np.float32],
@@ -39,9 +40,9 @@ def lookup(
 ) -> Answer:
     """The first `top_k` items of semantic_ids int64[W] with scores float32[W].
 
-    Order: score descending, semantic ID ascending, popularity descending, item id ascending. A semantic ID that
-    comes twice counts once, with its better score. `excluded_rows` is int[any], catalogue rows, -1 for none;
-    `catalogue_item_ids` is int64[n] by row. `hash_set` is built from `index.prefixes(L)`.
+    Order: score descending, semantic ID ascending, popularity descending, item id ascending. A semantic ID
+    that comes twice counts once, with its better score. `excluded_rows` is int[any], catalogue rows, -1 for
+    none; `catalogue_item_ids` is int64[n] by row. `hash_set` is built from `index.prefixes(L)`.
     """
     if top_k < 0:
         raise InputError("top_k", f"is {top_k}", "at least 0")
@@ -89,19 +90,19 @@ class PopularityRanking:
             scores = np.log(share / share.sum()).astype(np.float32)
         return cls(ids[rows], rows.astype(np.int32), scores)
 
-    def top(self, top_k: int, excluded_rows: npt.ArrayLike = ()) -> Answer:
+    def top(self, top_k: int, excluded_rows: npt.ArrayLike = ()) -> Items:
         """The first `top_k` that are not excluded (catalogue rows int[any], -1 for none)."""
         if top_k < 0:
             raise InputError("top_k", f"is {top_k}", "at least 0")
         excluded = check_rows(excluded_rows, len(self.rows))
         reach = self.rows[: top_k + len(excluded)]  # no more than E of these can drop out
         kept = np.flatnonzero(np.isin(reach, excluded, invert=True))[:top_k]
-        return Answer(self.item_ids[kept], self.scores[kept], 0)
+        return self.item_ids[kept], self.scores[kept]
 
 
 def popular(
     popularity: npt.ArrayLike, item_ids: npt.ArrayLike, top_k: int, excluded_rows: npt.ArrayLike = ()
-) -> Answer:
+) -> Items:
     """The answer to an empty history; sorts the catalogue, so a server keeps a PopularityRanking instead."""
     return PopularityRanking.build(popularity, item_ids).top(top_k, excluded_rows)
 

@@ -1,9 +1,9 @@
 """Move the beams' KV behind their parents inside one buffer.
 
 xGR section 5.1 and figure 8: after a step, row i of the unshared KV must become the row of beam i's parent.
-Written naively from either end, some rows are overwritten before they are read. Direct indices say which way a
-row moves, and each direction has a safe order. This rests on `source` being non-decreasing, which is why beams
-are kept sorted by parent.
+Written naively from either end, some rows are overwritten before they are read. Direct indices say which
+way a row moves, and each direction has a safe order. This rests on `source` being non-decreasing, which is
+why beams are kept sorted by parent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 def reorder_in_place(rows: Array, source: npt.ArrayLike) -> int:
     """Set rows[i] to the old rows[source[i]] for i < n, in one buffer; returns the number of rows written.
 
-    `rows` is C-contiguous [R, width] of any type; `source` is int[n], non-decreasing, n <= R, 0 <= source < R.
-    n may exceed the rows that were in use: beams grow. Rows from n on are left alone. A row that is already in
-    its place is not written, so bytes copied are the result times the bytes of a row. InputError otherwise.
+    `rows` is C-contiguous [R, width] of any type; `source` is int[n], non-decreasing, n <= R, in 0 .. R - 1.
+    n may exceed the rows that were in use: beams grow. Rows from n on are left alone. A row already in its
+    place is not written, so bytes copied are the result times the bytes of a row. InputError otherwise.
     """
     order = np.asarray(source)
     if rows.ndim != 2 or not rows.flags.c_contiguous or not rows.flags.writeable:
