@@ -1,0 +1,107 @@
+"""What the validity constraint costs: time of a beam search step and memory, at a million items.
+
+    python -m perf.constraint [--items 1000000] [--repeats 30]
+
+Codes are drawn uniformly and logits are normal with deviation 3, both seeded; nothing here needs a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+from statistics import median
+from time import perf_counter
+
+import numba
+import numpy as np
+
+from genrec.beam import Beams, Workspace, expand
+from genrec.hashset import SemanticIdSet
+from genrec.lookup import lookup
+from genrec.validity import ValidityIndex
+
+LEVELS, SIZES, WIDTHS, EXCLUDED, TOP_K = 3, (256, 8192), (128, 512), 100, 50
+
+
+def timed(call, repeats: int) -> dict[str, float]:
+    """Median and quartiles of a call in microseconds; the first call warms up and is not counted."""
+    call()
+    taken = []
+    for _ in range(repeats):
+        begin = perf_counter()
+        call()
+        taken.append((perf_counter() - begin) * 1e6)
+    low, high = np.quantile(taken, (0.25, 0.75))
+    return {"median": round(median(taken), 1), "q25": round(low, 1), "q75": round(high, 1)}
+
+
+def machine() -> dict[str, str]:
+    """What the figures were taken on."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    try:
+        with open("/proc/cpuinfo") as file:
+            cpu = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        cpu = platform.processor()
+    versions = f"python {platform.python_version()}, numpy {np.__version__}, numba {numba.__version__}"
+    return {"cpu": cpu, "threads": "1", "versions": versions, "commit": commit.stdout.strip()}
+
+
+def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Memory in MB per million items, and microseconds by name of step, for codebooks of one size."""
+    rng = np.random.default_rng(0)
+    item_ids = np.arange(items, dtype=np.int64)
+    codes = rng.integers(0, size, (items, LEVELS), np.int32)
+    index = ValidityIndex.build(codes, (size,) * LEVELS, rng.integers(0, 1000, items), item_ids)
+    known = SemanticIdSet.build(index.prefixes(LEVELS))
+    memory = {f"T{size} index": index.nbytes / items, f"T{size} hash set": known.nbytes / items}
+    excluded = rng.integers(0, items, EXCLUDED)
+    blocked = index.blocked(excluded)
+    steps = {f"T{size} blocked({EXCLUDED} rows)": timed(lambda: index.blocked(excluded), repeats)}
+    for width in WIDTHS:
+        work, beams = Workspace(), None
+        for level in range(1, LEVELS + 1):
+            rows = 1 if beams is None else len(beams)
+            logits = 3 * rng.standard_normal((rows, size), np.float32)
+
+            def step(level=level, logits=logits, beams=beams, width=width, work=work) -> Beams:
+                return expand(index, level, logits, beams, width, blocked, work)
+
+            steps[f"T{size} BW{width} level {level}"] = timed(step, repeats)
+            beams = step()
+        ids, scores = beams.prefixes, beams.scores
+        answer = timed(lambda i=ids, s=scores: lookup(index, known, item_ids, i, s, TOP_K, excluded), repeats)
+        steps[f"T{size} BW{width} lookup top {TOP_K}"] = answer
+    return memory, steps
+
+
+def main() -> None:
+    """Print the table and, last, one JSON object."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=30)
+    asked = parser.parse_args()
+    where, memory, steps = machine(), {}, {}
+    print(", ".join(f"{key}: {value}" for key, value in where.items()))
+    print(f"{asked.items} items, L={LEVELS}, {EXCLUDED} excluded rows, median of {asked.repeats}\n")
+    for size in SIZES:
+        more_memory, more_steps = measure(size, asked.items, asked.repeats)
+        memory.update(more_memory)
+        steps.update(more_steps)
+    for name, value in memory.items():
+        print(f"{name:28} {value:9.1f} MB per million items")
+    for name, value in steps.items():
+        print(f"{name:28} {value['median']:9.1f} us   (quartiles {value['q25']} to {value['q75']})")
+    rounded = {name: round(value, 2) for name, value in memory.items()}
+    settings = {"items": asked.items, "levels": LEVELS, "excluded": EXCLUDED, "repeats": asked.repeats}
+    print(json.dumps({"machine": where, **settings, "mb_per_million": rounded, "step_us": steps}))
+
+
+if __name__ == "__main__":
+    main()
