@@ -35,8 +35,8 @@ ITEM_IDS = Tensor("item_ids", "INT64", (-1,))
 REPORT = Tensor("report", "INT64", (5,))
 
 BEAMS = (PREFIXES, NODES, SCORES, PARENTS, LEVEL)
-# Warm-up values where zero would be an error: top_k is at least 1, and there is no level 0. A kv of zeros is the
-# arena's scratch slot, a ticket with 0 prompt tokens takes the short way.
+# Warm-up values where zero would be an error: top_k is at least 1, and there is no level 0. A kv of zeros is
+# the arena's scratch slot; a ticket with 0 prompt tokens takes the short way.
 TOP_1 = {"top_k": (1,)}
 NO_PROMPT = {"ticket": (1, 0, 0, 0, 0)}
 FIRST_LEVEL = {"level": (1,)}
@@ -65,20 +65,20 @@ DECODE = Model(
     outputs=(KV,),
     queue_delay_us=ENGINE_DELAY_US,
     warmups=(
-        WarmUp("scratch", {"kv": (4,), "prefixes": (4,), "parents": (4,)}, {**NO_PROMPT, **FIRST_LEVEL}),
+        WarmUp("scratch", {"kv": (4,), "prefixes": (1,), "parents": (1,)}, {**NO_PROMPT, **FIRST_LEVEL}),
     ),
 )
 VALIDITY_LOOKUP = Model(
     "validity_lookup",
     inputs=(PREFIXES, SCORES, TICKET, EXCLUDED),
     outputs=(ITEM_IDS, SCORES, REPORT),
-    warmups=(WarmUp("no_prompt", {"prefixes": (4,), "scores": (4,), "excluded": (1,)}, NO_PROMPT),),
+    warmups=(WarmUp("no_prompt", {"prefixes": (1,), "scores": (1,), "excluded": (1,)}, NO_PROMPT),),
 )
 
 
 def _beam_search(levels: int) -> Model:
     first = WarmUp("first", {"kv": (4,), "excluded": (1,)}, NO_PROMPT)
-    beams = {"prefixes": (4,), "nodes": (4,), "scores": (4,)}
+    beams = {"prefixes": (1,), "nodes": (1,), "scores": (1,)}
     later = WarmUp("later", {**first.dims, **beams}, {**NO_PROMPT, **FIRST_LEVEL})
     return Model(
         "beam_search",

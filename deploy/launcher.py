@@ -1,0 +1,238 @@
+"""Start tritonserver on an artifact, prove it ready with a real request, watch it, and leave nothing behind.
+
+    with running_server(Path("artifacts/beauty")) as server:
+        client = tritonclient.grpc.InferenceServerClient(server.grpc_url)
+
+`serve` is the same for a person: it runs until SIGINT or SIGTERM. Everything listens on loopback. What has to
+be known to use the server is also in `<run folder>/server.json` (mode 0600: it holds the token).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy import command, leftovers, probe, server_files
+from deploy.ports import LOOPBACK, Ports, choose_ports
+from deploy.supervisor import Launch, LaunchError, Supervisor
+from ensembles.recommend import recommend
+from ensembles.render import render
+from genrec.artifact import load_config, load_layout
+from genrec.steps import Settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
+RENDERED_LEVELS = 3  # of the committed configs
+PORT_ATTEMPTS = 3
+log = logging.getLogger("genrec.serve")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person may choose. Ports left out are chosen free; a run folder left out is a temporary one."""
+
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    beam_width: int = 128
+    target: str = "openvino"
+    threads: int = 0  # of an engine process; 0 is all cores
+    arena_slots: int = 64  # requests in flight that hold KV; more are shed
+    run_dir: Path | None = None
+    start_timeout_s: float = 120.0
+    probe_every_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """Where a server listens and what it takes to ask for more than inference."""
+
+    ports: Ports
+    token: str
+    run_dir: Path
+    supervisor: Supervisor
+
+    @property
+    def http_url(self) -> str:
+        """host:port of KServe v2 over HTTP."""
+        return f"{LOOPBACK}:{self.ports.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        """host:port of KServe v2 over gRPC."""
+        return f"{LOOPBACK}:{self.ports.grpc}"
+
+    @property
+    def metrics_url(self) -> str:
+        """host:port of the Prometheus metrics (path /metrics)."""
+        return f"{LOOPBACK}:{self.ports.metrics}"
+
+    @property
+    def http_headers(self) -> dict[str, str]:
+        """Headers that open the restricted APIs over HTTP."""
+        return {command.TOKEN_HEADER: self.token}
+
+    @property
+    def grpc_headers(self) -> dict[str, str]:
+        """The same over gRPC."""
+        return {command.GRPC_TOKEN_HEADER: self.token}
+
+    @property
+    def pid(self) -> int:
+        """Pid of the present tritonserver; another one after a restart."""
+        return self.supervisor.pid
+
+    @property
+    def restarts(self) -> int:
+        """How often the supervisor has started the server again."""
+        return self.supervisor.restarts
+
+
+@contextmanager
+def running_server(artifact: Path, **options: Any) -> Iterator[RunningServer]:
+    """A server that answers; ended on leaving. `options` are the fields of `Options`.
+
+    Raises InputError (a port in use, a bad beam width), ArtifactError, LaunchError with the end of the
+    server's log.
+    """
+    chosen = Options(**options)
+    artifact = artifact.resolve()
+    leftovers.remove_of_the_dead()
+    run_dir = _run_dir(chosen)
+    files = server_files.find_server()
+    server_files.check_libraries(files)
+    backends = server_files.lay_out_backends(files, run_dir)
+    repository = _repository(artifact, run_dir)
+    server = _start(artifact, chosen, run_dir, files, repository, backends)
+    try:
+        yield server
+    finally:
+        server.supervisor.stop()
+        (run_dir / "server.json").unlink(missing_ok=True)
+        if chosen.run_dir is None and server.supervisor.error is None:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _start(
+    artifact: Path,
+    options: Options,
+    run_dir: Path,
+    files: server_files.ServerFiles,
+    repository: Path,
+    backends: Path,
+) -> RunningServer:
+    """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
+    item_id = probe.known_item(artifact)
+    for attempt in range(1, PORT_ATTEMPTS + 1):
+        ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
+        token, prefix = secrets.token_urlsafe(24), leftovers.own_prefix()
+        settings = Settings(
+            artifact,
+            leftovers.SHM / f"{prefix}arena",
+            beam_width=options.beam_width,
+            target=options.target,
+            threads=options.threads,
+        )
+        launch = Launch(
+            argv=command.command(files, repository, backends, ports, token, f"{prefix}triton-"),
+            environment=command.environment(files, settings.environment(), options.threads),
+            prefix=prefix,
+            prepare=lambda settings=settings: make_arena(settings, options.arena_slots),
+            ports=ports,
+            item_id=item_id,
+            log_file=run_dir / "server.log",
+            start_timeout_s=options.start_timeout_s,
+            probe_every_s=options.probe_every_s,
+        )
+        supervisor = Supervisor(launch)
+        server = RunningServer(ports, token, run_dir, supervisor)
+        try:
+            supervisor.start_and_wait(on_start=lambda server=server: _write_server_json(server))
+        except LaunchError as error:
+            if not error.port_taken or attempt == PORT_ATTEMPTS:
+                raise
+            continue
+        log.info("serving %s: http %s, grpc %s", artifact.name, server.http_url, server.grpc_url)
+        return server
+    raise AssertionError("the last attempt returns or raises")
+
+
+def make_arena(settings: Settings, slots: int) -> None:
+    """Create the KV arena of a server, sized for its artifact, target and beam width."""
+    from genrec.arena import Arena
+
+    slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
+    Arena.create(settings.arena, slots, slot_bytes).close()
+
+
+def _run_dir(options: Options) -> Path:
+    if options.run_dir is None:
+        return Path(tempfile.mkdtemp(prefix="genrec-run-"))
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(options.run_dir / "backends", ignore_errors=True)  # a former run's
+    return options.run_dir.resolve()
+
+
+def _repository(artifact: Path, run_dir: Path) -> Path:
+    """The committed model repository, or one rendered into the run folder for another number of levels."""
+    levels = load_config(artifact).levels
+    if levels == RENDERED_LEVELS:
+        return REPOSITORY
+    ensemble, repository = recommend(levels), run_dir / "model_repository"
+    shutil.rmtree(repository, ignore_errors=True)
+    for model in ensemble.models:
+        version = repository / model.name / "1"
+        version.mkdir(parents=True)
+        shutil.copy(REPOSITORY / model.name / "1" / "model.py", version)
+    render(ensemble, "recommend", repository)
+    return repository
+
+
+def _write_server_json(server: RunningServer) -> None:
+    """Tell clients of this machine and user how to reach the server."""
+    about = {
+        "pid": server.pid,
+        "http_url": server.http_url,
+        "grpc_url": server.grpc_url,
+        "metrics_url": server.metrics_url,
+        "token": server.token,
+        "http_headers": server.http_headers,
+        "grpc_headers": server.grpc_headers,
+    }
+    path = server.run_dir / "server.json"
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(about, file, indent=2)
+
+
+def serve(artifact: Path, **options: Any) -> None:
+    """Serve until SIGINT or SIGTERM. Raises as `running_server`, and LaunchError when restarts fail."""
+    former = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with running_server(artifact, **options) as server:
+            print(
+                f"http {server.http_url}  grpc {server.grpc_url}  metrics http://{server.metrics_url}/metrics"
+            )
+            print(f"log and server.json in {server.run_dir}; Ctrl-C ends it", flush=True)
+            server.supervisor.wait()
+    except KeyboardInterrupt:
+        log.info("ended")
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(*_: object) -> None:
+    """Leave once; a second signal must not cut the cleaning short."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

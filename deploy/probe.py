@@ -1,0 +1,70 @@
+"""The deep probe: a real request, because Triton's own health stays 200 when a stub is dead (H3).
+
+Plain HTTP and JSON of the standard library: a probe must not share the failure modes of a client library, and
+a gRPC call that times out would be a cancel (H2).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from genrec.errors import ArtifactError
+
+ENSEMBLE = "recommend"
+SUCCESS = re.compile(rf'^nv_inference_request_success\{{model="{ENSEMBLE}",[^}}]*\}} (\S+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a probe found: `alive` counts an answer or a refusal under load, `problem` says what else came."""
+
+    alive: bool
+    problem: str = ""
+
+
+def known_item(artifact: Path) -> int:
+    """An item id of the catalogue; a probe with it goes through every step, an empty history would not."""
+    path = artifact / "catalogue.parquet"
+    try:
+        batch = next(pq.ParquetFile(path).iter_batches(batch_size=1, columns=["item_id"]))
+        return int(batch.column(0)[0].as_py())
+    except (OSError, ValueError, KeyError, StopIteration) as error:
+        raise ArtifactError(path, f"no item to probe with: {error}") from error
+
+
+def infer(http_url: str, item_id: int, timeout_s: float) -> Answer:
+    """One request for one item; never raises."""
+    inputs = [
+        {"name": "history", "shape": [1, 1], "datatype": "INT64", "data": [item_id]},
+        {"name": "top_k", "shape": [1, 1], "datatype": "INT32", "data": [1]},
+    ]
+    body = json.dumps({"inputs": inputs}).encode()
+    request = urllib.request.Request(f"http://{http_url}/v2/models/{ENSEMBLE}/infer", body, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            outputs = {o["name"]: o["data"] for o in json.load(response)["outputs"]}
+    except urllib.error.HTTPError as error:
+        text = error.read().decode(errors="replace")
+        # A step that sheds load (503 from inside the ensemble) is alive and says so.
+        return Answer(error.code == 503 and f"in ensemble '{ENSEMBLE}'" in text, f"{error.code}: {text}")
+    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+        return Answer(False, f"{type(error).__name__}: {error}")
+    return Answer(True) if outputs.get("item_ids") else Answer(False, f"answered without items: {outputs}")
+
+
+def answered(metrics_url: str, timeout_s: float) -> int | None:
+    """How many requests the ensemble has answered so far; None when the metrics cannot be read."""
+    try:
+        with urllib.request.urlopen(f"http://{metrics_url}/metrics", timeout=timeout_s) as response:
+            found = SUCCESS.search(response.read().decode())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    return int(float(found[1])) if found else None

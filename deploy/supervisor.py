@@ -1,0 +1,214 @@
+"""The thread that owns a server: starts it, proves it ready, watches it, starts it again, ends it.
+
+Triton 2.51 neither restarts a dead stub nor admits to one (H3), so three things are watched: the server
+process, the number of living stubs, and, while no traffic shows progress, the deep probe.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+from deploy import leftovers, probe, process
+from deploy.command import EXIT_TIMEOUT_S
+from deploy.ports import LOOPBACK, Ports
+from genrec.errors import GenrecError
+
+WATCH_S = 1.0
+PROBE_TIMEOUT_S = 10.0
+FAILED_PROBES = 3  # in a row: one slow answer is no reason to throw away every request in flight
+FAILED_STARTS = 3
+PORT_TAKEN = "already in use"
+# A traceback in the server's log is one line with \\n in it; what comes before them is the message.
+LOAD_FAILURE = re.compile(r"\"failed to load '(\w+)' version \d+: (.*?)(?:\\n|\"$)", re.MULTILINE)
+log = logging.getLogger("genrec.serve")
+
+
+class LaunchError(GenrecError):
+    """The server did not start, or not again; the message ends with what its log says of it."""
+
+    def __init__(self, problem: str, log_file: Path) -> None:
+        text = log_file.read_text(errors="replace") if log_file.exists() else ""
+        self.port_taken = PORT_TAKEN in text
+        told = [f"{model}: {reason}" for model, reason in LOAD_FAILURE.findall(text)]
+        told = told or [line for line in text.splitlines() if line.startswith("error:")]
+        super().__init__("\n  ".join([f"{problem} (log: {log_file})", *told]))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """All a supervisor needs to start the same server again; `prepare` makes the arena."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    prefix: str
+    prepare: Callable[[], None]
+    ports: Ports
+    item_id: int
+    log_file: Path
+    start_timeout_s: float
+    probe_every_s: float
+
+
+class Supervisor:
+    """One server's life. Its thread itself starts the process, which ends when its parent thread does."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._thread = threading.Thread(target=self._live, name="genrec-supervisor", daemon=True)
+        self.restarts = 0
+        self.error: Exception | None = None
+        self._launch = launch
+        self._process: Popen[bytes] | None = None
+        self._stubs = 0
+        self._begun = threading.Event()
+        self._stopping = threading.Event()
+        self._on_start: Callable[[], None] = lambda: None
+        self._failed_probes = 0
+        self._answered: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Pid of the present server process, 0 when there is none."""
+        return self._process.pid if self._process else 0
+
+    def start_and_wait(self, on_start: Callable[[], None]) -> None:
+        """Start; return when the first deep probe is answered. `on_start` runs after each good start."""
+        self._on_start = on_start
+        self._thread.start()
+        try:
+            self._begun.wait()
+        except BaseException:  # Ctrl-C while it loads
+            self.stop()
+            raise
+        if self.error:
+            self._thread.join()
+            raise self.error
+
+    def wait(self) -> None:
+        """Until the supervisor gives up. Raises its error."""
+        while self._thread.is_alive():
+            self._thread.join(0.5)
+        if self.error:
+            raise self.error
+
+    def stop(self) -> None:
+        """End the server and everything of it; returns when it is gone."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _live(self) -> None:
+        """The thread: start, watch, end."""
+        try:
+            self._start()
+            self._begun.set()
+            self._watch()
+        except Exception as error:  # handed to whoever waits
+            self.error = error
+            if not self._stopping.is_set():
+                log.error("%s", error)
+        finally:
+            self._end(grace_s=EXIT_TIMEOUT_S + 5)
+            self._begun.set()
+
+    def _start(self) -> None:
+        """Arena, process, deep probe. Raises LaunchError."""
+        leftovers.remove(self._launch.prefix)
+        self._launch.prepare()
+        self._process = process.start(self._launch.argv, self._launch.environment, self._launch.log_file)
+        deadline = time.monotonic() + self._launch.start_timeout_s
+        problem = ""
+        while True:
+            if self._stopping.is_set():
+                raise LaunchError("stopped while starting", self._launch.log_file)
+            if self._process.poll() is not None:
+                problem = f"tritonserver ended with {self._process.returncode} while starting"
+                raise LaunchError(problem, self._launch.log_file)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                problem = f"not ready after {self._launch.start_timeout_s:.0f} s: {problem}"
+                raise LaunchError(problem, self._launch.log_file)
+            # The first answer may wait for compilation: no shorter limit than the start's own.
+            answer = probe.infer(self._url(self._launch.ports.http), self._launch.item_id, left)
+            if answer.alive:
+                break
+            problem = answer.problem
+            self._stopping.wait(0.2)
+        self._stubs = len(process.living_stubs(self.pid))
+        self._failed_probes = 0
+        self._count_answers()
+        self._on_start()
+
+    def _watch(self) -> None:
+        next_probe = time.monotonic() + self._launch.probe_every_s
+        while not self._stopping.wait(min(WATCH_S, self._launch.probe_every_s)):
+            trouble = self._dead()
+            if not trouble and time.monotonic() >= next_probe:
+                trouble = self._silent()
+                next_probe = time.monotonic() + self._launch.probe_every_s
+            if trouble:
+                log.warning("restarting the server: %s", trouble)
+                self._restart()
+
+    def _dead(self) -> str:
+        """What has died, if anything."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            return f"tritonserver ended with {self._process.returncode}"
+        stubs = len(process.living_stubs(self.pid))
+        return f"{self._stubs - stubs} of {self._stubs} model processes died" if stubs < self._stubs else ""
+
+    def _silent(self) -> str:
+        """Why the server is thought to hang, if it is. Answered traffic is the best probe and free."""
+        if self._count_answers():
+            self._failed_probes = 0
+            return ""
+        answer = probe.infer(self._url(self._launch.ports.http), self._launch.item_id, PROBE_TIMEOUT_S)
+        # A server that is slow but answers others is under load, not dead: restarting it would lose their
+        # work.
+        if self._count_answers() or answer.alive:
+            self._failed_probes = 0
+            return ""
+        self._failed_probes += 1
+        log.warning("probe %d of %d failed: %s", self._failed_probes, FAILED_PROBES, answer.problem)
+        return f"{FAILED_PROBES} probes failed" if self._failed_probes >= FAILED_PROBES else ""
+
+    def _count_answers(self) -> bool:
+        """Whether the ensemble has answered anyone since the last look."""
+        before, self._answered = (
+            self._answered,
+            probe.answered(self._url(self._launch.ports.metrics), PROBE_TIMEOUT_S),
+        )
+        return before is not None and self._answered is not None and self._answered > before
+
+    def _restart(self) -> None:
+        """On the same ports. No grace: with a dead stub Triton waits its whole exit timeout for nothing."""
+        for attempt in range(1, FAILED_STARTS + 1):
+            self._end(grace_s=0)
+            try:
+                self._start()
+            except LaunchError as error:
+                if attempt == FAILED_STARTS or self._stopping.is_set():
+                    raise
+                log.warning("start %d of %d failed: %s", attempt, FAILED_STARTS, error)
+                self._stopping.wait(attempt)
+            else:
+                self.restarts += 1
+                log.warning("the server answers again (pid %d)", self.pid)
+                return
+
+    def _end(self, grace_s: float) -> None:
+        if self._process:
+            process.end(self._process, grace_s)
+            self._process = None
+        leftovers.remove(self._launch.prefix)
+
+    @staticmethod
+    def _url(port: int) -> str:
+        return f"{LOOPBACK}:{port}"
