@@ -1,0 +1,104 @@
+"""The same client for asyncio: as many requests in flight over one connection as the caller awaits.
+
+async with AsyncRecommender("127.0.0.1:8001") as recommender:
+    answers = await asyncio.gather(*(recommender.recommend(history) for history in histories))
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+import tritonclient.grpc.aio
+import tritonclient.http.aio
+from numpy.typing import ArrayLike
+
+from clients.wire import (
+    MODEL,
+    OUTPUTS,
+    TIMEOUT_S,
+    Protocols,
+    Recommendation,
+    check_urls,
+    headers_of,
+    infer_inputs,
+    parse,
+    request_tensors,
+    translate,
+)
+
+HTTP_CONNECTIONS = 100  # HTTP/1.1 carries one request per connection at a time
+
+
+class AsyncRecommender:
+    """`clients.recommender.Recommender` for asyncio; make it inside the running loop and close it there.
+
+    A caller that stops waiting (`asyncio.wait_for`, a cancelled task) does not cancel the call on the wire: it runs
+    to its end unheard, because a cancel can bring a Triton 2.51 down (H2). `close` waits for such calls.
+    """
+
+    def __init__(
+        self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S, model: str = MODEL
+    ) -> None:
+        """`url` is host:port of the protocol; nothing is sent yet. Raises InputError."""
+        check_urls(url, protocol)
+        self.url, self.protocol, self.timeout_s, self.model = url, protocol, timeout_s, model
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._client: Any
+        if protocol == "grpc":
+            self._client = tritonclient.grpc.aio.InferenceServerClient(url)
+            self._extra: dict[str, Any] = {"client_timeout": timeout_s}
+            self._input, output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
+        else:
+            self._client = tritonclient.http.aio.InferenceServerClient(
+                url, conn_limit=HTTP_CONNECTIONS, conn_timeout=timeout_s
+            )
+            self._extra = {}
+            self._input, output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
+        self._outputs = [output(name) for name in OUTPUTS]
+
+    async def recommend(
+        self,
+        history: ArrayLike,
+        top_k: int = 10,
+        *,
+        user_id: int | None = None,
+        deadline_ms: int | None = None,
+        exclude_history: bool = False,
+    ) -> Recommendation:
+        """See `Recommender.recommend`: same arguments, answer and errors."""
+        tensors = request_tensors(
+            history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
+        )
+        inputs = infer_inputs(self._input, tensors)
+        infer = self._client.infer(
+            self.model, inputs, outputs=self._outputs, headers=headers_of(user_id), **self._extra
+        )
+        call = asyncio.ensure_future(infer)
+        self._calls.add(call)
+        call.add_done_callback(self._ended)
+        try:
+            result = await asyncio.shield(call)
+        except Exception as error:  # not CancelledError: that is the caller's own
+            raise translate(error, self.url, self.timeout_s) from error
+        return parse(result)
+
+    def _ended(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # seen, so that asyncio does not log the error of a call nobody waits for
+
+    async def close(self) -> None:
+        """Wait for the calls on the wire, then close the connection."""
+        if self._calls:
+            await asyncio.wait(self._calls)
+        await self._client.close()
+
+    async def __aenter__(self) -> AsyncRecommender:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,176 @@
+"""What the clients share: a request as tensors, Triton's answer as a Recommendation, Triton's errors as ours.
+
+The ensemble's signature is in docs/contracts.md. Every tensor has Triton's leading batch axis of 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import aiohttp
+import geventhttpclient.response
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
+from genrec.errors import GenrecError, InputError
+
+MODEL = "recommend"
+OUTPUTS = ("item_ids", "scores", "report")
+USER_HEADER = "x-gr-user"  # what a router hashes; gRPC metadata keys are lower case
+# Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring the
+# server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
+TIMEOUT_S = 60.0
+
+Protocols = Literal["grpc", "http"]
+_PREFIX = re.compile(r"^(\[request id: [^\]]*\] )?(in ensemble '[^']*', )?")
+_SHED = ("in ensemble '", "Exceeds maximum queue size", "Request timeout expired")
+_NOT_CONNECTED = (OSError, aiohttp.ClientError, geventhttpclient.response.HTTPConnectionClosed)
+
+Input = TypeVar("Input")
+
+
+class InferResult(Protocol):
+    """tritonclient's result, of gRPC or HTTP."""
+
+    def as_numpy(self, name: str) -> NDArray[Any] | None:
+        """The output tensor, None when the answer has none of that name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation:
+    """`item_ids` int64[K] and `scores` float32[K] (log-probabilities), best first, and how they came about."""
+
+    item_ids: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    by: Literal["model", "popularity"]  # popularity: the history held no item of the catalogue
+    dropped: int  # items of the history that the catalogue does not know
+    cut: int  # oldest items beyond what the model reads
+    prompt_tokens: int
+    valid: int  # semantic IDs of the last beam that are items
+
+
+def request_tensors(
+    history: ArrayLike,
+    top_k: int = 10,
+    *,
+    user_id: int | None = None,
+    deadline_ms: int | None = None,
+    exclude_history: bool = False,
+) -> dict[str, NDArray[Any]]:
+    """The request as tensors, each [1, n]. Raises InputError for what the tensor types cannot hold.
+
+    What a deployment accepts beyond that (largest top_k, ...) only the server knows. `exclude_history` is always
+    sent: Triton batches requests with the same set of inputs only.
+    """
+    tensors: dict[str, NDArray[Any]] = {
+        "history": _items(history),
+        "top_k": _integer("top_k", top_k, np.int32),
+        "exclude_history": np.array([[_flag("exclude_history", exclude_history)]]),
+    }
+    if user_id is not None:
+        tensors["user_id"] = _integer("user_id", user_id, np.int64)
+    if deadline_ms is not None:
+        tensors["deadline_ms"] = _integer("deadline_ms", deadline_ms, np.int32)
+    return tensors
+
+
+def _items(history: ArrayLike) -> NDArray[np.int64]:
+    accepted = f"a sequence of whole numbers, {_range(np.int64)}"
+    try:
+        items = np.asarray(history)
+    except (ValueError, OverflowError) as error:
+        raise InputError("history", f"is not one list of numbers: {error}", accepted) from error
+    if items.ndim != 1:
+        raise InputError("history", f"has {items.ndim} dimensions", "1: a request holds one history")
+    if len(items) and items.dtype.kind not in "iu":
+        raise InputError("history", f"holds values of type {items.dtype}", accepted)
+    if items.dtype.kind == "u" and len(items) and int(items.max()) > np.iinfo(np.int64).max:
+        raise InputError("history", f"holds {items.max()}", accepted)
+    return items.astype(np.int64)[None]
+
+
+def _integer(field: str, value: int, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
+        raise InputError(field, f"is {value!r}", f"a whole number, {_range(dtype)}")
+    return np.array([[value]], dtype)
+
+
+def _flag(field: str, value: bool) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(field, f"is {value!r}", "True or False")
+    return bool(value)
+
+
+def _range(dtype: type[np.signedinteger[Any]]) -> str:
+    return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+
+
+def infer_inputs(kind: type[Input], tensors: dict[str, NDArray[Any]]) -> list[Input]:
+    """`tensors` as tritonclient's InferInput of the protocol (`kind`)."""
+    inputs: list[Any] = []
+    for name, tensor in tensors.items():
+        made: Any = kind(name, list(tensor.shape), np_to_triton_dtype(tensor.dtype))  # type: ignore[call-arg]
+        made.set_data_from_numpy(tensor)
+        inputs.append(made)
+    return inputs
+
+
+def headers_of(user_id: int | None) -> dict[str, str]:
+    """HTTP headers or gRPC metadata; a new dict each time, because tritonclient adds to it."""
+    return {} if user_id is None else {USER_HEADER: str(int(user_id))}
+
+
+def parse(result: InferResult) -> Recommendation:
+    """The answer. Raises ServerError when an output is missing or not of one row."""
+    found = {name: result.as_numpy(name) for name in OUTPUTS}
+    rows = {name: tensor[0] for name, tensor in found.items() if tensor is not None and len(tensor) == 1}
+    if len(rows) < len(OUTPUTS) or rows["report"].size != 5 or rows["item_ids"].shape != rows["scores"].shape:
+        shapes = {name: None if tensor is None else tensor.shape for name, tensor in found.items()}
+        raise ServerError(f"the answer has outputs of shapes {shapes}")
+    source, dropped, cut, prompt_tokens, valid = (int(x) for x in rows["report"])
+    # Copies: the arrays of tritonclient are views that keep the whole response alive.
+    items, scores = rows["item_ids"].astype(np.int64), rows["scores"].astype(np.float32)
+    return Recommendation(
+        items, scores, "popularity" if source else "model", dropped, cut, prompt_tokens, valid
+    )
+
+
+def translate(error: Exception, url: str, timeout_s: float) -> GenrecError:
+    """A client library's error as one of clients.errors."""
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):  # two classes before Python 3.11
+        return TimedOut(f"{url}: no answer within {timeout_s:g} s")
+    if isinstance(error, InferenceServerException):
+        status = str(error.status() or "").removeprefix("StatusCode.")
+        return _translate_status(status, str(error.message() or ""), url, timeout_s)
+    if isinstance(error, _NOT_CONNECTED):
+        return Unreachable(f"{url}: {type(error).__name__}: {error}")
+    return ServerError(f"{url}: {type(error).__name__}: {error}")
+
+
+def _translate_status(status: str, message: str, url: str, timeout_s: float) -> GenrecError:
+    text = _PREFIX.sub("", message, count=1)
+    if status in ("INVALID_ARGUMENT", "400"):
+        return BadRequest(text)
+    if status in ("NOT_FOUND", "404"):
+        return Unreachable(f"{url}: {text}")
+    if status == "DEADLINE_EXCEEDED":
+        return TimedOut(f"{url}: no answer within {timeout_s:g} s")
+    if status in ("UNAVAILABLE", "503", "CANCELLED", "502", "504"):
+        # gRPC has one code for "this server sheds load" and for "there is no server"; the text tells them apart.
+        return Overloaded(text) if any(mark in message for mark in _SHED) else Unreachable(f"{url}: {text}")
+    return ServerError(f"{url}: [{status}] {text}")
+
+
+def check_urls(url: str, protocol: str, accepted: Sequence[str] = ("grpc", "http")) -> None:
+    """Raises InputError for a protocol this client does not speak or an address with a scheme."""
+    if protocol not in accepted:
+        raise InputError("protocol", f"is {protocol!r}", ", ".join(accepted))
+    if "://" in url or not url:
+        raise InputError("url", f"is {url!r}", "host:port, without a scheme")
