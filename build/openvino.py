@@ -35,7 +35,9 @@ def _read_inlined(path: Path) -> ov.Model:
     """OpenVINO refuses model-local functions and reads files only, so the inlined graph goes through one."""
     with tempfile.TemporaryDirectory() as folder:
         inlined = Path(folder) / path.name
-        onnx.save(inliner.inline_local_functions(onnx.load(str(path))), str(inlined), save_as_external_data=True)
+        onnx.save(
+            inliner.inline_local_functions(onnx.load(str(path))), str(inlined), save_as_external_data=True
+        )
         return ov.Core().read_model(str(inlined))
 
 

@@ -12,25 +12,36 @@ from genrec.manifest import is_good, record, stage_key
 from genrec.validity import FILE_NAME, ValidityIndex
 
 
-def build_artifact(artifact: Path, kv_type: str = "") -> list[str]:
-    """Build what is not there yet; returns the stages that did work. An empty `kv_type` follows the CPU."""
-    done = []
+def build_validity(artifact: Path) -> bool:
+    """Index the catalogue unless that is done; returns whether work was done."""
     catalogue_file = artifact / "catalogue.parquet"
     key = stage_key({}, [catalogue_file])
-    if not is_good(artifact, "validity", key):
-        catalogue = Catalogue.load(catalogue_file)
-        index = ValidityIndex.build(catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids)
-        index.save(artifact / FILE_NAME)
-        facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
-        record(artifact, "validity", key, [catalogue_file, artifact / FILE_NAME], facts)
-        done.append("validity")
+    if is_good(artifact, "validity", key):
+        return False
+    catalogue = Catalogue.load(catalogue_file)
+    index = ValidityIndex.build(
+        catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
+    )
+    index.save(artifact / FILE_NAME)
+    facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
+    record(artifact, "validity", key, [catalogue_file, artifact / FILE_NAME], facts)
+    return True
 
+
+def build_engines(artifact: Path, kv_type: str = "") -> bool:
+    """OpenVINO engines of the artifact's ONNX; an empty `kv_type` follows the CPU. Returns whether work was done."""
     kv_type = kv_type or kv_type_of_this_cpu()
     settings = {"kv_type": kv_type, "openvino": openvino.get_version()}
     key = stage_key(settings, sorted((artifact / "onnx").iterdir()))
-    if not is_good(artifact, "openvino", key):
-        out = artifact / "engines" / "openvino"
-        build_openvino(artifact / "onnx", out, kv_type)
-        record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
-        done.append("openvino")
-    return done
+    if is_good(artifact, "openvino", key):
+        return False
+    out = artifact / "engines" / "openvino"
+    build_openvino(artifact / "onnx", out, kv_type)
+    record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
+    return True
+
+
+def build_artifact(artifact: Path) -> list[str]:
+    """Build what is not there yet; returns the stages that did work."""
+    stages = {"validity": build_validity, "openvino": build_engines}
+    return [name for name, build in stages.items() if build(artifact)]

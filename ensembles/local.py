@@ -41,7 +41,10 @@ class LocalRuntime:
         failed: dict[int, GenrecError] = {}
         for step in self.ensemble.steps:
             alive = [place for place in range(len(known)) if place not in failed]
-            inputs = [{own: known[p][shared] for own, shared in step.inputs.items() if shared in known[p]} for p in alive]
+            inputs = [
+                {own: known[p][shared] for own, shared in step.inputs.items() if shared in known[p]}
+                for p in alive
+            ]
             begun = time.perf_counter()
             answers = self._steps[step.model].run(inputs)
             self.seconds[step.model] += time.perf_counter() - begun
@@ -51,13 +54,18 @@ class LocalRuntime:
                 else:
                     known[place].update({shared: answer[own] for own, shared in step.outputs.items()})
         outputs = [tensor.name for tensor in self.ensemble.outputs]
-        return [failed.get(place) or {name: tensors[name] for name in outputs} for place, tensors in enumerate(known)]
+        return [
+            failed.get(place) or {name: tensors[name] for name in outputs}
+            for place, tensors in enumerate(known)
+        ]
 
 
 class LocalRecommender:
     """`recommend` in this process: makes its own arena and takes it away again. Use it in a `with`."""
 
-    def __init__(self, artifact: Path, beam_width: int = 128, target: str = "openvino", slots: int = SLOTS) -> None:
+    def __init__(
+        self, artifact: Path, beam_width: int = 128, target: str = "openvino", slots: int = SLOTS
+    ) -> None:
         verify(artifact)
         config = load_config(artifact)
         self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")
@@ -69,14 +77,18 @@ class LocalRecommender:
             self._folder.cleanup()
             raise
 
-    def recommend(self, histories: Sequence[Sequence[int]], top_k: int, exclude_history: bool = False) -> list[Answer]:
+    def recommend(
+        self, histories: Sequence[Sequence[int]], top_k: int, exclude_history: bool = False
+    ) -> list[Answer]:
         """One batch; the answers of `ensembles.recommend`, in order."""
         return self.runtime.run([request(history, top_k, exclude_history) for history in histories])
 
     def __enter__(self) -> LocalRecommender:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._folder.cleanup()
 
 
@@ -86,5 +98,7 @@ def request(history: Sequence[int], top_k: int, exclude_history: bool = False) -
         items = np.array([list(history)], np.int64).reshape(1, -1)
         wanted = np.array([[top_k]], np.int32)
     except (OverflowError, TypeError, ValueError) as error:
-        raise InputError("history", f"cannot be sent: {error}", "item ids within INT64, top_k within INT32") from error
+        raise InputError(
+            "history", f"cannot be sent: {error}", "item ids within INT64, top_k within INT32"
+        ) from error
     return {"history": items, "top_k": wanted, "exclude_history": np.array([[exclude_history]])}

@@ -28,7 +28,9 @@ from genrec.nn.xattention import DecodeGraph, PrefillGraph, fresh_names, past_na
 OPSET = 20
 
 
-def _export(module: torch.nn.Module, args: tuple, shapes: tuple, inputs: list[str], outputs: list[str], path: Path) -> None:
+def _export(
+    module: torch.nn.Module, args: tuple, shapes: tuple, inputs: list[str], outputs: list[str], path: Path
+) -> None:
     """Trace `module`, attach the function body, check and write."""
     program = torch.onnx.export(
         module.eval(), args, dynamo=True, dynamic_shapes=shapes, input_names=inputs, output_names=outputs,
@@ -56,7 +58,9 @@ def export_graph(generator: Generator, name: str, folder: Path) -> Path:
     length, names = torch.tensor([5, 6]), shared_names(config)
     if name == "prefill":
         example, shapes = (torch.zeros(2, 7, dtype=torch.int64), length), ({0: batch, 1: span}, {0: batch})
-        _export(PrefillGraph(generator), example, shapes, ["tokens", "prompt_length"], ["logits", *names], path)
+        _export(
+            PrefillGraph(generator), example, shapes, ["tokens", "prompt_length"], ["logits", *names], path
+        )
         return path
     level = int(name.removeprefix("decode_"))
     before = past_names(config, level)

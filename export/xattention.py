@@ -25,7 +25,9 @@ def XAttention(q, shared_k, shared_v, unshared_k, unshared_v, prompt_length):  #
     scaled = op.Div(q, op.Sqrt(op.CastLike(op.Squeeze(size), q)))
     grouped = op.Reshape(scaled, op.Concat(batch, beams, kv_heads, group, size, axis=0))
 
-    stacked = op.Reshape(op.Transpose(grouped, perm=[0, 2, 1, 3, 4]), op.Concat(batch, kv_heads, rows, size, axis=0))
+    stacked = op.Reshape(
+        op.Transpose(grouped, perm=[0, 2, 1, 3, 4]), op.Concat(batch, kv_heads, rows, size, axis=0)
+    )
     real = op.Less(op.Range(0, span, 1), op.Unsqueeze(op.Cast(prompt_length, to=7), [1, 2, 3]))
     bias = op.Log(op.CastLike(real, q))
     score = op.Add(op.MatMul(stacked, op.Transpose(shared_k, perm=[0, 1, 3, 2])), bias)
@@ -37,7 +39,9 @@ def XAttention(q, shared_k, shared_v, unshared_k, unshared_v, prompt_length):  #
     total_s = op.Transpose(op.Reshape(op.ReduceSum(weight, [-1], keepdims=1), column), perm=[0, 2, 1, 3, 4])
     out_s = op.Transpose(op.Reshape(op.MatMul(weight, shared_v), block), perm=[0, 2, 1, 3, 4])
 
-    score_u = op.ReduceSum(op.Mul(op.Unsqueeze(grouped, [2]), op.Unsqueeze(unshared_k, [4])), [-1], keepdims=1)
+    score_u = op.ReduceSum(
+        op.Mul(op.Unsqueeze(grouped, [2]), op.Unsqueeze(unshared_k, [4])), [-1], keepdims=1
+    )
     top = op.Max(top_s, op.ReduceMax(score_u, [2], keepdims=0))
     weight_u = op.Exp(op.Sub(score_u, op.Unsqueeze(top, [2])))
     shrink = op.Exp(op.Sub(top_s, top))
@@ -48,4 +52,6 @@ def XAttention(q, shared_k, shared_v, unshared_k, unshared_v, prompt_length):  #
 
 def symbolic(q: Tensor, *rest: Tensor) -> Tensor:
     """The node itself, put into a graph while torch exports it."""
-    return torch.onnx.ops.symbolic(f"{DOMAIN}::XAttention", (q, *rest), dtype=q.dtype, shape=q.shape, version=1)
+    return torch.onnx.ops.symbolic(
+        f"{DOMAIN}::XAttention", (q, *rest), dtype=q.dtype, shape=q.shape, version=1
+    )

@@ -80,11 +80,17 @@ class Arena:
         except (OSError, ValueError) as error:
             raise ArtifactError(path, f"not a KV arena: {error}") from error
         self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
-        header = self._bytes[: HEADER_WORDS * 8].view(np.int64) if len(self._bytes) >= PAGE else np.zeros(8, np.int64)
+        header = (
+            self._bytes[: HEADER_WORDS * 8].view(np.int64)
+            if len(self._bytes) >= PAGE
+            else np.zeros(8, np.int64)
+        )
         if header[0] != MAGIC or header[4] + header[2] * header[3] != len(self._bytes):
             raise ArtifactError(path, "not a KV arena: wrong magic or size")
         self.segment, self.slots, self.slot_bytes, self._data = (int(x) for x in header[1:5])
-        self._table = self._bytes[HEADER_WORDS * 8 : HEADER_WORDS * 8 + self.slots * 64].view(np.int64).reshape(-1, 8)
+        self._table = (
+            self._bytes[HEADER_WORDS * 8 : HEADER_WORDS * 8 + self.slots * 64].view(np.int64).reshape(-1, 8)
+        )
         self._me = (os.getpid(), _started(os.getpid()))
         self._threads = threading.Lock()
 
@@ -99,7 +105,11 @@ class Arena:
         size = data + total * slot_bytes
         free = os.statvfs(Path(path).parent)
         if size > free.f_bavail * free.f_frsize:
-            raise InputError("slots", f"{slots} slots take {size >> 20} MiB", f"{free.f_bavail * free.f_frsize >> 20} MiB free")
+            raise InputError(
+                "slots",
+                f"{slots} slots take {size >> 20} MiB",
+                f"{free.f_bavail * free.f_frsize >> 20} MiB free",
+            )
         with open(path, "xb") as file:
             os.posix_fallocate(file.fileno(), 0, size)
             header = np.array([MAGIC, secrets.randbits(62) + 1, total, slot_bytes, data, 0, 0, 0], np.int64)
@@ -147,7 +157,9 @@ class Arena:
         with self._locked() as table:
             entry = self._entry(table, handle)
             if entry[STATE] != IDLE:
-                raise StaleHandle(f"kv: slot {handle[1]} is {('free', 'held', 'idle', 'released')[entry[STATE]]}")
+                raise StaleHandle(
+                    f"kv: slot {handle[1]} is {('free', 'held', 'idle', 'released')[entry[STATE]]}"
+                )
             entry[[OWNER, STARTED]] = self._me
             entry[LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
             entry[STATE] = HELD
@@ -184,10 +196,14 @@ class Arena:
     def _entry(self, table: NDArray[np.int64], handle: Handle) -> NDArray[np.int64]:
         segment, slot, generation, row = handle
         if segment != self.segment or not 0 < slot < self.slots:
-            raise StaleHandle(f"kv: handle {handle} is of no slot here (accepted: segment {self.segment}, slots 1 to {self.slots - 1})")
+            raise StaleHandle(
+                f"kv: handle {handle} is of no slot here (accepted: segment {self.segment}, slots 1 to {self.slots - 1})"
+            )
         entry: NDArray[np.int64] = table[slot]
         if entry[GENERATION] != generation or slot - entry[FIRST] != row:
-            raise StaleHandle(f"kv: slot {slot} is at generation {entry[GENERATION]}, the handle says {generation}")
+            raise StaleHandle(
+                f"kv: slot {slot} is at generation {entry[GENERATION]}, the handle says {generation}"
+            )
         return entry
 
     def _memory(self, first: int, rows: int) -> Bytes:
@@ -197,7 +213,9 @@ class Arena:
     @staticmethod
     def _reap(table: NDArray[np.int64]) -> None:
         """End rows whose lease is over: idle ones, and held ones whose holder has died."""
-        over = np.flatnonzero((table[:, LEASE] < time.monotonic_ns()) & np.isin(table[:, STATE], (HELD, IDLE)))
+        over = np.flatnonzero(
+            (table[:, LEASE] < time.monotonic_ns()) & np.isin(table[:, STATE], (HELD, IDLE))
+        )
         for slot in over:
             entry = table[slot]
             if entry[STATE] == IDLE or _started(int(entry[OWNER])) != entry[STARTED]:

@@ -24,7 +24,9 @@ def load_catalogue(artifact: Path, config: ModelConfig) -> Catalogue:
     path = artifact / "catalogue.parquet"
     catalogue = Catalogue.load(path)
     if catalogue.codebook_sizes != config.codebook_sizes:
-        raise ArtifactError(path, f"has codebook sizes {catalogue.codebook_sizes}, the model {config.codebook_sizes}")
+        raise ArtifactError(
+            path, f"has codebook sizes {catalogue.codebook_sizes}, the model {config.codebook_sizes}"
+        )
     return catalogue
 
 

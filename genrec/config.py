@@ -47,7 +47,10 @@ class ModelConfig:
             raise InputError("model_type", f"is {self.model_type!r}", f"one of {', '.join(MODEL_TYPES)}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise InputError("num_key_value_heads", "does not divide num_attention_heads", "a divisor")
-        if len(offsets) != len(sizes) or max(o + t for o, t in zip(offsets, sizes, strict=True)) > self.vocab_size:
+        if (
+            len(offsets) != len(sizes)
+            or max(o + t for o, t in zip(offsets, sizes, strict=True)) > self.vocab_size
+        ):
             raise InputError("code_offsets", "blocks leave the vocabulary", f"{self.vocab_size} tokens")
 
     @property

@@ -18,7 +18,10 @@ from genrec.arena import Region, Row
 from genrec.config import ModelConfig
 
 LINE = 64  # bytes; tensors start on cache lines
-KV_TYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}  # NumPy has no bf16; its bits travel as uint16
+KV_TYPES = {
+    "f32": np.dtype(np.float32),
+    "bf16": np.dtype(np.uint16),
+}  # NumPy has no bf16; its bits travel as uint16
 
 
 def _aligned(size: int) -> int:
@@ -36,7 +39,11 @@ class Layout:
     @property
     def slot_bytes(self) -> int:
         """Bytes of one request of the largest prompt and beam width."""
-        return self._shared_start(1) + 2 * self.config.num_hidden_layers * self._shared_bytes(1, self.config.max_prompt) + self._own_bytes
+        return (
+            self._shared_start(1)
+            + 2 * self.config.num_hidden_layers * self._shared_bytes(1, self.config.max_prompt)
+            + self._own_bytes
+        )
 
     def first_logits(self, region: Region) -> NDArray[np.float32]:
         """float32 [B, 1, T_1], the whole batch's."""
@@ -64,7 +71,11 @@ class Layout:
         """Logits of `level` for the row's beams: float32 [W, T_level]; one beam at level 1."""
         size = self.config.codebook_sizes[level - 1]
         if level == 1:
-            return row.memory[: 4 * row.rows * size].view(np.float32).reshape(row.rows, size)[row.row : row.row + 1]
+            return (
+                row.memory[: 4 * row.rows * size]
+                .view(np.float32)
+                .reshape(row.rows, size)[row.row : row.row + 1]
+            )
         start = self._own_start(row) + self._own_bytes - self._logit_bytes
         return row.memory[start : start + 4 * width * size].view(np.float32).reshape(width, size)
 

@@ -54,7 +54,9 @@ def is_good(artifact: Path, stage: str, key: str) -> bool:
     entry = read(artifact).get(stage)
     if entry is None or entry["key"] != key:
         return False
-    return all((artifact / f).is_file() and digest_file(artifact / f) == sha for f, sha in entry["outputs"].items())
+    return all(
+        (artifact / f).is_file() and digest_file(artifact / f) == sha for f, sha in entry["outputs"].items()
+    )
 
 
 def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts: dict[str, Any]) -> None:

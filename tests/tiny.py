@@ -19,7 +19,9 @@ def tiny_catalogue(items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed
     return Catalogue(ids, codes, [f"item {i}" for i in ids], draw.integers(0, 50, items), sizes)
 
 
-def tiny_artifact(folder: Path, items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0) -> Path:
+def tiny_artifact(
+    folder: Path, items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0
+) -> Path:
     """Write an artifact whose generator has random weights."""
     import torch
 

@@ -43,7 +43,9 @@ class OpenVinoEngine:
         inputs += [self._kv(layout.row_shared(row, n)) for n in tensors]
         # the graph's order: per layer, per earlier level, k then v
         for n in range(0, len(tensors), 2):
-            inputs += [self._kv(layout.past(row, n + kind, u, width)) for u in range(level - 2) for kind in (0, 1)]
+            inputs += [
+                self._kv(layout.past(row, n + kind, u, width)) for u in range(level - 2) for kind in (0, 1)
+            ]
         for place, tensor in enumerate(inputs):
             request.set_input_tensor(place, tensor)
         request.set_output_tensor(0, ov.Tensor(layout.logits(row, level, width)[None], shared_memory=True))
@@ -66,7 +68,9 @@ class OpenVinoEngine:
                 "INFERENCE_PRECISION_HINT": self.layout.kv_type,
             }
             try:
-                self._requests[name] = self._core.compile_model(str(path), "CPU", hints).create_infer_request()
+                self._requests[name] = self._core.compile_model(
+                    str(path), "CPU", hints
+                ).create_infer_request()
             except RuntimeError as error:
                 raise ArtifactError(path, f"OpenVINO cannot load it: {error}") from error
         return self._requests[name]

@@ -14,7 +14,9 @@ from genrec.config import ModelConfig
 
 def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosine and sine tables for `positions` [...]: two tensors [..., D/2] in float32."""
-    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim)
+    frequency = theta ** (
+        -torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+    )
     angle = positions.to(torch.float32).unsqueeze(-1) * frequency
     return angle.cos(), angle.sin()
 

@@ -14,7 +14,12 @@ from genrec.nn.model import Generator, rotary
 
 
 def xattention(
-    q: Tensor, shared_k: Tensor, shared_v: Tensor, unshared_k: Tensor, unshared_v: Tensor, prompt_length: Tensor
+    q: Tensor,
+    shared_k: Tensor,
+    shared_v: Tensor,
+    unshared_k: Tensor,
+    unshared_v: Tensor,
+    prompt_length: Tensor,
 ) -> Tensor:
     """Attend from q [B, W, H, D] to shared k, v [B, G, S, D] and unshared k, v [B, W, U, G, D].
 
@@ -33,7 +38,11 @@ def xattention(
     def per_beam(x: Tensor) -> Tensor:  # [B, G, W*R, X] -> [B, W, G, R, X]
         return x.view(batch, kv_heads, beams, -1, x.shape[-1]).permute(0, 2, 1, 3, 4)
 
-    top_s, total_s, out_s = per_beam(top_s), per_beam(weight.sum(-1, keepdim=True)), per_beam(weight @ shared_v)
+    top_s, total_s, out_s = (
+        per_beam(top_s),
+        per_beam(weight.sum(-1, keepdim=True)),
+        per_beam(weight @ shared_v),
+    )
 
     score_u = (q.unsqueeze(2) * unshared_k.unsqueeze(4)).sum(-1, keepdim=True)  # [B, W, U, G, R, 1]
     top = torch.maximum(top_s, score_u.amax(2))
@@ -68,7 +77,9 @@ class DecodeGraph(nn.Module):
         super().__init__()
         self.generator, self.level, self.attend = generator, level, attend
 
-    def forward(self, codes: Tensor, prompt_length: Tensor, shared: list[Tensor], past: list[Tensor]) -> tuple[Tensor, ...]:
+    def forward(
+        self, codes: Tensor, prompt_length: Tensor, shared: list[Tensor], past: list[Tensor]
+    ) -> tuple[Tensor, ...]:
         """codes [B, W]; shared: per layer k, v [B, G, S, D]; past: per layer, per earlier level, k, v [B, W, G, D].
 
         Returns logits [B, W, T_level] and, but for the last level, per layer the new k, v [B, W, G, D].
@@ -97,7 +108,10 @@ def shared_names(config: ModelConfig) -> list[str]:
 def past_names(config: ModelConfig, level: int) -> list[str]:
     """Names of the earlier unshared KV tensors that `decode_<level>` reads, in order."""
     return [
-        f"past_{kind}_{n}_{u}" for n in range(config.num_hidden_layers) for u in range(level - 2) for kind in "kv"
+        f"past_{kind}_{n}_{u}"
+        for n in range(config.num_hidden_layers)
+        for u in range(level - 2)
+        for kind in "kv"
     ]
 
 

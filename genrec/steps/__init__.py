@@ -86,7 +86,9 @@ def load(name: str, settings: Settings) -> Step:
     return step
 
 
-def check_tensor(request: Tensors, field: str, dtype: type[np.generic], count: int | None = None) -> NDArray[Any]:
+def check_tensor(
+    request: Tensors, field: str, dtype: type[np.generic], count: int | None = None
+) -> NDArray[Any]:
     """The one row of `field`, of `dtype` and of `count` values (any when None). Raises InputError."""
     if field not in request:
         raise InputError(field, "is missing", f"{np.dtype(dtype).name}[{'n' if count is None else count}]")
@@ -94,7 +96,9 @@ def check_tensor(request: Tensors, field: str, dtype: type[np.generic], count: i
     if tensor.dtype != dtype:
         raise InputError(field, f"is of type {tensor.dtype}", np.dtype(dtype).name)
     if tensor.ndim != 2 or tensor.shape[0] != 1:
-        raise InputError(field, f"has shape {list(tensor.shape)}", "one row per request; the server does the batching")
+        raise InputError(
+            field, f"has shape {list(tensor.shape)}", "one row per request; the server does the batching"
+        )
     if count is not None and tensor.shape[1] != count:
         raise InputError(field, f"has {tensor.shape[1]} values", f"{count}")
     if tensor.dtype.kind == "f" and np.isnan(tensor).any():

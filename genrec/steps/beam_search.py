@@ -38,7 +38,10 @@ class BeamSearch:
         before = self._beams(request) if "level" in request else None
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if handle == NO_KV:
-            return _answer(Beams(np.zeros(1, np.int64), *(np.zeros(1, t) for t in (np.int32, np.float32, np.int32))), level)
+            return _answer(
+                Beams(np.zeros(1, np.int64), *(np.zeros(1, t) for t in (np.int32, np.float32, np.int32))),
+                level,
+            )
         blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
         with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
             logits = self._layout.logits(row, level, 1 if before is None else len(before.nodes))
@@ -53,7 +56,9 @@ class BeamSearch:
         if not 1 <= len(prefixes) <= self._width:
             raise InputError("prefixes", f"has {len(prefixes)} values", f"1 to {self._width}, the beam width")
         if int(nodes.min()) < 0 or int(nodes.max()) >= self._index.node_count(level):
-            raise InputError("nodes", f"span {nodes.min()} to {nodes.max()}", f"0 to {self._index.node_count(level) - 1}")
+            raise InputError(
+                "nodes", f"span {nodes.min()} to {nodes.max()}", f"0 to {self._index.node_count(level) - 1}"
+            )
         return Beams(prefixes, nodes, scores, np.zeros(len(prefixes), np.int32))
 
 

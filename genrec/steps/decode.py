@@ -41,7 +41,11 @@ class Decode:
         if handle == NO_KV:
             return
         if not 1 <= len(prefixes) <= self._width or int(prefixes.min()) < 0:
-            raise InputError("prefixes", f"are {len(prefixes)} from {prefixes.min(initial=0)}", f"1 to {self._width}, none negative")
+            raise InputError(
+                "prefixes",
+                f"are {len(prefixes)} from {prefixes.min(initial=0)}",
+                f"1 to {self._width}, none negative",
+            )
         if parents[0] < 0 or parents[-1] >= self._width or (parents[1:] < parents[:-1]).any():
             raise InputError("parents", "are out of order or range", f"rising, 0 to {self._width - 1}")
         codes = prefixes % self._config.codebook_sizes[level - 1]

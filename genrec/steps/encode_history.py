@@ -49,9 +49,15 @@ class EncodeHistory:
         length = len(kept) * self._config.levels
         tokens = np.zeros((1, min(-(-length // SPAN) * SPAN, self._config.max_prompt)), np.int32)
         tokens[0, :length] = self._tokens[kept].reshape(-1)
-        ticket = Ticket(top_k, length, self._deadline(request, now), len(rows) - len(known), len(known) - len(kept))
+        ticket = Ticket(
+            top_k, length, self._deadline(request, now), len(rows) - len(known), len(known) - len(kept)
+        )
         excluded = np.unique(known) if self._excludes(request) else known[:0]
-        return {"tokens": tokens, "ticket": ticket.tensor(), "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None]}
+        return {
+            "tokens": tokens,
+            "ticket": ticket.tensor(),
+            "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None],
+        }
 
     @staticmethod
     def _deadline(request: Tensors, now: int) -> int:

@@ -26,7 +26,9 @@ def holding(arena: Arena, handle: Handle, ticket: Ticket, step: str, last: bool 
     try:
         ticket.check_deadline(step)
         if handle != SCRATCH and not 1 <= ticket.prompt_length <= row.span:
-            raise StaleHandle(f"kv: the slot holds prompts of up to {row.span} tokens, the ticket says {ticket.prompt_length}")
+            raise StaleHandle(
+                f"kv: the slot holds prompts of up to {row.span} tokens, the ticket says {ticket.prompt_length}"
+            )
         yield row
     except BaseException:
         arena.release(handle)

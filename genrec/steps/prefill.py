@@ -32,9 +32,15 @@ class Prefill:
                 tokens = check_tensor(request, "tokens", np.int32)
                 ticket = read_ticket(request, min(self._config.max_prompt, len(tokens)))
                 if len(tokens) > self._config.max_prompt:
-                    raise InputError("tokens", f"has {len(tokens)} values", f"at most {self._config.max_prompt}")
+                    raise InputError(
+                        "tokens", f"has {len(tokens)} values", f"at most {self._config.max_prompt}"
+                    )
                 if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._config.vocab_size:
-                    raise InputError("tokens", f"span {tokens.min()} to {tokens.max()}", f"0 to {self._config.vocab_size - 1}")
+                    raise InputError(
+                        "tokens",
+                        f"span {tokens.min()} to {tokens.max()}",
+                        f"0 to {self._config.vocab_size - 1}",
+                    )
                 ticket.check_deadline("prefill")
                 if ticket.prompt_length:
                     batches[len(tokens)].append((place, request, ticket))

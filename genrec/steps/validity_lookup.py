@@ -6,7 +6,7 @@ import numpy as np
 
 from genrec.artifact import load_catalogue, load_config, load_validity
 from genrec.errors import GenrecError, InputError
-from genrec.hashset import HashSet
+from genrec.hashset import SemanticIdSet
 from genrec.lookup import PopularityRanking, lookup
 from genrec.steps import Answer, Settings, Tensors, check_tensor
 from genrec.steps.ticket import read_ticket
@@ -23,7 +23,7 @@ class ValidityLookup:
         self._catalogue = load_catalogue(settings.artifact, self._config)
         self._index = load_validity(settings.artifact, self._config)
         self._popular = PopularityRanking.build(self._catalogue.popularity, self._catalogue.item_ids)
-        self._valid = HashSet.build(self._index.prefixes(self._index.levels))
+        self._valid = SemanticIdSet.build(self._index.prefixes(self._index.levels))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -41,14 +41,18 @@ class ValidityLookup:
         scores = check_tensor(request, "scores", np.float32, len(ids))
         excluded = check_rows(check_tensor(request, "excluded", np.int32), len(self._catalogue))
         if ticket.top_k > len(self._catalogue):
-            raise InputError("ticket", f"says top_k {ticket.top_k}", f"1 to {len(self._catalogue)}, the items of the catalogue")
+            raise InputError(
+                "ticket",
+                f"says top_k {ticket.top_k}",
+                f"1 to {len(self._catalogue)}, the items of the catalogue",
+            )
         ticket.check_deadline("validity_lookup")
         if ticket.prompt_length == 0:
-            source, ids = POPULARITY, ids[:0]
-            found = self._popular.top(ticket.top_k, excluded)
+            source, valid = POPULARITY, 0
+            items, best = self._popular.top(ticket.top_k, excluded)
         else:
-            source = MODEL
-            found = lookup(self._index, self._valid, self._catalogue.item_ids, ids, scores, ticket.top_k, excluded)
-        valid = len(ids) - found.invalid
+            source, names = MODEL, self._catalogue.item_ids
+            items, best, invalid = lookup(self._index, self._valid, names, ids, scores, ticket.top_k, excluded)
+            valid = len(ids) - invalid
         report = np.array([[source, ticket.dropped, ticket.cut, ticket.prompt_length, valid]], np.int64)
-        return {"item_ids": found.item_ids[None], "scores": found.scores[None], "report": report}
+        return {"item_ids": items[None], "scores": best[None], "report": report}

@@ -1,0 +1,139 @@
+"""One generator, four ways to run it: torch's full pass, torch staged, ONNX Runtime, OpenVINO."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from build.openvino import build_openvino
+from genrec.arena import Arena
+from genrec.config import ModelConfig
+from genrec.engine.base import load_engine
+from genrec.kv import Layout
+from genrec.nn.checkpoint import load_generator
+from genrec.nn.xattention import DecodeGraph, PrefillGraph, past_names, shared_names
+
+PROMPTS = torch.tensor([[1, 13, 25, 2, 14, 26, 3, 15, 27], [4, 16, 28, 5, 17, 29, 0, 0, 0]])
+LENGTHS = torch.tensor([9, 6])
+CODES = [torch.tensor([[0, 3, 3, 7, 11], [1, 1, 2, 5, 9]]), torch.tensor([[2, 0, 6, 6, 1], [8, 4, 4, 0, 10]])]
+
+
+def full_pass(generator, row, beam):
+    """Logits per level of one beam, by running its whole prefix through the causal pass: the obvious way."""
+    config = generator.config
+    tokens = PROMPTS[row, : LENGTHS[row]].tolist()
+    logits = []
+    for level in range(1, config.levels + 1):
+        hidden, _ = generator.prefill(torch.tensor([tokens]))
+        logits.append(generator.head(hidden[0, -1], level))
+        if level < config.levels:
+            tokens.append(config.code_offsets[level - 1] + int(CODES[level - 1][row, beam]))
+    return logits
+
+
+@torch.no_grad()
+def staged(generator):
+    """(first logits, shared KV, logits per later level, fresh KV per level) by the graphs' modules."""
+    first, *shared = PrefillGraph(generator)(PROMPTS, LENGTHS)
+    past, later, fresh = [], [], []
+    for level in range(2, generator.config.levels + 1):
+        logits, *new = DecodeGraph(generator, level)(CODES[level - 2], LENGTHS, shared, past)
+        later.append(logits)
+        fresh.append(new)
+        past = new  # L=3: one earlier level at most
+    return first, shared, later, fresh
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama"])
+def test_staged_attention_equals_the_full_pass(model_type):
+    torch.manual_seed(1)
+    from genrec.nn.model import Generator
+
+    config = ModelConfig((12, 12, 12), 16, hidden_size=32, head_dim=8, intermediate_size=48, model_type=model_type)
+    generator = Generator(config).eval()
+    first, _, later, _ = staged(generator)
+    for row in range(2):
+        for beam in range(5):
+            truth = full_pass(generator, row, beam)
+            assert torch.allclose(first[row, 0], truth[0], atol=1e-5)
+            for level, logits in enumerate(later):
+                assert torch.allclose(logits[row, beam], truth[level + 1], atol=1e-5)
+
+
+def test_attention_of_a_decode_step_is_one_node_with_a_body(tiny):
+    for level in (2, 3):
+        model = onnx.load(tiny / "onnx" / f"decode_{level}.onnx")
+        onnx.checker.check_model(model, full_check=False)
+        assert [n.op_type for n in model.graph.node if n.domain == "genrec"] == ["XAttention"] * 2
+        assert [f.name for f in model.functions] == ["XAttention"]
+
+
+@torch.no_grad()
+def test_onnx_runtime_equals_torch(tiny):
+    generator = load_generator(tiny / "model")
+    first, shared, later, fresh = staged(generator)
+    config, lengths = generator.config, LENGTHS.numpy()
+    session = onnxruntime.InferenceSession(tiny / "onnx" / "prefill.onnx")
+    answer = session.run(None, {"tokens": PROMPTS.numpy(), "prompt_length": lengths})
+    for got, want in zip(answer, [first, *shared], strict=True):
+        assert np.allclose(got, want.numpy(), atol=2e-5)
+    past: list = []
+    for level in (2, 3):
+        session = onnxruntime.InferenceSession(tiny / "onnx" / f"decode_{level}.onnx")
+        feeds = {"codes": CODES[level - 2].numpy(), "prompt_length": lengths}
+        feeds |= dict(zip([*shared_names(config), *past_names(config, level)], [t.numpy() for t in [*shared, *past]], strict=True))
+        answer = session.run(None, feeds)
+        for got, want in zip(answer, [later[level - 2], *fresh[level - 2]], strict=False):
+            assert np.allclose(got, want.numpy(), atol=2e-5)
+        past = fresh[0]
+
+
+@pytest.mark.parametrize(("kv_type", "tolerance"), [("f32", 5e-5), ("bf16", 0.12)])
+@torch.no_grad()
+def test_openvino_in_the_arena_equals_torch(tiny, tmp_path, kv_type, tolerance):
+    """bf16 keeps 8 bits: logits of a few units are right to some hundredths."""
+    generator = load_generator(tiny / "model")
+    first, _, later, _ = staged(generator)
+    folder = tiny / "engines" / "openvino"
+    if kv_type == "bf16":
+        folder = tmp_path / "bf16"
+        build_openvino(tiny / "onnx", folder, "bf16")
+    layout = Layout(generator.config, 8, kv_type)
+    engine = load_engine("openvino", folder, layout, 1)
+    arena = Arena.create(tmp_path / "arena", 2, layout.slot_bytes)
+    region = arena.allocate(2, PROMPTS.shape[1])
+    engine.prefill(PROMPTS.numpy(), LENGTHS.numpy(), region)
+    assert np.allclose(layout.first_logits(region), first.numpy(), atol=tolerance)
+    for handle in region.handles:
+        arena.rest(handle)
+    for number, handle in enumerate(region.handles):
+        row = arena.hold(handle)
+        for level in (2, 3):
+            engine.decode(level, CODES[level - 2][number].numpy(), int(LENGTHS[number]), row)
+            assert np.allclose(layout.logits(row, level, 5), later[level - 2][number].numpy(), atol=tolerance)
+
+
+def test_no_kv_is_copied_on_its_way_through_the_engine(tiny, tmp_path):
+    """Every KV tensor and every logit that OpenVINO reads or writes is the arena's own memory: 0 bytes copied."""
+    config = ModelConfig.load(tiny / "model" / "config.json")
+    layout = Layout(config, 8, "f32")
+    engine = load_engine("openvino", tiny / "engines" / "openvino", layout, 1)
+    arena = Arena.create(tmp_path / "arena", 2, layout.slot_bytes)
+    region = arena.allocate(2, 9)
+    engine.prefill(PROMPTS.numpy(), LENGTHS.numpy(), region)
+    arena.rest(region.handles[1])
+    row = arena.hold(region.handles[1])
+    for level in (2, 3):
+        engine.decode(level, CODES[0][1].numpy(), 6, row)
+    copied = 0
+    for name, request in engine._requests.items():
+        tensors = [(p, request.get_output_tensor(n)) for n, p in enumerate(request.model_outputs)]
+        tensors += [(p, request.get_input_tensor(n)) for n, p in enumerate(request.model_inputs)]
+        for port, tensor in tensors:
+            if tensor.data.dtype == np.float32 and not np.shares_memory(tensor.data, arena._bytes):
+                copied += tensor.byte_size
+                print(name, port.any_name, tensor.shape)
+    assert copied == 0
+    assert len(engine._requests) == 3

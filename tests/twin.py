@@ -1,0 +1,94 @@
+"""The slow, obvious engine: keeps tokens where others keep KV and runs the whole prefix again at every step."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from build.pipeline import build_validity
+from genrec.config import ModelConfig
+from genrec.engine import base
+from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.model import Generator
+from tests.tiny import tiny_catalogue
+
+
+class TwinEngine:
+    """`past` of earlier level u holds, in its first number, the beam's code of level u + 1: reordering moves it too."""
+
+    def __init__(self, folder, layout, threads):
+        self.layout = layout
+        self.generator = load_generator(folder.parent.parent / "model")
+
+    @torch.no_grad()
+    def prefill(self, tokens, lengths, region):
+        kept = self.layout.shared(region, 0)
+        for row, (line, length) in enumerate(zip(tokens, lengths, strict=True)):
+            kept[row].reshape(-1)[: len(line)] = line
+            hidden, _ = self.generator.prefill(torch.from_numpy(line[None, :length]))
+            self.layout.first_logits(region)[row] = self.generator.head(hidden[:, -1], 1).numpy()
+
+    @torch.no_grad()
+    def decode(self, level, codes, length, row):
+        layout, width = self.layout, len(codes)
+        offsets = layout.config.code_offsets
+        prompt = layout.row_shared(row, 0).reshape(-1)[:length].astype(np.int64)
+        earlier = [
+            layout.past(row, 0, u, width)[0, :, 0, 0].astype(np.int64) + offsets[u] for u in range(level - 2)
+        ]
+        if level < layout.config.levels:
+            layout.past(row, 0, level - 2, width)[0, :, 0, 0] = codes
+        tokens = np.column_stack([np.tile(prompt, (width, 1)), *earlier, codes + offsets[level - 2]])
+        hidden, _ = self.generator.prefill(torch.from_numpy(tokens))
+        layout.logits(row, level, width)[:] = self.generator.head(hidden[:, -1], level).numpy()
+
+
+base.TARGETS["twin"] = TwinEngine
+
+
+def twin_artifact(
+    folder: Path, sizes: tuple[int, ...], items: int, seed: int = 0, max_history: int = 8
+) -> Path:
+    """An artifact of any L that only the target `twin` can run: nothing to export, so it is made at once."""
+    (folder / "engines" / "twin").mkdir(parents=True)
+    (folder / "engines" / "twin" / "engine.json").write_text(json.dumps({"kv_type": "f32"}))
+    tiny_catalogue(items, sizes, seed).save(folder / "catalogue.parquet")
+    torch.manual_seed(seed)
+    config = ModelConfig(sizes, max_history, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                         num_key_value_heads=1, head_dim=8, intermediate_size=16)  # fmt: skip
+    generator = Generator(config)
+    with torch.no_grad():
+        generator.lm_head.weight.normal_(std=0.7)
+    save_generator(generator, folder / "model")
+    build_validity(folder)
+    return folder
+
+
+@torch.no_grad()
+def score_every_item(generator: Generator, catalogue, history, excluded=frozenset()) -> dict[int, float]:
+    """Log-probability of every item that is not excluded, renormalised at every level by plain enumeration, float64.
+
+    `history` and `excluded` are catalogue rows. The whole prompt runs again for every prefix.
+    """
+    config = generator.config
+    offsets = [0, *accumulate(config.codebook_sizes)]
+    prompt = [int(c) + offsets[level] for row in history for level, c in enumerate(catalogue.codes[row])]
+    alive = {
+        tuple(int(c) for c in catalogue.codes[row]) for row in range(len(catalogue)) if row not in excluded
+    }
+    scores = {(): 0.0}
+    for level in range(1, config.levels + 1):
+        longer = {}
+        for prefix, score in scores.items():
+            tokens = torch.tensor([prompt + [c + offsets[n] for n, c in enumerate(prefix)]])
+            logits = generator.head(generator.prefill(tokens)[0][0, -1], level).double().numpy()
+            children = sorted({sid[level - 1] for sid in alive if sid[: level - 1] == prefix})
+            total = np.logaddexp.reduce(logits[children])
+            longer.update({(*prefix, c): score + logits[c] - total for c in children})
+        scores = longer
+    rows = (row for row in range(len(catalogue)) if row not in excluded)
+    return {int(catalogue.item_ids[row]): scores[tuple(int(c) for c in catalogue.codes[row])] for row in rows}
