@@ -192,9 +192,8 @@ def _gather(
             logit[n] = x
             n += 1
         best[b] = top
-        base = top if top > -np.inf else np.float32(0.0)  # -inf - -inf would be NaN
         for k in range(starts[b], n):
-            weight[k] = logit[k] - base
+            weight[k] = logit[k] - top  # NaN where top is -inf; `_score` does not read those
     starts[len(nodes)] = n
     return -1 if bad else n
 
