@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import subprocess
 from statistics import median
 from time import perf_counter
 
-import numba
 import numpy as np
 
 from genrec.beam import Beams, Workspace, expand
 from genrec.hashset import SemanticIdSet
 from genrec.lookup import lookup
 from genrec.validity import ValidityIndex
+from perf.machine import facts
 
 LEVELS, SIZES, WIDTHS, EXCLUDED, TOP_K = 3, (256, 8192), (128, 512), 100, 50
 
@@ -35,20 +33,6 @@ def timed(call, repeats: int) -> dict[str, float]:
         taken.append((perf_counter() - begin) * 1e6)
     low, high = np.quantile(taken, (0.25, 0.75))
     return {"median": round(median(taken), 1), "q25": round(low, 1), "q75": round(high, 1)}
-
-
-def machine() -> dict[str, str]:
-    """What the figures were taken on."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    try:
-        with open("/proc/cpuinfo") as file:
-            cpu = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        cpu = platform.processor()
-    versions = f"python {platform.python_version()}, numpy {np.__version__}, numba {numba.__version__}"
-    return {"cpu": cpu, "threads": "1", "versions": versions, "commit": commit.stdout.strip()}
 
 
 def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
@@ -87,7 +71,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=30)
     asked = parser.parse_args()
-    where, memory, steps = machine(), {}, {}
+    where, memory, steps = facts(), {}, {}
     print(", ".join(f"{key}: {value}" for key, value in where.items()))
     print(f"{asked.items} items, L={LEVELS}, {EXCLUDED} excluded rows, median of {asked.repeats}\n")
     for size in SIZES:
