@@ -32,6 +32,7 @@ def command(
         "--disable-auto-complete-config",
         "--exit-on-error=true",
         "--strict-readiness=true",
+        "--model-load-thread-count=8",  # the steps spend their start importing, not computing
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
         f"--http-address={LOOPBACK}",
         f"--http-port={ports.http}",

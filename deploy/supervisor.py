@@ -67,6 +67,8 @@ class Supervisor:
         self._process: Popen[bytes] | None = None
         self._stubs = 0
         self._begun = threading.Event()
+        # Not Thread.join: a signal that interrupts a join makes Python 3.11 take the thread for ended.
+        self._ended = threading.Event()
         self._stopping = threading.Event()
         self._on_start: Callable[[], None] = lambda: None
         self._failed_probes = 0
@@ -76,6 +78,11 @@ class Supervisor:
     def pid(self) -> int:
         """Pid of the present server process, 0 when there is none."""
         return self._process.pid if self._process else 0
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the server's files in /dev/shm begin with."""
+        return self._launch.prefix
 
     def start_and_wait(self, on_start: Callable[[], None]) -> None:
         """Start; return when the first deep probe is answered. `on_start` runs after each good start."""
@@ -87,13 +94,13 @@ class Supervisor:
             self.stop()
             raise
         if self.error:
-            self._thread.join()
+            self._ended.wait()
             raise self.error
 
     def wait(self) -> None:
         """Until the supervisor gives up. Raises its error."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+        while not self._ended.wait(0.5):
+            pass
         if self.error:
             raise self.error
 
@@ -101,7 +108,7 @@ class Supervisor:
         """End the server and everything of it; returns when it is gone."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._ended.wait()
 
     def _live(self) -> None:
         """The thread: start, watch, end."""
@@ -114,8 +121,11 @@ class Supervisor:
             if not self._stopping.is_set():
                 log.error("%s", error)
         finally:
-            self._end(grace_s=EXIT_TIMEOUT_S + 5)
-            self._begun.set()
+            try:
+                self._end(grace_s=EXIT_TIMEOUT_S + 5)
+            finally:
+                self._begun.set()
+                self._ended.set()
 
     def _start(self) -> None:
         """Arena, process, deep probe. Raises LaunchError."""

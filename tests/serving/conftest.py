@@ -1,0 +1,25 @@
+"""A real tritonserver with the real steps on a tiny artifact, one for the whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.launcher import RunningServer, running_server
+from genrec.catalogue import Catalogue
+
+BEAM_WIDTH = 32
+
+
+@pytest.fixture(scope="session")
+def server(tiny: Path) -> Iterator[RunningServer]:
+    with running_server(tiny, beam_width=BEAM_WIDTH) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def items(tiny: Path) -> list[int]:
+    """Item ids of the tiny catalogue."""
+    return [int(i) for i in Catalogue.load(tiny / "catalogue.parquet").item_ids]
