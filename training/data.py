@@ -42,6 +42,14 @@ class Histories:
         """The n-th newest item of every user (1 = the test item): int64[U]."""
         return self.items[self.offsets[1:] - n]
 
+    def sample(self, users: int, seed: int) -> Histories:
+        """At most `users` of the users, drawn once per seed, shortest history first."""
+        chosen = np.random.default_rng(seed).permutation(len(self))[:users]
+        chosen = chosen[np.argsort(self.lengths[chosen], kind="stable")]
+        rows = self.rows()
+        items = np.concatenate([rows[u] for u in chosen])
+        return Histories(self.user_ids[chosen], items, np.concatenate(([0], np.cumsum(self.lengths[chosen]))))
+
     def rows(self) -> list[np.ndarray]:
         """One view per user."""
         return np.split(self.items, self.offsets[1:-1])

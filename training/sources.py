@@ -139,21 +139,27 @@ def read_delimited(path: Path) -> pa.Table:
         names = file.readline().rstrip("\r\n").split("\t" if tabs else ",")
     names = [name.strip('"') for name in names]
 
-    def refuse(row: pyarrow.csv.InvalidRow) -> str:
-        problem = f"line {row.number} has {row.actual_columns} fields"
-        raise InputError(str(path), problem, f"{row.expected_columns} fields: {', '.join(names)}")
+    bad: list[pyarrow.csv.InvalidRow] = []
 
-    return pyarrow.csv.read_csv(
+    def note(row: pyarrow.csv.InvalidRow) -> str:
+        bad.append(row)  # an exception raised here would be swallowed by pyarrow
+        return "skip"
+
+    table = pyarrow.csv.read_csv(
         path,
         read_options=pyarrow.csv.ReadOptions(use_threads=False),  # row numbers are only known in one thread
         parse_options=pyarrow.csv.ParseOptions(
             delimiter="\t" if tabs else ",",
             quote_char=False if tabs else '"',
             newlines_in_values=not tabs,
-            invalid_row_handler=refuse,
+            invalid_row_handler=note,
         ),
         convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
     )
+    if bad:
+        problem = f"line {bad[0].number} has {bad[0].actual_columns} fields"
+        raise InputError(str(path), problem, f"{bad[0].expected_columns} fields: {', '.join(names)}")
+    return table
 
 
 def column(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.ChunkedArray:

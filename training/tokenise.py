@@ -129,6 +129,21 @@ def assign(distance: np.ndarray) -> Iterator[tuple[int, int]]:
         yield int(row), int(code)
 
 
+def codebook_means(vectors: np.ndarray, codes: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    """What each code stands for: per level the mean residual of its items: float32[T_l, d], 0 when unused.
+
+    For trained IDs these are about the centroids; published IDs get them from our item vectors all the same.
+    """
+    residual, books = vectors.astype(np.float64), []
+    for level, size in enumerate(sizes):
+        book = np.zeros((size, vectors.shape[1]))
+        np.add.at(book, codes[:, level], residual)
+        book /= np.maximum(np.bincount(codes[:, level], minlength=size), 1)[:, None]
+        residual = residual - book[codes[:, level]]
+        books.append(book.astype(np.float32))
+    return books
+
+
 def collisions(codes: np.ndarray) -> tuple[int, int]:
     """Of codes [n, L]: how many semantic IDs several items share, and how many items share theirs."""
     counts = np.unique(codes, axis=0, return_counts=True)[1]

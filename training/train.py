@@ -1,0 +1,209 @@
+"""The trainer: teacher forcing over windows, cosine schedule, averaged weights, early stop, exact resume.
+
+What is saved is the moving average of the weights at the best validation NDCG@10. A checkpoint after each
+epoch (safetensors and JSON) lets an interrupted run go on to the very weights it would have had.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from tqdm import tqdm
+
+from genrec.catalogue import Catalogue
+from genrec.errors import InputError
+from genrec.nn.beam import Tree
+from genrec.nn.checkpoint import save_generator
+from genrec.nn.loss import level_losses
+from genrec.nn.model import Generator
+from training.data import Histories
+from training.evaluate import evaluate
+from training.recommend import model_recommender
+from training.runs import Settings
+from training.windows import batches, cut_windows, gather, training_rows
+
+VALIDATION_USERS = 2000  # at most; the same ones every time
+VALIDATION_BEAMS = 32
+WARM_UP_STEPS = 100
+STATE, PROGRESS = "state.safetensors", "progress.json"
+
+
+@dataclass
+class Progress:
+    """Where a run stands: everything but tensors."""
+
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    best: float = -1.0
+    best_epoch: int = 0
+    stale: int = 0
+    log: list[dict[str, float]] = field(default_factory=list)
+
+
+class Run:
+    """A generator, its optimiser and its averaged copy, which all move together."""
+
+    def __init__(self, settings: Settings, catalogue: Catalogue, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.settings, self.seed, self.at = settings, seed, Progress()
+        self.model = Generator(settings.model(catalogue.codebook_sizes), settings.dropout)
+        self.average = copy.deepcopy(self.model).eval()
+        matrices = [p for p in self.model.parameters() if p.dim() > 1]
+        vectors = [p for p in self.model.parameters() if p.dim() == 1]
+        groups = [{"params": matrices, "weight_decay": settings.weight_decay}]
+        groups += [{"params": vectors, "weight_decay": 0.0}]
+        self.optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98), fused=True)
+
+    def warm_start(self, codebooks: list[torch.Tensor]) -> None:
+        """Begin the tokens' embeddings and head rows at what their codes stand for: per level [T_l, d].
+
+        A random projection keeps the geometry of the codebooks, so codes of like items start out alike, at
+        once on both sides of the model; without it the first epochs are spent finding that out.
+        """
+        torch.manual_seed(self.seed)
+        projection = torch.randn(codebooks[0].shape[1], self.model.config.hidden_size)
+        offsets = self.model.config.code_offsets
+        with torch.no_grad():
+            for book, offset in zip(codebooks, offsets, strict=True):
+                rows = book @ projection
+                rows *= self.settings.warm_start / rows.pow(2).mean().sqrt().clamp(min=1e-9)
+                for weight in (self.model.embed_tokens.weight, self.model.lm_head.weight):
+                    weight[offset : offset + len(book)] += rows
+        self.average.load_state_dict(self.model.state_dict())
+
+    def step(self, codes: torch.Tensor, real: torch.Tensor, done: float) -> torch.Tensor:
+        """One update on codes [B, n, L]; `done` in 0..1 places it on the cosine. Returns level losses [L]."""
+        losses = level_losses(self.model, codes, real)
+        self.optimiser.zero_grad()
+        losses.sum().backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        warm = min(1.0, (self.at.step + 1) / WARM_UP_STEPS)
+        rate = warm * (0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.settings.learning_rate * max(rate, 0.005)
+        self.optimiser.step()
+        self.at.step += 1
+        # The average forgets its random start: early on it spans a tenth of the steps taken.
+        decay = min(self.settings.averaging, (self.at.step + 1) / (self.at.step + 10))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+        return losses.detach()
+
+    def save(self, folder: Path) -> None:
+        """Write the checkpoint; the JSON is renamed into place last, so a torn write is never resumed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
+        for index, moments in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{k}": v for k, v in moments.items()}
+        save_file(tensors, folder / f"{self.at.epoch}.{STATE}")
+        (folder / "new.json").write_text(json.dumps({"seed": self.seed, **self.identity(), **vars(self.at)}))
+        os.replace(folder / "new.json", folder / PROGRESS)
+        for old in folder.glob(f"*.{STATE}"):
+            if old.name != f"{self.at.epoch}.{STATE}":
+                old.unlink()
+
+    def identity(self) -> dict[str, object]:
+        """What must be equal for a checkpoint to be this run's."""
+        sizes = list(self.model.config.codebook_sizes)
+        return {"settings": self.settings.as_json(), "codebooks": sizes}
+
+    def resume(self, folder: Path) -> bool:
+        """Go on from the checkpoint in `folder`, if any. Raises InputError when it is another run's."""
+        if not (folder / PROGRESS).is_file():
+            return False
+        saved = json.loads((folder / PROGRESS).read_text())
+        mine = {"seed": self.seed, **self.identity()}
+        if {k: saved.pop(k) for k in mine} != mine:
+            raise InputError(
+                "resume", f"{folder} holds a run of other settings", "the same settings and seed"
+            )
+        self.at = Progress(**saved)
+        tensors = load_file(folder / f"{self.at.epoch}.{STATE}")
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "average": {}}
+        for name, value in tensors.items():
+            kind, rest = name.split(".", 1)
+            if kind == "optimiser":
+                index, moment = rest.split(".")
+                moments.setdefault(int(index), {})[moment] = value
+            else:
+                parts[kind][rest] = value
+        self.model.load_state_dict(parts["model"])
+        self.average.load_state_dict(parts["average"])
+        state = self.optimiser.state_dict()
+        self.optimiser.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
+        return True
+
+
+def train(
+    histories: Histories,
+    catalogue: Catalogue,
+    settings: Settings,
+    folder: Path,
+    seed: int = 0,
+    threads: int = 0,
+    minutes: float | None = None,
+    resume: bool = False,
+    codebooks: list[torch.Tensor] | None = None,
+) -> dict[str, object]:
+    """Train on `histories.cut(2)`; `folder` gets config.json and model.safetensors. Returns what happened.
+
+    `codebooks` (per level float32[T_l, d]) start the embeddings. `threads` 0 keeps torch's own choice.
+    With `minutes` the schedule runs on the clock (at most `settings.epochs`); without, two runs of one seed
+    and thread count end in the same weights.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    run, work = Run(settings, catalogue, seed), folder / "training"
+    if codebooks:
+        run.warm_start(codebooks)
+    resumed = resume and run.resume(work)
+    past = histories.cut(2)
+    rows, offsets = training_rows(past, catalogue.rows_of(past.items))
+    codes = torch.from_numpy(catalogue.codes.astype(np.int64))
+    sample = histories.sample(VALIDATION_USERS, seed=0)
+    recommend = model_recommender(run.average, catalogue, VALIDATION_BEAMS, Tree.of(catalogue))
+    budget = math.inf if minutes is None else minutes * 60
+    bar = tqdm(total=settings.epochs * len(rows), initial=run.at.epoch * len(rows), unit="item", desc="train")
+    while run.at.epoch < settings.epochs and run.at.seconds < budget and run.at.stale < settings.patience:
+        started = time.monotonic()
+        rng = np.random.default_rng([seed, run.at.epoch])
+        torch.manual_seed(seed * 1_000_003 + run.at.epoch + 1)
+        epoch = batches(cut_windows(offsets, settings.max_history, rng), settings.batch_items, rng)
+        total = torch.zeros(catalogue.levels)
+        run.model.train()
+        for number, batch in enumerate(epoch):
+            now = run.at.seconds + time.monotonic() - started
+            done = max((run.at.epoch + number / len(epoch)) / settings.epochs, now / budget)
+            if now >= budget:
+                break
+            picked = torch.from_numpy(gather(rows, batch))
+            total += run.step(codes[picked.clamp(min=0)], picked >= 0, done)
+            bar.update(len(rows) / len(epoch))
+            if number % 20 == 0:
+                bar.set_postfix(loss=f"{float(total.sum()) / (number + 1):.3f}", best=f"{run.at.best:.4f}")
+        run.at.epoch += 1
+        last = run.at.epoch == settings.epochs or time.monotonic() - started + run.at.seconds >= budget
+        if last or run.at.epoch % settings.validate_every == 0:
+            figures = evaluate(recommend, sample, "validation", label="validate")
+            run.at.log.append({"epoch": run.at.epoch, "loss": float(total.sum()) / len(epoch), **figures})
+            run.at.stale += 1
+            if figures["NDCG@10"] > run.at.best:
+                run.at.best, run.at.best_epoch, run.at.stale = figures["NDCG@10"], run.at.epoch, 0
+                save_generator(run.average, folder)
+        run.at.seconds += time.monotonic() - started
+        run.save(work)
+    bar.close()
+    return {"resumed": resumed, "settings": settings.as_json(), "seed": seed, **vars(run.at)}

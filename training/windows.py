@@ -1,0 +1,58 @@
+"""Histories cut into windows of at most max_history items and grouped into batches of like length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from training.data import Histories
+
+
+def cut_windows(offsets: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Windows [start, stop) over ragged histories `offsets` int64[U + 1] -> int64[w, 2], at most `size` long.
+
+    A long history is cut at a random phase, anew each epoch, so that every item is at times far from a
+    window's start; the newest `size` items always form a window too, because they are what serving sees.
+    Windows of fewer than two items have no next item to learn and are left out.
+    """
+    windows = []
+    for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        windows.append((max(start, stop - size), stop))
+        end = stop - int(rng.integers(1, size + 1))
+        while end - start >= 2 and stop - start > size:
+            windows.append((max(start, end - size), end))
+            end -= size
+    spans = np.array(windows, np.int64).reshape(-1, 2)
+    return spans[spans[:, 1] - spans[:, 0] >= 2]
+
+
+def batches(windows: np.ndarray, items: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Windows [w, 2] -> shuffled batches of windows, each padded to no more than `items` items in all.
+
+    Windows are sorted by length first (ties at random), so a batch's padding is the spread of few lengths.
+    """
+    lengths = windows[:, 1] - windows[:, 0]
+    order = np.lexsort((rng.random(len(windows)), lengths))
+    groups, start = [], 0
+    for place in range(1, len(order) + 1):
+        full = place < len(order) and (place + 1 - start) * lengths[order[place]] > items
+        if place == len(order) or full:
+            groups.append(windows[order[start:place]])
+            start = place
+    rng.shuffle(groups)
+    return groups
+
+
+def gather(rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
+    """Item rows of a batch of windows, padded right with -1: int64[total], int64[b, 2] -> int64[b, n]."""
+    lengths = batch[:, 1] - batch[:, 0]
+    place = np.arange(lengths.max())
+    inside = place < lengths[:, None]
+    return np.where(inside, rows[np.where(inside, batch[:, :1] + place, 0)], -1)
+
+
+def training_rows(histories: Histories, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drop items the catalogue does not hold (row -1): rows int64[kept], offsets int64[U + 1]."""
+    known = rows >= 0
+    owner = np.repeat(np.arange(len(histories)), histories.lengths)
+    counts = np.bincount(owner[known], minlength=len(histories))
+    return rows[known].astype(np.int64), np.concatenate(([0], np.cumsum(counts)))
