@@ -1,0 +1,36 @@
+# make demo | make serve | make test | make lint
+PYTHON ?= python3
+# torch trains and exports; it is never needed to serve. Elsewhere: make demo TORCH='torch>=2.4'
+TORCH ?= torch==2.13.0
+ARTIFACT ?= artifacts/ml-100k
+BIN := .venv/bin
+
+.PHONY: demo serve test lint clean
+
+demo: .venv/demo
+	$(BIN)/python -m clients.demo $(ARTIFACT)
+
+serve: .venv/demo
+	$(BIN)/python -m clients.demo $(ARTIFACT) --serve
+
+test: .venv/test
+	$(BIN)/python -m pytest
+
+lint: .venv/test
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python -m ensembles.lint model_repository
+
+.venv/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info[:2] <= (3, 12) else "Python 3.10 to 3.12 is needed; say make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo: .venv/python pyproject.toml
+	$(BIN)/pip install --disable-pip-version-check "$(TORCH)" -e '.[train,export]'
+	touch $@
+
+.venv/test: .venv/demo
+	$(BIN)/pip install --disable-pip-version-check "$(TORCH)" -e '.[train,export,perf,test]'
+	touch $@
+
+clean:
+	rm -rf .venv artifacts
