@@ -34,8 +34,9 @@ HTTP_CONNECTIONS = 100  # HTTP/1.1 carries one request per connection at a time
 class AsyncRecommender:
     """`clients.recommender.Recommender` for asyncio; make it inside the running loop and close it there.
 
-    A caller that stops waiting (`asyncio.wait_for`, a cancelled task) does not cancel the call on the wire: it runs
-    to its end unheard, because a cancel can bring a Triton 2.51 down (H2). `close` waits for such calls.
+    A caller that stops waiting (`asyncio.wait_for`, a cancelled task) does not cancel the call on the wire:
+    it runs to its end unheard, because a cancel can bring a Triton 2.51 down (H2). `close` waits for such
+    calls.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a client may have to tell apart: mend the request, come back later, look at the network, look at the server."""
+"""What a client may have to tell apart: mend the request, come later, look at the network, at the server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _INPUT_ERROR = re.compile(r"^(?P<field>[^:]+): (?P<problem>.*) \(accepted: (?P<l
 class BadRequest(InputError):
     """The server refused the request (gRPC INVALID_ARGUMENT, HTTP 400); sending it again gives the same.
 
-    An InputError with its `field`, `problem` and `limit`, so one `except InputError` catches what was found before
-    sending and after. What Triton itself refuses has no such parts: `field` is then "request" and `limit` empty.
+    An InputError with its `field`, `problem` and `limit`, so one `except InputError` catches what was found
+    before sending and after. What Triton itself refuses has no such parts: `field` is then "request" and
+    `limit` empty.
     """
 
     def __init__(self, message: str) -> None:
@@ -25,11 +26,11 @@ class BadRequest(InputError):
 
 
 class Overloaded(GenrecError):
-    """The server shed the request: arena or queue full, or its deadline passed (UNAVAILABLE, 503). Try later."""
+    """The server shed the request (UNAVAILABLE, 503): arena or queue full, or deadline passed. Try later."""
 
 
 class Unreachable(GenrecError):
-    """No server here that serves the model: connection refused or lost, server starting or stopping, no such model."""
+    """No server that serves the model: connection refused or lost, starting, stopping, or no such model."""
 
 
 class TimedOut(GenrecError):

@@ -3,7 +3,8 @@
     with Recommender("127.0.0.1:8001") as recommender:
         print(recommender.recommend([1193, 661, 914], top_k=10).item_ids)
 
-Nothing is retried behind the caller's back: a retry is load, and only the caller knows whether it is still wanted.
+Nothing is retried behind the caller's back: a retry is load, and only the caller knows whether it is still
+wanted.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from clients.wire import (
 class Recommender:
     """A long-lived connection to the ensemble `recommend`; for one thread, as tritonclient's clients are.
 
-    Keep it: making a client per call leaks and pays a handshake every time. `timeout_s` (seconds) is for a server
-    that does not answer at all. Do not enforce an SLO with it: it cancels the call, and on Triton 2.51 a cancel can
-    bring the server down (H2). Use `deadline_ms`.
+    Keep it: making a client per call leaks and pays a handshake every time. `timeout_s` (seconds) is for a
+    server that does not answer at all. Do not enforce an SLO with it: it cancels the call, and on Triton 2.51
+    a cancel can bring the server down (H2). Use `deadline_ms`.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class Recommender:
     ) -> Recommendation:
         """The `top_k` best items after `history` (item ids, oldest first; may be empty).
 
-        `deadline_ms`: the server gives up this many milliseconds after it reads the request. `user_id` also travels
-        as header `x-gr-user`, for routers that keep a user on one server.
-        Raises InputError (BadRequest when the server found it), Overloaded, Unreachable, TimedOut, ServerError.
+        `deadline_ms`: the server gives up this many milliseconds after it reads the request. `user_id` also
+        travels as header `x-gr-user`, for routers that keep a user on one server.
+        Raises InputError (BadRequest when the server found it), Overloaded, Unreachable, TimedOut,
+        ServerError.
         """
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history

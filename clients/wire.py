@@ -23,8 +23,8 @@ from genrec.errors import GenrecError, InputError
 MODEL = "recommend"
 OUTPUTS = ("item_ids", "scores", "report")
 USER_HEADER = "x-gr-user"  # what a router hashes; gRPC metadata keys are lower case
-# Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring the
-# server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
+# Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring
+# the server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
 TIMEOUT_S = 60.0
 
 Protocols = Literal["grpc", "http"]
@@ -44,7 +44,7 @@ class InferResult(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """`item_ids` int64[K] and `scores` float32[K] (log-probabilities), best first, and how they came about."""
+    """`item_ids` int64[K], `scores` float32[K] (log-probabilities), best first, and how they came about."""
 
     item_ids: NDArray[np.int64]
     scores: NDArray[np.float32]
@@ -65,8 +65,8 @@ def request_tensors(
 ) -> dict[str, NDArray[Any]]:
     """The request as tensors, each [1, n]. Raises InputError for what the tensor types cannot hold.
 
-    What a deployment accepts beyond that (largest top_k, ...) only the server knows. `exclude_history` is always
-    sent: Triton batches requests with the same set of inputs only.
+    What a deployment accepts beyond that (largest top_k, ...) only the server knows. `exclude_history` is
+    always sent: Triton batches requests with the same set of inputs only.
     """
     tensors: dict[str, NDArray[Any]] = {
         "history": _items(history),
@@ -163,7 +163,8 @@ def _translate_status(status: str, message: str, url: str, timeout_s: float) -> 
     if status == "DEADLINE_EXCEEDED":
         return TimedOut(f"{url}: no answer within {timeout_s:g} s")
     if status in ("UNAVAILABLE", "503", "CANCELLED", "502", "504"):
-        # gRPC has one code for "this server sheds load" and for "there is no server"; the text tells them apart.
+        # gRPC has one code for "this server sheds load" and for "there is no server"; the text tells them
+        # apart.
         return Overloaded(text) if any(mark in message for mark in _SHED) else Unreachable(f"{url}: {text}")
     return ServerError(f"{url}: [{status}] {text}")
 

@@ -2,8 +2,8 @@
 
     python -m perf.machine
 
-Every benchmark prints `facts()` and `roofline()` beside its figures: operations over the measured GEMM rate, bytes
-over the measured bandwidth.
+Every benchmark prints `facts()` and `roofline()` beside its figures: operations over the measured GEMM rate,
+bytes over the measured bandwidth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +34,7 @@ BUFFER_BYTES = 256 << 20  # several times any last-level cache of a small machin
 
 @dataclass(frozen=True)
 class Roofline:
-    """Rates in 1e9 operations/s (a multiply-add is two) and 1e9 bytes/s; bf16 is None where the CPU has none."""
+    """1e9 operations/s (a multiply-add is two) and 1e9 bytes/s; bf16 is None where the CPU has none."""
 
     gemm_fp32_gflops: float
     gemm_openvino_fp32_gflops: float | None
@@ -86,7 +86,7 @@ def has_bf16() -> bool:
 
 
 def roofline(repeats: int = 5) -> Roofline:
-    """Measure: the best of `repeats`, since whatever else runs can only slow it down. Takes about two seconds."""
+    """Measure, about two seconds: the best of `repeats`, since whatever else runs can only slow it down."""
     read, copy = bandwidth(repeats)
     return Roofline(
         numpy_gemm(repeats),
@@ -159,6 +159,11 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A benchmark's arguments for its JSON; of paths the name only, not where they lay."""
+    return {key: value.name if isinstance(value, Path) else value for key, value in arguments.items()}
 
 
 def report(table: dict[str, Any], file: Any = None) -> None:
