@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from perf.stages import ServedTimes
 
 from clients.quality import measure, table
 from clients.recommender import Recommender
@@ -21,9 +22,9 @@ from clients.show import answer_lines
 from clients.stages import make_catalogue, make_data, make_model, make_servable
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server, serve
+from genrec.catalogue import Catalogue
 from genrec.errors import GenrecError
 from genrec.manifest import digest_file, is_good, record, stage_key
-from perf.stages import ServedTimes
 from training.data import Histories
 
 USERS = 3
@@ -84,12 +85,17 @@ def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
             answer = grpc.recommend(history, TOP_K, exclude_history=True)
             again = http.recommend(history, TOP_K, exclude_history=True)
             same = np.array_equal(answer.item_ids, again.item_ids)
-            print(f"user {histories.user_ids[user]} (gRPC; HTTP answers {'the same' if same else 'DIFFERENTLY'})")
+            print(
+                f"user {histories.user_ids[user]} (gRPC; HTTP answers {'the same' if same else 'DIFFERENTLY'})"
+            )
             print("\n".join(answer_lines(artifact, history, answer)))
         with ServedTimes(server.grpc_url, server.grpc_headers) as times:
             seconds, answers = timed(grpc, [rows[n % len(rows)] for n in range(TIMED_REQUESTS)])
     facts = facts_of(artifact, seconds, answers, times.stages_ms())
-    print(f"\n{TIMED_REQUESTS} requests one after another: P50 {facts['p50_ms']:.1f} ms, P99 {facts['p99_ms']:.1f} ms; of which, per request:")
+    print(
+        f"\n{TIMED_REQUESTS} requests one after another: P50 {facts['p50_ms']:.1f} ms, P99 {facts['p99_ms']:.1f} ms"
+    )
+    print("of which, on average:")
     for stage, milliseconds in facts["stages_ms"].items():
         print(f"  {stage:16} {milliseconds:7.2f} ms")
     print(f"valid rate {facts['valid_rate']:.0%}, {facts['distinct']:g} distinct items of {TOP_K} asked")
@@ -106,20 +112,21 @@ def timed(recommender: Recommender, histories: list[np.ndarray]) -> tuple[list[f
     return seconds, answers
 
 
-def facts_of(artifact: Path, seconds: list[float], answers: list[Recommendation], stages: dict[str, float]) -> dict[str, Any]:
+def facts_of(
+    artifact: Path, seconds: list[float], answers: list[Recommendation], stages: dict[str, float]
+) -> dict[str, Any]:
     """Valid rate and distinct items are counted against the catalogue file, not believed from the server."""
-    from genrec.catalogue import Catalogue
-
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     valid = [float((catalogue.rows_of(answer.item_ids) >= 0).mean()) for answer in answers]
     milliseconds = np.array(seconds) * 1e3
     median = float(np.median(milliseconds))
+    shares = stages | {"triton and network": float(milliseconds.mean()) - sum(stages.values())}
     return {
         "valid_rate": float(np.mean(valid)),
         "distinct": float(np.mean([len(set(answer.item_ids.tolist())) for answer in answers])),
         "p50_ms": round(median, 2),
         "p99_ms": round(float(np.percentile(milliseconds, 99)), 2),
-        "stages_ms": {name: round(ms, 3) for name, ms in stages.items()} | {"triton and network": round(median - sum(stages.values()), 3)},
+        "stages_ms": {name: round(ms, 3) for name, ms in shares.items()},
     }
 
 

@@ -41,7 +41,9 @@ def measure(
             "transition counts": transition_baseline(catalogue, histories),
             "model": served_recommender(local),
         }
-        figures = {name: evaluate(r, asked, split, remove_seen, label=name) for name, r in contenders.items()}
+        figures = {
+            name: evaluate(r, asked, remove_seen=remove_seen, label=name) for name, r in contenders.items()
+        }
     return {"artifact": artifact.name, "beam_width": beam_width, **figures}
 
 
@@ -50,8 +52,8 @@ def table(figures: dict[str, Any]) -> str:
     columns = ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
     model = figures["model"]
     lines = [
-        f"{model['users']} users, last item held out, ranked among the whole catalogue, seen items {model['seen_items']}, "
-        f"beam width {figures['beam_width']}",
+        f"{model['users']} users, last item held out, ranked among the whole catalogue, "
+        f"seen items {model['seen_items']}, beam width {figures['beam_width']}",
         "ties: score, then semantic ID, then popularity, then item id",
         f"{'':20}" + "".join(f"{name:>9}" for name in columns),
     ]

@@ -96,8 +96,14 @@ def make_servable(artifact: Path, tell: Tell = print) -> None:
         tell(f"{name}: {f'done in {time.monotonic() - begun:.1f} s' if make(artifact) else 'still good'}")
 
 
-def _stage(artifact: Path, name: str, key: str, work: Callable[[], dict[str, Any]], outputs: Callable[[], Iterable[Path]],
-           tell: Tell) -> None:  # fmt: skip
+def _stage(
+    artifact: Path,
+    name: str,
+    key: str,
+    work: Callable[[], dict[str, Any]],
+    outputs: Callable[[], Iterable[Path]],
+    tell: Tell,
+) -> None:
     artifact.mkdir(parents=True, exist_ok=True)
     if is_good(artifact, name, key):
         tell(f"{name}: still good")

@@ -15,7 +15,7 @@ DOMAIN = "genrec"
 
 
 @script(Opset(DOMAIN, 1), default_opset=op)
-def XAttention(q, shared_k, shared_v, unshared_k, unshared_v, prompt_length):  # noqa: N802  (an operator's name)
+def XAttention(q, shared_k, shared_v, unshared_k, unshared_v, prompt_length):
     """Staged attention; shapes and steps as in `genrec.nn.xattention.xattention`, the same names."""
     batch, beams, heads, size = op.Split(op.Shape(q), num_outputs=4)
     kv_heads = op.Shape(shared_k, start=1, end=2)

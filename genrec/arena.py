@@ -197,7 +197,7 @@ class Arena:
         segment, slot, generation, row = handle
         if segment != self.segment or not 0 < slot < self.slots:
             raise StaleHandle(
-                f"kv: handle {handle} is of no slot here (accepted: segment {self.segment}, slots 1 to {self.slots - 1})"
+                f"kv: handle {handle} is of no slot here (accepted: this arena's segment, slots 1 to {self.slots - 1})"
             )
         entry: NDArray[np.int64] = table[slot]
         if entry[GENERATION] != generation or slot - entry[FIRST] != row:

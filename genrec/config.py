@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from genrec.errors import ArtifactError, InputError
 
@@ -72,7 +73,10 @@ class ModelConfig:
         """Read config.json; keys this decoder does not use are ignored. Raises ArtifactError."""
         try:
             known = {f.name for f in fields(cls)}
-            raw = json.loads(path.read_text())
-            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in known})
+            raw: dict[str, Any] = json.loads(path.read_text())
+            fitting: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in known
+            }
+            return cls(**fitting)
         except (OSError, ValueError, TypeError, InputError) as error:
             raise ArtifactError(path, f"not a readable model configuration: {error}") from error

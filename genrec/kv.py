@@ -10,6 +10,7 @@ Sizes are linear in B, so a region of B slots always has room. Shared KV is one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from genrec.arena import Region, Row
 from genrec.config import ModelConfig
 
 LINE = 64  # bytes; tensors start on cache lines
-KV_TYPES = {
+KV_TYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "bf16": np.dtype(np.uint16),
 }  # NumPy has no bf16; its bits travel as uint16

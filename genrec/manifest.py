@@ -70,7 +70,7 @@ def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts:
 
 
 def verify(artifact: Path) -> None:
-    """Refuse an artifact of which a file is missing or not as it was made. Raises ArtifactError with the file's name."""
+    """Refuse an artifact with a file missing or not as it was made. Raises ArtifactError naming the file."""
     manifest = read(artifact)
     if not manifest:
         raise ArtifactError(artifact / NAME, "is missing: not an artifact folder")

@@ -36,7 +36,7 @@ TARGETS: dict[str, Callable[[Path, Layout, int], Engine]] = {"openvino": _openvi
 
 
 def load_engine(target: str, folder: Path, layout: Layout, threads: int) -> Engine:
-    """The engine of `target` built in `folder`. Raises InputError for an unknown target, ArtifactError for bad files."""
+    """The engine of `target` built in `folder`. Raises InputError (unknown target), ArtifactError (bad files)."""
     if target not in TARGETS:
         raise InputError("target", f"is {target!r}", f"one of {', '.join(TARGETS)}")
     return TARGETS[target](folder, layout, threads)

@@ -5,6 +5,8 @@ Covers Qwen2 (no QK-norm, biases on q, k, v), Qwen3 (QK-norm) and Llama (neither
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -110,6 +112,10 @@ class Generator(nn.Module):
         nn.init.normal_(self.embed_tokens.weight, std=0.02)
         nn.init.normal_(self.lm_head.weight, std=0.02)
 
+    def blocks(self) -> list[Block]:
+        """The layers, under their own type."""
+        return cast("list[Block]", list(self.layers))
+
     def head(self, hidden: Tensor, level: int) -> Tensor:
         """Logits of one level's block only: hidden [..., hidden] -> [..., T_level]; `level` counts from 1."""
         start = self.config.code_offsets[level - 1]
@@ -123,7 +129,7 @@ class Generator(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
         x, kv = self.drop(self.embed_tokens(tokens)), []
-        for layer in self.layers:
+        for layer in self.blocks():
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
             attended = F.scaled_dot_product_attention(
                 q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True

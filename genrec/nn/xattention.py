@@ -88,7 +88,7 @@ class DecodeGraph(nn.Module):
         x = model.embed_tokens(codes + config.code_offsets[self.level - 2])
         cos, sin = rotary((prompt_length + earlier).view(-1, 1), config.head_dim, config.rope_theta)
         fresh = []
-        for n, layer in enumerate(model.layers):
+        for n, layer in enumerate(model.blocks()):
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
             mine = past[2 * n * earlier : 2 * (n + 1) * earlier]
             unshared_k = torch.stack((*mine[0::2], k), dim=2)

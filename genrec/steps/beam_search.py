@@ -12,6 +12,10 @@ from genrec.steps import Answer, Settings, Tensors, check_tensor
 from genrec.steps.held import holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 
+_NO_BEAMS = Beams(
+    np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32)
+)
+
 
 class BeamSearch:
     """kv, ticket, excluded and, after the first level, the beams so far -> the beams of the next level."""
@@ -38,10 +42,7 @@ class BeamSearch:
         before = self._beams(request) if "level" in request else None
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if handle == NO_KV:
-            return _answer(
-                Beams(np.zeros(1, np.int64), *(np.zeros(1, t) for t in (np.int32, np.float32, np.int32))),
-                level,
-            )
+            return _answer(_NO_BEAMS, level)
         blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
         with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
             logits = self._layout.logits(row, level, 1 if before is None else len(before.nodes))

@@ -23,8 +23,11 @@ class EncodeHistory:
         self._catalogue = load_catalogue(settings.artifact, self._config)
         offsets = np.array(self._config.code_offsets, np.int32)
         self._tokens = np.ascontiguousarray(self._catalogue.codes + offsets)
-        self._max_top_k = min(settings.beam_width, len(self._catalogue))
-        self._top_k_limit = f"1 to {self._max_top_k}: the beam width is {settings.beam_width}, the catalogue has {len(self._catalogue)} items"
+        items, width = len(self._catalogue), settings.beam_width
+        self._max_top_k = min(width, items)
+        self._top_k_limit = (
+            f"1 to {self._max_top_k}: the beam width is {width}, the catalogue has {items} items"
+        )
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -52,7 +52,9 @@ class ValidityLookup:
             items, best = self._popular.top(ticket.top_k, excluded)
         else:
             source, names = MODEL, self._catalogue.item_ids
-            items, best, invalid = lookup(self._index, self._valid, names, ids, scores, ticket.top_k, excluded)
+            items, best, invalid = lookup(
+                self._index, self._valid, names, ids, scores, ticket.top_k, excluded
+            )
             valid = len(ids) - invalid
         report = np.array([[source, ticket.dropped, ticket.cut, ticket.prompt_length, valid]], np.int64)
         return {"item_ids": items[None], "scores": best[None], "report": report}

@@ -51,7 +51,9 @@ def test_staged_attention_equals_the_full_pass(model_type):
     torch.manual_seed(1)
     from genrec.nn.model import Generator
 
-    config = ModelConfig((12, 12, 12), 16, hidden_size=32, head_dim=8, intermediate_size=48, model_type=model_type)
+    config = ModelConfig(
+        (12, 12, 12), 16, hidden_size=32, head_dim=8, intermediate_size=48, model_type=model_type
+    )
     generator = Generator(config).eval()
     first, _, later, _ = staged(generator)
     for row in range(2):
@@ -83,7 +85,13 @@ def test_onnx_runtime_equals_torch(tiny):
     for level in (2, 3):
         session = onnxruntime.InferenceSession(tiny / "onnx" / f"decode_{level}.onnx")
         feeds = {"codes": CODES[level - 2].numpy(), "prompt_length": lengths}
-        feeds |= dict(zip([*shared_names(config), *past_names(config, level)], [t.numpy() for t in [*shared, *past]], strict=True))
+        feeds |= dict(
+            zip(
+                [*shared_names(config), *past_names(config, level)],
+                [t.numpy() for t in [*shared, *past]],
+                strict=True,
+            )
+        )
         answer = session.run(None, feeds)
         for got, want in zip(answer, [later[level - 2], *fresh[level - 2]], strict=False):
             assert np.allclose(got, want.numpy(), atol=2e-5)
