@@ -10,11 +10,13 @@ import json
 import logging
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from perf.stages import ServedTimes
+from perf.serving import Target
+from perf.stages import ENSEMBLE, Triton
 
 from clients.quality import measure, table
 from clients.recommender import Recommender
@@ -89,9 +91,8 @@ def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
                 f"user {histories.user_ids[user]} (gRPC; HTTP answers {'the same' if same else 'DIFFERENTLY'})"
             )
             print("\n".join(answer_lines(artifact, history, answer)))
-        with ServedTimes(server.grpc_url, server.grpc_headers) as times:
-            seconds, answers = timed(grpc, [rows[n % len(rows)] for n in range(TIMED_REQUESTS)])
-    facts = facts_of(artifact, seconds, answers, times.stages_ms())
+    seconds, answers, stages = timed(server, [rows[n % len(rows)] for n in range(TIMED_REQUESTS)])
+    facts = facts_of(artifact, seconds, answers, stages)
     print(
         f"\n{TIMED_REQUESTS} requests one after another: P50 {facts['p50_ms']:.1f} ms, P99 {facts['p99_ms']:.1f} ms"
     )
@@ -102,14 +103,24 @@ def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
     return facts
 
 
-def timed(recommender: Recommender, histories: list[np.ndarray]) -> tuple[list[float], list[Recommendation]]:
-    """Seconds and answer of every request, sent one after another."""
+def timed(
+    server: RunningServer, histories: list[np.ndarray]
+) -> tuple[list[float], list[Recommendation], dict[str, float]]:
+    """Seconds and answer of every request, sent one after another, and each stage's milliseconds per request."""
     seconds, answers = [], []
-    for history in histories:
-        begun = time.perf_counter()
-        answers.append(recommender.recommend(history, TOP_K, exclude_history=True))
-        seconds.append(time.perf_counter() - begun)
-    return seconds, answers
+    with closing(Triton(Target(server.grpc_url, server.grpc_headers))) as triton:
+        before = triton.statistics()
+        for history in histories:
+            begun = time.perf_counter()
+            answers.append(triton.recommender.recommend(history, TOP_K, exclude_history=True))
+            seconds.append(time.perf_counter() - begun)
+        after = triton.statistics()
+    stages = {
+        model: (after[model]["infer"] - before[model]["infer"]) / 1e6 / len(histories)
+        for model in sorted(after)
+        if model != ENSEMBLE
+    }
+    return seconds, answers, stages
 
 
 def facts_of(
