@@ -55,7 +55,7 @@ class Window:
 
     @property
     def stability_percent(self) -> float:
-        """How far three windows may differ: of n Poisson arrivals, chance alone is 1 / sqrt(n) of the rate."""
+        """How far three windows may differ: of n Poisson arrivals chance alone is 1 / sqrt(n) of the rate."""
         return max(15.0, 400 / math.sqrt(self.requests))
 
 
@@ -169,8 +169,8 @@ def measure(
 def judge(rate: float, slo_ms: float, code: int, report: str, output: str, windows: bool = True) -> Point:
     """The point that perf_analyzer's exit code, CSV and output (stdout and stderr) speak of.
 
-    Without `windows` (a run of a fixed count) it divides by a time that it rounded up, so its throughput is too low
-    and proves nothing.
+    Without `windows` (a run of a fixed count) it divides by a time it rounded up, so its throughput is too
+    low and proves nothing.
     """
     row = next(iter(csv.DictReader(report.splitlines())), None)
     problems = _problems(code, output)

@@ -24,7 +24,8 @@ def plot_sweep(points: Sequence[Point], slo_ms: float, highest: float, title: st
         throughput.plot([p.rate for p in some], [p.throughput for p in some], **marks)
     latency.axhline(slo_ms, color="C3", label=f"SLO {slo_ms:g} ms")
     gone = sorted(p.rate for p in points if p.p99_ms is None)
-    latency.plot(gone, [slo_ms] * len(gone), "x", color="C3", label="no result")
+    if gone:
+        latency.plot(gone, [slo_ms] * len(gone), "x", color="C3", label="no result")
     throughput.axline((0, 0), slope=1, color="0.7", linewidth=0.8, label="all answered")
     for axis in (latency, throughput):
         if highest:
