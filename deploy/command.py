@@ -20,12 +20,13 @@ EXIT_TIMEOUT_S = 10
 
 
 def command(
-    files: ServerFiles, repository: Path, backends: Path, ports: Ports, token: str, shm_prefix: str
+    files: ServerFiles, repository: Path, backends: Path, ports: Ports, token: str, prefix: str
 ) -> list[str]:
     """argv of tritonserver: loopback, no model control, everything but inference behind the token."""
     restricted = f"{','.join(RESTRICTED)}:{TOKEN_HEADER}={token}"
     return [
         str(files.binary),
+        f"--id={prefix}",  # by which the probe knows that it talks to this server
         f"--model-repository={repository}",
         f"--backend-directory={backends}",
         "--model-control-mode=none",
@@ -49,7 +50,7 @@ def command(
         "--allow-sagemaker=false",
         "--allow-vertex-ai=false",
         "--pinned-memory-pool-byte-size=0",
-        f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+        f"--backend-config=python,shm-region-prefix-name={prefix}triton-",
         f"--backend-config=python,shm-default-byte-size={SHM_BYTES}",
         "--log-format=ISO8601",
     ]

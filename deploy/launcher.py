@@ -27,6 +27,7 @@ from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.supervisor import Launch, LaunchError, Supervisor
 from ensembles.recommend import recommend
 from ensembles.render import render
+from genrec.arena import Arena
 from genrec.artifact import load_config, load_layout
 from genrec.steps import Settings
 
@@ -108,29 +109,29 @@ def running_server(artifact: Path, **options: Any) -> Iterator[RunningServer]:
     artifact = artifact.resolve()
     leftovers.remove_of_the_dead()
     run_dir = _run_dir(chosen)
+    keep = chosen.run_dir is not None
+    try:
+        server = _start(artifact, chosen, run_dir)
+        try:
+            yield server
+        finally:
+            server.supervisor.stop()
+            (run_dir / "server.json").unlink(missing_ok=True)
+            keep = keep or server.supervisor.error is not None
+    except LaunchError:
+        keep = True  # the log is in it
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
+    """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
     repository = _repository(artifact, run_dir)
-    server = _start(artifact, chosen, run_dir, files, repository, backends)
-    try:
-        yield server
-    finally:
-        server.supervisor.stop()
-        (run_dir / "server.json").unlink(missing_ok=True)
-        if chosen.run_dir is None and server.supervisor.error is None:
-            shutil.rmtree(run_dir, ignore_errors=True)
-
-
-def _start(
-    artifact: Path,
-    options: Options,
-    run_dir: Path,
-    files: server_files.ServerFiles,
-    repository: Path,
-    backends: Path,
-) -> RunningServer:
-    """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
     item_id = probe.known_item(artifact)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
@@ -143,7 +144,7 @@ def _start(
             threads=options.threads,
         )
         launch = Launch(
-            argv=command.command(files, repository, backends, ports, token, f"{prefix}triton-"),
+            argv=command.command(files, repository, backends, ports, token, prefix),
             environment=command.environment(files, settings.environment(), options.threads),
             prefix=prefix,
             prepare=lambda settings=settings: make_arena(settings, options.arena_slots),
@@ -168,8 +169,6 @@ def _start(
 
 def make_arena(settings: Settings, slots: int) -> None:
     """Create the KV arena of a server, sized for its artifact, target and beam width."""
-    from genrec.arena import Arena
-
     slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
     Arena.create(settings.arena, slots, slot_bytes).close()
 

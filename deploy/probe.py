@@ -40,6 +40,15 @@ def known_item(artifact: Path) -> int:
         raise ArtifactError(path, f"no item to probe with: {error}") from error
 
 
+def server_id(http_url: str, timeout_s: float) -> str:
+    """The --id of whoever answers at the address, "" when nobody does: on a port race it may be a stranger."""
+    try:
+        with urllib.request.urlopen(f"http://{http_url}/v2", timeout=timeout_s) as response:
+            return str(json.load(response)["name"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return ""
+
+
 def infer(http_url: str, item_id: int, timeout_s: float) -> Answer:
     """One request for one item; never raises."""
     inputs = [

@@ -33,11 +33,11 @@ log = logging.getLogger("genrec.serve")
 class LaunchError(GenrecError):
     """The server did not start, or not again; the message ends with what its log says of it."""
 
-    def __init__(self, problem: str, log_file: Path) -> None:
-        text = log_file.read_text(errors="replace") if log_file.exists() else ""
+    def __init__(self, problem: str, log_file: Path, log_start: int) -> None:
+        text = log_file.read_bytes()[log_start:].decode(errors="replace") if log_file.exists() else ""
         self.port_taken = PORT_TAKEN in text
         told = [f"{model}: {reason}" for model, reason in LOAD_FAILURE.findall(text)]
-        told = told or [line for line in text.splitlines() if line.startswith("error:")]
+        told = told or [line for line in text.splitlines() if line.startswith("error:") or PORT_TAKEN in line]
         super().__init__("\n  ".join([f"{problem} (log: {log_file})", *told]))
 
 
@@ -118,7 +118,7 @@ class Supervisor:
             self._watch()
         except Exception as error:  # handed to whoever waits
             self.error = error
-            if not self._stopping.is_set():
+            if self._begun.is_set() and not self._stopping.is_set():
                 log.error("%s", error)
         finally:
             try:
@@ -131,25 +131,31 @@ class Supervisor:
         """Arena, process, deep probe. Raises LaunchError."""
         leftovers.remove(self._launch.prefix)
         self._launch.prepare()
-        self._process = process.start(self._launch.argv, self._launch.environment, self._launch.log_file)
+        log_file = self._launch.log_file
+        log_start = log_file.stat().st_size if log_file.exists() else 0  # after what earlier starts wrote
+        self._process = process.start(self._launch.argv, self._launch.environment, log_file)
         deadline = time.monotonic() + self._launch.start_timeout_s
         problem = ""
         while True:
             if self._stopping.is_set():
-                raise LaunchError("stopped while starting", self._launch.log_file)
+                raise LaunchError("stopped while starting", log_file, log_start)
             if self._process.poll() is not None:
                 problem = f"tritonserver ended with {self._process.returncode} while starting"
-                raise LaunchError(problem, self._launch.log_file)
+                raise LaunchError(problem, log_file, log_start)
             left = deadline - time.monotonic()
             if left <= 0:
                 problem = f"not ready after {self._launch.start_timeout_s:.0f} s: {problem}"
-                raise LaunchError(problem, self._launch.log_file)
+                raise LaunchError(problem, log_file, log_start)
+            self._stopping.wait(0.2)
+            url = self._url(self._launch.ports.http)
+            if probe.server_id(url, timeout_s=1.0) != self._launch.prefix:
+                problem = "it does not answer"
+                continue
             # The first answer may wait for compilation: no shorter limit than the start's own.
-            answer = probe.infer(self._url(self._launch.ports.http), self._launch.item_id, left)
+            answer = probe.infer(url, self._launch.item_id, left)
             if answer.alive:
                 break
             problem = answer.problem
-            self._stopping.wait(0.2)
         self._stubs = len(process.living_stubs(self.pid))
         self._failed_probes = 0
         self._count_answers()

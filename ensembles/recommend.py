@@ -12,8 +12,9 @@ from genrec.errors import InputError
 
 MAX_LEVELS = 8
 # A hop between Python models costs 0.4 to 0.9 ms whatever the batch; waiting about as long for company pays
-# only where the batch shares real work (a pass of the engine). Elsewhere a batch is what is queued already.
-ENGINE_DELAY_US = 500
+# only where requests share a pass of the engine. Prefill does; in decode a request's beams are a batch of
+# their own already. Elsewhere a batch is what is queued.
+PREFILL_DELAY_US = 500
 
 HISTORY = Tensor("history", "INT64", (-1,))
 TOP_K = Tensor("top_k", "INT32", (1,))
@@ -56,14 +57,13 @@ PREFILL = Model(
     "prefill",
     inputs=(TOKENS, TICKET),
     outputs=(KV,),
-    queue_delay_us=ENGINE_DELAY_US,
+    queue_delay_us=PREFILL_DELAY_US,
     warmups=(WarmUp("no_prompt", {"tokens": (4,)}, NO_PROMPT),),
 )
 DECODE = Model(
     "decode",
     inputs=(KV, TICKET, PREFIXES, PARENTS, LEVEL),
     outputs=(KV,),
-    queue_delay_us=ENGINE_DELAY_US,
     warmups=(
         WarmUp("scratch", {"kv": (4,), "prefixes": (1,), "parents": (1,)}, {**NO_PROMPT, **FIRST_LEVEL}),
     ),

@@ -79,7 +79,7 @@ def _misnamed(config: ModelConfig) -> None:
     ("model", "mutate", "rule"),
     [
         ("prefill", _policy, "H1"),
-        ("decode", _priorities, "H1"),
+        ("prefill", _priorities, "H1"),
         ("prefill", _cache, "H6"),
         ("recommend", _cache, "H6"),
         ("encode_history", _bytes, "H8"),

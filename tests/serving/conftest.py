@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import leftovers, process
 from deploy.launcher import RunningServer, running_server
 from genrec.catalogue import Catalogue
 
@@ -17,6 +18,11 @@ BEAM_WIDTH = 32
 def server(tiny: Path) -> Iterator[RunningServer]:
     with running_server(tiny, beam_width=BEAM_WIDTH) as running:
         yield running
+        pid, prefix = running.pid, running.supervisor.prefix
+        assert leftovers.files_of(prefix)
+    assert process.members(pid) == []
+    assert leftovers.files_of(prefix) == []
+    assert not running.run_dir.exists()
 
 
 @pytest.fixture(scope="session")

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc
-from tritonclient.utils import InferenceServerException
 
-from deploy import leftovers, process
+from deploy import leftovers, process, server_files
 from deploy.launcher import LaunchError, RunningServer, running_server
 from deploy.ports import choose_ports
 from genrec.errors import InputError
@@ -42,88 +41,76 @@ def until(done: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
-def answers(server: RunningServer, history: list[int]) -> np.ndarray | None:
-    try:
-        return ask(tritonclient.grpc, server.grpc_url, tensors(history))["item_ids"]
-    except InferenceServerException:
-        return None
+class Served:
+    """`serve` in a process of its own, as a person would run it; `about` is its server.json."""
+
+    def __init__(self, artifact: Path, run_dir: Path) -> None:
+        self.file = run_dir / "server.json"
+        command = [sys.executable, "-c", SERVE, artifact, run_dir]
+        self.launcher = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+        until(lambda: self.file.exists() or self.launcher.poll() is not None)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.file.read_text())
+        except (OSError, ValueError):  # between two starts
+            return {"pid": 0}
+
+    def shm(self) -> list[Path]:
+        return list(leftovers.SHM.glob(f"genrec-*-{self.launcher.pid}-*"))
+
+    def ask(self, history: list[int]) -> np.ndarray:
+        return ask(tritonclient.grpc, self.about["grpc_url"], tensors(history))["item_ids"]
+
+    def end(self, number: int) -> int:
+        self.launcher.send_signal(number)
+        return self.launcher.wait(60)
 
 
 @pytest.fixture(scope="module")
-def second(tiny: Path) -> Iterator[tuple[RunningServer, ExitStack]]:
-    """A server these tests may ill-treat, and what ends it."""
-    with ExitStack() as stack:
-        running = stack.enter_context(running_server(tiny, beam_width=8, probe_every_s=1.0))
-        yield running, stack
+def served(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A second server that the tests below treat worse and worse, in their order."""
+    second = Served(tiny, tmp_path_factory.mktemp("run"))
+    yield second
+    if second.launcher.poll() is None:
+        second.end(signal.SIGTERM)
 
 
-def test_two_servers_side_by_side(
-    server: RunningServer, second: tuple[RunningServer, ExitStack], items: list[int]
-) -> None:
-    other, _ = second
-    assert other.token != server.token
-    assert len({*vars(other.ports).values(), *vars(server.ports).values()}) == 6
-    assert answers(server, items[:3]) is not None
-    assert answers(other, items[:3]) is not None
+def test_two_servers_side_by_side(server: RunningServer, served: Served, items: list[int]) -> None:
+    assert served.about["token"] != server.token
+    assert served.about["grpc_url"] != server.grpc_url
+    assert served.file.stat().st_mode & 0o777 == 0o600  # it holds the token
+    here = ask(tritonclient.grpc, server.grpc_url, tensors(items[:3]))["item_ids"]
+    assert served.ask(items[:3]).shape == here.shape
 
 
-def test_killed_stub_is_noticed_and_the_server_answers_again(
-    second: tuple[RunningServer, ExitStack], items: list[int]
-) -> None:
-    other, _ = second
-    before, pid = answers(other, items[:3]), other.pid
-    os.kill(process.living_stubs(pid)[0], signal.SIGKILL)
-    until(lambda: other.restarts == 1)
-    np.testing.assert_array_equal(answers(other, items[:3]), before)
-    assert other.pid != pid
+def test_killed_stub_is_noticed_and_the_server_answers_again(served: Served, items: list[int]) -> None:
+    before, about = served.ask(items[:3]), served.about
+    os.kill(process.living_stubs(about["pid"])[0], signal.SIGKILL)
+    until(lambda: served.about["pid"] not in (0, about["pid"]))
+    assert served.about == {**about, "pid": served.about["pid"]}  # the same ports, the same token
+    np.testing.assert_array_equal(served.ask(items[:3]), before)
+    assert process.members(about["pid"]) == []
+
+
+def test_sigterm_leaves_nothing(served: Served) -> None:
+    pid = served.about["pid"]
+    assert served.shm()
+    assert served.end(signal.SIGTERM) == 0
     assert process.members(pid) == []
-    about = json.loads((other.run_dir / "server.json").read_text())
-    assert (about["pid"], about["grpc_url"]) == (other.pid, other.grpc_url)
-    assert (other.run_dir / "server.json").stat().st_mode & 0o777 == 0o600
-
-
-def test_end_leaves_nothing(second: tuple[RunningServer, ExitStack]) -> None:
-    other, stack = second
-    pid, prefix = other.pid, other.supervisor.prefix
-    assert leftovers.files_of(prefix)
-    stack.close()
-    assert process.members(pid) == []
-    assert leftovers.files_of(prefix) == []
-    assert not other.run_dir.exists()
-
-
-def start_serve(artifact: Path, run_dir: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """`serve` in a process of its own; returns it and its tritonserver's pid once that answers."""
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", SERVE, artifact, run_dir], cwd=ROOT, start_new_session=True
-    )
-    about = run_dir / "server.json"
-    until(lambda: about.exists() or launcher.poll() is not None)
-    return launcher, json.loads(about.read_text())["pid"]
-
-
-def shm_of(launcher: subprocess.Popen[bytes]) -> list[Path]:
-    return list(leftovers.SHM.glob(f"genrec-*-{launcher.pid}-*"))
-
-
-def test_sigterm_ends_serve_cleanly(tiny: Path, tmp_path: Path) -> None:
-    launcher, pid = start_serve(tiny, tmp_path)
-    assert shm_of(launcher)
-    launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(30) == 0
-    assert process.members(pid) == []
-    assert shm_of(launcher) == []
-    assert not (tmp_path / "server.json").exists()
+    assert served.shm() == []
+    assert not served.file.exists()
 
 
 def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> None:
-    launcher, pid = start_serve(tiny, tmp_path)
-    launcher.kill()
-    launcher.wait()
+    killed = Served(tiny, tmp_path)
+    pid = killed.about["pid"]
+    killed.end(signal.SIGKILL)
     until(lambda: process.members(pid) == [], 30)
-    assert shm_of(launcher)  # the arena at least: nobody was there to unlink it
+    assert killed.shm()  # the arena at least: nobody was there to unlink it
     leftovers.remove_of_the_dead()
-    assert shm_of(launcher) == []
+    assert killed.shm() == []
 
 
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port"])
@@ -146,17 +133,36 @@ def test_ports_differ_and_are_checked() -> None:
         choose_ports(http=70000)
 
 
-def test_failed_start_says_why_and_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
-    """A step that cannot load: the model and its reason are in the error."""
-    broken = shutil.copytree(tiny, tmp_path / "broken")
-    (broken / "validity.safetensors").write_bytes(b"nonsense")
-    before = set(leftovers.SHM.glob(f"genrec-*-{os.getpid()}-*"))
-    with (
-        pytest.raises(LaunchError, match=r"validity\.safetensors"),
-        running_server(broken, run_dir=tmp_path / "run"),
-    ):
+LOADING_FAILED = r"""E 1 model_lifecycle.cc:642] "failed to load 'prefill' version 1: x.onnx: missing\n\nAt:"
+error: creating server: Internal - failed to load all models
+"""
+PORT_TAKEN = "error: failed to start HTTP service: Unavailable - Socket '127.0.0.1:1' already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "message", "starts"),
+    [
+        (LOADING_FAILED, r"prefill: x.onnx: missing$", 1),
+        (PORT_TAKEN, "already in use", 3),
+    ],
+)
+def test_failed_start_says_why_and_leaves_nothing(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, message: str, starts: int
+) -> None:
+    """A stand-in for the server that fails with lines of the real one's log."""
+    files = server_files.find_server()
+    (tmp_path / "log").write_text(told)
+    binary = tmp_path / "tritonserver"
+    binary.write_text(f"#!/bin/sh\necho start >> {tmp_path}/starts\ncat {tmp_path}/log\nexit 1\n")
+    binary.chmod(0o700)
+    monkeypatch.setattr(server_files, "find_server", lambda: replace(files, binary=binary))
+    monkeypatch.setattr(server_files, "check_libraries", lambda files: None)
+    own = f"genrec-*-{os.getpid()}-*"
+    before = set(leftovers.SHM.glob(own))
+    with pytest.raises(LaunchError, match=message), running_server(tiny, run_dir=tmp_path / "run"):
         pass
-    assert set(leftovers.SHM.glob(f"genrec-*-{os.getpid()}-*")) == before
+    assert (tmp_path / "starts").read_text().count("start") == starts
+    assert set(leftovers.SHM.glob(own)) == before
 
 
 def test_leftovers_of_the_living_and_of_strangers_stay(tmp_path: Path) -> None:
