@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config, load_layout
-from genrec.errors import GenrecError, InputError
+from genrec.errors import InputError
 from genrec.steps import Answer, Step, Tensors
 from perf import load, machine, serving
 from perf.counters import ENSEMBLE, Seen, Triton, spent

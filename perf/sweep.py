@@ -62,13 +62,13 @@ def sweep(
     url: str | None = None,
     server_json: Path | None = None,
     **options: Any,
-) -> Sweep:
+) -> dict[str, Any]:
     """Search `rates` (start, end, step per second; none: from the latency of single requests).
 
     `precision` is the last gap of the search in requests per second (a quarter step when none), `options` are
-    the launcher's. Raises InputError, ArtifactError, LaunchError, and the client's errors when the server
-    does not answer.
-    """  # fmt: skip
+    the launcher's. Returns the fields of `Sweep` and the machine's facts, as JSON types. Raises InputError,
+    ArtifactError, LaunchError, and the client's errors when the server does not answer.
+    """
     if slo_p99_ms <= 0:
         raise InputError("slo_p99_ms", f"is {slo_p99_ms}", "more than 0 ms")
     out.mkdir(parents=True, exist_ok=True)
@@ -98,8 +98,9 @@ def sweep(
     write_csv(out / files["csv"], points + again)
     plot_sweep(points + again, slo_p99_ms, highest, f"recommend, {artifact.name}", out / files["png"])
     found = Sweep(slo_p99_ms, highest, points, again, 1000 * single_s, check, files)
-    (out / files["json"]).write_text(json.dumps(asdict(found), indent=2) + "\n")
-    return found
+    result = {"benchmark": "sweep", **asdict(found), "machine": machine.facts()}
+    (out / files["json"]).write_text(json.dumps(result, indent=2) + "\n")
+    return result
 
 
 def sequential(url: str, sample: load.Histories, top_k: int, requests: int = 20) -> float:
@@ -204,9 +205,8 @@ def main() -> None:
         server_json=a.server_json,
         **serving.options_of(a),
     )
-    print(f"highest rate with P99 <= {a.slo_p99_ms:g} ms: {found.highest_rate:g} requests/s")
-    summary = {"benchmark": "sweep", **asdict(found), "settings": machine.settings_of(vars(a))}
-    print(json.dumps({**summary, "machine": machine.facts()}))
+    print(f"highest rate with P99 <= {a.slo_p99_ms:g} ms: {found['highest_rate']:g} requests/s")
+    print(json.dumps({**found, "settings": machine.settings_of(vars(a))}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,180 @@
+"""Requests as tensors, Triton's answers and errors as ours: no server needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from clients import wire
+from clients.aio import AsyncRecommender
+from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
+from clients.recommender import Recommender
+from genrec.errors import GenrecError, InputError
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("history", {"history": [1.0]}),
+        ("history", {"history": [True]}),
+        ("history", {"history": ["7"]}),
+        ("history", {"history": [[1, 2]]}),
+        ("history", {"history": [1, [2]]}),
+        ("history", {"history": 7}),
+        ("history", {"history": [2**63]}),
+        ("history", {"history": [-(2**63) - 1]}),
+        ("history", {"history": [2**63, -1]}),
+        ("history", {"history": [None]}),
+        ("top_k", {"top_k": 2**31}),
+        ("top_k", {"top_k": -(2**31) - 1}),
+        ("top_k", {"top_k": 1.0}),
+        ("top_k", {"top_k": True}),
+        ("top_k", {"top_k": None}),
+        ("user_id", {"user_id": 2**63}),
+        ("user_id", {"user_id": "7"}),
+        ("deadline_ms", {"deadline_ms": 2**31}),
+        ("deadline_ms", {"deadline_ms": 0.5}),
+        ("exclude_history", {"exclude_history": 1}),
+    ],
+)
+def test_what_no_tensor_can_hold_is_refused_before_sending(field: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as raised:
+        wire.request_tensors(**{"history": [1], **arguments})
+    assert raised.value.field == field
+    assert raised.value.limit
+
+
+@pytest.mark.parametrize(
+    "history", [[3, -4], (3, -4), np.array([3, -4], np.int32), np.array([3, -4], np.int64)]
+)
+def test_tensors_of_a_request(history: Any) -> None:
+    made = wire.request_tensors(history, np.int64(5), user_id=2**62, deadline_ms=9, exclude_history=True)
+    assert {name: (t.dtype.name, t.tolist()) for name, t in made.items()} == {
+        "history": ("int64", [[3, -4]]),
+        "top_k": ("int32", [[5]]),
+        "exclude_history": ("bool", [[True]]),
+        "user_id": ("int64", [[2**62]]),
+        "deadline_ms": ("int32", [[9]]),
+    }
+
+
+def test_an_empty_history_and_the_ends_of_the_ranges_can_be_sent() -> None:
+    assert wire.request_tensors([])["history"].shape == (1, 0)
+    ends = [-(2**63), 2**63 - 1]
+    assert wire.request_tensors(ends)["history"].tolist() == [ends]
+    assert wire.request_tensors(np.array([1], np.uint64))["history"].dtype == np.int64
+
+
+class Result:
+    def __init__(self, **outputs: Any) -> None:
+        self._outputs = outputs
+
+    def as_numpy(self, name: str) -> Any:
+        return self._outputs.get(name)
+
+
+def outputs(**other: Any) -> dict[str, Any]:
+    good = {
+        "item_ids": np.array([[7, 8]]),
+        "scores": np.array([[-0.5, -1.0]], np.float32),
+        "report": np.array([[1, 2, 3, 4, 5]]),
+    }
+    return {**good, **other}
+
+
+def test_an_answer_is_read_into_arrays_of_its_own() -> None:
+    given = outputs()
+    answer = wire.parse(Result(**given))
+    given["item_ids"][:] = 0
+    assert answer.item_ids.tolist() == [7, 8] and answer.item_ids.dtype == np.int64
+    assert answer.scores.tolist() == [-0.5, -1.0] and answer.scores.dtype == np.float32
+    assert (answer.by, answer.dropped, answer.cut, answer.prompt_tokens, answer.valid) == (
+        "popularity",
+        2,
+        3,
+        4,
+        5,
+    )
+    assert wire.parse(Result(**outputs(report=np.zeros((1, 5), np.int64)))).by == "model"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"scores": None},
+        {"report": np.zeros((1, 4), np.int64)},
+        {"item_ids": np.array([[7, 8, 9]])},
+        {"item_ids": np.zeros((0, 2), np.int64)},
+    ],
+)
+def test_an_answer_of_other_shapes_is_the_servers_fault(other: dict[str, Any]) -> None:
+    with pytest.raises(ServerError, match="shapes"):
+        wire.parse(Result(**outputs(**other)))
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (
+            "StatusCode.INVALID_ARGUMENT",
+            "in ensemble 'recommend', top_k: is 0 (accepted: 1 to 32)",
+            BadRequest,
+        ),
+        ("400", "in ensemble 'recommend', top_k: is 0 (accepted: 1 to 32)", BadRequest),
+        (
+            "StatusCode.UNAVAILABLE",
+            "in ensemble 'recommend', kv arena: no 8 adjacent free slots of 64",
+            Overloaded,
+        ),
+        ("503", "in ensemble 'recommend', deadline_ms: passed 0.2 ms before prefill began", Overloaded),
+        ("StatusCode.UNAVAILABLE", "Exceeds maximum queue size", Overloaded),
+        ("StatusCode.UNAVAILABLE", "failed to connect to all addresses; last error: refused", Unreachable),
+        ("StatusCode.UNAVAILABLE", "Socket closed", Unreachable),
+        ("503", "no healthy upstream", Unreachable),
+        ("StatusCode.CANCELLED", "Channel closed!", Unreachable),
+        ("StatusCode.NOT_FOUND", "Request for unknown model: 'recommend' is not found", Unreachable),
+        ("StatusCode.DEADLINE_EXCEEDED", "Deadline Exceeded", TimedOut),
+        (
+            "StatusCode.INTERNAL",
+            "in ensemble 'recommend', Stub process 'decode_0_0' is not healthy.",
+            ServerError,
+        ),
+        ("500", "decode: internal error (ValueError), see the server's log", ServerError),
+        (None, "what is this", ServerError),
+    ],
+)
+def test_errors_of_triton(status: str | None, message: str, expected: type[GenrecError]) -> None:
+    found = wire.translate(InferenceServerException(message, status), "host:1", 2.0)
+    assert type(found) is expected
+    assert "in ensemble" not in str(found)
+
+
+def test_a_bad_request_has_the_parts_of_the_input_error() -> None:
+    sent = InputError("top_k", "is 0", "1 to 32: the beam width is 32 (and so on)")
+    found = wire.translate(InferenceServerException(f"in ensemble 'recommend', {sent}", "400"), "host:1", 2.0)
+    assert isinstance(found, InputError)
+    assert (found.field, found.problem, found.limit) == (sent.field, sent.problem, sent.limit)
+    assert str(found) == str(sent)
+    other = BadRequest("unexpected shape for input 'history'")
+    assert (other.field, str(other)) == ("request", "unexpected shape for input 'history'")
+
+
+def test_other_errors_of_the_client_libraries() -> None:
+    assert type(wire.translate(ConnectionRefusedError("no"), "h:1", 1.0)) is Unreachable
+    assert type(wire.translate(TimeoutError(), "h:1", 1.0)) is TimedOut
+    assert type(wire.translate(asyncio.TimeoutError(), "h:1", 1.0)) is TimedOut
+    assert type(wire.translate(ValueError("odd"), "h:1", 1.0)) is ServerError
+
+
+@pytest.mark.parametrize("client", [Recommender, AsyncRecommender])
+@pytest.mark.parametrize(
+    ("field", "arguments"), [("protocol", ("h:1", "ftp")), ("url", ("http://h:1", "http")), ("url", ("",))]
+)
+def test_wrong_addresses(client: Any, field: str, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as raised:
+        client(*arguments)
+    assert raised.value.field == field
