@@ -1,0 +1,204 @@
+// The list of `device.cuh` on a CPU, so that the kernels' own source runs in a test without a GPU.
+//
+// A block's threads are fibers that give way at every collective call. A warp goes on once all its lanes have come to
+// a warp call, a block once all its warps have come to a block call; lanes at different kinds of call abort the run, as
+// they would hang or corrupt a GPU. What this cannot show: races between collectives, memory order, speed.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define XATT_FN inline
+#define XATT_UNROLL
+
+namespace genrec {
+
+struct Float16 { uint16_t bits; };
+struct BFloat16 { uint16_t bits; };
+
+namespace emulate {
+
+enum Call { RUNNING, WARP, BLOCK, DONE };
+struct Slot { uint32_t words[8]; const void* address; };
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(256 << 10);
+  Call call = RUNNING;
+  int turn = 0;
+};
+struct Block {
+  int thread = 0, x = 0, y = 0, z = 0, blocks_x = 0;
+  ucontext_t scheduler;
+  std::vector<Fiber> fibers;
+  std::vector<Slot> slots[2];  // by turn: nobody can be two calls ahead of a lane of its warp
+  std::function<void()> body;
+};
+inline Block block;
+
+inline void give_way(Call call) {
+  Fiber& me = block.fibers[block.thread];
+  me.call = call;
+  swapcontext(&me.context, &block.scheduler);
+}
+
+// Leave words for the warp; what lane l left is then `exchange(...)[l]`.
+inline const Slot* exchange(const Slot& mine) {
+  const int turn = block.fibers[block.thread].turn ^= 1;
+  block.slots[turn][block.thread] = mine;
+  give_way(WARP);
+  return &block.slots[turn][block.thread / 32 * 32];
+}
+
+inline void fiber_main() {
+  block.body();
+  give_way(DONE);
+}
+
+inline Call run_warp(int warp) {
+  for (;;) {
+    for (int lane = 0; lane < 32; ++lane) {
+      block.thread = warp * 32 + lane;
+      swapcontext(&block.scheduler, &block.fibers[block.thread].context);
+    }
+    const Call call = block.fibers[warp * 32].call;
+    for (int lane = 1; lane < 32; ++lane) {
+      if (block.fibers[warp * 32 + lane].call != call) {
+        std::fprintf(stderr, "xattention: lanes of a warp are at different collectives\n");
+        std::abort();
+      }
+    }
+    if (call != WARP) return call;
+  }
+}
+
+// Every block of a grid, one after the other.
+inline void launch(int grid_x, int grid_y, int grid_z, int threads, const std::function<void()>& body) {
+  block.body = body;
+  block.blocks_x = grid_x;
+  for (auto& slots : block.slots) slots.resize(threads);
+  block.fibers.resize(threads);
+  for (block.z = 0; block.z < grid_z; ++block.z)
+    for (block.y = 0; block.y < grid_y; ++block.y)
+      for (block.x = 0; block.x < grid_x; ++block.x) {
+        for (Fiber& fiber : block.fibers) {
+          getcontext(&fiber.context);
+          fiber.context.uc_stack.ss_sp = fiber.stack.data();
+          fiber.context.uc_stack.ss_size = fiber.stack.size();
+          fiber.context.uc_link = nullptr;
+          makecontext(&fiber.context, fiber_main, 0);
+        }
+        for (bool done = false; !done;) {
+          int finished = 0;
+          for (int warp = 0; warp < threads / 32; ++warp) finished += run_warp(warp) == DONE;
+          done = finished == threads / 32;
+          if (finished && !done) {
+            std::fprintf(stderr, "xattention: warps of a block are at different collectives\n");
+            std::abort();
+          }
+        }
+      }
+}
+
+inline float bits_to_float(uint32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+inline uint32_t float_to_bits(float x) { uint32_t bits; std::memcpy(&bits, &x, 4); return bits; }
+
+}  // namespace emulate
+
+XATT_FN int thread_index() { return emulate::block.thread; }
+XATT_FN int block_x() { return emulate::block.x; }
+XATT_FN int block_y() { return emulate::block.y; }
+XATT_FN int block_z() { return emulate::block.z; }
+XATT_FN int blocks_x() { return emulate::block.blocks_x; }
+XATT_FN void sync_block() { emulate::give_way(emulate::BLOCK); }
+XATT_FN float power_of_two(float x) { return std::exp2(x); }
+XATT_FN float shuffle_xor(float x, int mask) {
+  const emulate::Slot* all = emulate::exchange({{emulate::float_to_bits(x)}, nullptr});
+  return emulate::bits_to_float(all[(thread_index() % 32) ^ mask].words[0]);
+}
+
+XATT_FN float widen(float x) { return x; }
+XATT_FN float widen(BFloat16 x) { return emulate::bits_to_float(uint32_t(x.bits) << 16); }
+XATT_FN float widen(Float16 x) {
+  const int sign = x.bits >> 15, exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
+  float value = exponent == 31 ? (fraction ? NAN : INFINITY)
+                               : std::ldexp(float(fraction + (exponent ? 1024 : 0)), (exponent ? exponent : 1) - 25);
+  return sign ? -value : value;
+}
+
+template <typename T> T narrow(float x);
+template <> inline float narrow<float>(float x) { return x; }
+template <> inline BFloat16 narrow<BFloat16>(float x) {  // to nearest, ties to even
+  const uint32_t bits = emulate::float_to_bits(x);
+  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+template <> inline Float16 narrow<Float16>(float x) {
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const float size = std::fabs(x);
+  if (!(size < 65520.0f)) return {uint16_t(sign | (std::isnan(x) ? 0x7e00 : 0x7c00))};
+  int exponent;
+  std::frexp(size, &exponent);
+  const int step = (exponent < -13 ? -13 : exponent) - 11;  // of the last bit
+  const long units = std::lrint(std::ldexp(size, -step));    // to nearest, ties to even
+  return {uint16_t(sign | (units + (long(step + 24) << 10)))};
+}
+
+namespace emulate {
+template <typename T> float half_of(uint32_t word, int which) { return widen(T{uint16_t(word >> 16 * which)}); }
+}  // namespace emulate
+
+template <typename T> void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const emulate::Slot* all = emulate::exchange({{a[0], a[1], a[2], a[3], b0, b1}, nullptr});
+  const int lane = thread_index() % 32;
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t left = all[row % 8 * 4 + k % 8 / 2].words[row / 8 + 2 * (k / 8)];
+      const uint32_t right = all[column * 4 + k % 8 / 2].words[4 + k / 8];
+      c[i] += emulate::half_of<T>(left, k % 2) * emulate::half_of<T>(right, k % 2);
+    }
+  }
+}
+
+namespace emulate {
+inline void load(uint32_t (&r)[4], const void* row, bool transposed) {
+  const Slot* all = exchange({{}, row});
+  const int lane = block.thread % 32, q = lane / 4, p = 2 * (lane % 4);
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    uint16_t element[2];
+    for (int i = 0; i < 2; ++i) {
+      const int line = transposed ? p + i : q, column = transposed ? q : p + i;
+      element[i] = static_cast<const uint16_t*>(all[matrix * 8 + line].address)[column];
+    }
+    r[matrix] = element[0] | uint32_t(element[1]) << 16;
+  }
+}
+}  // namespace emulate
+
+XATT_FN void load_matrices(uint32_t (&r)[4], const void* row) { emulate::load(r, row, false); }
+XATT_FN void load_matrices_transposed(uint32_t (&r)[4], const void* row) { emulate::load(r, row, true); }
+
+XATT_FN void copy_16(void* shared, const void* global, bool real) {
+  real ? std::memcpy(shared, global, 16) : std::memset(shared, 0, 16);
+}
+XATT_FN void copies_close() {}
+template <int LEFT> void copies_wait() {}
+
+XATT_FN bool last_to_arrive(int* counter, int total) {
+  static bool last;  // as one thread of a block would leave it in shared memory
+  sync_block();
+  if (thread_index() == 0) {
+    last = (*counter)++ == total - 1;
+    if (last) *counter = 0;
+  }
+  sync_block();
+  return last;
+}
+
+}  // namespace genrec
