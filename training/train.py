@@ -57,6 +57,7 @@ class Run:
     def __init__(self, settings: Settings, catalogue: Catalogue, seed: int) -> None:
         torch.manual_seed(seed)
         self.settings, self.seed, self.at = settings, seed, Progress()
+        self.tree = Tree.of(catalogue)
         self.model = Generator(settings.model(catalogue.codebook_sizes), settings.dropout)
         self.average = copy.deepcopy(self.model).eval()
         matrices = [p for p in self.model.parameters() if p.dim() > 1]
@@ -82,9 +83,9 @@ class Run:
                     weight[offset : offset + len(book)] += rows
         self.average.load_state_dict(self.model.state_dict())
 
-    def step(self, codes: torch.Tensor, real: torch.Tensor, done: float) -> torch.Tensor:
-        """One update on codes [B, n, L]; `done` in 0..1 places it on the cosine. Returns level losses [L]."""
-        losses = level_losses(self.model, codes, real)
+    def step(self, picked: torch.Tensor, done: float) -> torch.Tensor:
+        """One update on rows [B, n], -1 padded; `done` in 0..1 is the place on the cosine. Level losses [L]."""
+        losses = level_losses(self.model, self.tree, picked.clamp(min=0), picked >= 0)
         self.optimiser.zero_grad()
         losses.sum().backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -172,9 +173,8 @@ def train(
     resumed = resume and run.resume(work)
     past = histories.cut(2)
     rows, offsets = training_rows(past, catalogue.rows_of(past.items))
-    codes = torch.from_numpy(catalogue.codes.astype(np.int64))
     sample = histories.sample(VALIDATION_USERS, seed=0)
-    recommend = model_recommender(run.average, catalogue, VALIDATION_BEAMS, Tree.of(catalogue))
+    recommend = model_recommender(run.average, catalogue, VALIDATION_BEAMS, run.tree)
     budget = math.inf if minutes is None else minutes * 60
     bar = tqdm(total=settings.epochs * len(rows), initial=run.at.epoch * len(rows), unit="item", desc="train")
     while run.at.epoch < settings.epochs and run.at.seconds < budget and run.at.stale < settings.patience:
@@ -189,8 +189,7 @@ def train(
             done = max((run.at.epoch + number / len(epoch)) / settings.epochs, now / budget)
             if now >= budget:
                 break
-            picked = torch.from_numpy(gather(rows, batch))
-            total += run.step(codes[picked.clamp(min=0)], picked >= 0, done)
+            total += run.step(torch.from_numpy(gather(rows, batch)), done)
             bar.update(len(rows) / len(epoch))
             if number % 20 == 0:
                 bar.set_postfix(loss=f"{float(total.sum()) / (number + 1):.3f}", best=f"{run.at.best:.4f}")

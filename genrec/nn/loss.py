@@ -1,4 +1,9 @@
-"""Teacher forcing over semantic IDs: all positions in one pass, each through its level's head."""
+"""Teacher forcing over semantic IDs: all positions in one pass, each through its level's head.
+
+The loss is the negative log-likelihood under the constrained model, the one that is served: at every position
+the softmax runs over the codes that continue the true prefix to some item of the catalogue, and over no
+others. Nothing is spent on learning which tuples exist; the validity tree knows that.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +11,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from genrec.nn.beam import Tree
 from genrec.nn.model import Generator
 
 
-def window_tokens(model: Generator, codes: Tensor) -> Tensor:
-    """Codes [B, n, L] of items -> tokens [B, n * L]."""
-    offsets = torch.tensor(model.config.code_offsets, device=codes.device)
-    return (codes + offsets).flatten(1)
-
-
-def level_losses(model: Generator, codes: Tensor, real: Tensor, soft: Tensor | None = None) -> Tensor:
-    """Mean cross entropy per level: codes int64[B, n, L], real bool[B, n] (False: padding) -> float32[L].
+def level_losses(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tensor:
+    """Mean cross entropy per level: catalogue rows int64[B, n], real bool[B, n] (False: padding) -> float32[L].
 
     The position that holds the code of level l predicts level l + 1 of the same item; the one that holds an
     item's last code predicts level 1 of the next item, so the first item's level 1 is never a target.
-    `soft` [B, n - 1, T_1] replaces the one-hot targets of level 1 when given (rows sum to 1).
     """
-    levels = codes.shape[2]
-    hidden = model.prefill(window_tokens(model, codes))[0].unflatten(1, (-1, levels))
-    follows = real[:, 1:]
-    first = model.head(hidden[:, :-1, -1][follows], 1).float()
-    targets = codes[:, 1:, 0][follows] if soft is None else soft[follows]
-    losses = [F.cross_entropy(first, targets)]
-    for level in range(2, levels + 1):
-        logits = model.head(hidden[:, :, level - 2][real], level).float()
-        losses.append(F.cross_entropy(logits, codes[:, :, level - 1][real]))
+    levels = model.config.levels
+    codes = tree.codes[rows]
+    tokens = (codes + torch.tensor(model.config.code_offsets)).flatten(1)
+    hidden = model.prefill(tokens)[0].unflatten(1, (-1, levels))
+    losses = []
+    for level in range(1, levels + 1):
+        if level == 1:
+            at, target, keep = hidden[:, :-1, -1], rows[:, 1:], real[:, 1:]
+            parent = torch.zeros_like(target)
+        else:
+            at, target, keep = hidden[:, :, level - 2], rows, real
+            parent = tree.node_of[level - 2][rows]
+        invalid = tree.children[level - 1][parent[keep]] < 0
+        logits = model.head(at[keep], level).float().masked_fill(invalid, -torch.inf)
+        losses.append(F.cross_entropy(logits, tree.codes[target[keep], level - 1]))
     return torch.stack(losses)

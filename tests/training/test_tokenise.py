@@ -1,0 +1,158 @@
+"""Semantic IDs: collisions reported exactly, last level spread, published IDs read, figures repeatable."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.catalogue import Catalogue
+from genrec.errors import ArtifactError, InputError
+from training.pipeline import load_histories, prepare, quality, recipe, tokenise, train
+from training.tokenise import (
+    assign,
+    codebook_means,
+    collisions,
+    item_vectors,
+    quantise,
+    read_semantic_ids,
+    spread,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+def test_collisions_equal_counting(codes: list[tuple[int, int]]) -> None:
+    counts = [n for n in Counter(codes).values() if n > 1]
+    assert collisions(np.array(codes)) == (len(counts), sum(counts))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 99))
+def test_spread_collides_only_when_it_must(n: int, size: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    residual, centroids = draw.normal(size=(n, 3)), draw.normal(size=(size, 3))
+    prefix = draw.integers(0, 2, (n, 1))
+    codes = spread(residual, centroids, prefix)
+    for group in np.unique(prefix):
+        used = Counter(codes[prefix[:, 0] == group].tolist())
+        members = sum(used.values())
+        assert max(used.values()) == -(-members // size)  # ceil: rounds are filled before the next begins
+
+
+def test_assign_takes_the_nearest_first() -> None:
+    pairs = dict(assign(np.array([[0.1, 5.0], [0.2, 3.0], [0.3, 9.0]])))
+    assert pairs == {0: 0, 1: 1, 2: 0}
+
+
+def test_quantise_is_repeatable_and_codebooks_are_means() -> None:
+    vectors = np.random.default_rng(0).normal(size=(80, 6)).astype(np.float32)
+    codes = quantise(vectors, (8, 4, 4), seed=2)
+    np.testing.assert_array_equal(codes, quantise(vectors, (8, 4, 4), seed=2))
+    assert (codes >= 0).all() and (codes.max(axis=0) < (8, 4, 4)).all()
+    books = codebook_means(vectors, codes, (8, 4, 4))
+    for code in range(8):
+        np.testing.assert_allclose(
+            books[0][code], vectors[codes[:, 0] == code].mean(axis=0), rtol=1e-4, atol=1e-6
+        )
+    errors = [
+        np.linalg.norm(vectors - sum(b[codes[:, i]] for i, b in enumerate(books[:k]))) for k in (1, 2, 3)
+    ]
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_more_codes_than_items() -> None:
+    codes = quantise(np.eye(3, dtype=np.float32), (16, 8), seed=0)
+    assert len(np.unique(codes, axis=0)) == 3
+
+
+SAMPLE = "user,item,timestamp\n" + "".join(
+    f"{u},{(u + 3 * t) % 24},{t}\n" for u in range(24) for t in range(8)
+)
+TITLES = "item,title,genre\n" + "".join(f"{i},Film {i} of part {i % 3},g{i % 3}\n" for i in range(24))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "interactions.csv").write_text(SAMPLE)
+    (tmp_path / "items.csv").write_text(TITLES)
+    prepare(tmp_path / "out", interactions=tmp_path / "interactions.csv", items=tmp_path / "items.csv")
+    return tmp_path / "out"
+
+
+def test_vectors_see_the_training_part_only(folder: Path) -> None:
+    """Changing every validation and test item changes no vector and no popularity."""
+    histories = load_histories(folder)
+    before = item_vectors(["a b", "c"] * 12, histories.cut(2), histories.cut(2).items, 4, 0.5, 0)
+    tokenise(folder, (4, 4, 4))
+    first = (folder / "catalogue.parquet").read_bytes()
+    items = histories.items.copy()
+    for back in (1, 2):
+        items[histories.offsets[1:] - back] = 0
+    changed = type(histories)(histories.user_ids, items, histories.offsets)
+    changed.save(folder / "histories.parquet", [str(u) for u in histories.user_ids])
+    tokenise(folder, (4, 4, 4))
+    assert (folder / "catalogue.parquet").read_bytes() == first
+    np.testing.assert_array_equal(
+        before, item_vectors(["a b", "c"] * 12, changed.cut(2), changed.cut(2).items, 4, 0.5, 0)
+    )
+
+
+def test_whole_pipeline(folder: Path) -> None:
+    assert "every item has a semantic ID of its own" in tokenise(folder, (6, 4, 24))
+    train(folder, threads=1, epochs=1)
+    figures = quality(folder, beam_width=16)
+    assert {"popularity", "transition counts", "model"} < figures.keys()
+    assert figures["transition counts"]["HR@10"] == 1.0  # the walk is certain
+    assert recipe(folder).max_history == 50
+
+
+def test_collisions_are_reported(folder: Path) -> None:
+    notes = tokenise(folder, (2, 2, 2))
+    catalogue = Catalogue.load(folder / "catalogue.parquet")
+    shared, sharing = collisions(catalogue.codes)
+    assert shared > 0 and f"{shared} semantic IDs are shared by {sharing} items" in notes
+
+
+def test_published_ids(folder: Path, tmp_path: Path) -> None:
+    given = {str(i): [f"<a_{i // 6}>", f"<b_{i % 6}>"] for i in range(24)}
+    (tmp_path / "ids.json").write_text(json.dumps(given))
+    tokenise(folder, semantic_ids=tmp_path / "ids.json")
+    catalogue = Catalogue.load(folder / "catalogue.parquet")
+    assert catalogue.codebook_sizes == (4, 6)
+    assert catalogue.codes.tolist() == [[i // 6, i % 6] for i in range(24)]
+    (tmp_path / "ids.csv").write_text(
+        "item,code_1,code_2\n" + "".join(f"{i},{i // 6},{i % 6}\n" for i in range(24))
+    )
+    assert read_semantic_ids(tmp_path / "ids.csv") == read_semantic_ids(tmp_path / "ids.json")
+    (tmp_path / "ids.json").write_text(json.dumps({k: v for k, v in given.items() if k != "7"}))
+    with pytest.raises(InputError, match="lacks 1 of 24 items, the first is '7'"):
+        tokenise(folder, semantic_ids=tmp_path / "ids.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.json", '{"1": ["<a_x>"]}', "'<a_x>' is not a code"),
+        ("a.json", '{"1": ["<a_1>"], "2": []}', "have [0, 1] codes"),
+        ("a.json", "[]", "cannot be read"),
+        ("a.csv", "item,c\n1,2\n", "no column code_1"),
+        ("a.csv", "item,code_1\n1,2\n2,-3\n", "line 3: '-3' is not a code"),
+    ],
+)
+def test_bad_published_ids_are_named(tmp_path: Path, name: str, content: str, problem: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_semantic_ids(tmp_path / name)
+    assert problem in str(caught.value) and name in str(caught.value)
+
+
+def test_stages_name_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"items\.parquet"):
+        tokenise(tmp_path)
+    with pytest.raises(InputError, match="source: is missing"):
+        prepare(tmp_path)

@@ -1,0 +1,183 @@
+"""The loss equals a slow twin, windows cover histories, a resumed run ends in the same weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.catalogue import Catalogue
+from genrec.config import ModelConfig
+from genrec.errors import ArtifactError, InputError
+from genrec.nn.beam import Tree
+from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.loss import level_losses
+from genrec.nn.model import Generator
+from training import train as trainer
+from training.data import Histories
+from training.runs import RUNS, Settings, settings_for
+from training.windows import batches, cut_windows, gather, training_rows
+
+TINY = Settings(
+    max_history=8, hidden_size=16, num_hidden_layers=1, head_dim=8, batch_items=64, epochs=4, validate_every=1,
+    patience=9,
+)  # fmt: skip
+
+
+def model_of(levels: int) -> Generator:
+    torch.manual_seed(levels)
+    config = ModelConfig((5, 4, 3)[:levels], 9, 16, 2, 2, 1, 8, 16)
+    return Generator(config).eval()
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_loss_equals_one_position_at_a_time(levels: int) -> None:
+    """Each target scored by a pass over its own prefix, the softmax over codes that lead to an item."""
+    model, draw = model_of(levels), np.random.default_rng(levels)
+    codes = draw.integers(0, (5, 4, 3)[:levels], (14, levels))
+    catalogue = Catalogue(np.arange(14), codes, [""] * 14, np.ones(14), (5, 4, 3)[:levels])
+    lengths = [5, 2, 4]
+    rows, real = draw.integers(0, 14, (3, 5)), np.arange(5) < np.array(lengths)[:, None]
+    got = level_losses(model, Tree.of(catalogue), torch.from_numpy(rows), torch.from_numpy(real))
+    sums, counts = np.zeros(levels), np.zeros(levels)
+    for history, n in zip(rows, lengths, strict=True):
+        tokens = (codes[history[:n]] + np.array(model.config.code_offsets)).ravel()
+        for place in range(1, len(tokens)):
+            item, level = divmod(place, levels)
+            target = codes[history[item]]
+            valid = sorted({int(c[level]) for c in codes if (c[:level] == target[:level]).all()})
+            hidden = model.prefill(torch.from_numpy(tokens[None, :place]))[0][0, -1]
+            scores = F.log_softmax(model.head(hidden, level + 1)[valid], -1)
+            sums[level] -= scores[valid.index(int(target[level]))].item()
+            counts[level] += 1
+    np.testing.assert_allclose(got.detach().numpy(), sums / counts, rtol=1e-5, atol=1e-7)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(2, 9), st.integers(0, 99))
+def test_windows_cover_every_transition(lengths: list[int], size: int, seed: int) -> None:
+    offsets, rng = np.cumsum([0, *lengths]), np.random.default_rng(seed)
+    windows = cut_windows(offsets, size, rng)
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    assert all(2 <= b - a <= size and owner[a] == owner[b - 1] for a, b in windows)
+    for start, n in zip(offsets, lengths, strict=False):
+        if n >= 2:  # the newest items are one window, as long as it may be
+            assert [max(start, start + n - size), start + n] in windows.tolist()
+    seen = {i for a, b in windows for i in range(a, b)}
+    lost = [i for start, n in zip(offsets, lengths, strict=False) if n >= 2 for i in range(start, start + n)]
+    # Only a window of a single item, at the oldest end, is dropped.
+    assert all(i - 1 not in lost or i in offsets[:-1] for i in set(lost) - seen)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 99))
+def test_batches_hold_each_window_once(lengths: list[int], items: int, seed: int) -> None:
+    stops = np.cumsum(lengths)
+    windows = np.stack((stops - lengths, stops), axis=1)
+    groups = batches(windows, items, np.random.default_rng(seed))
+    assert sorted(map(tuple, np.concatenate(groups))) == sorted(map(tuple, windows))
+    for group in groups:
+        longest = (group[:, 1] - group[:, 0]).max()
+        assert len(group) == 1 or len(group) * longest <= items
+        rows = gather(np.arange(stops[-1]) * 3, group)
+        assert rows.shape == (len(group), longest)
+        for row, (a, b) in zip(rows, group, strict=True):
+            assert row[row >= 0].tolist() == [3 * i for i in range(a, b)]
+            assert (row[: b - a] >= 0).all()
+
+
+def test_unknown_items_leave_the_training_rows() -> None:
+    histories = Histories(np.arange(2), np.arange(5), np.array([0, 3, 5]))
+    rows, offsets = training_rows(histories, np.array([4, -1, 2, -1, 1]))
+    assert (rows.tolist(), offsets.tolist()) == ([4, 2, 1], [0, 2, 3])
+
+
+def data(users: int = 40, items: int = 30) -> tuple[Histories, Catalogue]:
+    """Walks around a ring: the next item is nearly always the one two further on."""
+    draw = np.random.default_rng(3)
+    lengths = draw.integers(4, 20, users)
+    rows = [(draw.integers(items) + 2 * np.arange(n) + (draw.random(n) < 0.1)) % items for n in lengths]
+    histories = Histories(np.arange(users), np.concatenate(rows), np.concatenate(([0], np.cumsum(lengths))))
+    codes = np.stack((np.arange(items) // 5, np.arange(items) % 5), axis=1)
+    popularity = np.bincount(histories.cut(2).items, minlength=items)
+    return histories, Catalogue(np.arange(items), codes, [""] * items, popularity, (6, 5))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_generator(folder).state_dict()
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_it_learns_repeats_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    histories, catalogue = data()
+    books = [torch.randn(6, 7), torch.randn(5, 7)]
+    whole = trainer.train(histories, catalogue, TINY, tmp_path / "a", seed=5, threads=1, codebooks=books)
+    assert whole["epoch"] == 4 and whole["log"][-1]["loss"] < whole["log"][0]["loss"]
+
+    saves = []
+
+    def stop_after_two(run: trainer.Run, folder: Path, keep=trainer.Run.save) -> None:
+        keep(run, folder)
+        saves.append(run.at.epoch)
+        if run.at.epoch == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(trainer.Run, "save", stop_after_two)
+        trainer.train(histories, catalogue, TINY, tmp_path / "b", seed=5, threads=1, codebooks=books)
+    assert saves == [1, 2]
+    assert not any(path.suffix in (".pkl", ".pt", ".bin") for path in (tmp_path / "b").rglob("*"))
+    rest = trainer.train(histories, catalogue, TINY, tmp_path / "b", 5, 1, resume=True, codebooks=books)
+    assert rest["resumed"] and [entry["epoch"] for entry in rest["log"]] == [1, 2, 3, 4]
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    state = [next((tmp_path / n / "training").glob("4.*")).read_bytes() for n in "ab"]
+    assert state[0] == state[1]
+
+    other = replace(TINY, learning_rate=1e-3)
+    with pytest.raises(InputError, match="other settings"):
+        trainer.train(histories, catalogue, other, tmp_path / "b", 5, 1, resume=True)
+
+
+def test_early_stop_and_minutes(tmp_path: Path) -> None:
+    histories, catalogue = data()
+    frozen = replace(TINY, learning_rate=0.0, patience=2, epochs=30)
+    report = trainer.train(histories, catalogue, frozen, tmp_path / "a", threads=1)
+    assert report["epoch"] == 3 and report["best_epoch"] == 1
+    report = trainer.train(histories, catalogue, TINY, tmp_path / "b", threads=1, minutes=1e-6)
+    assert report["epoch"] == 1 and (tmp_path / "b" / "model.safetensors").is_file()
+
+
+def test_checkpoint_round_trip_and_refusals(tmp_path: Path) -> None:
+    model = model_of(3)
+    save_generator(model, tmp_path)
+    back = load_generator(tmp_path)
+    assert same(back.state_dict(), model.state_dict()) and back.config == model.config
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 20}))
+    with pytest.raises(ArtifactError, match=r"gate_proj.* has shape"):
+        load_generator(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(ArtifactError, match=r"lacks the tensor model\.layers\.2"):
+        load_generator(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(ArtifactError, match="not a readable safetensors"):
+        load_generator(tmp_path)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**8))
+def test_unknown_data_gets_room_enough(items: int, interactions: int) -> None:
+    chosen = settings_for("own", items, interactions)
+    assert np.prod(chosen.codebook_sizes) >= items
+    assert chosen.epochs >= 3
+    assert settings_for("ml-100k", items, interactions) == RUNS["ml-100k"]
