@@ -101,7 +101,7 @@ def train(
     epochs: int | None = None,
     resume: bool = False,
 ) -> dict[str, object]:
-    """`out`/model/ (config.json, model.safetensors, training.json) by the recipe of the data."""
+    """`out`/model/ by the recipe of the data; the log is `out`/training/report.json. Returns it."""
     settings = recipe(out)
     if epochs is not None:
         settings = replace(settings, epochs=epochs)
@@ -109,9 +109,10 @@ def train(
     stored = load_file(out / CODEBOOKS) if (out / CODEBOOKS).is_file() else {}
     books = [torch.from_numpy(stored[f"level_{level}"]) for level in range(1, len(stored) + 1)]
     report = trainer.train(
-        load_histories(out), catalogue, settings, out / "model", seed, threads, minutes, resume, books
-    )
-    (out / "model" / "training.json").write_text(json.dumps(report, indent=2) + "\n")
+        load_histories(out), catalogue, settings, out / "model", out / "training",
+        seed, threads, minutes, resume, books,
+    )  # fmt: skip
+    (out / "training" / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
 
 

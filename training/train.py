@@ -48,7 +48,7 @@ class Progress:
     best: float = -1.0
     best_epoch: int = 0
     stale: int = 0
-    log: list[dict[str, float]] = field(default_factory=list)
+    log: list[dict[str, object]] = field(default_factory=list)
 
 
 class Run:
@@ -100,6 +100,42 @@ class Run:
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
         return losses.detach()
+
+    def epoch(self, rows: np.ndarray, offsets: np.ndarray, budget: float, bar: tqdm) -> float:
+        """One pass over item `rows` int64[total], or until `budget` seconds are spent. Returns the mean loss."""
+        started, settings = time.monotonic(), self.settings
+        # Seeds depend on the epoch alone, so a resumed run draws what an uninterrupted one would.
+        rng = np.random.default_rng([self.seed, self.at.epoch])
+        torch.manual_seed(self.seed * 1_000_003 + self.at.epoch + 1)
+        todo = batches(cut_windows(offsets, settings.max_history, rng), settings.batch_items, rng)
+        total, number = torch.zeros(self.model.config.levels), 0
+        self.model.train()
+        for number, batch in enumerate(todo, 1):
+            spent = self.at.seconds + time.monotonic() - started
+            done = max((self.at.epoch + (number - 1) / len(todo)) / settings.epochs, spent / budget)
+            total += self.step(torch.from_numpy(gather(rows, batch)), done)
+            bar.update(len(rows) * number // len(todo) - len(rows) * (number - 1) // len(todo))
+            if number % 20 == 0:
+                bar.set_postfix(loss=f"{float(total.sum()) / number:.3f}", best=f"{self.at.best:.4f}")
+            if spent >= budget:
+                break
+        self.at.epoch += 1
+        self.at.seconds += time.monotonic() - started
+        return float(total.sum()) / max(number, 1)
+
+    def improved(self, figures: dict[str, object]) -> bool:
+        """Log a validation; True when its NDCG@10 is the best so far."""
+        at, value = self.at, float(str(figures["NDCG@10"]))
+        at.log.append(figures)
+        at.stale += 1
+        if value > at.best:
+            at.best, at.best_epoch, at.stale = value, at.epoch, 0
+        return at.stale == 0
+
+    def finished(self, budget: float) -> bool:
+        """Out of epochs, of `budget` seconds, or of patience."""
+        at, settings = self.at, self.settings
+        return at.epoch >= settings.epochs or at.seconds >= budget or at.stale >= settings.patience
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint; the JSON is renamed into place last, so a torn write is never resumed."""
@@ -153,56 +189,41 @@ def train(
     catalogue: Catalogue,
     settings: Settings,
     folder: Path,
+    state: Path,
     seed: int = 0,
     threads: int = 0,
     minutes: float | None = None,
     resume: bool = False,
     codebooks: list[torch.Tensor] | None = None,
 ) -> dict[str, object]:
-    """Train on `histories.cut(2)`; `folder` gets config.json and model.safetensors. Returns what happened.
+    """Train on `histories.cut(2)`; `folder` gets config.json and model.safetensors, `state` the checkpoint.
 
     `codebooks` (per level float32[T_l, d]) start the embeddings. `threads` 0 keeps torch's own choice.
     With `minutes` the schedule runs on the clock (at most `settings.epochs`); without, two runs of one seed
-    and thread count end in the same weights.
+    and thread count end in the same weights. Returns what happened, validation figures included.
     """
     if threads:
         torch.set_num_threads(threads)
-    run, work = Run(settings, catalogue, seed), folder / "training"
+    run = Run(settings, catalogue, seed)
     if codebooks:
         run.warm_start(codebooks)
-    resumed = resume and run.resume(work)
+    resumed = resume and run.resume(state)
     past = histories.cut(2)
     rows, offsets = training_rows(past, catalogue.rows_of(past.items))
     sample = histories.sample(VALIDATION_USERS, seed=0)
     recommend = model_recommender(run.average, catalogue, VALIDATION_BEAMS, run.tree)
     budget = math.inf if minutes is None else minutes * 60
-    bar = tqdm(total=settings.epochs * len(rows), initial=run.at.epoch * len(rows), unit="item", desc="train")
-    while run.at.epoch < settings.epochs and run.at.seconds < budget and run.at.stale < settings.patience:
-        started = time.monotonic()
-        rng = np.random.default_rng([seed, run.at.epoch])
-        torch.manual_seed(seed * 1_000_003 + run.at.epoch + 1)
-        epoch = batches(cut_windows(offsets, settings.max_history, rng), settings.batch_items, rng)
-        total = torch.zeros(catalogue.levels)
-        run.model.train()
-        for number, batch in enumerate(epoch):
-            now = run.at.seconds + time.monotonic() - started
-            done = max((run.at.epoch + number / len(epoch)) / settings.epochs, now / budget)
-            if now >= budget:
-                break
-            total += run.step(torch.from_numpy(gather(rows, batch)), done)
-            bar.update(len(rows) / len(epoch))
-            if number % 20 == 0:
-                bar.set_postfix(loss=f"{float(total.sum()) / (number + 1):.3f}", best=f"{run.at.best:.4f}")
-        run.at.epoch += 1
-        last = run.at.epoch == settings.epochs or time.monotonic() - started + run.at.seconds >= budget
-        if last or run.at.epoch % settings.validate_every == 0:
-            figures = evaluate(recommend, sample, "validation", label="validate")
-            run.at.log.append({"epoch": run.at.epoch, "loss": float(total.sum()) / len(epoch), **figures})
-            run.at.stale += 1
-            if figures["NDCG@10"] > run.at.best:
-                run.at.best, run.at.best_epoch, run.at.stale = figures["NDCG@10"], run.at.epoch, 0
-                save_generator(run.average, folder)
-        run.at.seconds += time.monotonic() - started
-        run.save(work)
-    bar.close()
+    total = settings.epochs * len(rows)
+    with tqdm(
+        total=total, initial=run.at.epoch * len(rows), unit="item", unit_scale=True, desc="train"
+    ) as bar:
+        while not run.finished(budget):
+            loss = run.epoch(rows, offsets, budget, bar)
+            if run.at.epoch % settings.validate_every == 0 or run.finished(budget):
+                started = time.monotonic()
+                figures = evaluate(recommend, sample, "validation", label="validate")
+                if run.improved({"epoch": run.at.epoch, "loss": loss, **figures}):
+                    save_generator(run.average, folder)
+                run.at.seconds += time.monotonic() - started
+            run.save(state)
     return {"resumed": resumed, "settings": settings.as_json(), "seed": seed, **vars(run.at)}

@@ -121,7 +121,9 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def test_it_learns_repeats_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     histories, catalogue = data()
     books = [torch.randn(6, 7), torch.randn(5, 7)]
-    whole = trainer.train(histories, catalogue, TINY, tmp_path / "a", seed=5, threads=1, codebooks=books)
+    whole = trainer.train(
+        histories, catalogue, TINY, tmp_path / "a", tmp_path / "a-state", seed=5, threads=1, codebooks=books
+    )
     assert whole["epoch"] == 4 and whole["log"][-1]["loss"] < whole["log"][0]["loss"]
 
     saves = []
@@ -134,26 +136,39 @@ def test_it_learns_repeats_and_resumes(tmp_path: Path, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(trainer.Run, "save", stop_after_two)
-        trainer.train(histories, catalogue, TINY, tmp_path / "b", seed=5, threads=1, codebooks=books)
+        trainer.train(
+            histories,
+            catalogue,
+            TINY,
+            tmp_path / "b",
+            tmp_path / "b-state",
+            seed=5,
+            threads=1,
+            codebooks=books,
+        )
     assert saves == [1, 2]
-    assert not any(path.suffix in (".pkl", ".pt", ".bin") for path in (tmp_path / "b").rglob("*"))
-    rest = trainer.train(histories, catalogue, TINY, tmp_path / "b", 5, 1, resume=True, codebooks=books)
+    assert not any(path.suffix in (".pkl", ".pt", ".bin") for path in tmp_path.rglob("*"))
+    rest = trainer.train(
+        histories, catalogue, TINY, tmp_path / "b", tmp_path / "b-state", 5, 1, resume=True, codebooks=books
+    )
     assert rest["resumed"] and [entry["epoch"] for entry in rest["log"]] == [1, 2, 3, 4]
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
-    state = [next((tmp_path / n / "training").glob("4.*")).read_bytes() for n in "ab"]
+    state = [next((tmp_path / f"{n}-state").glob("4.*")).read_bytes() for n in "ab"]
     assert state[0] == state[1]
 
     other = replace(TINY, learning_rate=1e-3)
     with pytest.raises(InputError, match="other settings"):
-        trainer.train(histories, catalogue, other, tmp_path / "b", 5, 1, resume=True)
+        trainer.train(histories, catalogue, other, tmp_path / "b", tmp_path / "b-state", 5, 1, resume=True)
 
 
 def test_early_stop_and_minutes(tmp_path: Path) -> None:
     histories, catalogue = data()
     frozen = replace(TINY, learning_rate=0.0, patience=2, epochs=30)
-    report = trainer.train(histories, catalogue, frozen, tmp_path / "a", threads=1)
+    report = trainer.train(histories, catalogue, frozen, tmp_path / "a", tmp_path / "s", threads=1)
     assert report["epoch"] == 3 and report["best_epoch"] == 1
-    report = trainer.train(histories, catalogue, TINY, tmp_path / "b", threads=1, minutes=1e-6)
+    report = trainer.train(
+        histories, catalogue, TINY, tmp_path / "b", tmp_path / "t", threads=1, minutes=1e-6
+    )
     assert report["epoch"] == 1 and (tmp_path / "b" / "model.safetensors").is_file()
 
 
