@@ -110,7 +110,7 @@ class Arena:
                 f"{slots} slots take {size >> 20} MiB",
                 f"{free.f_bavail * free.f_frsize >> 20} MiB free",
             )
-        with open(path, "xb") as file:
+        with open(path, "xb", opener=_private) as file:
             os.posix_fallocate(file.fileno(), 0, size)
             header = np.array([MAGIC, secrets.randbits(62) + 1, total, slot_bytes, data, 0, 0, 0], np.int64)
             file.write(header.tobytes())
@@ -222,6 +222,11 @@ class Arena:
                 entry[STATE] = DONE
         if len(over):
             _free_finished(table)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open for this user only: the arena holds what users did."""
+    return os.open(path, flags, 0o600)
 
 
 def _free_finished(table: NDArray[np.int64]) -> None:

@@ -45,6 +45,10 @@ def test_readers_see_what_the_writer_wrote_in_another_mapping(arena):
     assert (row.memory == region.memory).all() and (row.rows, row.span, row.row) == (2, 8, 1)
 
 
+def test_only_this_user_may_read_it(arena):
+    assert arena.path.stat().st_mode & 0o777 == 0o600
+
+
 def test_stale_and_foreign_handles_are_errors(arena):
     region = arena.allocate(1, span=8)
     (handle,) = region.handles
