@@ -142,7 +142,9 @@ class Arena:
             if first < 0:
                 raise ArenaFull(f"kv arena: no {rows} adjacent free slots of {self.slots - 1}")
             block = table[first : first + rows]
-            block[:, GENERATION] += 1
+            # Random, not counted up: any client can call the inner models, and a handle that could be guessed
+            # would let it write into another's request.
+            block[:, GENERATION] = [secrets.randbits(63) for _ in range(rows)]
             block[:, [OWNER, STARTED]] = self._me
             block[:, [FIRST, ROWS, SPAN]] = first, rows, span
             block[:, LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
@@ -201,9 +203,7 @@ class Arena:
             )
         entry: NDArray[np.int64] = table[slot]
         if entry[GENERATION] != generation or slot - entry[FIRST] != row:
-            raise StaleHandle(
-                f"kv: slot {slot} is at generation {entry[GENERATION]}, the handle says {generation}"
-            )
+            raise StaleHandle(f"kv: slot {slot} has moved on from generation {generation}")
         return entry
 
     def _memory(self, first: int, rows: int) -> Bytes:

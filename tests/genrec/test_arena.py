@@ -61,8 +61,8 @@ def test_stale_and_foreign_handles_are_errors(arena):
     arena.release(handle)
     with pytest.raises(StaleHandle, match="is free"):
         arena.hold(handle)
-    arena.allocate(1, span=8)
-    with pytest.raises(StaleHandle, match="generation 2, the handle says 1"):
+    (current,) = arena.allocate(1, span=8).handles
+    with pytest.raises(StaleHandle, match="slot 1 has moved on from generation"):
         arena.hold(handle)
     segment, slot, generation, row = handle
     wrong = [
@@ -70,9 +70,26 @@ def test_stale_and_foreign_handles_are_errors(arena):
         (segment, 99, generation, row),
         (segment, -1, generation, row),
     ]
-    for bad in [*wrong, (segment, 0, 0, 0), (segment, slot, 2, row + 1), NO_KV]:
+    for bad in [*wrong, (segment, 0, 0, 0), (segment, slot, current[2], row + 1), NO_KV]:
         with pytest.raises(StaleHandle):
             arena.hold(bad)
+
+
+def test_a_handle_cannot_be_guessed_nor_asked_for(arena):
+    """Any client can call the inner models: what it learns from one handle must not open another's slot."""
+    generations = []
+    for _ in range(8):
+        (handle,) = arena.allocate(1, span=8).handles
+        arena.release(handle)
+        generations.append(handle[2])
+    assert (np.abs(np.diff(generations)) > 2**20).all()
+    (handle,) = arena.allocate(1, span=8).handles
+    arena.rest(handle)
+    segment, slot, generation, row = handle
+    for guess in (generations[-1], generations[-1] + 1, 0, 1):
+        with pytest.raises(StaleHandle) as refused:
+            arena.hold((segment, slot, guess, row))
+        assert str(generation) not in str(refused.value)
 
 
 def test_the_scratch_slot_is_for_everyone_and_never_given_out(arena):
