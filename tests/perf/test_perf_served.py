@@ -1,0 +1,90 @@
+"""The benchmarks against the real server, with few requests: that they count right, not how fast it is."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from deploy.launcher import RunningServer
+from ensembles.local import LocalRecommender
+from ensembles.recommend import recommend
+from genrec.config import ModelConfig
+from genrec.errors import ArtifactError, GenrecError
+from perf import load, replay, serving, stages, sweep
+from perf.analyzer import Window
+from perf.counters import Triton
+
+pytestmark = pytest.mark.serving
+TOP_K = 5
+
+
+def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tmp_path: Path) -> None:
+    """One point of one second; whether it holds is the machine's business."""
+    found = sweep.sweep(
+        tiny, 1e6, tmp_path / "out", rates=(5, 5, 1), precision=100, window=Window(count=10), confirmations=0,
+        cross_check_s=1, histories=20, top_k=TOP_K, server_json=server.run_dir / "server.json",
+    )  # fmt: skip
+    (point,) = found["points"]
+    assert point["rate"] == 5 and point["requests"] == 10 and 0 < point["p50_ms"] <= point["p99_ms"]
+    if found["highest_rate"]:
+        assert found["cross_check"]["requests"] == found["cross_check"]["answered"] == 5
+    out = tmp_path / "out"
+    assert json.loads((out / "sweep.json").read_text())["points"] == json.loads(json.dumps(found["points"]))
+    (row,) = csv.DictReader((out / "sweep.csv").open())
+    assert float(row["p99_ms"]) == point["p99_ms"]
+    assert (out / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads((out / "histories.json").read_text())["data"]) == 20
+    assert (out / "prefill_v1.rate-5.csv").exists()
+
+
+def test_replay_counts_answers_and_refusals(tiny: Path, server: RunningServer) -> None:
+    sample = load.histories(tiny, 10)
+    report = replay.run(server.grpc_url, sample, load.poisson(200, 12), top_k=TOP_K, show=False)
+    assert (report.requests, report.answered, report.failed) == (12, 12, 0)
+    shed = replay.run(server.grpc_url, sample, load.bursts(200, 12, 4), deadline_ms=1, show=False)
+    assert (shed.requests, shed.answered, shed.shed, shed.failed) == (12, 0, 12, 0)
+    assert shed.p99_ms is None and shed.goodput == 0
+    broken = replay.run(server.grpc_url, sample, load.poisson(200, 12), deadline_ms=0, show=False)
+    assert broken.failed == 12 and next(iter(broken.problems)).startswith("BadRequest: deadline_ms: is 0")
+
+
+def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServer) -> None:
+    sample, levels = load.histories(tiny, 4), ModelConfig.load(tiny / "model" / "config.json").levels
+    triton = Triton(serving.read_server_json(server.run_dir / "server.json"))
+    with LocalRecommender(tiny, beam_width=32, slots=8) as local:
+        one = stages.measure(triton, local, sample, TOP_K)
+        sent = stages.tensor_bytes(local, sample[0], TOP_K)
+    triton.close()
+    found = stages.summarise(32, [one], {"triton_bytes": sent, "arena_bytes": 1, "least_ms": {}})
+    calls = {
+        "encode_history": 1,
+        "prefill": 1,
+        "beam_search": levels,
+        "decode": levels - 1,
+        "validity_lookup": 1,
+    }
+    for model, per_request in calls.items():  # a probe of the supervisor may have come between
+        assert per_request * 4 <= round(4 * found.calls[model]) <= per_request * 8
+    assert list(found.local_ms) == [model.name for model in recommend(levels).models]
+    assert found.prompt_tokens == 16 * levels
+    # history and the flag, item ids and scores are the least; a beam is int64 prefix, int32 node and parent, score.
+    assert sent > sample[0].nbytes + TOP_K * 12 + levels * 32 * 12
+    assert abs(found.mean_ms - found.client_ms - sum(found.stages_ms.values()) - sum(found.queue_ms.values())
+               - sum(found.copies_ms.values()) - found.ensemble_ms) < 1  # fmt: skip
+    assert "beam width 32" in stages.table(found)
+
+
+def test_statistics_are_restricted(server: RunningServer) -> None:
+    triton = Triton(serving.Target(server.grpc_url))
+    with pytest.raises(GenrecError, match="no statistics"):
+        triton.statistics()
+    triton.close()
+
+
+def test_a_file_that_describes_no_server(tmp_path: Path) -> None:
+    (tmp_path / "server.json").write_text("{}")
+    with pytest.raises(ArtifactError):
+        serving.read_server_json(tmp_path / "server.json")
