@@ -128,6 +128,6 @@ def test_the_real_binary_starts_and_the_links_are_removed() -> None:
         folder = environment["LD_LIBRARY_PATH"].split(os.pathsep)[0]
         assert {path.name for path in Path(folder).iterdir()} == set(analyzer.LIBRARIES)
         run = [str(analyzer.find_binary()), "--version"]
-        text = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
-    assert "Perf Analyzer Version 2." in text
+        ended = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    assert "Perf Analyzer Version 2." in ended.stdout + ended.stderr
     assert not Path(folder).exists()
