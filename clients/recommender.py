@@ -4,7 +4,7 @@
         print(recommender.recommend([1193, 661, 914], top_k=10).item_ids)
 
 Nothing is retried behind the caller's back: a retry is load, and only the caller knows whether it is still
-wanted.
+wanted. (One exception: over HTTP the library sends again when the kept-alive connection turns out to be closed.)
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError
@@ -98,7 +99,7 @@ def libraries() -> Iterator[dict[str, str]]:
         yield {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
 
-def write_input_data(path: Path, histories: Sequence[NDArray], top_k: int) -> None:
+def write_input_data(path: Path, histories: Sequence[NDArray[np.int64]], top_k: int) -> None:
     """The histories as perf_analyzer's JSON; it sends them in this order, round and round."""
     wanted = {"content": [top_k], "shape": [1]}
     records = [
@@ -148,22 +149,26 @@ def measure(
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # it then waits for its requests: no cancels (H2)
-            try:
-                out, err = process.communicate(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                out, err = process.communicate()
+            out, err = _end(process)
             err += f"\nended after {limit_s:.0f} s"
         except BaseException:
-            process.kill()
-            process.communicate()
+            _end(process)
             raise
     (folder / f"{name}.txt").write_text(out + err)
     if "error while loading shared libraries" in err:
         raise ArtifactError("perf_analyzer", err.strip())
     table = report.read_text() if report.is_file() else ""
     return judge(rate, slo_ms, process.returncode, table, out + err, windows=not window.count)
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Ask first: on SIGINT perf_analyzer waits for the answers it is owed, killed it cancels them (H2)."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()
 
 
 def judge(rate: float, slo_ms: float, code: int, report: str, output: str, windows: bool = True) -> Point:

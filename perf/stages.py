@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -88,7 +89,7 @@ class Counting:
         return answers
 
 
-def tensor_bytes(local: LocalRecommender, history: NDArray, top_k: int) -> int:
+def tensor_bytes(local: LocalRecommender, history: NDArray[np.int64], top_k: int) -> int:
     """Bytes of all tensors into and out of the steps for one request; each is a copy into or out of a stub."""
     steps = local.runtime._steps
     counting = {name: Counting(step) for name, step in steps.items()}
@@ -100,7 +101,9 @@ def tensor_bytes(local: LocalRecommender, history: NDArray, top_k: int) -> int:
     return sum(step.bytes for step in counting.values())
 
 
-def measure(triton: Triton, local: LocalRecommender, sample: Sequence[NDArray], top_k: int) -> Round:
+def measure(
+    triton: Triton, local: LocalRecommender, sample: Sequence[NDArray[np.int64]], top_k: int
+) -> Round:
     """The sample once through Triton and once through the local runtime, one request at a time."""
     before, latencies, tokens = triton.statistics(), [], 0
     for history in sample:

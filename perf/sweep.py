@@ -3,8 +3,9 @@
     python -m perf.sweep artifacts/beauty --slo-p99-ms 100
 
 Starts its own server unless --url is given. Writes sweep.csv, sweep.json, sweep.png and everything
-perf_analyzer said to the output folder. Load generator and server share the machine's cores; the figures say
-so.
+perf_analyzer said to the output folder. Load generator and server share the machine's cores.
+perf_analyzer seeds its arrivals alike in every run, so measuring a rate again shows the noise of the machine,
+not of the arrivals; the replayer draws its own.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tm
         cross_check_s=1, histories=20, top_k=TOP_K, server_json=server.run_dir / "server.json",
     )  # fmt: skip
     (point,) = found["points"]
-    assert point["rate"] == 5 and point["requests"] == 10 and 0 < point["p50_ms"] <= point["p99_ms"]
+    assert point["rate"] == 5 and point["requests"] >= 10 and 0 < point["p50_ms"] <= point["p99_ms"]
     if found["highest_rate"]:
         assert found["cross_check"]["requests"] == found["cross_check"]["answered"] == 5
     out = tmp_path / "out"
