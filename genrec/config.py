@@ -70,13 +70,31 @@ class ModelConfig:
 
     @classmethod
     def load(cls, path: Path) -> ModelConfig:
-        """Read config.json; keys this decoder does not use are ignored. Raises ArtifactError."""
+        """Read config.json; keys this decoder has no use for are ignored. Raises ArtifactError.
+
+        Hugging Face's files need `codebook_sizes` and `max_history` added, and `code_offsets` where the blocks of
+        codes do not fill the vocabulary from its start.
+        """
         try:
-            known = {f.name for f in fields(cls)}
-            raw: dict[str, Any] = json.loads(path.read_text())
-            fitting: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in known
-            }
-            return cls(**fitting)
-        except (OSError, ValueError, TypeError, InputError) as error:
+            return cls(**_own_keys(json.loads(path.read_text()), {f.name for f in fields(cls)}))
+        except (OSError, ValueError, TypeError, AttributeError, InputError) as error:
             raise ArtifactError(path, f"not a readable model configuration: {error}") from error
+
+
+def _own_keys(raw: dict[str, Any], known: set[str]) -> dict[str, Any]:
+    """A config.json's keys under this class's names. Raises InputError for what would silently compute otherwise."""
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise InputError("rope_scaling", f"is of type {kind!r}", "default")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise InputError("hidden_act", f"is {raw['hidden_act']!r}", "silu")
+    if raw.get("use_sliding_window"):
+        raise InputError("use_sliding_window", "is true", "false")
+    own = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in raw.items() if key in known
+    }
+    own.setdefault("rope_theta", rope.get("rope_theta", 10000.0))
+    if own.get("head_dim") is None and "hidden_size" in raw and "num_attention_heads" in raw:
+        own["head_dim"] = raw["hidden_size"] // raw["num_attention_heads"]
+    return own

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from genrec.config import ModelConfig
 from genrec.errors import ArtifactError
@@ -30,27 +31,39 @@ def save_generator(model: Generator, folder: Path) -> None:
 
 
 def load_generator(folder: Path) -> Generator:
-    """Read a generator, in float32 and evaluation mode. Raises ArtifactError naming what does not fit.
+    """Read a generator, in float32 and evaluation mode; from one file or, as large models come, from shards.
 
-    A checkpoint without `lm_head.weight` ties it to the embedding, as Hugging Face does.
+    A checkpoint without `lm_head.weight` ties it to the embedding, as Hugging Face does. Raises ArtifactError
+    naming what does not fit.
     """
-    path = folder / WEIGHTS
     model = Generator(ModelConfig.load(folder / CONFIG))
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ArtifactError(path, f"not a readable safetensors file: {error}") from error
+    stored, path = _read(folder), folder / WEIGHTS
     stored.setdefault(
         "lm_head.weight", stored.get("model.embed_tokens.weight", model.lm_head.weight.detach())
     )
     state = {}
     for name, wanted in model.state_dict().items():
-        found = stored.get(hugging_face_name(name))
+        found = stored.pop(hugging_face_name(name), None)
         if found is None:
             raise ArtifactError(path, f"lacks the tensor {hugging_face_name(name)}")
         if found.shape != wanted.shape:
             shapes = f"{tuple(found.shape)}, config.json wants {tuple(wanted.shape)}"
             raise ArtifactError(path, f"{hugging_face_name(name)} has shape {shapes}")
         state[name] = found.to(wanted.dtype)
+    if stored:
+        raise ArtifactError(
+            path, f"has tensors that a {model.config.model_type} has not: {', '.join(sorted(stored)[:3])}"
+        )
     model.load_state_dict(state)
     return model.eval()
+
+
+def _read(folder: Path) -> dict[str, Tensor]:
+    """All tensors of `model.safetensors`, or of `model-*-of-*.safetensors`."""
+    stored: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("model-*-of-*.safetensors")) or [folder / WEIGHTS]:
+        try:
+            stored |= load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ArtifactError(path, f"not a readable safetensors file: {error}") from error
+    return stored
