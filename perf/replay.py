@@ -130,7 +130,7 @@ def summarise(events: Sequence[Event], slo_ms: float | None) -> Report:
     late = np.array([1000 * max(event.sent - event.due, 0.0) for event in events])
     # Arrivals count from time 0 on, so the last one ends the load; all at time 0 are spread over their
     # answers.
-    offered_s = float(due[-1]) or max(max(event.done for event in events), 1e-9)
+    offered_s = max(float(due[-1]) or max(event.done for event in events), 1e-9)
     sent_s = max(float(sent[-1]), 1e-9) if due[-1] else offered_s
     problems: dict[str, int] = {}
     for event in events:
