@@ -47,11 +47,11 @@ class Settings:
 
 
 RUNS = {
-    "ml-100k": Settings(),
-    "ml-1m": Settings(
-        codebook_sizes=(512, 32), max_history=100, dropout=0.2, averaging=0.995, epochs=24, weight_decay=0.03
+    "ml-100k": Settings(epochs=12),
+    "ml-1m": Settings(codebook_sizes=(512, 32), dropout=0.2, averaging=0.995, epochs=10),
+    "amazon-beauty": Settings(
+        codebook_sizes=(512, 64), text_weight=0.4, max_history=20, hidden_size=96, epochs=16
     ),
-    "amazon-beauty": Settings(),
 }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from genrec.errors import InputError
 from training.data import Histories
@@ -92,7 +93,7 @@ def item_vectors(
 def quantise(vectors: np.ndarray, sizes: tuple[int, ...], seed: int) -> np.ndarray:
     """Residual k-means: float32[n, d] -> codes int32[n, L]; the last level spreads what would collide."""
     residual, codes = vectors.copy(), np.zeros((len(vectors), len(sizes)), np.int32)
-    for level, size in enumerate(sizes):
+    for level, size in enumerate(tqdm(sizes, desc="codebooks", unit="level", delay=2)):
         means = faiss.Kmeans(
             vectors.shape[1], min(size, len(vectors)), niter=25, seed=seed + level, min_points_per_centroid=1,
             max_points_per_centroid=1 << 20,

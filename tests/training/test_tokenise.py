@@ -134,6 +134,15 @@ def test_published_ids(folder: Path, tmp_path: Path) -> None:
         tokenise(folder, semantic_ids=tmp_path / "ids.json")
 
 
+def test_letter_ids_of_beauty() -> None:
+    path = Path(__file__).parents[3] / "shared" / "data" / "amazon-beauty" / "letter" / "Beauty.index.json"
+    if not path.is_file():
+        pytest.skip("Amazon Beauty is not at ../shared/data/amazon-beauty")
+    given = read_semantic_ids(path)
+    assert (len(given), len({tuple(codes) for codes in given.values()})) == (12101, 12088)
+    assert {len(codes) for codes in given.values()} == {4}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
