@@ -1,4 +1,4 @@
-"""Compile the attention kernel: for GPUs with nvcc, for this CPU (emulated) with g++, to PTX; and call what came out."""
+"""Compile the attention kernel: for GPUs with nvcc, for this CPU (emulated) with g++, to PTX; and load the result."""
 
 from __future__ import annotations
 
@@ -20,20 +20,8 @@ TENSORS = 8  # pointers of a call: six inputs, the output, the workspace
 class Shape(ctypes.Structure):
     """XAttentionShape of xattention.h: B, W, H, G, D, S, U, splits of S, and one of TYPES."""
 
-    _fields_ = [
-        (name, ctypes.c_int)
-        for name in (
-            "requests",
-            "beams",
-            "heads",
-            "kv_heads",
-            "size",
-            "span",
-            "unshared",
-            "splits",
-            "type",
-        )  # fmt: skip
-    ]
+    NAMES = ("requests", "beams", "heads", "kv_heads", "size", "span", "unshared", "splits", "type")
+    _fields_ = [(name, ctypes.c_int) for name in NAMES]
 
 
 def compile_for_gpu(
@@ -47,11 +35,10 @@ def compile_for_gpu(
     )  # fmt: skip
 
 
-def compile_for_host(out: Path) -> None:
+def compile_for_host(out: Path, extra: Sequence[str] = ()) -> None:
     """The same kernels for this CPU, thread by thread (`emulate.hpp`): slow, and for tests only."""
-    _run(
-        ["g++", "-O1", "-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c++", str(FOLDER / "xattention.cu"), "-o", str(out)]
-    )  # fmt: skip
+    flags = ["-O1", "-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC"]
+    _run(["g++", *flags, *extra, "-x", "c++", str(FOLDER / "xattention.cu"), "-o", str(out)])
 
 
 def compile_ptx(out: Path, architecture: int = 90) -> None:

@@ -22,7 +22,7 @@ def xattention(
     queries, far_k, far_v, own_k, own_v = (
         np.asarray(x, np.float64) for x in (q, shared_k, shared_v, unshared_k, unshared_v)
     )
-    batch, beams, heads, size = queries.shape
+    _, beams, heads, size = queries.shape
     group = heads // far_k.shape[1]
     out = np.empty_like(queries)
     for b, length in enumerate(np.asarray(prompt_length)):

@@ -1,0 +1,75 @@
+"""The attention kernel of `build/plugin` on torch tensors, through its C ABI: no torch extension to build."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from genrec.errors import ArtifactError
+
+TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+
+class _Shape(ctypes.Structure):
+    """XAttentionShape of xattention.h: B, W, H, G, D, S, U, splits of S, type."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("b", "w", "h", "g", "d", "s", "u", "splits", "type")]
+
+
+class XAttentionKernel:
+    """Callable as `genrec.nn.xattention.xattention` is, on contiguous tensors of one device (xGR, section 5.2).
+
+    `splits` fixes the number of splits of S; 0 asks the library. The workspace of a shape is kept, with its
+    counters at 0 as every launch leaves them, so a launch can be captured in a CUDA graph; calls on one
+    object must therefore be in one stream.
+    """
+
+    def __init__(self, library: Path, device: torch.device, splits: int = 0) -> None:
+        try:
+            self._library = ctypes.CDLL(str(library))
+        except OSError as error:
+            raise ArtifactError(library, f"cannot be loaded: {error}") from error
+        pointer = ctypes.POINTER(_Shape)
+        self._library.xattention_splits.argtypes = [pointer, ctypes.c_int]
+        self._library.xattention_workspace.argtypes = [pointer]
+        self._library.xattention_workspace.restype = ctypes.c_size_t
+        self._library.xattention.argtypes = [pointer, *[ctypes.c_void_p] * 9]
+        self._device, self._splits = device, splits
+        on_gpu = device.type == "cuda"
+        self._processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
+        self._workspaces: dict[tuple[int, ...], Tensor] = {}
+
+    def __call__(
+        self,
+        q: Tensor,
+        shared_k: Tensor,
+        shared_v: Tensor,
+        unshared_k: Tensor,
+        unshared_v: Tensor,
+        prompt_length: Tensor,
+    ) -> Tensor:
+        """q [B, W, H, D], shared [B, G, S, D], unshared [B, W, U, G, D], int64 lengths [B] -> [B, W, H, D]."""
+        inputs = (q, shared_k, shared_v, unshared_k, unshared_v, prompt_length)
+        if not all(x.is_contiguous() for x in inputs) or prompt_length.dtype != torch.int64:
+            raise ValueError("xattention takes contiguous tensors and int64 prompt lengths")
+        (batch, beams, heads, size), kv_heads = q.shape, shared_k.shape[1]
+        span, unshared = shared_k.shape[2], unshared_k.shape[2]
+        shape = _Shape(batch, beams, heads, kv_heads, size, span, unshared, 1, TYPES[q.dtype])
+        shape.splits = self._splits or self._library.xattention_splits(shape, self._processors)
+        out = torch.empty_like(q)
+        stream = torch.cuda.current_stream().cuda_stream if q.is_cuda else None
+        pointers = [x.data_ptr() for x in (*inputs, out, self._workspace(shape))]
+        status = self._library.xattention(shape, *pointers, stream)
+        if status:
+            raise RuntimeError(f"xattention refused {tuple(q.shape)} over {tuple(shared_k.shape)}: {status}")
+        return out
+
+    def _workspace(self, shape: _Shape) -> Tensor:
+        key = tuple(getattr(shape, field[0]) for field in _Shape._fields_)
+        if key not in self._workspaces:
+            size = self._library.xattention_workspace(shape)
+            self._workspaces[key] = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        return self._workspaces[key]

@@ -1,0 +1,178 @@
+"""Target `cuda` on CPU tensors: its forward, its beam search and its binding, each against its slow twin.
+
+What only a GPU can show (graphs, streams, the compiled kernel) is checked by `perf.gpu.run`.
+"""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from build.cuda import build_cuda
+from build.plugin import compile as plugin
+from ensembles.local import LocalRecommender, request
+from genrec.beam import expand as expand_on_cpu
+from genrec.config import ModelConfig
+from genrec.engine.cuda import load_device_generator, load_forward
+from genrec.engine.cuda.beams import DeviceTree, blocked_tensors, expand, first_beams
+from genrec.engine.cuda.forward import Forward
+from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.nn.checkpoint import load_generator
+from genrec.nn.model import Generator
+from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
+from genrec.validity import ValidityIndex
+from tests.tiny import tiny_catalogue
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def mine(tiny, tmp_path_factory):
+    """A copy of the tiny artifact, to build into."""
+    return shutil.copytree(tiny, tmp_path_factory.mktemp("cuda") / "artifact")
+
+
+def index_of(catalogue):
+    return ValidityIndex.build(
+        catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
+    )
+
+
+def hold_equal(device, request, cpu):
+    """One request's device beams against `genrec.beam`'s: the living ones are equal, the rest are dead."""
+    living = len(cpu)
+    assert (device.nodes[request, living:] == -1).all()
+    for name in ("prefixes", "nodes", "parents"):
+        assert np.array_equal(getattr(device, name)[request, :living].numpy(), getattr(cpu, name)), name
+    assert np.allclose(device.scores[request, :living].numpy(), cpu.scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_beam_search_equals_the_one_on_the_cpu(seed):
+    """Random trees, widths, blocked items; coarse logits, so that ties are many; -inf among them."""
+    draw = np.random.default_rng(seed)
+    sizes = tuple(int(t) for t in draw.integers(2, 20, 3))
+    catalogue = tiny_catalogue(int(draw.integers(1, 200)), sizes, seed)
+    index, width, batch = index_of(catalogue), int(draw.integers(1, 40)), 3
+    excluded = [
+        draw.choice(len(catalogue), int(draw.integers(0, len(catalogue))), replace=False)
+        for _ in range(batch)
+    ]
+    blocked = [index.blocked(rows) for rows in excluded]
+    tree, stacked = DeviceTree.of(index, CPU), blocked_tensors(blocked, 3, 256)
+    device, cpu = first_beams(batch, CPU), [None] * batch
+    for level, count in enumerate(tree.beam_counts(width), 1):
+        logits = draw.integers(-4, 4, (batch, device.nodes.shape[1], sizes[level - 1])).astype(np.float32)
+        logits[draw.random(logits.shape) < 0.1] = -np.inf
+        device = expand(tree, level, torch.from_numpy(logits), device, count, stacked[level - 1])
+        for b in range(batch):
+            mine = logits[b, : 1 if cpu[b] is None else len(cpu[b])]
+            cpu[b] = expand_on_cpu(index, level, mine, cpu[b], width, blocked[b])
+            hold_equal(device, b, cpu[b])
+    assert not device.bad.any()
+
+
+def test_a_bad_logit_is_told():
+    index = index_of(tiny_catalogue())
+    logits = torch.zeros(2, 1, 12)
+    logits[1, 0, int(index.codes[0][3])] = torch.nan
+    beams = expand(DeviceTree.of(index, CPU), 1, logits, first_beams(2, CPU), 5, None)
+    assert beams.bad.tolist() == [False, True]
+
+
+def test_too_many_blocked_nodes_are_refused():
+    index = index_of(tiny_catalogue())
+    with pytest.raises(ValueError, match="at most 4 fit"):
+        blocked_tensors([index.blocked(np.arange(300))], 3, 4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama"])
+def test_forward_equals_the_model(model_type):
+    torch.manual_seed(3)
+    config = ModelConfig(
+        (12, 9, 7), 8, hidden_size=32, head_dim=8, intermediate_size=48, model_type=model_type
+    )
+    generator = Generator(config).eval()
+    forward = Forward(generator, xattention)
+    tokens, lengths = torch.randint(0, 12, (2, 9)), torch.tensor([9, 4])
+    first, *kv = PrefillGraph(generator)(tokens, lengths)
+    logits, shared = forward.prefill(tokens, lengths)
+    assert torch.allclose(logits, first, atol=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(shared, kv, strict=True))
+    own, past = torch.empty(4, 2, 5, 1, 2, 8), []
+    for level, size in ((2, 12), (3, 9)):
+        codes = torch.randint(0, size, (2, 5))
+        want, *fresh = DecodeGraph(generator, level)(codes, lengths, kv, past)
+        assert torch.allclose(forward.decode(level, codes, lengths, shared, own), want, atol=1e-5)
+        past, own = fresh, torch.cat((own, torch.empty_like(own[:, :, :, :1])), 3)
+
+
+def test_a_kept_beam_inherits_its_parents_kv(mine):
+    build_cuda(mine, "f32", "cpu")
+    generator = load_device_generator(mine / "engines" / "cuda", 8)
+    own = torch.randn(4, 2, 3, 1, 2, 8)
+    parents = torch.tensor([[0, 0, 2, 2], [1, 1, 1, 2]])
+    room = generator.inherit(own, parents)
+    assert room.shape == (4, 2, 4, 2, 2, 8)
+    for b in range(2):
+        assert torch.equal(room[:, b, :, 0], own[:, b, parents[b], 0])
+
+
+@pytest.mark.parametrize("exclude", [False, True])
+def test_the_device_generator_answers_as_the_ensemble_does(mine, exclude):
+    """OpenVINO step by step, against prefill to last beam in one call: the same items and scores."""
+    build_cuda(mine, "f32", "cpu")
+    items = tiny_catalogue().item_ids
+    histories = [[int(i) for i in items[:6]], [int(i) for i in items[9:13]]]
+    with LocalRecommender(mine, beam_width=16) as local:
+        answers, steps = local.recommend(histories, 10, exclude), local.runtime._steps
+        encoded = steps["encode_history"].run([request(h, 10, exclude) for h in histories])
+    index = index_of(tiny_catalogue())
+    tokens = np.concatenate([e["tokens"] for e in encoded]).astype(np.int64)
+    lengths = np.array([e["ticket"][0, 1] for e in encoded])
+    generator = load_device_generator(mine / "engines" / "cuda", 16)
+    found = generator.generate(tokens, lengths, [index.blocked(e["excluded"][0]) for e in encoded])
+    for b, want in enumerate(answers):
+        alive = found.alive[b]
+        beams = {"prefixes": found.prefixes[b, alive][None], "scores": found.scores[b, alive][None]}
+        got = steps["validity_lookup"].run([{**encoded[b], **beams}])[0]
+        assert np.array_equal(got["item_ids"], want["item_ids"])
+        assert np.allclose(got["scores"], want["scores"], atol=2e-4)
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "bf16"])
+def test_the_ensemble_runs_on_the_engine_unchanged(mine, kv_type):
+    build_cuda(mine, kv_type, "cpu")
+    history = [[int(i) for i in tiny_catalogue().item_ids[:7]]]
+    with LocalRecommender(mine, 16, "openvino") as ours, LocalRecommender(mine, 16, "cuda") as theirs:
+        want, got = ours.recommend(history, 10)[0], theirs.recommend(history, 10)[0]
+    assert np.allclose(got["scores"], want["scores"], atol=2e-4 if kv_type == "f32" else 0.1)
+    if kv_type == "f32":
+        assert np.array_equal(got["item_ids"], want["item_ids"])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the emulated kernel is not compiled")
+def test_the_binding_calls_the_kernel_as_the_kernel_wants(tmp_path):
+    """The forward of a model in bf16 over the emulated kernel, against the same over torch's attention."""
+    plugin.compile_for_host(tmp_path / "emulated.so", extra=["-DXATTENTION_ONLY=16"])
+    torch.manual_seed(0)
+    config = ModelConfig((12, 9), 8, hidden_size=32, head_dim=16, intermediate_size=48)
+    generator = Generator(config).to(torch.bfloat16).eval()
+    tokens, lengths = torch.randint(0, 12, (2, 9)), torch.tensor([9, 4])
+    codes, logits = torch.randint(0, 12, (2, 5)), []
+    for attend in (xattention, XAttentionKernel(tmp_path / "emulated.so", CPU)):
+        forward = Forward(generator, attend)
+        _, shared = forward.prefill(tokens, lengths)
+        own = torch.empty(4, 2, 5, 1, 2, 16, dtype=torch.bfloat16)
+        logits.append(forward.decode(2, codes, lengths, shared, own))
+    assert torch.allclose(*logits, atol=2e-2)
+    with pytest.raises(ValueError, match="contiguous"):
+        attend(*[shared[0].transpose(1, 2)] * 5, lengths)
+
+
+def test_weights_are_those_of_the_checkpoint(mine):
+    build_cuda(mine, "f32", "cpu")
+    forward = load_forward(mine / "engines" / "cuda")
+    assert torch.equal(forward.embedding, load_generator(mine / "model").embed_tokens.weight)
