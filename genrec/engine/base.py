@@ -32,7 +32,13 @@ def _openvino(folder: Path, layout: Layout, threads: int) -> Engine:
     return OpenVinoEngine(folder, layout, threads)
 
 
-TARGETS: dict[str, Callable[[Path, Layout, int], Engine]] = {"openvino": _openvino}
+def _cuda(folder: Path, layout: Layout, threads: int) -> Engine:
+    from genrec.engine.cuda import CudaEngine  # imports torch, which no other target needs
+
+    return CudaEngine(folder, layout)
+
+
+TARGETS: dict[str, Callable[[Path, Layout, int], Engine]] = {"openvino": _openvino, "cuda": _cuda}
 
 
 def load_engine(target: str, folder: Path, layout: Layout, threads: int) -> Engine:
