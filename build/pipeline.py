@@ -8,14 +8,16 @@ import openvino
 
 from build.openvino import build_openvino, kv_type_of_this_cpu
 from genrec.catalogue import Catalogue
+from genrec.hashset import FILE_NAME as VALID_IDS
+from genrec.hashset import SemanticIdSet
 from genrec.manifest import is_good, record, stage_key
 from genrec.validity import FILE_NAME, ValidityIndex
 
 
 def build_validity(artifact: Path) -> bool:
-    """Index the catalogue unless that is done; returns whether work was done."""
+    """Index the catalogue, as a tree and as a hash set, unless that is done; returns whether work was done."""
     catalogue_file = artifact / "catalogue.parquet"
-    key = stage_key({}, [catalogue_file])
+    key = stage_key({"files": [FILE_NAME, VALID_IDS]}, [catalogue_file])
     if is_good(artifact, "validity", key):
         return False
     catalogue = Catalogue.load(catalogue_file)
@@ -23,8 +25,10 @@ def build_validity(artifact: Path) -> bool:
         catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
     )
     index.save(artifact / FILE_NAME)
+    SemanticIdSet.build(index.prefixes(index.levels)).save(artifact / VALID_IDS)
     facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
-    record(artifact, "validity", key, [catalogue_file, artifact / FILE_NAME], facts)
+    made = [artifact / FILE_NAME, artifact / VALID_IDS]
+    record(artifact, "validity", key, [catalogue_file, *made], facts)
     return True
 
 

@@ -1,5 +1,6 @@
 """The generator as ONNX: `prefill.onnx` and one `decode_<l>.onnx` per later level, dynamic over B, S and W.
 
+With a draft head also `prefill_draft.onnx`, and the head itself as plain arrays (`genrec.draft` runs them).
 Levels have graphs of their own because their number is known: each holds its own block of the head and reads
 exactly the unshared tokens it has.
 """
@@ -21,11 +22,15 @@ from tqdm import tqdm
 
 from export.xattention import DOMAIN, XAttention, symbolic
 from genrec.config import ModelConfig
+from genrec.draft import FILE_NAME as DRAFT_HEAD
 from genrec.nn.checkpoint import load_generator
+from genrec.nn.draft import DraftHead, PrefillDraftGraph
+from genrec.nn.draft_checkpoint import has_draft, load_draft, save_serving
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, fresh_names, past_names, shared_names
 
 OPSET = 20
+DRAFT = "prefill_draft"
 
 
 def _export(
@@ -75,17 +80,35 @@ def export_graph(generator: Generator, name: str, folder: Path) -> Path:
     return path
 
 
+@torch.no_grad()
+def export_draft(generator: Generator, head: DraftHead, folder: Path) -> Path:
+    """Write `prefill_draft.onnx` and the head's arrays; returns the ONNX file. S counts the placeholders too."""
+    config, path = generator.config, folder / f"{DRAFT}.onnx"
+    batch, span = Dim("B", max=4096), Dim("S", max=config.max_prompt + config.levels)
+    example = (torch.zeros(2, 11, dtype=torch.int64), torch.tensor([5, 6]))
+    _export(
+        PrefillDraftGraph(generator, head), example, ({0: batch, 1: span}, {0: batch}),
+        ["tokens", "prompt_length"], ["states"], path,
+    )  # fmt: skip
+    save_serving(generator, head, folder / DRAFT_HEAD)
+    return path
+
+
 def _export_from(model_folder: Path, name: str, folder: Path) -> Path:
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, about names of axes
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        return export_graph(load_generator(model_folder), name, folder)
+        generator = load_generator(model_folder)
+        if name == DRAFT:
+            return export_draft(generator, load_draft(model_folder), folder)
+        return export_graph(generator, name, folder)
 
 
 def export_generator(model_folder: Path, folder: Path) -> list[Path]:
     """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy."""
     names = graph_names(ModelConfig.load(model_folder / "config.json"))
+    names += [DRAFT] if has_draft(model_folder) else []
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

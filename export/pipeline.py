@@ -11,7 +11,8 @@ from genrec.manifest import is_good, record, stage_key
 def export_artifact(artifact: Path) -> bool:
     """Export unless the graphs of these very weights are there; returns whether work was done."""
     model = artifact / "model"
-    key = stage_key({"opset": OPSET}, (model / "config.json", *sorted(model.glob("*.safetensors"))))
+    weights = [model / "config.json", *model.glob("draft.json"), *sorted(model.glob("*.safetensors"))]
+    key = stage_key({"opset": OPSET}, weights)
     if is_good(artifact, "export", key):
         return False
     export_generator(model, artifact / "onnx")

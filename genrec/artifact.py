@@ -7,8 +7,12 @@ from pathlib import Path
 
 from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
+from genrec.draft import FILE_NAME as DRAFT_HEAD
+from genrec.draft import Drafter
 from genrec.engine.base import Engine, load_engine
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
+from genrec.hashset import FILE_NAME as VALID_IDS
+from genrec.hashset import SemanticIdSet
 from genrec.kv import KV_TYPES, Layout
 from genrec.steps import Settings
 from genrec.validity import FILE_NAME, ValidityIndex
@@ -33,6 +37,35 @@ def load_catalogue(artifact: Path, config: ModelConfig) -> Catalogue:
 def load_validity(artifact: Path, config: ModelConfig) -> ValidityIndex:
     """`validity.safetensors`, of the model's codebook sizes."""
     return ValidityIndex.load(artifact / FILE_NAME, config.codebook_sizes)
+
+
+def load_valid_ids(artifact: Path, index: ValidityIndex) -> SemanticIdSet:
+    """`valid_ids.safetensors`, mapped: one copy for every process. Refused when it is not of `index`."""
+    path = artifact / VALID_IDS
+    valid = SemanticIdSet.map(path)
+    if len(valid) != index.node_count(index.levels):
+        raise ArtifactError(
+            path, f"holds {len(valid)} semantic IDs, the validity index {index.node_count(index.levels)}"
+        )
+    return valid
+
+
+def has_draft(artifact: Path) -> bool:
+    """Whether the artifact can serve drafts (NEZHA)."""
+    return (artifact / "onnx" / DRAFT_HEAD).is_file()
+
+
+def check_decoder(artifact: Path, decoder: str) -> None:
+    """`beam` or `draft`. Raises InputError; ArtifactError when the artifact has no draft head."""
+    if decoder not in ("beam", "draft"):
+        raise InputError("decoder", f"is {decoder!r}", "beam, draft")
+    if decoder == "draft" and not has_draft(artifact):
+        raise ArtifactError(artifact / "onnx" / DRAFT_HEAD, "is missing: train a draft head, then export")
+
+
+def load_drafter(artifact: Path, config: ModelConfig) -> Drafter:
+    """The draft head's arrays."""
+    return Drafter.load(artifact / "onnx" / DRAFT_HEAD, config)
 
 
 def load_layout(settings: Settings, config: ModelConfig) -> Layout:

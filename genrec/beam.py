@@ -139,6 +139,16 @@ def ranked(beams: Beams) -> npt.NDArray[np.int64]:
     return np.lexsort((beams.prefixes, -beams.scores))
 
 
+def largest(score: Array, kept: int, workspace: Workspace | None = None) -> npt.NDArray[np.int64]:
+    """Indices of the `kept` largest of float32[C] without -0.0 (all when fewer), ascending; of equals the first."""
+    work = _PER_THREAD.workspace if workspace is None else workspace
+    if kept >= len(score):
+        return np.arange(len(score))
+    work.fit(1, len(score))
+    floor, ties = _threshold(score, len(score), kept, work.keys, work.histogram)
+    return np.sort(np.append(np.flatnonzero(score > floor), np.flatnonzero(score == floor)[:ties]))
+
+
 def _view(array: Array) -> Array:
     """Read-only whatever the caller's is (a mapped arena, a Triton tensor): one type, one compilation."""
     view = array.view()

@@ -7,15 +7,24 @@ index an ID is, so that its items are one more read away.
 
 from __future__ import annotations
 
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from safetensors.numpy import save_file
 
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 
+FILE_NAME = "valid_ids.safetensors"
+FORMAT, VERSION = "genrec-hash-set", "1"
+BLOCK = 64  # lookups whose memory reads overlap
+RANGE_BITS = 16  # a thread fills 65 536 slots at a time: they fit its cache
 MAX_LOAD = 0.6  # full slots per slot; linear probing then looks at 1.75 slots on average for a hit
 
 
@@ -46,14 +55,14 @@ class SemanticIdSet:
             object.__setattr__(self, name, view)
 
     @classmethod
-    def build(cls, keys: npt.ArrayLike) -> SemanticIdSet:
-        """From distinct semantic IDs int64[P]: key i answers i. InputError on a duplicate."""
+    def build(cls, keys: npt.ArrayLike, threads: int = 0) -> SemanticIdSet:
+        """From distinct semantic IDs int64[P]: key i answers i. InputError on a duplicate. 0 threads: all cores."""
         given = _int64(keys)
         if given.ndim != 1 or len(given) >= 2**30:
             raise InputError("semantic_ids", f"has shape {list(given.shape)}", "one axis, below 2**30")
         capacity = 1 << max(int(len(given) / MAX_LOAD), 1).bit_length()
         table, leaves = np.zeros(capacity, np.int64), np.full(capacity, -1, np.int32)
-        duplicate = _fill(given, table, leaves)
+        duplicate = _fill_in_parallel(given, table, leaves, threads or os.cpu_count() or 1)
         if duplicate >= 0:
             raise InputError("semantic_ids", f"has {given[duplicate]} twice", "distinct semantic IDs")
         return cls(table, leaves)
@@ -65,10 +74,70 @@ class SemanticIdSet:
         _find(given.reshape(-1), self.keys, self.leaves, found)
         return found.reshape(given.shape)
 
+    def save(self, path: Path) -> None:
+        """Write one safetensors file; it appears whole or not at all."""
+        partial = path.with_name(path.name + ".partial")
+        tensors: dict[str, npt.NDArray[Any]] = {"keys": self.keys, "leaves": self.leaves}
+        save_file(tensors, partial, metadata={"format": FORMAT, "version": VERSION})
+        partial.chmod(0o644)  # safetensors writes 0600; a server may run as someone else
+        os.replace(partial, path)
+
+    @classmethod
+    def map(cls, path: Path) -> SemanticIdSet:
+        """What `save` wrote, mapped: however many processes of a machine map it, its pages are there once.
+
+        Raises ArtifactError. A table that is not a catalogue's answers wrongly, but reads nothing outside itself.
+        """
+        try:
+            with open(path, "rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                data = file.tell()
+            if (header["__metadata__"]["format"], header["__metadata__"]["version"]) != (FORMAT, VERSION):
+                raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
+            arrays = []
+            for name, dtype in (("keys", np.int64), ("leaves", np.int32)):
+                start, end = header[name]["data_offsets"]
+                length = (end - start) // np.dtype(dtype).itemsize
+                arrays.append(np.memmap(path, dtype, "r", data + start, (length,)).view(np.ndarray))
+            return cls(*arrays)
+        except ArtifactError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
+            raise ArtifactError(path, f"not a readable hash set: {error}") from error
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        return int(np.count_nonzero(self.leaves >= 0))
+
     @property
     def nbytes(self) -> int:
         """Bytes of the table."""
         return self.keys.nbytes + self.leaves.nbytes
+
+
+def _fill_in_parallel(
+    keys: npt.NDArray[np.int64], table: npt.NDArray[np.int64], leaves: npt.NDArray[np.int32], threads: int
+) -> int:
+    """Keys are grouped by range of slots, ranges are filled side by side, and the few keys that run over the
+    end of theirs follow. The position of a duplicate, or -1.
+    """
+    count = len(keys)
+    starts = np.zeros(-(-len(table) >> RANGE_BITS) + 1, np.int64)
+    grouped, places = np.empty(count, np.int64), np.empty(count, np.int32)
+    _group(keys, len(table) - 1, starts, grouped, places)
+    threads = min(threads, len(starts) - 1)
+    shares = np.array_split(np.arange(len(starts) - 1), threads)
+    # Hardly touched, so these reserve addresses, not memory.
+    spilled = [np.empty(count, np.int32) for _ in shares]
+
+    def fill(share: npt.NDArray[np.int64], over: npt.NDArray[np.int32]) -> Any:
+        return _fill(grouped, places, starts, share, table, leaves, over)
+
+    with ThreadPoolExecutor(threads) as pool:
+        done = list(pool.map(fill, shares, spilled))
+    duplicate = max(found for found, _ in done)
+    over = np.concatenate([part[:n] for part, (_, n) in zip(spilled, done, strict=True)])
+    return duplicate if duplicate >= 0 else int(_fill_spilled(grouped, places, table, leaves, over))
 
 
 def _int64(keys: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -90,17 +159,73 @@ def _slot(key: int, mask: int) -> np.int64:
 
 
 @njit(cache=True, nogil=True)
-def _fill(keys: npt.NDArray[Any], table: npt.NDArray[Any], leaves: npt.NDArray[Any]) -> int:
-    """Put keys int64[P] in; the position of the first duplicate, or -1."""
-    mask = len(table) - 1
+def _group(
+    keys: npt.NDArray[Any],
+    mask: int,
+    starts: npt.NDArray[Any],
+    grouped: npt.NDArray[Any],
+    places: npt.NDArray[Any],
+) -> None:
+    """Sort keys int64[P] by the range their slot is in: grouped int64[P], places int32[P] where they came from.
+
+    starts int64[ranges + 1], zeros, becomes where each range's keys begin.
+    """
     for i in range(len(keys)):
+        starts[(_slot(keys[i], mask) >> RANGE_BITS) + 1] += 1
+    for r in range(1, len(starts)):
+        starts[r] += starts[r - 1]
+    following = starts[:-1].copy()
+    for i in range(len(keys)):
+        at = _slot(keys[i], mask) >> RANGE_BITS
+        grouped[following[at]] = keys[i]
+        places[following[at]] = i
+        following[at] += 1
+
+
+@njit(cache=True, nogil=True)
+def _fill(
+    keys: npt.NDArray[Any], places: npt.NDArray[Any], starts: npt.NDArray[Any], ranges: npt.NDArray[Any],
+    table: npt.NDArray[Any], leaves: npt.NDArray[Any], spilled: npt.NDArray[Any],
+) -> tuple[int, int]:  # fmt: skip
+    """Put in the grouped keys of `ranges` int64[any], writing nowhere else, so threads may share a table.
+
+    A key that runs over the end of its range is left in `spilled` int32[P] (its index); the range stays full
+    from there on, so its duplicate runs over as well. Returns (place of a duplicate or -1, number spilled).
+    """
+    mask = len(table) - 1
+    over = 0
+    for r in ranges:
+        end = min((r + 1) << RANGE_BITS, len(table))
+        for i in range(starts[r], starts[r + 1]):
+            slot = _slot(keys[i], mask)
+            while slot < end and leaves[slot] >= 0:
+                if table[slot] == keys[i]:
+                    return places[i], over
+                slot += 1
+            if slot == end:
+                spilled[over] = i
+                over += 1
+            else:
+                table[slot] = keys[i]
+                leaves[slot] = places[i]
+    return -1, over
+
+
+@njit(cache=True, nogil=True)
+def _fill_spilled(
+    keys: npt.NDArray[Any], places: npt.NDArray[Any], table: npt.NDArray[Any], leaves: npt.NDArray[Any],
+    spilled: npt.NDArray[Any],
+) -> int:  # fmt: skip
+    """Put keys[spilled] in wherever there is room, round the end; the place of a duplicate, or -1."""
+    mask = len(table) - 1
+    for i in spilled:
         slot = _slot(keys[i], mask)
         while leaves[slot] >= 0:
             if table[slot] == keys[i]:
-                return i
+                return places[i]
             slot = (slot + 1) & mask
         table[slot] = keys[i]
-        leaves[slot] = i
+        leaves[slot] = places[i]
     return -1
 
 
@@ -108,15 +233,26 @@ def _fill(keys: npt.NDArray[Any], table: npt.NDArray[Any], leaves: npt.NDArray[A
 def _find(
     keys: npt.NDArray[Any], table: npt.NDArray[Any], leaves: npt.NDArray[Any], found: npt.NDArray[Any]
 ) -> None:
-    """keys int64[n] -> found int32[n]. Probes at most every slot once, even in a table without a gap."""
+    """keys int64[n] -> found int32[n]. Probes at most every slot once, even in a table without a gap.
+
+    Slots are computed and read a block ahead: the reads of a block miss the cache together, not in turn.
+    """
     mask = len(table) - 1
-    for i in range(len(keys)):
-        slot = _slot(keys[i], mask)
-        found[i] = -1
-        for _ in range(len(table)):
-            if leaves[slot] < 0:
-                break
-            if table[slot] == keys[i]:
-                found[i] = leaves[slot]
-                break
-            slot = (slot + 1) & mask
+    slots = np.empty(BLOCK, np.int64)
+    at = np.empty(BLOCK, np.int64)
+    held = np.empty(BLOCK, np.int32)
+    for start in range(0, len(keys), BLOCK):
+        count = min(BLOCK, len(keys) - start)
+        for j in range(count):
+            slots[j] = _slot(keys[start + j], mask)
+        for j in range(count):
+            at[j] = table[slots[j]]
+            held[j] = leaves[slots[j]]
+        for j in range(count):
+            key, slot, leaf, stored = keys[start + j], slots[j], held[j], at[j]
+            for _ in range(len(table)):
+                if leaf < 0 or stored == key:
+                    break
+                slot = (slot + 1) & mask
+                leaf, stored = leaves[slot], table[slot]
+            found[start + j] = leaf if leaf >= 0 and stored == key else -1

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
+from genrec.draft import DraftConfig
+
+if TYPE_CHECKING:
+    from genrec.nn.draft import DraftHead
 
 
 def tiny_catalogue(items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0) -> Catalogue:
@@ -20,15 +25,16 @@ def tiny_catalogue(items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed
 
 
 def tiny_artifact(
-    folder: Path, items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0
+    folder: Path, items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0, draft: bool = True
 ) -> Path:
-    """Write an artifact whose generator has random weights."""
+    """Write an artifact whose generator, and draft head, have random weights."""
     import torch
 
     from build.pipeline import build_artifact
     from export.pipeline import export_artifact
     from genrec.manifest import record
     from genrec.nn.checkpoint import save_generator
+    from genrec.nn.draft_checkpoint import save_draft
     from genrec.nn.model import Generator
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +48,22 @@ def tiny_artifact(
     with torch.no_grad():  # random logits must differ enough for an order of their own
         generator.lm_head.weight.normal_(std=0.5)
     save_generator(generator, folder / "model")
+    if draft:
+        save_draft(random_head(config), folder / "model")
     record(folder, "train", "tiny", (folder / "model").iterdir(), {})
     export_artifact(folder)
     build_artifact(folder)
     return folder
+
+
+def random_head(config: ModelConfig, options: DraftConfig | None = None) -> DraftHead:
+    """A draft head that says something different for every state."""
+    import torch
+
+    from genrec.nn.draft import DraftHead
+
+    head = DraftHead(config, options or DraftConfig())
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_(std=0.4)
+    return head.eval()

@@ -25,7 +25,8 @@ from genrec.draft import DraftConfig, Drafter
 from genrec.drafting import draft
 from genrec.hashset import SemanticIdSet
 from genrec.lookup import lookup
-from genrec.nn.checkpoint import save_generator
+from genrec.nn.beam import Tree
+from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.draft import DraftHead, draft_losses, prompt_states
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
 from genrec.nn.loss import level_losses
@@ -112,10 +113,10 @@ class DraftRun:
             lr=settings.learning_rate, betas=(0.9, 0.98),
         )  # fmt: skip
 
-    def step(self, codes: Tensor, real: Tensor, done: float) -> Tensor:
-        """One update on codes [B, n, L]; `done` in 0..1 places it on the cosine. Returns draft losses [L]."""
-        losses = draft_losses(self.generator, self.head, codes, real, frozen=not self.joint)
-        total = losses.sum() + (level_losses(self.generator, codes, real).sum() if self.joint else 0)
+    def step(self, tree: Tree, rows: Tensor, real: Tensor, done: float) -> Tensor:
+        """One update on rows [B, n]; `done` in 0..1 places it on the cosine. Returns draft losses [L]."""
+        losses = draft_losses(self.generator, self.head, tree, rows, real, frozen=not self.joint)
+        total = losses.sum() + (level_losses(self.generator, tree, rows, real).sum() if self.joint else 0)
         self.optimiser.zero_grad()
         total.backward()
         nn.utils.clip_grad_norm_((p for g in self.optimiser.param_groups for p in g["params"]), 1.0)
@@ -156,7 +157,7 @@ def train_draft(
     run = DraftRun(generator, options, settings, joint, seed)
     past = histories.cut(2)
     rows, offsets = training_rows(past, catalogue.rows_of(past.items))
-    codes = torch.from_numpy(catalogue.codes.astype(np.int64))
+    tree = Tree.of(catalogue)
     sample = histories.sample(VALIDATION_USERS, seed=0)
     recommend = draft_recommender(*run.average, catalogue, VALIDATION_BEAMS)
     best, best_epoch, stale, log = -1.0, 0, 0, []
@@ -171,7 +172,7 @@ def train_draft(
             for number, batch in enumerate(todo):
                 picked = torch.from_numpy(gather(rows, batch))
                 done = (epoch - 1 + number / len(todo)) / settings.epochs
-                total += run.step(codes[picked.clamp(min=0)], picked >= 0, done)
+                total += run.step(tree, picked.clamp(min=0), picked >= 0, done)
                 bar.update(len(rows) / len(todo))
                 bar.set_postfix(
                     loss=f"{float(total.sum()) / (number + 1):.3f}", best=f"{best:.4f}", refresh=False
@@ -189,3 +190,11 @@ def train_draft(
                 break
     return {"seed": seed, "joint": joint, "best": best, "best_epoch": best_epoch, "log": log,
             "seconds": round(time.monotonic() - begun, 1)}  # fmt: skip
+
+
+def draft_artifact(artifact: Path, joint: bool = False, seed: int = 0, threads: int = 0) -> dict[str, object]:
+    """Give the generator in `artifact`/model a draft head beside it. Returns what happened."""
+    return train_draft(
+        Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
+        load_generator(artifact / "model"), DraftSettings(), DraftConfig(), artifact / "model", joint, seed, threads,
+    )  # fmt: skip

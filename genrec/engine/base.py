@@ -25,6 +25,12 @@ class Engine(Protocol):
     def decode(self, level: int, codes: NDArray[np.int64], length: int, row: Row) -> None:
         """codes [W] of level `level - 1`: reads the row's KV, leaves logits [W, T_level] and the new unshared KV."""
 
+    def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+        """tokens [B, S] with placeholders after each row's history, lengths [B] of the histories: [B, 1 + L, hidden].
+
+        One pass for a whole draft (NEZHA, section 3.2); no KV is kept.
+        """
+
 
 def _openvino(folder: Path, layout: Layout, threads: int) -> Engine:
     from genrec.engine.openvino import OpenVinoEngine

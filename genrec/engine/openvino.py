@@ -54,6 +54,15 @@ class OpenVinoEngine:
                 request.set_output_tensor(n + 1, self._kv(layout.past(row, n, level - 2, width)))
         request.infer()
 
+    def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+        """See `Engine.draft_states`."""
+        request = self._request("prefill_draft")
+        request.set_input_tensor(0, ov.Tensor(tokens, shared_memory=True))
+        request.set_input_tensor(1, ov.Tensor(lengths, shared_memory=True))
+        request.infer()
+        states: NDArray[np.float32] = request.get_output_tensor(0).data.copy()
+        return states
+
     def _kv(self, view: NDArray[np.generic]) -> ov.Tensor:
         if self.layout.kv_type == "bf16":
             return ov.Tensor(view, view.shape, ov.Type.bf16)

@@ -1,0 +1,90 @@
+"""Draft heads on disk, beside their generator: `draft.json` and `draft.safetensors`. No pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file as save_numpy
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from genrec.config import ModelConfig
+from genrec.draft import FORMAT, VERSION, DraftConfig
+from genrec.errors import ArtifactError
+from genrec.manifest import digest_file
+from genrec.nn.checkpoint import CONFIG
+from genrec.nn.checkpoint import WEIGHTS as GENERATOR
+from genrec.nn.draft import DraftHead
+from genrec.nn.model import Generator
+
+WEIGHTS, OPTIONS = "draft.safetensors", "draft.json"
+
+
+def has_draft(folder: Path) -> bool:
+    """Whether the generator in `folder` has a draft head."""
+    return (folder / OPTIONS).is_file()
+
+
+def save_draft(head: DraftHead, folder: Path) -> None:
+    """Write `folder`/draft.json and `folder`/draft.safetensors, which remembers the generator beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head.options.save(folder / OPTIONS)
+    tensors = {name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "generator": _generator(folder)})
+    (folder / WEIGHTS).chmod(0o644)  # as `genrec.nn.checkpoint` does
+
+
+def load_draft(folder: Path) -> DraftHead:
+    """Read a draft head, in evaluation mode. Raises ArtifactError naming what does not fit."""
+    path = folder / WEIGHTS
+    head = DraftHead(ModelConfig.load(folder / CONFIG), DraftConfig.load(folder / OPTIONS))
+    try:
+        with safe_open(path, framework="pt") as file:
+            trained_on = (file.metadata() or {}).get("generator", "")
+        head.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ArtifactError(path, f"not this generator's draft head: {error}") from error
+    if trained_on != _generator(folder):
+        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}; train it again")
+    return head.eval()
+
+
+def _generator(folder: Path) -> str:
+    """By which a draft head knows its generator: the sha256 of the weights."""
+    return digest_file(folder / GENERATOR) if (folder / GENERATOR).is_file() else ""
+
+
+@torch.no_grad()
+def serving_tensors(generator: Generator, head: DraftHead) -> dict[str, NDArray[np.float32]]:
+    """The head as `genrec.draft.Drafter` reads it, with what no request changes folded into tables."""
+    config = generator.config
+    tensors: dict[str, Tensor] = {}
+    for level, (start, size) in enumerate(zip(config.code_offsets, config.codebook_sizes, strict=True), 1):
+        hidden_head, state_head = head.hidden_head(level), head.state_head(level)
+        if hidden_head is not None:
+            tensors |= {f"hidden_{level}": hidden_head.weight.T, f"bias_{level}": hidden_head.bias}
+        if state_head is not None:
+            tensors[f"state_{level}"] = state_head.weight.T
+        if level == config.levels or head.options.transition == "none":
+            continue
+        tensors[f"input_{level}"] = embedded = generator.embed_tokens.weight[start : start + size]
+        if head.options.transition == "gru":
+            cell, wide = head.cell(level), config.hidden_size
+            fed = embedded @ cell.weight_ih.T + cell.bias_ih
+            fed[:, : 2 * wide] += cell.bias_hh[: 2 * wide]  # the reset gate scales the last third's bias
+            tensors |= {f"input_{level}": fed, f"recurrent_{level}": cell.weight_hh.T}
+            tensors[f"recurrent_bias_{level}"] = cell.bias_hh[2 * wide :]
+    return {name: np.ascontiguousarray(tensor.numpy(), np.float32) for name, tensor in tensors.items()}
+
+
+def save_serving(generator: Generator, head: DraftHead, path: Path) -> None:
+    """Write what `Drafter.load` reads."""
+    metadata = {"format": FORMAT, "version": VERSION, "options": json.dumps(asdict(head.options))}
+    save_numpy(serving_tensors(generator, head), path, metadata=metadata)
+    path.chmod(0o644)
