@@ -7,6 +7,7 @@ out are pruned from the tree of semantic IDs, as the served system does. See `ge
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from genrec.catalogue import Catalogue
-from genrec.nn.model import Generator, rotary
+from genrec.nn.model import Block, Generator, rotary
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +79,8 @@ def decode(
     cos, sin = cos[:, None].expand(-1, beams, -1), sin[:, None].expand(-1, beams, -1)
     group = config.num_attention_heads // config.num_key_value_heads
     padding = torch.arange(shared[0][0].shape[1]) >= lengths[:, None]
-    x = model.embed_tokens(tokens)
-    for layer, (keys, values), mine in zip(model.layers, shared, own, strict=True):
+    x, blocks = model.embed_tokens(tokens), cast("list[Block]", list(model.layers))
+    for layer, (keys, values), mine in zip(blocks, shared, own, strict=True):
         q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
         mine.append((k, v))
         q = q.unflatten(2, (-1, group)) * config.head_dim**-0.5
