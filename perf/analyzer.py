@@ -34,6 +34,7 @@ LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.s
 DELAYED_LIMIT = 1.0  # per cent; perf_analyzer itself warns above
 # Of the asked rate must be answered, or a queue is growing; less where chance alone explains it.
 KEPT_UP = 0.95
+UNSTABLE = "latency is not stable"
 PERCENTILES = (50, 90, 95, 99)
 _DELAYED = re.compile(r"([\d.]+)% of the requests were delayed")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+)")
@@ -53,11 +54,12 @@ class Window:
     trials: int = 6
     count: int = 0
     threads: int = 16
+    stability: float | None = None  # per cent; none: as below
 
     @property
     def stability_percent(self) -> float:
         """How far three windows may differ: of n Poisson arrivals chance alone is 1 / sqrt(n) of the rate."""
-        return max(15.0, 400 / math.sqrt(self.requests))
+        return self.stability or max(15.0, 400 / math.sqrt(self.requests))
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Point:
     p99_ms: float | None = None
     requests: int = 0
     delayed_percent: float = 0.0
+    # The SLO was met; only the windows differed too much for a verdict.
+    unsure: bool = False
     sent_rate: float | None = None  # printed by perf_analyzer only when it was late
 
 
@@ -198,6 +202,7 @@ def judge(rate: float, slo_ms: float, code: int, report: str, output: str, windo
         throughput=throughput,
         requests=requests,
         delayed_percent=max(delayed, default=0.0),
+        unsure=problems == [UNSTABLE],
         sent_rate=float(sent[1]) if sent else None,
         **ms,
     )
@@ -214,8 +219,8 @@ def _problems(code: int, output: str) -> list[str]:
     if "not able to keep up with the desired load" in output:
         problems.append("perf_analyzer did not keep up with the load")
     if "Request latency is not stabilizing" in output:
-        problems.append("latency is not stable")
-    if "Failed to obtain stable measurement" in output and "latency is not stable" not in problems:
+        problems.append(UNSTABLE)
+    if "Failed to obtain stable measurement" in output and UNSTABLE not in problems:
         problems.append("throughput is not stable")
     if "ended after" in output:
         problems.append("no result in time")

@@ -64,6 +64,7 @@ def test_a_point_over_the_slo_is_not() -> None:
 def test_exit_code_0_and_a_warning_is_not_held() -> None:
     point = judge(20.0, 150.0, 0, STEADY, OUTPUT + UNSTABLE)
     assert not point.held and point.problems == ("latency is not stable",) and point.p99_ms == 124.625
+    assert point.unsure and not judge(20.0, 100.0, 0, STEADY, OUTPUT + UNSTABLE).unsure
 
 
 def test_late_sends_hide_latency_so_the_point_is_not_held() -> None:
