@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from safetensors import safe_open
 
 from genrec.config import ModelConfig
 from genrec.errors import ArtifactError, InputError
+from genrec.validity import ValidityIndex
 
 FILE_NAME = "draft_head.safetensors"  # in onnx/: exported like the graphs
 FORMAT, VERSION = "genrec-draft-head", "1"
+SPARSE = 10  # how much faster a multiply-add is in a GEMM than in single dot products
 TRANSITIONS = ("gru", "add", "none")
 
 Array = NDArray[np.float32]
@@ -74,6 +77,10 @@ class Drafter:
                 have = "is missing" if found is None else f"is {found.dtype}{list(found.shape)}"
                 raise InputError(name, have, f"float32{list(shape)}")
         self._tensors = {name: np.ascontiguousarray(tensors[name]) for name in self._shapes()}
+        self._rows: list[Array] = []  # state_l the other way round, a row per code
+        if options.transition != "none":
+            levels = range(1, config.levels + 1)
+            self._rows = [np.ascontiguousarray(self._tensors[f"state_{level}"].T) for level in levels]
 
     @classmethod
     def load(cls, path: Path, config: ModelConfig) -> Drafter:
@@ -96,20 +103,43 @@ class Drafter:
 
     def logits(self, level: int, states: Array, state: Array) -> Array:
         """Equation 2: a row per beam, float32[W, T_level]."""
-        out = np.zeros((len(state), self.config.codebook_sizes[level - 1]), np.float32)
-        if self.options.transition != "none":
-            np.matmul(state, self._tensors[f"state_{level}"], out=out)
-        if f"hidden_{level}" in self._tensors:
-            read = states[level if self.placeholders else 0]
-            out += read @ self._tensors[f"hidden_{level}"] + self._tensors[f"bias_{level}"]
+        fixed = self._fixed(level, states)
+        if self.options.transition == "none":
+            return np.tile(fixed, (len(state), 1))
+        out: Array = state @ self._tensors[f"state_{level}"]
+        out += fixed
         return out
+
+    def valid_logits(
+        self, level: int, states: Array, state: Array, nodes: NDArray[np.int32], index: ValidityIndex
+    ) -> Array:
+        """Equation 2 where it will be read: float32[W, T_level], set at the valid children of nodes int32[W] only.
+
+        A catalogue fills a small part of W x T, so that few dot products do instead of a GEMM.
+        """
+        pointers, codes = index.children_into(level), index.codes[level - 1]
+        children = int((pointers[nodes + 1] - pointers[nodes]).sum())
+        size = self.config.codebook_sizes[level - 1]
+        if self.options.transition == "none" or children * SPARSE > len(nodes) * size:
+            return self.logits(level, states, state)
+        out = np.empty((len(nodes), size), np.float32)
+        _dot_children(state, self._rows[level - 1], self._fixed(level, states), nodes, pointers, codes, out)
+        return out
+
+    def _fixed(self, level: int, states: Array) -> Array:
+        """The part of equation 2 that all beams share: float32[T_level]."""
+        if f"hidden_{level}" not in self._tensors:
+            return np.zeros(self.config.codebook_sizes[level - 1], np.float32)
+        read = states[level if self.placeholders else 0]
+        fixed: Array = read @ self._tensors[f"hidden_{level}"] + self._tensors[f"bias_{level}"]
+        return fixed
 
     def advance(
         self, level: int, state: Array, parents: NDArray[np.int32], codes: NDArray[np.int64]
     ) -> Array:
         """Equation 3: s of the beams before [W', d], the beams' parents and codes of `level` [W] -> [W, d].
 
-        The recurrent half of the GRU runs once per parent, not per beam.
+        The recurrent half of the GRU runs once per parent that still has a beam.
         """
         if self.options.transition == "none":
             return state[parents]
@@ -117,9 +147,10 @@ class Drafter:
         if self.options.transition == "add":
             return state[parents] + fed
         size = state.shape[1]
-        carried = state @ self._tensors[f"recurrent_{level}"]
+        alive, beam_of = np.unique(parents, return_inverse=True)
+        carried = state[alive] @ self._tensors[f"recurrent_{level}"]
         carried[:, 2 * size :] += self._tensors[f"recurrent_bias_{level}"]
-        carried = carried[parents]
+        carried = carried[beam_of]
         gates = fed[:, : 2 * size] + carried[:, : 2 * size]
         with np.errstate(over="ignore"):  # exp(large) is inf, and 1 / (1 + inf) the 0 it should be
             np.exp(np.negative(gates, out=gates), out=gates)
@@ -150,3 +181,24 @@ class Drafter:
                 shapes[f"recurrent_{level}"] = (size, 3 * size)
                 shapes[f"recurrent_bias_{level}"] = (size,)
         return shapes
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _dot(a: Array, b: Array) -> Any:
+    """Of float32[d] both, summed in any order: the freedom is what lets it use vectors."""
+    total = np.float32(0.0)
+    for i in range(len(a)):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _dot_children(
+    state: NDArray[Any], rows: NDArray[Any], fixed: NDArray[Any], nodes: NDArray[Any], pointers: NDArray[Any],
+    codes: NDArray[Any], out: NDArray[Any],
+) -> None:  # fmt: skip
+    """out[w, c] = state[w] . rows[c] + fixed[c] for every child code c of nodes[w]; the rest of out stays."""
+    for w in range(len(nodes)):
+        for child in range(pointers[nodes[w]], pointers[nodes[w] + 1]):
+            code = codes[child]
+            out[w, code] = _dot(state[w], rows[code]) + fixed[code]

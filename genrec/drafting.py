@@ -74,7 +74,7 @@ def _every(
     for level in range(2, drafter.config.levels + 1):
         codes = beams.prefixes % drafter.config.codebook_sizes[level - 2]
         state = drafter.advance(level - 1, state, beams.parents, codes)
-        logits = drafter.logits(level, states, state)
+        logits = drafter.valid_logits(level, states, state, beams.nodes, index)
         beams = expand(index, level, logits, beams, width, blocked, workspace)
     return Draft(beams.prefixes, beams.scores, len(beams), 0)
 
