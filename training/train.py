@@ -7,6 +7,7 @@ epoch (safetensors and JSON) lets an interrupted run go on to the very weights i
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import os
@@ -21,9 +22,8 @@ from torch import nn
 from tqdm import tqdm
 
 from genrec.catalogue import Catalogue
-from genrec.errors import InputError
 from genrec.nn.beam import Tree
-from genrec.nn.checkpoint import save_generator
+from genrec.nn.checkpoint import WEIGHTS, save_generator
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
 from training.data import Histories
@@ -54,9 +54,9 @@ class Progress:
 class Run:
     """A generator, its optimiser and its averaged copy, which all move together."""
 
-    def __init__(self, settings: Settings, catalogue: Catalogue, seed: int) -> None:
+    def __init__(self, settings: Settings, catalogue: Catalogue, seed: int, data: str) -> None:
         torch.manual_seed(seed)
-        self.settings, self.seed, self.at = settings, seed, Progress()
+        self.settings, self.seed, self.data, self.at = settings, seed, data, Progress()
         self.tree = Tree.of(catalogue)
         self.model = Generator(settings.model(catalogue.codebook_sizes), settings.dropout)
         self.average = copy.deepcopy(self.model).eval()
@@ -145,7 +145,7 @@ class Run:
         for index, moments in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{k}": v for k, v in moments.items()}
         save_file(tensors, folder / f"{self.at.epoch}.{STATE}")
-        (folder / "new.json").write_text(json.dumps({"seed": self.seed, **self.identity(), **vars(self.at)}))
+        (folder / "new.json").write_text(json.dumps({**self.identity(), **vars(self.at)}))
         os.replace(folder / "new.json", folder / PROGRESS)
         for old in folder.glob(f"*.{STATE}"):
             if old.name != f"{self.at.epoch}.{STATE}":
@@ -154,18 +154,18 @@ class Run:
     def identity(self) -> dict[str, object]:
         """What must be equal for a checkpoint to be this run's."""
         sizes = list(self.model.config.codebook_sizes)
-        return {"settings": self.settings.as_json(), "codebooks": sizes}
+        return {"settings": self.settings.as_json(), "codebooks": sizes, "data": self.data, "seed": self.seed}
 
-    def resume(self, folder: Path) -> bool:
-        """Go on from the checkpoint in `folder`, if any. Raises InputError when it is another run's."""
+    def resume(self, folder: Path, weights: Path) -> bool:
+        """Go on from the checkpoint in `folder`; False when there is none of these settings and data."""
         if not (folder / PROGRESS).is_file():
             return False
         saved = json.loads((folder / PROGRESS).read_text())
-        mine = {"seed": self.seed, **self.identity()}
-        if {k: saved.pop(k) for k in mine} != mine:
-            raise InputError(
-                "resume", f"{folder} holds a run of other settings", "the same settings and seed"
-            )
+        mine = self.identity()
+        if {k: saved.pop(k, None) for k in mine} != mine:
+            return False
+        if saved["best_epoch"] and not weights.is_file():
+            return False  # the best weights of that run are gone
         self.at = Progress(**saved)
         tensors = load_file(folder / f"{self.at.epoch}.{STATE}")
         moments: dict[int, dict[str, torch.Tensor]] = {}
@@ -184,6 +184,14 @@ class Run:
         return True
 
 
+def fingerprint(*arrays: np.ndarray | torch.Tensor) -> str:
+    """What a run learns from, as a hash."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
 def train(
     histories: Histories,
     catalogue: Catalogue,
@@ -200,16 +208,17 @@ def train(
 
     `codebooks` (per level float32[T_l, d]) start the embeddings. `threads` 0 keeps torch's own choice.
     With `minutes` the schedule runs on the clock (at most `settings.epochs`); without, two runs of one seed
-    and thread count end in the same weights. Returns what happened, validation figures included.
+    and thread count end in the same weights. `resume` goes on from `state` if it is of the same settings,
+    seed and data. Returns what happened, validation figures included.
     """
     if threads:
         torch.set_num_threads(threads)
-    run = Run(settings, catalogue, seed)
-    if codebooks:
-        run.warm_start(codebooks)
-    resumed = resume and run.resume(state)
     past = histories.cut(2)
     rows, offsets = training_rows(past, catalogue.rows_of(past.items))
+    run = Run(settings, catalogue, seed, fingerprint(rows, offsets, catalogue.codes, *(codebooks or [])))
+    if codebooks:
+        run.warm_start(codebooks)
+    resumed = resume and run.resume(state, folder / WEIGHTS)
     sample = histories.sample(VALIDATION_USERS, seed=0)
     recommend = model_recommender(run.average, catalogue, VALIDATION_BEAMS, run.tree)
     budget = math.inf if minutes is None else minutes * 60

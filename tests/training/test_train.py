@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
-from genrec.errors import ArtifactError, InputError
+from genrec.errors import ArtifactError
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.loss import level_losses
@@ -156,9 +156,28 @@ def test_it_learns_repeats_and_resumes(tmp_path: Path, monkeypatch: pytest.Monke
     state = [next((tmp_path / f"{n}-state").glob("4.*")).read_bytes() for n in "ab"]
     assert state[0] == state[1]
 
-    other = replace(TINY, learning_rate=1e-3)
-    with pytest.raises(InputError, match="other settings"):
-        trainer.train(histories, catalogue, other, tmp_path / "b", tmp_path / "b-state", 5, 1, resume=True)
+    finished = trainer.train(
+        histories, catalogue, TINY, tmp_path / "b", tmp_path / "b-state", 5, 1, resume=True, codebooks=books
+    )
+    assert finished["resumed"] and finished["step"] == rest["step"]
+
+
+@pytest.mark.parametrize("change", ["settings", "seed", "data", "weights"])
+def test_another_run_is_not_resumed(tmp_path: Path, change: str) -> None:
+    histories, catalogue = data()
+    short = replace(TINY, epochs=1)
+    trainer.train(histories, catalogue, short, tmp_path / "m", tmp_path / "s", 5, 1)
+    if change == "data":
+        catalogue = replace(catalogue, codes=catalogue.codes[::-1])
+    if change == "weights":
+        (tmp_path / "m" / "model.safetensors").unlink()
+    settings = replace(short, learning_rate=1e-3) if change == "settings" else short
+    seed = 6 if change == "seed" else 5
+    again = trainer.train(
+        histories, catalogue, settings, tmp_path / "m", tmp_path / "s", seed, 1, resume=True
+    )
+    assert not again["resumed"] and again["epoch"] == 1
+    assert (tmp_path / "m" / "model.safetensors").is_file()
 
 
 def test_early_stop_and_minutes(tmp_path: Path) -> None:
