@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     train = made["train"]
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--threads", type=int, default=0, help="0: all cores")
+    train.add_argument(
+        "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
+    )
     train.add_argument("--minutes", type=float, help="stop after this long, with the best weights so far")
 
     serve = made["serve"]
@@ -69,6 +72,14 @@ def parser() -> argparse.ArgumentParser:
     made["evaluate"].add_argument("--keep-seen", action="store_true", help="seen items may be answered")
     made["evaluate"].add_argument("--users", type=int, help="a sample instead of all")
     made["evaluate"].add_argument("--json", action="store_true", help="for machines")
+    for verb in ("recommend", "evaluate"):
+        made[verb].add_argument(
+            "--decoder", choices=("beam", "draft"), default="beam", help="decode passes, or the draft head"
+        )
+    for verb in ("serve", "evaluate"):
+        made[verb].add_argument(
+            "--verify", choices=("every", "last"), default="every", help="drafts: at which levels"
+        )
     made["sweep"].add_argument("--slo-p99-ms", type=float, required=True)
     made["sweep"].add_argument(
         "--out", type=Path, default=Path("artifacts/sweep"), help="CSV, JSON and PNG go here"
@@ -100,9 +111,12 @@ def _data(a: argparse.Namespace) -> None:
 
 
 def _train(a: argparse.Namespace) -> None:
-    from clients.stages import make_model
+    from clients.stages import make_draft, make_model
 
-    make_model(a.artifact, a.seed, a.threads, a.minutes)
+    if a.draft:
+        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
+    else:
+        make_model(a.artifact, a.seed, a.threads, a.minutes)
 
 
 def _export(a: argparse.Namespace) -> None:
@@ -123,21 +137,23 @@ def _serve(a: argparse.Namespace) -> None:
 
     verify(a.artifact)
     serve(a.artifact, http_port=a.http_port, grpc_port=a.grpc_port, metrics_port=a.metrics_port,
-          beam_width=a.beam_width, run_dir=a.run_dir)  # fmt: skip
+          beam_width=a.beam_width, run_dir=a.run_dir, verify=a.verify)  # fmt: skip
 
 
 def _recommend(a: argparse.Namespace) -> None:
     from clients.show import answer_lines, ask_local, ask_server, history_of
 
     history = a.history if a.user is None else history_of(a.artifact, a.user)
-    ask = ask_server(a.url, a.protocol) if a.url else ask_local(a.artifact, a.beam_width)
+    ask = (
+        ask_server(a.url, a.protocol, a.decoder) if a.url else ask_local(a.artifact, a.beam_width, a.decoder)
+    )
     print("\n".join(answer_lines(a.artifact, history, ask(history, a.top_k, a.exclude_history))))
 
 
 def _evaluate(a: argparse.Namespace) -> None:
     from clients.quality import measure, table
 
-    figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users)
+    figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)
     print(json.dumps(figures) if a.json else table(figures))
 
 

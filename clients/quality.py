@@ -29,13 +29,17 @@ def served_recommender(local: LocalRecommender) -> Recommender:
 
 
 def measure(
-    artifact: Path, beam_width: int, remove_seen: bool, users: int | None = None, split: str = "test"
-) -> dict[str, Any]:
-    """Figures of the engines and of the baselines over the same users. Raises ArtifactError."""
+    artifact: Path, beam_width: int, remove_seen: bool, users: int | None = None, split: str = "test",
+    decoder: str = "beam", verify: str = "every",
+) -> dict[str, Any]:  # fmt: skip
+    """Figures of the engines and of the baselines over the same users. Raises ArtifactError.
+
+    With decoder `draft` also how many candidates stood before verification and how many were lost to it.
+    """
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     histories = Histories.load(artifact / "histories.parquet")
     asked = histories if users is None else histories.sample(users, seed=0)
-    with LocalRecommender(artifact, beam_width) as local:
+    with LocalRecommender(artifact, beam_width, decoder=decoder, verify=verify) as local:
         contenders = {
             "popularity": popularity_baseline(catalogue),
             "transition counts": transition_baseline(catalogue, histories),
@@ -44,7 +48,9 @@ def measure(
         figures = {
             name: evaluate(r, asked, remove_seen=remove_seen, label=name) for name, r in contenders.items()
         }
-    return {"artifact": artifact.name, "beam_width": beam_width, **figures}
+        candidates, lost = (int(n) for n in local.runtime.drafted)
+    drafted = {"verify": verify, "candidates": candidates, "lost": lost} if decoder == "draft" else {}
+    return {"artifact": artifact.name, "beam_width": beam_width, "decoder": decoder, **drafted, **figures}
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -59,4 +65,10 @@ def table(figures: dict[str, Any]) -> str:
     ]
     for name in ("popularity", "transition counts", "model"):
         lines.append(f"{name:20}" + "".join(f"{figures[name][column]:9.4f}" for column in columns))
+    if figures["decoder"] == "draft":
+        share = 1 - figures["lost"] / max(figures["candidates"], 1)
+        lines.append(
+            f"drafted, verified at {figures['verify']} level: {figures['candidates']} candidates, "
+            f"{figures['lost']} lost, {share:.2%} valid before verification"
+        )
     return "\n".join(lines)

@@ -30,23 +30,26 @@ def history_of(artifact: Path, user_id: int) -> list[int]:
     return histories.rows()[found[0]].tolist()
 
 
-def ask_server(url: str, protocol: Protocols) -> Ask:
+ENSEMBLES = {"beam": "recommend", "draft": "recommend_draft"}
+
+
+def ask_server(url: str, protocol: Protocols, decoder: str = "beam") -> Ask:
     """Ask over the network, one connection per call: for people, not for load."""
 
     def ask(history: list[int], top_k: int, exclude_history: bool) -> Recommendation:
-        with Recommender(url, protocol) as recommender:
+        with Recommender(url, protocol, model=ENSEMBLES[decoder]) as recommender:
             return recommender.recommend(history, top_k, exclude_history=exclude_history)
 
     return ask
 
 
-def ask_local(artifact: Path, beam_width: int) -> Ask:
+def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
     """Ask the local runtime."""
 
     def ask(history: list[int], top_k: int, exclude_history: bool) -> Recommendation:
         from ensembles.local import LocalRecommender
 
-        with LocalRecommender(artifact, beam_width) as local:
+        with LocalRecommender(artifact, beam_width, decoder=decoder) as local:
             (answer,) = local.recommend([history], top_k, exclude_history)
         if isinstance(answer, GenrecError):
             raise answer

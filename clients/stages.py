@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from genrec.manifest import is_good, record, stage_key
+from genrec.manifest import is_good, read, record, stage_key
 
 Tell = Callable[[str], None]
 
@@ -80,6 +80,29 @@ def make_model(
     model = artifact / "model"
     _stage(artifact, "train", key, lambda: train(artifact, seed, threads, minutes, resume=True),
            lambda: (model / n for n in ("config.json", "model.safetensors")), tell)  # fmt: skip
+
+
+def make_draft(
+    artifact: Path, joint: bool = False, seed: int = 0, threads: int = 0, tell: Tell = print
+) -> None:
+    """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
+    from training.draft import DraftSettings, draft_artifact
+
+    # The generator's own stage stands for its weights: those change when both learn.
+    trained = read(artifact).get("train", {"key": "", "facts": {}})
+    settings = {**vars(DraftSettings()), "joint": joint, "seed": seed, "train": trained["key"]}
+    key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
+    model = artifact / "model"
+
+    def work() -> dict[str, Any]:
+        facts = draft_artifact(artifact, joint, seed, threads)
+        if joint:
+            made = (model / n for n in ("config.json", "model.safetensors"))
+            record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})
+        return facts
+
+    _stage(artifact, "draft", key, work,
+           lambda: (model / n for n in ("draft.json", "draft.safetensors")), tell)  # fmt: skip
 
 
 def make_servable(artifact: Path, tell: Tell = print) -> None:

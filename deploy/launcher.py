@@ -25,10 +25,10 @@ from typing import Any
 from deploy import command, leftovers, probe, server_files
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.supervisor import Launch, LaunchError, Supervisor
-from ensembles.recommend import recommend
 from ensembles.render import render
+from ensembles.served import served
 from genrec.arena import Arena
-from genrec.artifact import load_config, load_layout
+from genrec.artifact import has_draft, load_config, load_layout
 from genrec.steps import Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -47,6 +47,7 @@ class Options:
     beam_width: int = 128
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
+    verify: str = "every"  # drafts: constrained at every level, or verified at the last
     arena_slots: int = 64  # requests in flight that hold KV; more are shed
     run_dir: Path | None = None
     start_timeout_s: float = 120.0
@@ -142,6 +143,7 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
             beam_width=options.beam_width,
             target=options.target,
             threads=options.threads,
+            verify=options.verify,
         )
         launch = Launch(
             argv=command.command(files, repository, backends, ports, token, prefix),
@@ -182,17 +184,17 @@ def _run_dir(options: Options) -> Path:
 
 
 def _repository(artifact: Path, run_dir: Path) -> Path:
-    """The committed model repository, or one rendered into the run folder for another number of levels."""
-    levels = load_config(artifact).levels
-    if levels == RENDERED_LEVELS:
+    """The committed model repository, or one rendered into the run folder for another L or without drafts."""
+    levels, draft = load_config(artifact).levels, has_draft(artifact)
+    if levels == RENDERED_LEVELS and draft:
         return REPOSITORY
-    ensemble, repository = recommend(levels), run_dir / "model_repository"
+    ensembles, repository = served(levels, draft), run_dir / "model_repository"
     shutil.rmtree(repository, ignore_errors=True)
-    for model in ensemble.models:
-        version = repository / model.name / "1"
+    for name in {model.name for ensemble in ensembles for model in ensemble.models}:
+        version = repository / name / "1"
         version.mkdir(parents=True)
-        shutil.copy(REPOSITORY / model.name / "1" / "model.py", version)
-    render(ensemble, "recommend", repository)
+        shutil.copy(REPOSITORY / name / "1" / "model.py", version)
+    render(ensembles, repository)
     return repository
 
 

@@ -17,22 +17,28 @@ import numpy as np
 
 from ensembles.description import Ensemble
 from ensembles.recommend import recommend
+from ensembles.recommend_draft import recommend_draft
 from genrec import steps
 from genrec.arena import Arena
-from genrec.artifact import load_config, load_layout
+from genrec.artifact import check_decoder, load_config, load_layout
 from genrec.errors import GenrecError, InputError
-from genrec.manifest import verify
+from genrec.manifest import verify as verify_files
 from genrec.steps import Answer, Settings, Tensors
 
 SLOTS = 64
 
 
 class LocalRuntime:
-    """Run an ensemble's steps over batches of requests. `seconds` sums the time of every step by its model."""
+    """Run an ensemble's steps over batches of requests.
+
+    `seconds` sums the time of every step by its model; `drafted` sums what drafts report, where there are any:
+    candidates before verification, and those lost to it.
+    """
 
     def __init__(self, ensemble: Ensemble, settings: Settings) -> None:
         self.ensemble = ensemble
         self.seconds: dict[str, float] = defaultdict(float)
+        self.drafted = np.zeros(2, np.int64)
         self._steps = {model.name: steps.load(model.name, settings) for model in ensemble.models}
 
     def run(self, requests: Sequence[Tensors]) -> list[Answer]:
@@ -52,6 +58,7 @@ class LocalRuntime:
                 if isinstance(answer, GenrecError):
                     failed[place] = answer
                 else:
+                    self.drafted += answer.get("drafted", np.zeros((1, 2), np.int64))[0]
                     known[place].update({shared: answer[own] for own, shared in step.outputs.items()})
         outputs = [tensor.name for tensor in self.ensemble.outputs]
         return [
@@ -61,18 +68,29 @@ class LocalRuntime:
 
 
 class LocalRecommender:
-    """`recommend` in this process: makes its own arena and takes it away again. Use it in a `with`."""
+    """`recommend`, or `recommend_draft` with decoder `draft`, in this process. Use it in a `with`.
+
+    Makes its own arena and takes it away again.
+    """
 
     def __init__(
-        self, artifact: Path, beam_width: int = 128, target: str = "openvino", slots: int = SLOTS
-    ) -> None:
-        verify(artifact)
+        self, artifact: Path, beam_width: int = 128, target: str = "openvino", slots: int = SLOTS,
+        decoder: str = "beam", verify: str = "every",
+    ) -> None:  # fmt: skip
+        verify_files(artifact)
+        check_decoder(artifact, decoder)
         config = load_config(artifact)
         self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")
-        self.settings = Settings(artifact, Path(self._folder.name) / "arena", beam_width, target)
+        self.settings = Settings(
+            artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify
+        )
         try:
-            Arena.create(self.settings.arena, slots, load_layout(self.settings, config).slot_bytes).close()
-            self.runtime = LocalRuntime(recommend(config.levels), self.settings)
+            if decoder == "beam":  # drafts leave no KV behind
+                Arena.create(
+                    self.settings.arena, slots, load_layout(self.settings, config).slot_bytes
+                ).close()
+            ensemble = recommend(config.levels) if decoder == "beam" else recommend_draft()
+            self.runtime = LocalRuntime(ensemble, self.settings)
         except BaseException:
             self._folder.cleanup()
             raise

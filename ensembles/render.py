@@ -1,4 +1,4 @@
-"""Write the `config.pbtxt` of every model and of the ensemble from its Python description.
+"""Write the `config.pbtxt` of every model and of the ensembles from their Python descriptions.
 
     python -m ensembles.render [--levels 3] [--out model_repository]
 
@@ -9,6 +9,7 @@ what this prints was edited by hand, and a test says so.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelInstanceGroup
 
 from ensembles.description import Ensemble, Model, Tensor, WarmUp
-from ensembles.recommend import recommend
+from ensembles.served import served
 from genrec.errors import InputError
 
 HEADER = "# rendered by ensembles/render.py from ensembles/{source}.py; edit that, not this\n"
@@ -80,24 +81,31 @@ def _add_warmup(config: ModelConfig, model: Model, warmup: WarmUp) -> None:
         sample.inputs[name].input_data_file = f"{warmup.name}.{name}"
 
 
-def render(ensemble: Ensemble, source: str, out: Path) -> list[Path]:
-    """Write every file of the ensemble's models under `out`; returns the paths written.
+def render(ensembles: Sequence[Ensemble], out: Path) -> list[Path]:
+    """Write every file of the ensembles and their models under `out`; returns the paths written.
 
-    Raises InputError on a warm-up that leaves a required input unfilled; the description checks the rest.
+    A model that several ensembles use is written once, by the first that describes it. Raises InputError when
+    they describe it differently, or on a warm-up that leaves a required input unfilled.
     """
-    written = []
-    configs = [*(model_config(model) for model in ensemble.models), ensemble_config(ensemble)]
-    for config in configs:
-        path = out / config.name / "config.pbtxt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(HEADER.format(source=source) + text_format.MessageToString(config))
-        written.append(path)
-    for model in ensemble.models:
-        written += _write_warmup_values(model, out / model.name / "warmup")
-    version = out / ensemble.name / "1"  # Triton wants a version folder, and git keeps no empty one
-    version.mkdir(exist_ok=True)
-    (version / ".gitkeep").touch()
-    return [*written, version / ".gitkeep"]
+    written: list[Path] = []
+    known: dict[str, Model] = {}
+    for ensemble in ensembles:
+        fresh = [model for model in ensemble.models if model.name not in known]
+        for model in ensemble.models:
+            if known.setdefault(model.name, model) != model:
+                raise InputError(ensemble.name, f"describes {model.name} anew", "one description per model")
+        for config in (*(model_config(model) for model in fresh), ensemble_config(ensemble)):
+            path = out / config.name / "config.pbtxt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(HEADER.format(source=ensemble.name) + text_format.MessageToString(config))
+            written.append(path)
+        for model in fresh:
+            written += _write_warmup_values(model, out / model.name / "warmup")
+        version = out / ensemble.name / "1"  # Triton wants a version folder, and git keeps no empty one
+        version.mkdir(exist_ok=True)
+        (version / ".gitkeep").touch()
+        written.append(version / ".gitkeep")
+    return written
 
 
 def _write_warmup_values(model: Model, folder: Path) -> list[Path]:
@@ -122,7 +130,7 @@ def main() -> None:
         "--out", type=Path, default=Path("model_repository"), help="model repository to write"
     )
     arguments = parser.parse_args()
-    for path in render(recommend(arguments.levels), "recommend", arguments.out):
+    for path in render(served(arguments.levels, draft=True), arguments.out):
         print(path)
 
 

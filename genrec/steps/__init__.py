@@ -37,14 +37,17 @@ class Settings:
     beam_width: int = 128
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
+    verify: str = "every"  # where drafts are held against the catalogue: at every level, or the last
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
             raise InputError("beam_width", f"is {self.beam_width}", f"1 to {MAX_BEAM_WIDTH}")
+        if self.verify not in ("every", "last"):
+            raise InputError("verify", f"is {self.verify!r}", "every, last")
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read GENREC_ARTIFACT, GENREC_ARENA, GENREC_BEAM_WIDTH, GENREC_TARGET, GENREC_THREADS."""
+        """Read GENREC_ARTIFACT, GENREC_ARENA, GENREC_BEAM_WIDTH, GENREC_TARGET, GENREC_THREADS, GENREC_VERIFY."""
         try:
             return cls(
                 Path(os.environ["GENREC_ARTIFACT"]),
@@ -52,6 +55,7 @@ class Settings:
                 int(os.environ.get("GENREC_BEAM_WIDTH", "128")),
                 os.environ.get("GENREC_TARGET", "openvino"),
                 int(os.environ.get("GENREC_THREADS", "0")),
+                os.environ.get("GENREC_VERIFY", "every"),
             )
         except KeyError as error:
             raise InputError(str(error.args[0]), "is not set", "the launcher sets it") from error
@@ -66,6 +70,7 @@ class Settings:
             "GENREC_BEAM_WIDTH": str(self.beam_width),
             "GENREC_TARGET": self.target,
             "GENREC_THREADS": str(self.threads),
+            "GENREC_VERIFY": self.verify,
         }
 
 
@@ -74,6 +79,8 @@ STEPS = {
     "prefill": "Prefill",
     "beam_search": "BeamSearch",
     "decode": "Decode",
+    "prefill_draft": "PrefillDraft",
+    "draft_beam": "DraftBeam",
     "validity_lookup": "ValidityLookup",
 }
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 
-from genrec.arena import NO_KV, Arena, Handle
+from genrec.arena import NO_KV, Arena
 from genrec.artifact import load_config, load_engine_of
-from genrec.errors import GenrecError, InputError
-from genrec.steps import Answer, Settings, Tensors, check_tensor
-from genrec.steps.ticket import Ticket, read_ticket
-
-MAX_ROWS = 8  # of one engine call: a region needs adjacent slots, and larger batches gain nothing on a CPU
+from genrec.steps import Answer, Settings, Tensors
+from genrec.steps.prompts import Batch, read_prompts
 
 
 class Prefill:
@@ -25,51 +20,18 @@ class Prefill:
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Prompts padded to the same length run as one batch."""
-        answers: list[Answer] = [{"kv": np.array([NO_KV], np.int64)} for _ in requests]
-        batches: dict[int, list[tuple[int, Tensors, Ticket]]] = defaultdict(list)
-        for place, request in enumerate(requests):
-            try:
-                tokens = check_tensor(request, "tokens", np.int32)
-                ticket = read_ticket(request, min(self._config.max_prompt, len(tokens)))
-                if len(tokens) > self._config.max_prompt:
-                    raise InputError(
-                        "tokens", f"has {len(tokens)} values", f"at most {self._config.max_prompt}"
-                    )
-                if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._config.vocab_size:
-                    raise InputError(
-                        "tokens",
-                        f"span {tokens.min()} to {tokens.max()}",
-                        f"0 to {self._config.vocab_size - 1}",
-                    )
-                ticket.check_deadline("prefill")
-                if ticket.prompt_length:
-                    batches[len(tokens)].append((place, request, ticket))
-            except GenrecError as error:
-                answers[place] = error
-        for batch in batches.values():
-            for start in range(0, len(batch), MAX_ROWS):
-                part = batch[start : start + MAX_ROWS]
-                try:
-                    handles = self._write(part)
-                except GenrecError as error:
-                    for place, _, _ in part:
-                        answers[place] = error
-                else:
-                    for (place, _, _), handle in zip(part, handles, strict=True):
-                        answers[place] = {"kv": np.array([handle], np.int64)}
-        return answers
+        nothing = {"kv": np.array([NO_KV], np.int64)}
+        return read_prompts(requests, self._config, "prefill", nothing, self._write)
 
-    def _write(self, batch: list[tuple[int, Tensors, Ticket]]) -> tuple[Handle, ...]:
+    def _write(self, batch: Batch) -> list[Tensors]:
         """One engine call; on any failure the region is given back."""
-        tokens = np.concatenate([request["tokens"] for _, request, _ in batch]).astype(np.int64)
-        lengths = np.array([ticket.prompt_length for _, _, ticket in batch], np.int64)
-        region = self._arena.allocate(len(batch), tokens.shape[1])
+        region = self._arena.allocate(*batch.tokens.shape)
         try:
-            self._engine.prefill(tokens, lengths, region)
+            self._engine.prefill(batch.tokens, batch.lengths, region)
         except BaseException:
             for handle in region.handles:
                 self._arena.release(handle)
             raise
         for handle in region.handles:
             self._arena.rest(handle)
-        return region.handles
+        return [{"kv": np.array([handle], np.int64)} for handle in region.handles]

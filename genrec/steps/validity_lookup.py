@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from genrec.artifact import load_catalogue, load_config, load_validity
+from genrec.artifact import load_catalogue, load_config, load_valid_ids, load_validity
 from genrec.errors import GenrecError, InputError
-from genrec.hashset import SemanticIdSet
 from genrec.lookup import PopularityRanking, lookup
 from genrec.steps import Answer, Settings, Tensors, check_tensor
 from genrec.steps.ticket import read_ticket
@@ -23,7 +22,7 @@ class ValidityLookup:
         self._catalogue = load_catalogue(settings.artifact, self._config)
         self._index = load_validity(settings.artifact, self._config)
         self._popular = PopularityRanking.build(self._catalogue.popularity, self._catalogue.item_ids)
-        self._valid = SemanticIdSet.build(self._index.prefixes(self._index.levels))
+        self._valid = load_valid_ids(settings.artifact, self._index)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -10,24 +10,27 @@ import pytest
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.recommend import recommend
 from ensembles.render import model_config, render
+from ensembles.served import served
 from genrec.errors import InputError
 
+BOTH = served(3, draft=True)
 ROOT = Path(__file__).resolve().parents[2]
 A, B = Tensor("a", "INT64", (-1,)), Tensor("b", "FP32", (2,))
 ONE = Model("one", (A,), (B,))
 
 
 def test_committed_repository_is_what_is_rendered(tmp_path: Path) -> None:
-    written = render(recommend(3), "recommend", tmp_path)
+    written = render(BOTH, tmp_path)
     for path in written:
         assert (ROOT / "model_repository" / path.relative_to(tmp_path)).read_bytes() == path.read_bytes()
 
 
 def test_committed_repository_has_nothing_else() -> None:
     repository = ROOT / "model_repository"
-    assert {p.name for p in repository.iterdir()} == {m.name for m in recommend(3).models} | {"recommend"}
-    for model in recommend(3).models:
-        assert f'step_model("{model.name}")' in (repository / model.name / "1" / "model.py").read_text()
+    models = {model.name for ensemble in BOTH for model in ensemble.models}
+    assert {p.name for p in repository.iterdir()} == models | {"recommend", "recommend_draft"}
+    for model in models:
+        assert f'step_model("{model}")' in (repository / model / "1" / "model.py").read_text()
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 5, 8])
@@ -73,3 +76,19 @@ def test_bytes_are_no_type_of_a_tensor() -> None:
 def test_warmup_must_fill_every_input() -> None:
     with pytest.raises(InputError, match="leaves out"):
         model_config(replace(ONE, warmups=(WarmUp("empty", {}),)))
+
+
+@pytest.mark.parametrize("levels", [1, 3, 8])
+def test_draft_is_one_chain_whatever_the_levels(levels: int) -> None:
+    beam, draft = served(levels, draft=True)
+    names = [step.model for step in draft.steps]
+    assert names == ["encode_history", "prefill_draft", "draft_beam", "validity_lookup"]
+    assert (draft.inputs, draft.outputs) == (beam.inputs, beam.outputs)
+    assert [e.name for e in served(levels, draft=False)] == ["recommend"]
+
+
+def test_a_model_of_two_ensembles_has_one_description(tmp_path: Path) -> None:
+    first = Ensemble("first", (A,), (B,), (ONE,), (Step("one", {"a": "a"}, {"b": "b"}),))
+    second = replace(first, name="second", models=(replace(ONE, instances=2),))
+    with pytest.raises(InputError, match="describes one anew"):
+        render((first, second), tmp_path)

@@ -1,0 +1,75 @@
+"""Hidden states to whole semantic IDs, by beam search inside the draft head (NEZHA, Algorithm 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.artifact import load_config, load_drafter, load_valid_ids, load_validity
+from genrec.drafting import draft
+from genrec.errors import GenrecError, InputError
+from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.ticket import read_ticket
+
+
+class DraftBeam:
+    """states, ticket, excluded -> prefixes (whole semantic IDs), scores, and `drafted` INT64[2].
+
+    `drafted` = (candidates of the last level before verification, how many of them are no item). Settings say
+    whether drafts are verified at `every` level or the `last`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._index = load_validity(settings.artifact, self._config)
+        self._valid = load_valid_ids(settings.artifact, self._index)
+        self._drafter = load_drafter(settings.artifact, self._config)
+        self._width, self._mode = settings.beam_width, settings.verify
+        self._shape = (1 + self._drafter.placeholders, self._config.hidden_size)
+        draft(  # the first call compiles; no request should wait for that
+            self._mode,
+            self._drafter,
+            np.zeros(self._shape, np.float32),
+            self._index,
+            self._valid,
+            self._width,
+        )
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        answers: list[Answer] = []
+        for request in requests:
+            try:
+                answers.append(self._draft(request))
+            except GenrecError as error:
+                answers.append(error)
+        return answers
+
+    def _draft(self, request: Tensors) -> Tensors:
+        ticket = read_ticket(request, self._config.max_prompt)
+        states = check_tensor(request, "states", np.float32)
+        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+        ticket.check_deadline("draft_beam")
+        if ticket.prompt_length == 0:
+            return _answer(np.zeros(1, np.int64), np.zeros(1, np.float32), 0, 0)
+        rows, size = self._shape
+        if states.size != rows * size:
+            raise InputError("states", f"has {states.size} values", f"{rows} x {size}")
+        found = draft(
+            self._mode,
+            self._drafter,
+            states.reshape(rows, size),
+            self._index,
+            self._valid,
+            self._width,
+            blocked,
+        )
+        return _answer(found.semantic_ids, found.scores, found.candidates, found.lost)
+
+
+def _answer(ids: NDArray[np.int64], scores: NDArray[np.float32], candidates: int, lost: int) -> Tensors:
+    return {
+        "prefixes": ids[None],
+        "scores": scores[None],
+        "drafted": np.array([[candidates, lost]], np.int64),
+    }

@@ -1,0 +1,69 @@
+"""What both ways of reading a prompt share: checks, and batches of prompts padded to one length."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.config import ModelConfig
+from genrec.errors import GenrecError, InputError
+from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps.ticket import Ticket, read_ticket
+
+MAX_ROWS = 8  # of one engine call: a region needs adjacent slots, and larger batches gain nothing on a CPU
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts of one engine call: tokens int64[B, S] padded on the right, lengths int64[B] >= 1."""
+
+    tokens: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+def read_prompts(
+    requests: list[Tensors],
+    config: ModelConfig,
+    step: str,
+    without_prompt: Tensors,
+    run: Callable[[Batch], list[Tensors]],
+) -> list[Answer]:
+    """Answer every request: `run` gives one answer per row of a batch, an empty history gets `without_prompt`."""
+    answers: list[Answer] = [without_prompt for _ in requests]
+    by_length: dict[int, list[tuple[int, NDArray[np.int32], Ticket]]] = defaultdict(list)
+    for place, request in enumerate(requests):
+        try:
+            tokens, ticket = _read(request, config)
+            ticket.check_deadline(step)
+            if ticket.prompt_length:
+                by_length[len(tokens)].append((place, tokens, ticket))
+        except GenrecError as error:
+            answers[place] = error
+    for prompts in by_length.values():
+        for start in range(0, len(prompts), MAX_ROWS):
+            part = prompts[start : start + MAX_ROWS]
+            lengths = np.array([ticket.prompt_length for _, _, ticket in part], np.int64)
+            try:
+                rows: list[Answer] = [
+                    *run(Batch(np.stack([t for _, t, _ in part]).astype(np.int64), lengths))
+                ]
+            except GenrecError as error:
+                rows = [error] * len(part)
+            for (place, _, _), answer in zip(part, rows, strict=True):
+                answers[place] = answer
+    return answers
+
+
+def _read(request: Tensors, config: ModelConfig) -> tuple[NDArray[np.int32], Ticket]:
+    """The prompt's tokens and its ticket. Raises InputError."""
+    tokens = check_tensor(request, "tokens", np.int32)
+    ticket = read_ticket(request, min(config.max_prompt, len(tokens)))
+    if len(tokens) > config.max_prompt:
+        raise InputError("tokens", f"has {len(tokens)} values", f"at most {config.max_prompt}")
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
+        raise InputError("tokens", f"span {tokens.min()} to {tokens.max()}", f"0 to {config.vocab_size - 1}")
+    return tokens, ticket
