@@ -12,7 +12,6 @@ from genrec.errors import InputError
 from perf.analyzer import Point
 from perf.search import confirm, search
 
-
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 
 
