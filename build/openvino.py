@@ -25,13 +25,13 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, tell: Callable[[s
         shutil.rmtree(out)
     out.mkdir(parents=True)
     for path in sorted(onnx_folder.glob("*.onnx")):
-        model = _read_inlined(path)
+        model = read_inlined(path)
         ov.save_model(_with_kv_type(model, kv_type), str(out / f"{path.stem}.xml"), compress_to_fp16=False)
         tell(f"openvino: {path.stem}, KV in {kv_type}")
     (out / "engine.json").write_text(json.dumps({"kv_type": kv_type, "openvino": ov.get_version()}) + "\n")
 
 
-def _read_inlined(path: Path) -> ov.Model:
+def read_inlined(path: Path) -> ov.Model:
     """OpenVINO refuses model-local functions and reads files only, so the inlined graph goes through one."""
     with tempfile.TemporaryDirectory() as folder:
         inlined = Path(folder) / path.name

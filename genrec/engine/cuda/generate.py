@@ -101,7 +101,8 @@ class DeviceGenerator:
     def inherit(self, own: Tensor | None, parents: Tensor) -> Tensor:
         """Room for one more token behind the parents' KV.
 
-        own [2N, B, W', U, G, D], parents [B, W] -> [2N, B, W, U + 1, G, D]. One gather for all layers; a second buffer is cheaper on a GPU than the in-place order of section 5.1.
+        own [2N, B, W', U, G, D], parents [B, W] -> [2N, B, W, U + 1, G, D]. One gather for all layers; a second
+        buffer is cheaper on a GPU than the in-place order of section 5.1.
         """
         config, (batch, beams) = self.forward.config, parents.shape
         earlier = 0 if own is None else own.shape[3]

@@ -1,0 +1,177 @@
+"""ONNX on its way to TensorRT: typed, with the ensemble's inputs, through TensorRT for RTX where installed."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino as ov
+import pytest
+from onnx import TensorProto, inliner
+from openvino.preprocess import PrePostProcessor
+
+from build.openvino import read_inlined
+from build.profiles import axes, profile
+from build.served_onnx import served
+from build.tensorrt_rtx import build_ahead_of_time, rtx_libraries
+from build.typed_onnx import TYPES, typed
+from genrec.config import ModelConfig
+from genrec.nn.xattention import past_names, shared_names
+
+TOLERANCE = {"f32": 1e-4, "f16": 0.02, "bf16": 0.15}  # of logits of a few units
+GRAPHS = ("prefill", "decode_2", "decode_3")
+
+
+@pytest.fixture(scope="module")
+def config(tiny):
+    return ModelConfig.load(tiny / "model" / "config.json")
+
+
+def load(tiny, name):
+    return onnx.load(tiny / "onnx" / f"{name}.onnx")
+
+
+def feeds(name, config):
+    """Inputs of an exported graph: 2 requests, 7 prompt tokens, 5 beams."""
+    draw, lengths = np.random.default_rng(5), np.array([7, 4])
+    if name == "prefill":
+        return {"tokens": draw.integers(0, 36, (2, 7)), "prompt_length": lengths}
+    out = {"codes": draw.integers(0, 12, (2, 5)), "prompt_length": lengths}
+    for shared in shared_names(config):
+        out[shared] = draw.standard_normal((2, 2, 7, 8)).astype(np.float32)
+    for past in past_names(config, int(name[-1])):
+        out[past] = draw.standard_normal((2, 5, 2, 8)).astype(np.float32)
+    return out
+
+
+def run(model, inputs):
+    """Outputs by name through ONNX Runtime."""
+    kinds = {p.name: p.type.tensor_type.elem_type for p in model.graph.input}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    typed_inputs = {n: x.astype(onnx.helper.tensor_dtype_to_np_dtype(kinds[n])) for n, x in inputs.items()}
+    return dict(zip([p.name for p in model.graph.output], session.run(None, typed_inputs), strict=True))
+
+
+def run_bf16(model, inputs, folder):
+    """The same through OpenVINO: ONNX Runtime computes no bf16 on CPUs. Tensors from and to us are float32."""
+    onnx.save(model, folder / "graph.onnx")
+    graph = read_inlined(folder / "graph.onnx")
+    process = PrePostProcessor(graph)
+    for ports, side in ((graph.inputs, process.input), (graph.outputs, process.output)):
+        for port in ports:
+            if port.element_type == ov.Type.bf16:
+                side(port.any_name).tensor().set_element_type(ov.Type.f32)
+    compiled = ov.Core().compile_model(process.build(), "CPU", {"INFERENCE_NUM_THREADS": 1})
+    answer = compiled(inputs)
+    return {port.any_name: answer[port] for port in compiled.outputs}
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_typed_graph_computes_the_same(tiny, config, tmp_path, name, kind):
+    model, inputs = load(tiny, name), feeds(name, config)
+    want, narrow = run(model, inputs), typed(model, kind)
+    got = run_bf16(narrow, inputs, tmp_path) if kind == "bf16" else run(narrow, inputs)
+    for output, values in want.items():
+        assert np.abs(got[output].astype(np.float32) - values).max() < TOLERANCE[kind], output
+    assert got["logits"].dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_types_are_strong(tiny, name, kind):
+    """No node mixes types, KV is narrow, and what needs float32 has it."""
+    model = typed(load(tiny, name), kind)
+    onnx.checker.check_model(model, full_check=False)
+    inlined = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model), strict_mode=True)
+    known = {
+        v.name: v.type.tensor_type.elem_type
+        for v in (*inlined.graph.value_info, *inlined.graph.output, *inlined.graph.input)
+    }
+    assert {k for n, k in known.items() if n.startswith(("shared_", "fresh_", "past_"))} == {TYPES[kind]}
+    for node in model.graph.node:
+        if node.op_type in ("Cos", "Sin", "ReduceMean", "Sqrt"):
+            assert known[node.output[0]] == TensorProto.FLOAT
+        if node.op_type == "MatMul":
+            assert known[node.output[0]] == TYPES[kind]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
+    model, plain = load(tiny, name), feeds(name, config)
+    want = run(model, plain)
+    inputs = {k: v for k, v in plain.items() if k.startswith("shared_")}
+    inputs["ticket"] = np.array([[10, n, 0, 0, 0] for n in plain["prompt_length"]])
+    if name == "prefill":
+        inputs["prompt"] = plain["tokens"].astype(np.int32)
+    else:
+        inputs["prefixes"] = 12 * 3 + plain["codes"]
+    if name == "decode_3":  # six beams before, in an order whose parents give back the five of `plain`
+        parents = np.array([[0, 2, 2, 4, 5], [1, 1, 3, 4, 0]])
+        inputs["parents"] = parents.astype(np.int32)
+        for past in past_names(config, 3):
+            before = np.full((2, 6, 2, 8), np.nan, np.float32)
+            chosen = before[np.arange(2)[:, None], parents]
+            rows = np.random.default_rng(1).standard_normal((2, 6, 2, 8)).astype(np.float32)
+            inputs[f"before_{past}"] = rows
+            plain[past] = rows[np.arange(2)[:, None], parents]
+            assert chosen.shape == plain[past].shape
+        want = run(model, plain)
+    got = run(served(model, name, config), inputs)
+    for output, values in want.items():
+        assert np.allclose(got[output], values, atol=1e-5), output
+
+
+def test_numbers_from_outside_are_brought_into_range(tiny, config):
+    """A plan has no errors to answer with: a stranger's numbers must not read outside a table."""
+    model = served(load(tiny, "prefill"), "prefill", config)
+    inputs = {"prompt": np.array([[-5, 99999, 3]], np.int32), "ticket": np.array([[1, 0, 0, 0, 0]])}
+    assert np.isfinite(run(model, inputs)["logits"]).all()
+    model = served(load(tiny, "decode_3"), "decode_3", config)
+    inputs = {k: v[:1] for k, v in feeds("decode_3", config).items() if k.startswith("shared_")}
+    inputs |= {f"before_{p}": np.ones((1, 4, 2, 8), np.float32) for p in past_names(config, 3)}
+    inputs |= {
+        "ticket": np.array([[1, 7, 0, 0, 0]]),
+        "prefixes": np.array([[-3, 2**62]]),
+        "parents": np.array([[-1, 4]], np.int32),
+    }
+    assert np.isfinite(run(model, inputs)["logits"]).all()
+
+
+def test_a_level_before_the_last_gives_its_past_on(tiny, config):
+    """With a fourth level, level 3 must hand over the token of level 2 in its own beams' order."""
+    four = replace(config, codebook_sizes=(12,) * 4, vocab_size=48, code_offsets=())
+    model = served(load(tiny, "decode_3"), "decode_3", four)
+    rows, parents = (
+        np.random.default_rng(0).standard_normal((1, 4, 2, 8)).astype(np.float32),
+        np.array([[3, 3, 0]], np.int32),
+    )
+    inputs = {n: np.ones((1, 2, 6, 8), np.float32) for n in shared_names(four)}
+    inputs |= {f"before_{n}": rows for n in past_names(four, 3)}
+    inputs |= {"ticket": np.array([[1, 6, 0, 0, 0]]), "prefixes": np.array([[1, 2, 3]]), "parents": parents}
+    got = run(model, inputs)
+    assert {f"kept_{n}" for n in past_names(four, 3)} <= set(got)
+    assert np.array_equal(got["kept_past_k_0_0"], rows[:, [3, 3, 0]])
+
+
+def test_profiles_cover_what_the_ensemble_sends(tiny, config):
+    table = axes(config)
+    assert all(low <= usual <= high for low, usual, high in table.values())
+    for name in GRAPHS:
+        model = served(load(tiny, name), name, config)
+        shapes = profile(model, config)
+        assert set(shapes) == {p.name for p in model.graph.input}
+        assert shapes["ticket"] == [[1, 5], [1, 5], [8, 5]]
+
+
+@pytest.mark.skipif(rtx_libraries() is None, reason="the extra `rtx` (tensorrt-rtx-cu13) is not installed")
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_tensorrt_rtx_ahead_of_time_build(tiny, config, tmp_path, name, kind):
+    """Not Hopper, not executed: a TensorRT front end takes the graph, the plugin and the profile."""
+    facts = build_ahead_of_time(tiny / "onnx" / f"{name}.onnx", config, kind, tmp_path / "plan")
+    assert facts["plugin_layers"] == (0 if name == "prefill" else config.num_hidden_layers)
+    assert facts["bytes"] == (tmp_path / "plan").stat().st_size > 0
+    kinds = {"f32": "DataType.FLOAT", "f16": "DataType.HALF", "bf16": "DataType.BF16"}
+    narrow = {v for k, v in facts["outputs"].items() if k != "logits"}
+    assert narrow <= {kinds[kind]} and facts["outputs"]["logits"] == "DataType.FLOAT"
