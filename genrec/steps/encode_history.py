@@ -49,13 +49,14 @@ class EncodeHistory:
             check_tensor(request, "user_id", np.int64, 1)
         known = rows[rows >= 0]
         kept = known[-self._config.max_history :]
-        length = len(kept) * self._config.levels
+        excluded = np.unique(known) if self._excludes(request) else known[:0]
+        # With nothing left to find, no prompt: the answer is empty, and there is no beam that could search for it.
+        length = len(kept) * self._config.levels if len(excluded) < len(self._catalogue) else 0
         tokens = np.zeros((1, min(-(-length // SPAN) * SPAN, self._config.max_prompt)), np.int32)
-        tokens[0, :length] = self._tokens[kept].reshape(-1)
+        tokens[0, :length] = self._tokens[kept].reshape(-1)[:length]
         ticket = Ticket(
             top_k, length, self._deadline(request, now), len(rows) - len(known), len(known) - len(kept)
         )
-        excluded = np.unique(known) if self._excludes(request) else known[:0]
         return {
             "tokens": tokens,
             "ticket": ticket.tensor(),
