@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from genrec.errors import ArtifactError, InputError
@@ -89,20 +90,22 @@ class SemanticIdSet:
         Raises ArtifactError. A table that is not a catalogue's answers wrongly, but reads nothing outside itself.
         """
         try:
+            with safe_open(path, framework="numpy") as checked:  # sizes and offsets
+                metadata = checked.metadata() or {}
+            if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
+                raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
             with open(path, "rb") as file:
                 header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
                 data = file.tell()
-            if (header["__metadata__"]["format"], header["__metadata__"]["version"]) != (FORMAT, VERSION):
-                raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
             arrays = []
             for name, dtype in (("keys", np.int64), ("leaves", np.int32)):
                 start, end = header[name]["data_offsets"]
-                length = (end - start) // np.dtype(dtype).itemsize
-                arrays.append(np.memmap(path, dtype, "r", data + start, (length,)).view(np.ndarray))
+                shape = ((end - start) // np.dtype(dtype).itemsize,)
+                arrays.append(np.memmap(path, dtype, "r", data + start, shape).view(np.ndarray))
             return cls(*arrays)
         except ArtifactError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
+        except Exception as error:  # safetensors has a type of its own, and OSError, KeyError, InputError ...
             raise ArtifactError(path, f"not a readable hash set: {error}") from error
 
     def __len__(self) -> int:

@@ -17,8 +17,9 @@ Seen = dict[str, dict[str, int]]  # model -> statistic -> count or ns
 class Triton:
     """One server and a client, with Triton's statistics."""
 
-    def __init__(self, server: serving.Target) -> None:
-        self.recommender = Recommender(server.grpc_url)
+    def __init__(self, server: serving.Target, ensemble: str = ENSEMBLE) -> None:
+        self.ensemble = ensemble
+        self.recommender = Recommender(server.grpc_url, model=ensemble)
         self._statistics = tritonclient.grpc.InferenceServerClient(server.grpc_url)
         self._headers = server.headers
 
@@ -47,8 +48,11 @@ class Triton:
         while True:
             now = self.statistics()
             counted = spent(before, now)
-            # The ensemble is counted last, but a model's share may still be on its way: each was called per request.
-            if all(model["calls"] >= requests for model in counted.values()) or time.monotonic() > end:
+            # The ensemble is counted last, but a model's share may still be on its way: each of its models was
+            # called per request, those of another ensemble never.
+            busy = [model["calls"] for model in counted.values() if model["calls"]]
+            answered = counted.get(self.ensemble, {}).get("calls", 0) >= requests
+            if (answered and min(busy) >= requests) or time.monotonic() > end:
                 return now
             time.sleep(0.01)
 

@@ -1,0 +1,97 @@
+"""`recommend_draft` through a real server: the same promises as `recommend`, and the local runtime's very answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from deploy.launcher import RunningServer, _repository
+from ensembles.local import LocalRecommender
+from genrec.errors import GenrecError
+from tests.serving.conftest import BEAM_WIDTH
+from tests.serving.wire import ask, tensors
+
+pytestmark = pytest.mark.serving
+GRPC, HTTP = tritonclient.grpc, tritonclient.http
+DRAFT = "recommend_draft"
+
+
+def cases(items: list[int]) -> list[dict[str, np.ndarray]]:
+    return [
+        tensors(items[:3]),
+        tensors(items[5:40], top_k=20),
+        tensors([]),
+        tensors([-5, items[0], 123456789]),
+        tensors(items[:4], exclude_history=True, user_id=7, deadline_ms=60_000),
+    ]
+
+
+def test_grpc_http_and_local_runtime_agree(server: RunningServer, tiny: Path, items: list[int]) -> None:
+    with LocalRecommender(tiny, BEAM_WIDTH, decoder="draft") as local:
+        here = local.runtime.run(cases(items))
+    for arrays, expected in zip(cases(items), here, strict=True):
+        assert not isinstance(expected, GenrecError)
+        over_grpc = ask(GRPC, server.grpc_url, arrays, model=DRAFT)
+        over_http = ask(HTTP, server.http_url, arrays, model=DRAFT)
+        for name in ("item_ids", "scores", "report"):
+            np.testing.assert_array_equal(over_grpc[name], over_http[name])
+            np.testing.assert_array_equal(over_grpc[name], expected[name])
+
+
+def test_answers_are_known_distinct_and_enough(server: RunningServer, items: list[int]) -> None:
+    found = ask(GRPC, server.grpc_url, tensors(items[:6], top_k=30), model=DRAFT)
+    assert found["item_ids"].shape == found["scores"].shape == (1, 30)
+    assert len(set(found["item_ids"][0])) == 30
+    assert set(found["item_ids"][0]) <= set(items)
+    assert (np.diff(found["scores"][0]) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"top_k": np.array([[0]], np.int32)},
+        {"top_k": np.array([[BEAM_WIDTH + 1]], np.int32)},
+        {"deadline_ms": np.array([[-1]], np.int32)},
+        {"history": np.zeros((1, 3), np.int32)},
+        {"history": np.zeros((2, 3), np.int64), "top_k": np.ones((2, 1), np.int32)},
+        {"history": None},
+    ],
+    ids=str,
+)
+def test_bad_requests_get_the_errors_of_recommend(
+    server: RunningServer, items: list[int], change: dict[str, np.ndarray | None]
+) -> None:
+    arrays = {n: a for n, a in {**tensors(items[:2]), **change}.items() if a is not None}
+    told = []
+    for model in ("recommend", DRAFT):
+        with pytest.raises(InferenceServerException) as refused:
+            ask(GRPC, server.grpc_url, arrays, model=model)
+        told.append((refused.value.status(), str(refused.value.message()).replace(DRAFT, "recommend")))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "states", [np.zeros((1, 7), np.float32), np.full((1, 128), np.nan, np.float32)], ids=["short", "nan"]
+)
+def test_inner_models_refuse_what_no_step_gives(server: RunningServer, states: np.ndarray) -> None:
+    forged = {
+        "states": states,
+        "ticket": np.array([[5, 9, 0, 0, 0]], np.int64),
+        "excluded": np.array([[-1]], np.int32),
+    }
+    with pytest.raises(InferenceServerException, match="states") as refused:
+        ask(GRPC, server.grpc_url, forged, model="draft_beam")
+    assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+def test_an_artifact_without_a_draft_head_is_served_recommend_alone(tiny: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "artifact"
+    (plain / "model").mkdir(parents=True)
+    (plain / "model" / "config.json").write_text((tiny / "model" / "config.json").read_text())
+    names = {path.name for path in _repository(plain, tmp_path / "run").iterdir()}
+    assert names == {"recommend", "encode_history", "prefill", "beam_search", "decode", "validity_lookup"}
