@@ -1,0 +1,215 @@
+"""kill -9 of engine processes in mid-request, lost requests, stale handles, overload. About 45 s: a small server of its
+own, which is started three times.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from clients.errors import BadRequest, Overloaded, ServerError, Unreachable
+from clients.recommender import Recommender
+from deploy import leftovers, process
+from deploy.launcher import RunningServer, running_server
+from genrec.arena import LEASE_S, Arena
+from genrec.errors import GenrecError
+from tests.serving.wire import Arrays, ask, inputs, tensors
+
+pytestmark = pytest.mark.serving
+SLOTS, WIDTH = 8, 32
+GRPC = tritonclient.grpc
+PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0]])}
+
+
+@pytest.fixture(scope="module")
+def small(tiny: Path) -> Iterator[RunningServer]:
+    """A server with room for eight requests at a time."""
+    with running_server(tiny, beam_width=WIDTH, arena_slots=SLOTS) as running:
+        yield running
+        pid, prefix = running.pid, running.supervisor.prefix
+    assert process.members(pid) == []
+    assert leftovers.files_of(prefix) == []
+
+
+@pytest.fixture
+def histories(items: list[int]) -> list[list[int]]:
+    return [items[n : n + 1 + n % 12] for n in range(12)]
+
+
+def until(done: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def usage(server: RunningServer) -> dict[str, int]:
+    """Of the arena as it is now; a restart makes a new one."""
+    arena = Arena(leftovers.SHM / f"{server.supervisor.prefix}arena")
+    try:
+        return arena.usage()
+    finally:
+        arena.close()
+
+
+def stub_of(server: RunningServer, model: str) -> int:
+    """Pid of the process that runs a model."""
+    for pid in process.living_stubs(server.pid):
+        if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
+            return pid
+    raise AssertionError(f"no process runs {model}")
+
+
+def answers(server: RunningServer, histories: list[list[int]]) -> list[np.ndarray]:
+    return [ask(GRPC, server.grpc_url, tensors(history))["item_ids"][0] for history in histories]
+
+
+class Load:
+    """Clients that ask all the time, over gRPC and HTTP: what they got, right or refused, and never a wrong item."""
+
+    def __init__(self, server: RunningServer, histories: list[list[int]], expected: list[np.ndarray]) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.wrong: list[object] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(server, n, histories, expected)) for n in range(6)
+        ]
+
+    def _ask(
+        self, server: RunningServer, number: int, histories: list[list[int]], expected: list[np.ndarray]
+    ) -> None:
+        while not self._stop.is_set():  # a connection that breaks is made anew
+            url = (server.http_url, server.grpc_url)[number % 2]
+            with Recommender(url, ("http", "grpc")[number % 2], timeout_s=60) as recommender:
+                while not self._stop.is_set():
+                    number += 1
+                    place = number % len(histories)
+                    try:
+                        found = recommender.recommend(histories[place], 5)
+                    except (Overloaded, Unreachable, ServerError) as error:
+                        self.outcomes[type(error).__name__] += 1
+                        time.sleep(0.02)
+                        break
+                    except GenrecError as error:  # a hang (TimedOut), or a good request called bad
+                        self.wrong.append(error)
+                        return
+                    self.outcomes["right"] += 1
+                    if not np.array_equal(found.item_ids, expected[place]):
+                        self.wrong.append((histories[place], found.item_ids, expected[place]))
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(90)
+        assert not any(thread.is_alive() for thread in self._threads), "a request hangs"
+
+
+@pytest.mark.parametrize("model", ["prefill", "decode"])
+def test_kill_9_of_an_engine_process_under_load(
+    small: RunningServer, histories: list[list[int]], model: str
+) -> None:
+    expected, restarts, old = answers(small, histories), small.restarts, small.pid
+    with Load(small, histories, expected) as load:
+        until(lambda: load.outcomes["right"] > 30)
+        os.kill(stub_of(small, model), signal.SIGKILL)
+        until(lambda: small.restarts == restarts + 1)
+        answered = load.outcomes["right"]
+        until(lambda: load.outcomes["right"] > answered + 30)
+    assert load.wrong == []
+    assert load.outcomes["ServerError"] + load.outcomes["Unreachable"] > 0, load.outcomes
+    assert process.members(old) == []
+    for found, before in zip(answers(small, histories), expected, strict=True):
+        np.testing.assert_array_equal(found, before)
+    until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
+    arenas = [path for path in leftovers.files_of(small.supervisor.prefix) if path.name.endswith("arena")]
+    assert len(arenas) == 1
+
+
+def prefill(server: RunningServer) -> Arrays:
+    """A request that goes no further: its slot waits for a step that never comes."""
+    return {"kv": ask(GRPC, server.grpc_url, PROMPT, "prefill")["kv"], "ticket": PROMPT["ticket"]}
+
+
+def beam_search(server: RunningServer, held: Arrays) -> Arrays:
+    return ask(GRPC, server.grpc_url, {**held, "excluded": np.array([[-1]], np.int32)}, "beam_search")
+
+
+def test_lost_requests_fill_the_arena_until_their_leases_end(
+    small: RunningServer, histories: list[list[int]]
+) -> None:
+    """Full is said at once and clearly, over both protocols; then all is free again and old handles are stale."""
+    expected = answers(small, histories[:1])[0]
+    until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
+    lost = [prefill(small) for _ in range(SLOTS)]
+    for protocol, url in (("grpc", small.grpc_url), ("http", small.http_url)):
+        with (
+            Recommender(url, protocol) as recommender,
+            pytest.raises(Overloaded, match=rf"kv arena: no 1 adjacent free slots of {SLOTS}"),
+        ):
+            recommender.recommend(histories[0], 5)
+    assert beam_search(small, lost[0])["prefixes"].size > 0  # a lost request whose lease runs can go on
+    until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
+    np.testing.assert_array_equal(answers(small, histories[:1])[0], expected)
+    for held in lost:
+        with pytest.raises(InferenceServerException, match="kv: ") as refused:
+            beam_search(small, held)
+        assert refused.value.status() == "StatusCode.INTERNAL"
+    np.testing.assert_array_equal(answers(small, histories[:1])[0], expected)
+
+
+def test_overload_sheds_some_and_answers_the_others_right(
+    small: RunningServer, histories: list[list[int]]
+) -> None:
+    """Four times as many at once as there are slots, again and again."""
+    expected, pid = answers(small, histories), small.pid
+    outcomes: Counter[str] = Counter()
+    with GRPC.InferenceServerClient(small.grpc_url) as client, ThreadPoolExecutor(4 * SLOTS) as pool:
+        jobs = [
+            (
+                n % len(histories),
+                pool.submit(client.infer, "recommend", inputs(GRPC, tensors(histories[n % len(histories)]))),
+            )
+            for n in range(40 * SLOTS)
+        ]
+        for place, job in jobs:
+            try:
+                np.testing.assert_array_equal(job.result(60).as_numpy("item_ids")[0], expected[place])
+                outcomes["right"] += 1
+            except InferenceServerException as error:
+                assert error.status() == "StatusCode.UNAVAILABLE" and "kv arena: no " in error.message(), (
+                    error
+                )
+                outcomes["shed"] += 1
+    assert outcomes["right"] >= SLOTS and small.pid == pid, outcomes
+    until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
+
+
+def test_a_deadline_that_passes_is_said_so(small: RunningServer, histories: list[list[int]]) -> None:
+    """1 ms is less than the hops take. The slot is given back at once, not at the end of its lease."""
+    with Recommender(small.grpc_url) as recommender:
+        for _ in range(10):
+            with pytest.raises(Overloaded, match=r"deadline_ms: passed .* ms before \w+ began"):
+                recommender.recommend(histories[5], 5, deadline_ms=1)
+        recommender.recommend(histories[5], 5, deadline_ms=60_000)
+        with pytest.raises(BadRequest, match="deadline_ms: is 0"):
+            recommender.recommend(histories[5], 5, deadline_ms=0)
+    with Recommender(small.http_url, "http") as recommender, pytest.raises(Overloaded, match="deadline_ms"):
+        recommender.recommend(histories[5], 5, deadline_ms=1)
+    assert usage(small)["held"] == 0
