@@ -11,10 +11,13 @@ import torch
 
 from build.pipeline import build_validity
 from genrec.config import ModelConfig
+from genrec.draft import FILE_NAME as DRAFT_HEAD
 from genrec.engine import base
 from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.draft_checkpoint import load_draft, save_draft, save_serving
 from genrec.nn.model import Generator
-from tests.tiny import tiny_catalogue
+from tests.draft_twin import plain_states
+from tests.tiny import random_head, tiny_catalogue
 
 
 class TwinEngine:
@@ -22,7 +25,8 @@ class TwinEngine:
 
     def __init__(self, folder, layout, threads):
         self.layout = layout
-        self.generator = load_generator(folder.parent.parent / "model")
+        self.model = folder.parent.parent / "model"
+        self.generator = load_generator(self.model)
 
     @torch.no_grad()
     def prefill(self, tokens, lengths, region):
@@ -46,6 +50,17 @@ class TwinEngine:
         hidden, _ = self.generator.prefill(torch.from_numpy(tokens))
         layout.logits(row, level, width)[:] = self.generator.head(hidden[:, -1], level).numpy()
 
+    def draft_states(self, tokens, lengths):
+        head = load_draft(self.model)
+        reach = 1 + head.config.levels
+        return np.stack(
+            [
+                plain_states(self.generator, head, line[:length].tolist()).astype(np.float32)
+                for line, length in zip(tokens, lengths, strict=True)
+                if (line[length : length + reach - 1] >= head.config.vocab_size).all()
+            ]
+        )
+
 
 base.TARGETS["twin"] = TwinEngine
 
@@ -64,6 +79,10 @@ def twin_artifact(
     with torch.no_grad():
         generator.lm_head.weight.normal_(std=0.7)
     save_generator(generator, folder / "model")
+    head = random_head(config)
+    save_draft(head, folder / "model")
+    (folder / "onnx").mkdir()
+    save_serving(generator, head, folder / "onnx" / DRAFT_HEAD)
     build_validity(folder)
     return folder
 

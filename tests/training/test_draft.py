@@ -1,0 +1,118 @@
+"""Training a draft head: alone it leaves the generator as it was, together both learn; figures repeat."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clients.stages import make_draft
+from genrec.catalogue import Catalogue
+from genrec.draft import DraftConfig
+from genrec.manifest import read, record, verify
+from genrec.nn.beam import Tree
+from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.draft import DraftHead, draft_losses
+from genrec.nn.draft_checkpoint import load_draft
+from genrec.nn.model import Generator
+from tests.draft_twin import plain_logits, plain_states
+from training.data import Histories
+from training.draft import DraftSettings, train_draft
+from training.runs import Settings
+
+SIZES = (4, 3)
+QUICK = DraftSettings(epochs=2, batch_items=64, dropout=0.0)
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    """Users who walk round a ring of 12 items: item i is followed by item i + 1."""
+    items = np.arange(12)
+    codes = np.stack((items // 3, items % 3), axis=1).astype(np.int32)
+    Catalogue(items + 100, codes, [str(i) for i in items], np.ones(12, np.int64), SIZES).save(
+        tmp_path / "catalogue.parquet"
+    )
+    walks = [(np.arange(9) + start) % 12 + 100 for start in range(40)]
+    histories = Histories(np.arange(40), np.concatenate(walks), np.arange(41) * 9)
+    histories.save(tmp_path / "histories.parquet", [str(u) for u in range(40)])
+    torch.manual_seed(0)
+    config = Settings(max_history=6, hidden_size=16, head_dim=8).model(SIZES)
+    save_generator(Generator(config), tmp_path / "model")
+    record(tmp_path, "train", "as made", (tmp_path / "model").iterdir(), {})
+    return tmp_path
+
+
+def run(artifact: Path, folder: Path, **changes: object) -> dict[str, object]:
+    given = {"settings": QUICK, "options": DraftConfig(), "threads": 1, **changes}
+    return train_draft(
+        Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
+        load_generator(artifact / "model"), given.pop("settings"), given.pop("options"), folder, **given,
+    )  # fmt: skip
+
+
+def test_loss_is_the_twin_s(artifact: Path) -> None:
+    """Equation 6 by hand: every item after the first, every level, its own codes forced."""
+    generator, catalogue = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
+    head = DraftHead(generator.config, DraftConfig())
+    rows, real = (
+        torch.tensor([[3, 4, 5, 6], [8, 9, 0, 0]]),
+        torch.tensor([[True] * 4, [True, True, False, False]]),
+    )
+    want: list[list[float]] = [[], []]
+    for row, length in ((0, 4), (1, 2)):
+        for item in range(1, length):
+            before = [
+                int(c) + offset
+                for r in rows[row, :item]
+                for c, offset in zip(catalogue.codes[r], generator.config.code_offsets, strict=True)
+            ]
+            states, codes = plain_states(generator, head, before), catalogue.codes[rows[row, item]].tolist()
+            for level in (0, 1):
+                logits = plain_logits(generator, head, states, tuple(codes[:level]))
+                want[level].append(np.logaddexp.reduce(logits) - logits[codes[level]])
+    losses = draft_losses(generator, head, Tree.of(catalogue), rows, real, frozen=True)
+    assert losses.tolist() == pytest.approx([np.mean(w) for w in want], abs=1e-5)
+
+
+def test_head_begins_as_the_generator_does(artifact: Path) -> None:
+    generator = load_generator(artifact / "model")
+    head = DraftHead(generator.config, DraftConfig())
+    head.start_from(generator)
+    hidden = torch.randn(5, 3, 16)
+    assert torch.allclose(head.logits(1, hidden, hidden[:, 0]), generator.head(hidden[:, 0], 1), atol=1e-6)
+
+
+def test_alone_the_generator_stays_and_figures_repeat(artifact: Path, tmp_path: Path) -> None:
+    before = (artifact / "model" / "model.safetensors").read_bytes()
+    settings = DraftSettings(epochs=8, batch_items=64)
+    reports = [run(artifact, tmp_path / name, settings=settings) for name in ("a", "b")]
+    assert (artifact / "model" / "model.safetensors").read_bytes() == before
+    first, last = (sum(reports[0]["log"][n]["loss"]) for n in (0, -1))
+    assert last < 0.9 * first
+    assert reports[0]["best"] > reports[0]["log"][0]["NDCG@10"]
+    assert [line["loss"] for line in reports[0]["log"]] == [line["loss"] for line in reports[1]["log"]]
+    (tmp_path / "a" / "config.json").write_text((artifact / "model" / "config.json").read_text())
+    a, b = (load_file(tmp_path / name / "draft.safetensors") for name in ("a", "b"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not (tmp_path / "a" / "model.safetensors").exists()
+
+
+def test_it_stops_once_validation_stands_still(artifact: Path, tmp_path: Path) -> None:
+    frozen = DraftSettings(epochs=9, patience=2, batch_items=64, learning_rate=0.0, weight_decay=0.0)
+    report = run(artifact, tmp_path / "a", settings=frozen)
+    assert (len(report["log"]), report["best_epoch"]) == (3, 1)
+
+
+def test_stage_is_reused_and_both_learn_together(artifact: Path) -> None:
+    told: list[str] = []
+    make_draft(artifact, threads=1, tell=told.append)
+    make_draft(artifact, threads=1, tell=told.append)
+    assert told[0].startswith("draft: done") and told[1] == "draft: still good"
+    load_draft(artifact / "model")
+    alone = (artifact / "model" / "model.safetensors").read_bytes()
+    make_draft(artifact, joint=True, threads=1, tell=told.append)
+    assert (artifact / "model" / "model.safetensors").read_bytes() != alone
+    load_draft(artifact / "model")  # trained on the generator that is there now
+    verify(artifact)
+    assert read(artifact)["train"]["key"] == "as made"
