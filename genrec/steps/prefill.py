@@ -6,6 +6,7 @@ import numpy as np
 
 from genrec.arena import NO_KV, Arena
 from genrec.artifact import load_config, load_engine_of
+from genrec.errors import ArenaFull
 from genrec.steps import Answer, Settings, Tensors
 from genrec.steps.prompts import Batch, read_prompts
 
@@ -23,9 +24,17 @@ class Prefill:
         nothing = {"kv": np.array([NO_KV], np.int64)}
         return read_prompts(requests, self._config, "prefill", nothing, self._write)
 
-    def _write(self, batch: Batch) -> list[Tensors]:
-        """One engine call; on any failure the region is given back."""
-        region = self._arena.allocate(*batch.tokens.shape)
+    def _write(self, batch: Batch) -> list[Answer]:
+        """One engine call; on any failure the region is given back.
+
+        A batch needs adjacent slots: where only scattered ones are free, it runs in parts.
+        """
+        try:
+            region = self._arena.allocate(*batch.tokens.shape)
+        except ArenaFull as full:
+            if len(batch.lengths) == 1:
+                return [full]
+            return [answer for half in batch.halves() for answer in self._write(half)]
         try:
             self._engine.prefill(batch.tokens, batch.lengths, region)
         except BaseException:

@@ -26,7 +26,7 @@ class PrefillDraft:
         nothing = {"states": np.zeros((1, 1), np.float32)}
         return read_prompts(requests, self._config, "prefill_draft", nothing, self._states)
 
-    def _states(self, batch: Batch) -> list[Tensors]:
+    def _states(self, batch: Batch) -> list[Answer]:
         """One engine call, the placeholders right after each row's last real token."""
         extra = np.arange(self._placeholders)
         tokens = np.pad(batch.tokens, ((0, 0), (0, self._placeholders)))

@@ -24,13 +24,20 @@ class Batch:
     tokens: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
+    def halves(self) -> tuple[Batch, Batch]:
+        """The same prompts as two batches."""
+        middle = len(self.lengths) // 2
+        return Batch(self.tokens[:middle], self.lengths[:middle]), Batch(
+            self.tokens[middle:], self.lengths[middle:]
+        )
+
 
 def read_prompts(
     requests: list[Tensors],
     config: ModelConfig,
     step: str,
     without_prompt: Tensors,
-    run: Callable[[Batch], list[Tensors]],
+    run: Callable[[Batch], list[Answer]],
 ) -> list[Answer]:
     """Answer every request: `run` gives one answer per row of a batch, an empty history gets `without_prompt`."""
     answers: list[Answer] = [without_prompt for _ in requests]
@@ -48,9 +55,7 @@ def read_prompts(
             part = prompts[start : start + MAX_ROWS]
             lengths = np.array([ticket.prompt_length for _, _, ticket in part], np.int64)
             try:
-                rows: list[Answer] = [
-                    *run(Batch(np.stack([t for _, t, _ in part]).astype(np.int64), lengths))
-                ]
+                rows = run(Batch(np.stack([t for _, t, _ in part]).astype(np.int64), lengths))
             except GenrecError as error:
                 rows = [error] * len(part)
             for (place, _, _), answer in zip(part, rows, strict=True):

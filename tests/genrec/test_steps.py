@@ -173,3 +173,23 @@ def test_a_passed_deadline_is_refused_and_gives_its_slot_back(world):
     (answer,) = steps["beam_search"].run([kv | {"ticket": late, "excluded": encoded["excluded"]}])
     assert isinstance(answer, DeadlineExceeded) and "deadline_ms" in str(answer)
     assert Arena(narrow.settings.arena).usage()["free"] == 16
+
+
+def test_scattered_free_slots_are_used_and_only_the_rest_is_shed(world):
+    from genrec.arena import Arena
+    from genrec.errors import ArenaFull
+
+    catalogue, _, _, narrow = world
+    steps, arena = narrow.runtime._steps, Arena(narrow.settings.arena)
+    taken = [arena.allocate(1, 1).handles[0] for _ in range(16)]
+    for handle in taken[::3]:
+        arena.release(handle)  # six slots, no two adjacent
+    encoded = steps["encode_history"].run([request(catalogue.item_ids[:2], 3)] * 8)
+    answers = steps["prefill"].run([{name: e[name] for name in ("tokens", "ticket")} for e in encoded])
+    assert [isinstance(a, ArenaFull) for a in answers] == [False] * 6 + [True] * 2
+    written = [tuple(int(x) for x in a["kv"][0]) for a in answers[:6]]
+    assert len({handle[1] for handle in written}) == 6
+    for handle in written:
+        arena.hold(handle)
+    for handle in [*written, *(h for n, h in enumerate(taken) if n % 3)]:
+        arena.release(handle)
