@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
+from typing import TYPE_CHECKING
 
 from genrec.config import MAX_BEAM_WIDTH, ModelConfig
+
+if TYPE_CHECKING:  # `ensembles` reads the table where no onnx is installed
+    from onnx import ModelProto
 
 MAX_BATCH = 8  # of a plan; Triton is told the same
 SPAN = 32  # prompts come padded to multiples of this (genrec.steps.encode_history)

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 
 from genrec.errors import InputError
 
-DTYPES = ("BOOL", "INT32", "INT64", "FP32")  # BYTES is left out on purpose: slow in the Python backend (H8)
+DTYPES = (
+    "BOOL",
+    "INT32",
+    "INT64",
+    "FP16",
+    "BF16",
+    "FP32",
+)  # BYTES is left out on purpose: slow in the Python backend (H8)
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,10 @@ def _same(place: str, wanted: Tensor, given: Tensor | None, name: str) -> None:
         raise InputError(
             place, f"nothing makes {name!r}", "an ensemble input or an output of an earlier step"
         )
-    if (wanted.dtype, wanted.dims) != (given.dtype, given.dims):
+    fits = len(wanted.dims) == len(given.dims) and all(
+        w in (-1, g) for w, g in zip(wanted.dims, given.dims, strict=True)
+    )
+    if wanted.dtype != given.dtype or not fits:  # -1 takes any size, as it does for Triton
         raise InputError(
             place,
             f"{name} is {given.dtype}{list(given.dims)}",

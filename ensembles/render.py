@@ -21,7 +21,14 @@ from ensembles.served import served
 from genrec.errors import InputError
 
 HEADER = "# rendered by ensembles/render.py from ensembles/{source}.py; edit that, not this\n"
-DATA_TYPES = {"BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32", "INT64": "TYPE_INT64", "FP32": "TYPE_FP32"}
+DATA_TYPES = {
+    "BOOL": "TYPE_BOOL",
+    "INT32": "TYPE_INT32",
+    "INT64": "TYPE_INT64",
+    "FP32": "TYPE_FP32",
+    "FP16": "TYPE_FP16",
+    "BF16": "TYPE_BF16",
+}
 NUMPY_TYPES = {"BOOL": np.bool_, "INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
 
 
@@ -100,7 +107,7 @@ def render(ensembles: Sequence[Ensemble], out: Path) -> list[Path]:
             path.write_text(HEADER.format(source=ensemble.name) + text_format.MessageToString(config))
             written.append(path)
         for model in fresh:
-            written += _write_warmup_values(model, out / model.name / "warmup")
+            written += write_warmup_values(model, out / model.name / "warmup")
         version = out / ensemble.name / "1"  # Triton wants a version folder, and git keeps no empty one
         version.mkdir(exist_ok=True)
         (version / ".gitkeep").touch()
@@ -108,14 +115,15 @@ def render(ensembles: Sequence[Ensemble], out: Path) -> list[Path]:
     return written
 
 
-def _write_warmup_values(model: Model, folder: Path) -> list[Path]:
-    types = {tensor.name: NUMPY_TYPES[tensor.dtype] for tensor in model.inputs}
+def write_warmup_values(model: Model, folder: Path) -> list[Path]:
+    """Write the files of warm-up inputs that are not zeros; returns them."""
+    types = {tensor.name: tensor.dtype for tensor in model.inputs}
     written = []
     for warmup in model.warmups:
         for name, values in warmup.values.items():
             folder.mkdir(exist_ok=True)
             path = folder / f"{warmup.name}.{name}"
-            path.write_bytes(np.array(values, types[name]).tobytes())
+            path.write_bytes(np.array(values, NUMPY_TYPES[types[name]]).tobytes())
             written.append(path)
     return written
 

@@ -82,13 +82,17 @@ STEPS = {
     "prefill_draft": "PrefillDraft",
     "draft_beam": "DraftBeam",
     "validity_lookup": "ValidityLookup",
+    "beam_search_of_logits": "BeamSearchOfLogits",
 }
+# A target may have a step of its own where the edge into it has another type (ensembles/tensorrt.py).
+OF_TARGET = {("tensorrt", "beam_search"): "beam_search_of_logits"}
 
 
 def load(name: str, settings: Settings) -> Step:
     """The step called `name`, its files read and checked. Raises InputError, ArtifactError."""
     if name not in STEPS:
         raise InputError("step", f"is {name!r}", f"one of {', '.join(STEPS)}")
+    name = OF_TARGET.get((settings.target, name), name)
     step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
     return step
 

@@ -12,9 +12,7 @@ from genrec.steps import Answer, Settings, Tensors, check_tensor
 from genrec.steps.held import holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 
-_NO_BEAMS = Beams(
-    np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32)
-)
+NO_BEAMS = Beams(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
 
 
 class BeamSearch:
@@ -42,11 +40,11 @@ class BeamSearch:
         before = self._beams(request) if "level" in request else None
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if handle == NO_KV:
-            return _answer(_NO_BEAMS, level)
+            return beams_answer(NO_BEAMS, level)
         blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
         with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
             logits = self._layout.logits(row, level, 1 if before is None else len(before.nodes))
-            return _answer(expand(self._index, level, logits, before, self._width, blocked), level)
+            return beams_answer(expand(self._index, level, logits, before, self._width, blocked), level)
 
     def _beams(self, request: Tensors) -> Beams:
         """Beams as `expand` gave them; their numbers are checked because compiled code trusts them."""
@@ -63,7 +61,8 @@ class BeamSearch:
         return Beams(prefixes, nodes, scores, np.zeros(len(prefixes), np.int32))
 
 
-def _answer(beams: Beams, level: int) -> Tensors:
+def beams_answer(beams: Beams, level: int) -> Tensors:
+    """Beams of `level` as the step's tensors, each with a leading 1."""
     return {
         "prefixes": beams.prefixes[None],
         "nodes": beams.nodes[None],

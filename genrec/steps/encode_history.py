@@ -24,6 +24,7 @@ class EncodeHistory:
         offsets = np.array(self._config.code_offsets, np.int32)
         self._tokens = np.ascontiguousarray(self._catalogue.codes + offsets)
         items, width = len(self._catalogue), settings.beam_width
+        self._shortest = 1 if settings.target == "tensorrt" else 0  # a plan takes no empty tensor
         self._max_top_k = min(width, items)
         self._top_k_limit = (
             f"1 to {self._max_top_k}: the beam width is {width}, the catalogue has {items} items"
@@ -52,7 +53,7 @@ class EncodeHistory:
         excluded = np.unique(known) if self._excludes(request) else known[:0]
         # With nothing left to find, no prompt: the answer is empty, and there is no beam that could search for it.
         length = len(kept) * self._config.levels if len(excluded) < len(self._catalogue) else 0
-        tokens = np.zeros((1, min(-(-length // SPAN) * SPAN, self._config.max_prompt)), np.int32)
+        tokens = np.zeros((1, self._span(length)), np.int32)
         tokens[0, :length] = self._tokens[kept].reshape(-1)[:length]
         ticket = Ticket(
             top_k, length, self._deadline(request, now), len(rows) - len(known), len(known) - len(kept)
@@ -62,6 +63,10 @@ class EncodeHistory:
             "ticket": ticket.tensor(),
             "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None],
         }
+
+    def _span(self, length: int) -> int:
+        """Tokens that a prompt of `length` is padded to."""
+        return min(-(-max(length, self._shortest) // SPAN) * SPAN, self._config.max_prompt)
 
     @staticmethod
     def _deadline(request: Tensors, now: int) -> int:

@@ -1,0 +1,138 @@
+"""Ensemble `recommend` for the target `tensorrt`: prefill and every decode are plans, the rest stays Python.
+
+The chain is that of `ensembles.recommend`, with one edge typed anew: where the KV arena's handle went from step
+to step, the KV itself goes, as tensors that stay on the GPU between two models of Triton's tensorrt backend. So
+beam search takes logits, and each level's decode is a model of its own (it has its own block of the head and its
+own number of unshared tokens). The shapes are a model's, so the description is made from its configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from build.profiles import MAX_BATCH, SPAN
+from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
+from ensembles.recommend import NO_PROMPT, PARENTS, PREFILL_DELAY_US, PREFIXES, TICKET, recommend
+from genrec.config import ModelConfig
+
+PROMPT = Tensor("prompt", "INT32", (-1,))
+LOGITS = Tensor("logits", "FP32", (-1, -1))
+KV_TYPES = {"f32": "FP32", "f16": "FP16", "bf16": "BF16"}
+WARM_BEAMS = 4
+
+
+class Plan(Model):
+    """A model of Triton's tensorrt backend; its file is `1/model.plan`."""
+
+
+def _layers(config: ModelConfig) -> list[str]:
+    """k and v of every layer, in the order of the graphs: `k_0`, `v_0`, `k_1`, ..."""
+    return [f"{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]
+
+
+def _past(config: ModelConfig, level: int) -> list[tuple[str, int]]:
+    """The unshared tokens that the decode of `level` reads: (name of a layer's k or v, which token)."""
+    layers = range(config.num_hidden_layers)
+    return [(f"{kind}_{n}", u) for n in layers for u in range(level - 2) for kind in "kv"]
+
+
+def _named(past: tuple[str, int]) -> str:
+    return f"past_{past[0]}_{past[1]}"
+
+
+def _shared(config: ModelConfig, dtype: str) -> tuple[Tensor, ...]:
+    dims = (config.num_key_value_heads, -1, config.head_dim)
+    return tuple(Tensor(f"shared_{name}", dtype, dims) for name in _layers(config))
+
+
+def _unshared(config: ModelConfig, dtype: str, names: list[str]) -> tuple[Tensor, ...]:
+    dims = (-1, config.num_key_value_heads, config.head_dim)
+    return tuple(Tensor(name, dtype, dims) for name in names)
+
+
+def _logits(config: ModelConfig, level: int) -> Tensor:
+    return Tensor("logits", "FP32", (1 if level == 1 else -1, config.codebook_sizes[level - 1]))
+
+
+def _plan(name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Plan:
+    """A plan with one warm-up of a short prompt; Triton is ready when it has run."""
+    dims = {t.name: tuple(d if d > 0 else _warm(t) for d in t.dims) for t in inputs if t.name != "ticket"}
+    warmup = WarmUp("short", dims, {"ticket": NO_PROMPT["ticket"]})
+    return Plan(name, inputs, outputs, (warmup,), queue_delay_us=PREFILL_DELAY_US, max_batch=MAX_BATCH)
+
+
+def _warm(tensor: Tensor) -> int:
+    return SPAN if tensor.name == "prompt" or tensor.name.startswith("shared_") else WARM_BEAMS
+
+
+def _prefill(config: ModelConfig, dtype: str) -> Plan:
+    return _plan("prefill", (PROMPT, TICKET), (_logits(config, 1), *_shared(config, dtype)))
+
+
+def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
+    past = [_named(p) for p in _past(config, level)]
+    beams = (TICKET, PREFIXES, PARENTS) if past else (TICKET, PREFIXES)
+    before = _unshared(config, dtype, [f"before_{name}" for name in past])
+    kept = [f"kept_{name}" for name in past]
+    fresh = [f"fresh_{name}" for name in _layers(config)]
+    given = _unshared(config, dtype, [*fresh, *kept]) if level < config.levels else ()
+    return _plan(
+        f"decode_{level}",
+        (*beams, *_shared(config, dtype), *before),
+        (_logits(config, level), *given),
+    )
+
+
+def _decode_step(config: ModelConfig, level: int) -> Step:
+    """The KV of level `level - 1`'s token is that decode's `fresh`, of the tokens before it what it kept."""
+    former = level - 1
+    inputs = {"ticket": "ticket", "prefixes": f"prefixes_{former}"}
+    inputs |= {f"shared_{name}": f"shared_{name}" for name in _layers(config)}
+    past = _past(config, level)
+    if past:
+        inputs["parents"] = f"parents_{former}"
+    for name, u in past:
+        latest = u == level - 3
+        inputs[f"before_past_{name}_{u}"] = (
+            f"fresh_{name}_of_{former}" if latest else f"kept_{name}_{u}_of_{former}"
+        )
+    outputs = {"logits": f"logits_{level}"}
+    if level < config.levels:
+        outputs |= {f"fresh_{name}": f"fresh_{name}_of_{level}" for name in _layers(config)}
+        outputs |= {f"kept_past_{name}_{u}": f"kept_{name}_{u}_of_{level}" for name, u in past}
+    return Step(f"decode_{level}", inputs, outputs)
+
+
+def _of_logits(model: Model) -> Model:
+    """Beam search with logits where the handle was."""
+    inputs = (LOGITS, *model.inputs[1:])
+    warmups = tuple(
+        replace(w, dims={"logits": (1, 1), **{k: d for k, d in w.dims.items() if k != "kv"}})
+        for w in model.warmups
+    )
+    return replace(model, inputs=inputs, warmups=warmups)
+
+
+def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
+    """The ensemble for one generator; `kv_type` (`f32`, `f16`, `bf16`) is the type of its plans."""
+    dtype, plain = KV_TYPES[kv_type], recommend(config.levels)
+    python = {model.name: model for model in plain.models if model.name not in ("prefill", "decode")}
+    python["beam_search"] = _of_logits(python["beam_search"])
+    plans = [_prefill(config, dtype), *(_decode(config, dtype, n) for n in range(2, config.levels + 1))]
+    steps: list[Step] = []
+    level = 1
+    for step in plain.steps:
+        if step.model == "prefill":
+            shared = {f"shared_{name}": f"shared_{name}" for name in _layers(config)}
+            outputs = {"logits": "logits_1", **shared}
+            steps.append(Step("prefill", {"prompt": "tokens", "ticket": "ticket"}, outputs))
+        elif step.model == "decode":
+            level += 1
+            steps.append(_decode_step(config, level))
+        elif step.model == "beam_search":
+            others = {own: shared for own, shared in step.inputs.items() if own != "kv"}
+            steps.append(replace(step, inputs={"logits": f"logits_{level}", **others}))
+        else:
+            steps.append(step)
+    models = (*python.values(), *plans)
+    return Ensemble("recommend", plain.inputs, plain.outputs, models, tuple(steps), MAX_BATCH)

@@ -1,0 +1,38 @@
+"""Beam search where logits come as a tensor: of the target `tensorrt`, whose KV never leaves the GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genrec.artifact import load_config, load_validity
+from genrec.beam import expand
+from genrec.errors import InputError
+from genrec.steps import Settings, Tensors, check_tensor
+from genrec.steps.beam_search import NO_BEAMS, BeamSearch, beams_answer
+from genrec.steps.held import read_level
+from genrec.steps.ticket import read_ticket
+
+
+class BeamSearchOfLogits(BeamSearch):
+    """logits float32 [1, W, T], ticket, excluded and, after the first level, the beams so far -> the next beams."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._index = load_validity(settings.artifact, self._config)
+        self._width = settings.beam_width
+
+    def _expand(self, request: Tensors) -> Tensors:
+        ticket = read_ticket(request, self._config.max_prompt)
+        before = self._beams(request) if "level" in request else None
+        level = 1 if before is None else read_level(request, self._config.levels) + 1
+        if ticket.prompt_length == 0:
+            return beams_answer(
+                NO_BEAMS, level
+            )  # nothing was known of the history: the answer is popularity's
+        ticket.check_deadline("beam_search")
+        logits = np.asarray(request.get("logits"))
+        wanted = (1, 1 if before is None else len(before), self._config.codebook_sizes[level - 1])
+        if logits.dtype != np.float32 or logits.shape != wanted:
+            raise InputError("logits", f"is {logits.dtype}{list(logits.shape)}", f"float32{list(wanted)}")
+        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+        return beams_answer(expand(self._index, level, logits[0], before, self._width, blocked), level)
