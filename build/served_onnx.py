@@ -12,7 +12,6 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from genrec.config import ModelConfig
-from genrec.nn.xattention import past_names
 
 TICKET = 5  # values of genrec.steps.ticket
 PROMPT_LENGTH = 1  # where in it
@@ -82,7 +81,8 @@ def _prefill_inputs(prologue: _Prologue, config: ModelConfig, ticket: onnx.Value
 
 
 def _decode_inputs(prologue: _Prologue, config: ModelConfig, level: int, ticket: onnx.ValueInfoProto) -> None:
-    graph, past = prologue.graph, past_names(config, level)
+    graph = prologue.graph
+    past = [port.name for port in graph.input if port.name.startswith("past_")]
     size = prologue.constant("served_size", config.codebook_sizes[level - 2])
     prologue.node("Mod", ["prefixes", size], "codes")  # of the divisor's sign, so never negative
     new = [ticket, helper.make_tensor_value_info("prefixes", TensorProto.INT64, ["B", "W"])]
