@@ -48,8 +48,10 @@ class Settings:
 
 RUNS = {
     "ml-100k": Settings(epochs=8),
-    "ml-1m": Settings(codebook_sizes=(512, 32), dropout=0.2, averaging=0.995, epochs=10),
-    "amazon-beauty": Settings(codebook_sizes=(2048, 64), text_weight=0.4, max_history=20, epochs=12),
+    "ml-1m": Settings(codebook_sizes=(512, 32), dropout=0.2, averaging=0.995, epochs=6),
+    "amazon-beauty": Settings(
+        codebook_sizes=(2048, 64), text_weight=0.4, max_history=20, dropout=0.1, epochs=10
+    ),
 }
 
 
