@@ -21,7 +21,7 @@ from perf.stages import ENSEMBLE, Triton
 from clients.quality import measure, table
 from clients.recommender import Recommender
 from clients.show import answer_lines
-from clients.stages import make_catalogue, make_data, make_model, make_servable
+from clients.stages import make_catalogue, make_data, make_draft, make_model, make_servable
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server, serve
 from genrec.catalogue import Catalogue
@@ -32,6 +32,7 @@ from training.data import Histories
 USERS = 3
 TIMED_REQUESTS = 200
 TOP_K = 10
+DRAFT = "recommend_draft"
 
 
 def main() -> int:
@@ -73,6 +74,7 @@ def prepare(artifact: Path, source: str) -> None:
     make_data(artifact, source)
     make_catalogue(artifact)
     make_model(artifact)
+    make_draft(artifact)
     make_servable(artifact)
 
 
@@ -91,7 +93,8 @@ def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
                 f"user {histories.user_ids[user]} (gRPC; HTTP answers {'the same' if same else 'DIFFERENTLY'})"
             )
             print("\n".join(answer_lines(artifact, history, answer)))
-    seconds, answers, stages = timed(server, [rows[n % len(rows)] for n in range(TIMED_REQUESTS)])
+    asked = [rows[n % len(rows)] for n in range(TIMED_REQUESTS)]
+    seconds, answers, stages = timed(server, asked, ENSEMBLE)
     facts = facts_of(artifact, seconds, answers, stages)
     print(
         f"\n{TIMED_REQUESTS} requests one after another: P50 {facts['p50_ms']:.1f} ms, P99 {facts['p99_ms']:.1f} ms"
@@ -100,15 +103,27 @@ def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
     for stage, milliseconds in facts["stages_ms"].items():
         print(f"  {stage:16} {milliseconds:7.2f} ms")
     print(f"valid rate {facts['valid_rate']:.0%}, {facts['distinct']:g} distinct items of {TOP_K} asked")
+    facts["draft"] = drafted = facts_of(artifact, *(found := timed(server, asked, DRAFT)))
+    drafted["overlap"] = round(overlap(answers, found[1]), 3)
+    print(
+        f"the same by the draft head: P50 {drafted['p50_ms']:.1f} ms, P99 {drafted['p99_ms']:.1f} ms, valid rate "
+        f"{drafted['valid_rate']:.0%}; its lists share {drafted['overlap']:.0%} of the items with beam search\n"
+    )
     return facts
 
 
+def overlap(one: list[Recommendation], other: list[Recommendation]) -> float:
+    """Mean share of an answer's items that the other answer to the same request has too."""
+    pairs = zip(one, other, strict=True)
+    return float(np.mean([np.isin(a.item_ids, b.item_ids).mean() for a, b in pairs]))
+
+
 def timed(
-    server: RunningServer, histories: list[np.ndarray]
+    server: RunningServer, histories: list[np.ndarray], ensemble: str
 ) -> tuple[list[float], list[Recommendation], dict[str, float]]:
     """Seconds and answer of every request, sent one after another, and each stage's milliseconds per request."""
     seconds, answers = [], []
-    with closing(Triton(Target(server.grpc_url, server.grpc_headers))) as triton:
+    with closing(Triton(Target(server.grpc_url, server.grpc_headers), ensemble)) as triton:
         before = triton.statistics()
         for history in histories:
             begun = time.perf_counter()
@@ -118,7 +133,7 @@ def timed(
     stages = {
         model: (after[model]["infer"] - before[model]["infer"]) / 1e6 / len(histories)
         for model in sorted(after)
-        if model != ENSEMBLE
+        if model != ensemble and after[model]["calls"] > before[model]["calls"]
     }
     return seconds, answers, stages
 

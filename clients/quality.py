@@ -65,7 +65,7 @@ def table(figures: dict[str, Any]) -> str:
     ]
     for name in ("popularity", "transition counts", "model"):
         lines.append(f"{name:20}" + "".join(f"{figures[name][column]:9.4f}" for column in columns))
-    if figures["decoder"] == "draft":
+    if figures.get("decoder") == "draft":
         share = 1 - figures["lost"] / max(figures["candidates"], 1)
         lines.append(
             f"drafted, verified at {figures['verify']} level: {figures['candidates']} candidates, "

@@ -51,8 +51,9 @@ class DraftSettings:
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
     averaging: float = 0.99
+    dropout: float = 0.2  # of the head's inputs, and of the generator when both learn
+    imitation: float = 0.8  # share of the loss that is a frozen generator's own expectation
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
-    dropout: float = 0.2  # of the generator when both learn
 
 
 def draft_recommender(
@@ -98,7 +99,7 @@ class DraftRun:
         torch.manual_seed(seed)
         self.settings, self.joint, self.steps = settings, joint, 0
         self.generator = generator.requires_grad_(joint)
-        self.head = DraftHead(generator.config, options)
+        self.head = DraftHead(generator.config, options, settings.dropout)
         self.head.start_from(generator)
         self.average = copy.deepcopy(nn.ModuleList([self.generator, self.head])).eval()
         groups = [(self.head, 1.0), *([(self.generator, settings.generator_rate)] if joint else [])]
@@ -115,8 +116,11 @@ class DraftRun:
 
     def step(self, tree: Tree, rows: Tensor, real: Tensor, done: float) -> Tensor:
         """One update on rows [B, n]; `done` in 0..1 places it on the cosine. Returns draft losses [L]."""
-        losses = draft_losses(self.generator, self.head, tree, rows, real, frozen=not self.joint)
-        total = losses.sum() + (level_losses(self.generator, tree, rows, real).sum() if self.joint else 0)
+        losses, imitated = draft_losses(self.generator, self.head, tree, rows, real, not self.joint)
+        if self.joint:
+            total = losses.sum() + level_losses(self.generator, tree, rows, real).sum()
+        else:
+            total = torch.lerp(losses, imitated, self.settings.imitation).sum()
         self.optimiser.zero_grad()
         total.backward()
         nn.utils.clip_grad_norm_((p for g in self.optimiser.param_groups for p in g["params"]), 1.0)

@@ -26,9 +26,9 @@ from genrec.nn.model import Generator, rotary
 class DraftHead(nn.Module):
     """Placeholders, logit heads and transitions of one generator; `options` may leave parts out (Table 4)."""
 
-    def __init__(self, config: ModelConfig, options: DraftConfig) -> None:
+    def __init__(self, config: ModelConfig, options: DraftConfig, dropout: float = 0.0) -> None:
         super().__init__()
-        self.config, self.options = config, options
+        self.config, self.options, self.drop = config, options, nn.Dropout(dropout)
         size, levels = config.hidden_size, config.levels
         if options.placeholders:
             self.placeholders = nn.Parameter(torch.randn(levels, size) * 0.02)
@@ -74,7 +74,7 @@ class DraftHead(nn.Module):
         """
         read = hidden[..., level if self.options.placeholders else 0, :]
         parts = ((self.hidden_head(level), read), (self.state_head(level), state))
-        return torch.stack([head(x) for head, x in parts if head is not None]).sum(0)
+        return torch.stack([head(self.drop(x)) for head, x in parts if head is not None]).sum(0)
 
     def advance(self, level: int, state: Tensor, embedded: Tensor) -> Tensor:
         """Equation 3: the state after level `level`'s code: state, embedded [..., hidden] -> [..., hidden]."""
@@ -111,57 +111,92 @@ def prompt_states(generator: Generator, head: DraftHead, tokens: Tensor, prompt_
     return generator.norm(last.finish(x, _attend(q, k, v, attn_mask=visible.unsqueeze(1))))
 
 
-def teacher_states(generator: Generator, head: DraftHead, tokens: Tensor, frozen: bool) -> Tensor:
-    """The states after EVERY item of a history at once, for training: [B, n * L] -> [B, n, 1 + L, hidden].
+def read_blocks(generator: Generator, kv: list[tuple[Tensor, Tensor]], embedded: Tensor) -> Tensor:
+    """What a block of m tokens after EVERY item of a history turns into, all at once: n prompts for one.
 
-    Placeholders never reach real tokens, so a history is read once and each item's block of placeholders
-    attends to what comes before it and to itself: n prompts for the price of two. `frozen` keeps gradients
-    out of the history's own pass.
+    kv per layer k, v [B, n * L, G, D] of the history, embedded [B, n, m, hidden] -> [B, n, m, hidden]. Blocks
+    never reach real tokens, so the history is read once; each block attends to what comes before it and to
+    itself.
     """
-    config, levels = generator.config, generator.config.levels
-    items = tokens.shape[1] // levels
-    positions = torch.arange(tokens.shape[1], device=tokens.device)
-    cos, sin = rotary(positions, config.head_dim, config.rope_theta)
-    if not head.options.placeholders:
-        with torch.set_grad_enabled(not frozen):
-            return generator.prefill(tokens)[0][:, levels - 1 :: levels].unsqueeze(2)
-    block = positions // levels
-    drafted = rotary(positions + levels, config.head_dim, config.rope_theta)
-    history = positions < (block.unsqueeze(1) + 1) * levels
-    own = (block.unsqueeze(1) == block) & (positions.unsqueeze(1) >= positions)
-    visible = torch.cat((history, own), 1)  # [n * L placeholders, n * L tokens + n * L placeholders]
-    x = generator.drop(generator.embed_tokens(tokens))
-    p = head.placeholders.repeat(items, 1).expand(len(tokens), -1, -1)
-    for layer in generator.blocks():
-        with torch.set_grad_enabled(not frozen):
-            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            x = layer.finish(x, _attend(q, k, v, is_causal=True))
-        pq, pk, pv = layer.self_attn.project(layer.input_layernorm(p), *drafted)
-        keys, values = torch.cat((k, pk), 1), torch.cat((v, pv), 1)
-        p = layer.finish(p, _attend(pq, keys, values, attn_mask=visible))
-    context = generator.norm(x[:, levels - 1 :: levels]).unsqueeze(2)
-    return torch.cat((context, generator.norm(p).unflatten(1, (items, levels))), 2)
+    config, (_, items, size, _) = generator.config, embedded.shape
+    block = torch.arange(items * size, device=embedded.device) // size
+    place = torch.arange(items * size, device=embedded.device) % size
+    cos, sin = rotary((block + 1) * config.levels + place, config.head_dim, config.rope_theta)
+    history = (
+        torch.arange(items * config.levels, device=embedded.device) < ((block + 1) * config.levels)[:, None]
+    )
+    own = (block[:, None] == block) & (place[:, None] >= place)
+    visible = torch.cat((history, own), 1)  # [n * m, n * L + n * m]
+    x = embedded.flatten(1, 2)
+    for layer, (k, v) in zip(generator.blocks(), kv, strict=True):
+        q, own_k, own_v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+        keys, values = torch.cat((k, own_k), 1), torch.cat((v, own_v), 1)
+        x = layer.finish(x, _attend(q, keys, values, attn_mask=visible))
+    return generator.norm(x).unflatten(1, (items, size))
 
 
 def draft_losses(
     generator: Generator, head: DraftHead, tree: Tree, rows: Tensor, real: Tensor, frozen: bool
-) -> Tensor:
-    """Equation 6 per level: catalogue rows int64[B, n], real bool[B, n] (False: padding) -> float32[L].
+) -> tuple[Tensor, Tensor]:
+    """Per level float32[L] each, of catalogue rows int64[B, n], real bool[B, n] (False: padding):
 
-    Every item but the first is drafted from the history before it, its own codes forced (Algorithm 3). The
-    softmax runs over all codes, as in the paper, so that mode `last` may do without the catalogue.
+    equation 6, every item but the first drafted from the history before it, its own codes forced (Algorithm 3),
+    the softmax over all codes, so that mode `last` may do without the catalogue; and, of a frozen generator,
+    the cross entropy to what it expects itself along an item it finds likely (zeros when it learns too). Beams
+    go where histories do not, and there only the generator can say what is right.
     """
-    codes = tree.codes[rows]
-    tokens = codes + torch.tensor(generator.config.code_offsets)
-    follows = real[:, 1:]
-    hidden = teacher_states(generator, head, tokens.flatten(1), frozen)[:, :-1][follows]  # [M, 1 + L, hidden]
-    target, chosen = codes[:, 1:][follows], tokens[:, 1:][follows]
+    config, follows = generator.config, real[:, 1:]
+    offsets = torch.tensor(config.code_offsets)
+    tokens = (tree.codes[rows] + offsets).flatten(1)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+        read, kv = generator.prefill(tokens)
+    states = read[:, config.levels - 1 :: config.levels].unsqueeze(2)
+    if head.options.placeholders:
+        block = head.placeholders.expand(*rows.shape, -1, -1)
+        states = torch.cat((states, read_blocks(generator, kv, block)), 2)
+    hidden = states[:, :-1][follows]  # [M, 1 + L, hidden]
+    came = rows[:, 1:][follows]
+    hard = [
+        F.one_hot(c, size).float() for c, size in zip(tree.codes[came].T, config.codebook_sizes, strict=True)
+    ]
+    losses = _forced(generator, head, tree.codes[came] + offsets, hidden, hard)
+    if not frozen:
+        return losses, torch.zeros_like(losses)
+    with torch.no_grad():
+        likely = _likely(generator, tree, states[:, :, 0])
+        codes = tree.codes[likely] + offsets
+        own = read_blocks(generator, kv, generator.embed_tokens(codes[..., :-1]))
+        seen = torch.cat((states[:, :, :1], own), 2)[:, :-1][
+            follows
+        ]  # the states that read levels 1 .. L - 1
+        likely, codes = likely[:, :-1][follows], codes[:, :-1][follows]
+        expected = []
+        for level in range(1, config.levels + 1):
+            parent = torch.zeros_like(likely) if level == 1 else tree.node_of[level - 2][likely]
+            logits = generator.head(seen[:, level - 1], level)
+            expected.append(logits.masked_fill(tree.children[level - 1][parent] < 0, -torch.inf).softmax(-1))
+    return losses, _forced(generator, head, codes, hidden, expected)
+
+
+def _forced(
+    generator: Generator, head: DraftHead, tokens: Tensor, hidden: Tensor, targets: list[Tensor]
+) -> Tensor:
+    """Cross entropy per level along tokens [M, L], to targets [M, T_l]; hidden [M, 1 + L, hidden] -> float32[L]."""
     state, losses = hidden[:, 0], []
-    for level in range(1, codes.shape[2] + 1):
-        losses.append(F.cross_entropy(head.logits(level, hidden, state).float(), target[:, level - 1]))
-        if level < codes.shape[2]:
-            state = head.advance(level, state, generator.embed_tokens(chosen[:, level - 1]))
+    for level, target in enumerate(targets, 1):
+        losses.append(F.cross_entropy(head.logits(level, hidden, state).float(), target))
+        if level < len(targets):
+            state = head.advance(level, state, generator.embed_tokens(tokens[:, level - 1]))
     return torch.stack(losses)
+
+
+def _likely(generator: Generator, tree: Tree, context: Tensor) -> Tensor:
+    """An item for each h_0 [..., hidden]: its first code drawn as the generator expects it, then any such item."""
+    logits = generator.head(context, 1).masked_fill(tree.children[0][0] < 0, -torch.inf)
+    nodes = tree.children[0][0][torch.distributions.Categorical(logits=logits).sample()]
+    order, counts = tree.node_of[0].argsort(stable=True), torch.bincount(tree.node_of[0])
+    pick = (torch.rand(nodes.shape) * counts[nodes]).long().clamp(max=counts.max() - 1)
+    return order[(counts.cumsum(0) - counts)[nodes] + pick]
 
 
 class PrefillDraftGraph(nn.Module):

@@ -10,7 +10,7 @@ from genrec.draft import DraftConfig
 from genrec.engine.base import load_engine
 from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
-from genrec.nn.draft import prompt_states, teacher_states
+from genrec.nn.draft import prompt_states, read_blocks
 from genrec.nn.draft_checkpoint import load_draft
 from genrec.nn.model import Generator
 from tests.draft_twin import plain_states
@@ -39,9 +39,18 @@ def test_torch_equals_the_full_pass_and_training_sees_the_same_states(model_type
     states = prompt_states(generator, head, tokens, torch.from_numpy(LENGTHS))
     for row, length in enumerate(LENGTHS):
         assert np.allclose(states[row], plain_states(generator, head, HISTORY[:length]), atol=2e-5)
-    taught = teacher_states(generator, head, torch.tensor([HISTORY]), frozen=True)[0]
+    _, kv = generator.prefill(torch.tensor([HISTORY]))
+    if options.placeholders:
+        taught = read_blocks(generator, kv, head.placeholders.expand(1, 3, -1, -1))[0]
+        for items in (1, 2, 3):
+            assert np.allclose(
+                taught[items - 1], plain_states(generator, head, HISTORY[: 3 * items])[1:], atol=2e-5
+            )
+    codes = torch.tensor([[4, 17], [9, 20], [0, 12]])  # two codes of another item after every item
+    other = read_blocks(generator, kv, generator.embed_tokens(codes)[None])[0]
     for items in (1, 2, 3):
-        assert np.allclose(taught[items - 1], plain_states(generator, head, HISTORY[: 3 * items]), atol=2e-5)
+        hidden, _ = generator.prefill(torch.tensor([[*HISTORY[: 3 * items], *codes[items - 1].tolist()]]))
+        assert np.allclose(other[items - 1], hidden[0, -2:], atol=2e-5)
 
 
 @torch.no_grad()
