@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genrec.arena import Region, Row
+from genrec.engine.cuda.beams import DeviceTree
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
@@ -24,7 +25,6 @@ from genrec.errors import ArtifactError, InputError
 from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.xattention import xattention
-from genrec.validity import FILE_NAME, ValidityIndex
 
 LIBRARY = "xattention.so"
 TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -50,9 +50,11 @@ def load_forward(folder: Path) -> Forward:
 
 def load_device_generator(folder: Path, width: int, max_blocked: int = 64) -> DeviceGenerator:
     """The whole generation of an artifact on its device; `folder` is `engines/cuda`. Raises ArtifactError."""
+    from genrec.validity import FILE_NAME, ValidityIndex
+
     forward = load_forward(folder)
     index = ValidityIndex.load(folder.parent.parent / FILE_NAME, forward.config.codebook_sizes)
-    return DeviceGenerator(forward, index, width, max_blocked)
+    return DeviceGenerator(forward, DeviceTree.of(index, forward.device), width, max_blocked)
 
 
 class CudaEngine:

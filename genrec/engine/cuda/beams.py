@@ -8,12 +8,13 @@ score -inf, behind the living ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from genrec.validity import Blocked, ValidityIndex
+if TYPE_CHECKING:  # what runs on a device needs no numba
+    from genrec.validity import Blocked, ValidityIndex
 
 NO_NODE = 2**31 - 1  # behind every node in an ascending list of blocked ones
 

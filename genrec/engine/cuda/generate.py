@@ -6,7 +6,7 @@ padded prompt length) is one graph. Validity is checked inside beam search on th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.errors import InputError
-from genrec.validity import Blocked, ValidityIndex
+
+if TYPE_CHECKING:
+    from genrec.validity import Blocked
 
 WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
 
@@ -43,11 +45,11 @@ class _Bucket:
 class DeviceGenerator:
     """Constrained generation with fixed shapes; buckets are captured when first used or by `prepare`."""
 
-    def __init__(self, forward: Forward, index: ValidityIndex, width: int, max_blocked: int = 64) -> None:
+    def __init__(self, forward: Forward, tree: DeviceTree, width: int, max_blocked: int = 64) -> None:
         """`max_blocked` nodes of a level may be blocked per request: E."""
         self.forward, self.width, self.max_blocked = forward, width, max_blocked
-        self.tree = DeviceTree.of(index, forward.device)
-        self.counts = self.tree.beam_counts(width)
+        self.tree = tree
+        self.counts = tree.beam_counts(width)
         self._buckets: dict[tuple[int, int], _Bucket] = {}
 
     def prepare(self, batch: int, span: int) -> _Bucket:

@@ -1,0 +1,1 @@
+"""The attention kernel and whole requests on a GPU: built, checked and timed by one script, `perf.gpu.run`."""

@@ -1,0 +1,163 @@
+"""Whole requests on a GPU: constrained generation over a catalogue of a million items, and its parts.
+
+The shape is that of NVIDIA's published figures for SID-GR (Qwen3-1.7B, beam width 256, three levels, an H100):
+17.6 ms at S = 1,000 and batch 1, 93.2 at batch 8, 42.3 and 307.9 at S = 5,000 - unconstrained. Ours here is
+constrained, on random weights: time does not depend on what the weights say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from genrec.config import ModelConfig
+from genrec.engine.cuda.beams import DeviceTree, expand, first_beams
+from genrec.engine.cuda.forward import Forward
+from genrec.engine.cuda.generate import DeviceGenerator
+from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.nn.model import Generator
+from perf.gpu.timing import graphed, median_ms, median_wall_ms
+
+THEIRS_MS = {"s1000_b1": 17.6, "s1000_b8": 93.2, "s5000_b1": 42.3, "s5000_b8": 307.9}
+GOALS_MS = {"s1000_b1": 10.0, "s1000_b8": 60.0, "s5000_b1": 28.0, "s5000_b8": 230.0}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model's shape, the catalogue's size, the beam width, and the (S, B) to time."""
+
+    config: ModelConfig
+    items: int
+    width: int
+    points: tuple[tuple[int, int], ...]
+
+
+FULL = Setting(
+    ModelConfig((256, 256, 256), max_history=2000, hidden_size=2048, num_hidden_layers=28, num_attention_heads=16,
+                num_key_value_heads=8, head_dim=128, intermediate_size=6144, rope_theta=1e6),
+    1_000_000, 256, ((1000, 1), (1000, 8), (5000, 1), (5000, 8)),
+)  # fmt: skip
+DRY = Setting(
+    ModelConfig((16, 16, 16), max_history=20, hidden_size=32, head_dim=16), 500, 8, ((12, 1), (12, 2))
+)
+
+
+class NothingBlocked:
+    """Of a request that excludes nothing; in the place of genrec.validity.Blocked, which needs numba."""
+
+    def at(self, level: int) -> NDArray[np.int32]:
+        """No node."""
+        return np.empty(0, np.int32)
+
+
+def random_tree(sizes: tuple[int, ...], items: int, device: torch.device, seed: int = 0) -> DeviceTree:
+    """A catalogue of `items` distinct random semantic IDs as the tree that `genrec.validity` would build."""
+    draw, total = np.random.default_rng(seed), int(np.prod(sizes))
+    nodes = np.sort(draw.choice(total, items, replace=False))
+    pointers, codes = [], []
+    for size in reversed(sizes):
+        parents, digits = np.divmod(nodes, size)
+        nodes, starts = np.unique(parents, return_index=True)
+        pointers.insert(0, torch.tensor(np.append(starts, len(parents)), device=device))
+        codes.insert(0, torch.tensor(digits, device=device))
+    return DeviceTree(sizes, pointers, codes, [int(p.diff().max()) for p in pointers])
+
+
+def make_generator(setting: Setting, library: Path, device: torch.device) -> DeviceGenerator:
+    """Random weights made on the device, in bf16."""
+    torch.manual_seed(0)
+    with device:
+        generator = Generator(setting.config).to(torch.bfloat16).eval()
+    forward = Forward(generator, XAttentionKernel(library, device))
+    return DeviceGenerator(
+        forward, random_tree(setting.config.codebook_sizes, setting.items, device), setting.width
+    )
+
+
+def requests_of(
+    setting: Setting, span: int, batch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
+    """Random prompts of S tokens for B requests."""
+    tokens = np.random.default_rng(span + batch).integers(0, setting.config.vocab_size, (batch, span))
+    return tokens, np.full(batch, span), [NothingBlocked()] * batch
+
+
+def check(generator: DeviceGenerator, setting: Setting) -> float:
+    """Answers are items, distinct, all there, and the same twice; beam search is that of the CPU. Share alive."""
+    span, batch = setting.points[0][0], setting.points[-1][1]
+    tokens, lengths, blocked = requests_of(setting, span, batch)
+    found = generator.generate(tokens, lengths, blocked)
+    again = generator.generate(tokens, lengths, blocked)
+    tree, sizes = generator.tree, setting.config.codebook_sizes
+    parents = [np.repeat(np.arange(len(p) - 1), p.diff().cpu().numpy()) for p in tree.pointers]
+    prefix = np.zeros(1, np.int64)
+    for level, size in enumerate(sizes):
+        prefix = prefix[parents[level]] * size + tree.codes[level].cpu().numpy()
+    assert np.array_equal(found.prefixes, again.prefixes), "two runs differ"
+    assert np.isin(found.prefixes[found.alive], prefix).all(), "an answer is not an item"
+    assert all(len(np.unique(row)) == len(row) for row in found.prefixes), "beams repeat"
+    host = DeviceTree(
+        sizes, *([x.cpu() for x in part] for part in (tree.pointers, tree.codes)), tree.families
+    )
+    logits = torch.randn(batch, 1, sizes[0], device=tree.codes[0].device).round()
+    sides = [
+        expand(t, 1, logits.to(d), first_beams(batch, d), generator.counts[0], None)
+        for t, d in ((tree, logits.device), (host, torch.device("cpu")))
+    ]
+    assert torch.equal(sides[0].nodes.cpu(), sides[1].nodes), "selection differs from the CPU's"
+    return float(found.alive.mean())
+
+
+def measure(
+    generator: DeviceGenerator, setting: Setting, span: int, batch: int, rate: float
+) -> dict[str, Any]:
+    """One (S, B): the request as a caller waits for it, its parts on the device, prefill's share of `rate`."""
+    device, forward = generator.forward.device, generator.forward
+    arguments = requests_of(setting, span, batch)
+    whole = median_wall_ms(lambda: generator.generate(*arguments), device)
+    bucket = generator.prepare(batch, span)
+    tokens, lengths = bucket.tokens, bucket.lengths
+    parts = {"prefill": median_ms(graphed(lambda: forward.prefill(tokens, lengths), device), device)}
+    logits, shared = forward.prefill(tokens, lengths)
+    beams, own = first_beams(batch, device), None
+    parts["decode"] = parts["selection"] = 0.0
+    for level, count in enumerate(generator.counts, 1):
+        if level > 1:
+            former, codes = own, beams.prefixes % generator.tree.sizes[level - 2]
+            step = _decode(generator, level, codes, lengths, shared, former, beams.parents)
+            parts["decode"] += median_ms(graphed(step, device), device)
+            logits, own = step()
+        select = _select(generator, level, logits, beams, count, bucket.blocked[level - 1])
+        parts["selection"] += median_ms(graphed(select, device), device)
+        beams = select()
+    flops = prefill_operations(setting.config, span, batch)
+    return {
+        "ms": whole,
+        "parts_ms": {**parts, "gaps": whole - sum(parts.values())},
+        "prefill_utilisation": 1e3 * flops / parts["prefill"] / rate,
+    }
+
+
+def _decode(generator, level, codes, lengths, shared, own, parents):  # type: ignore[no-untyped-def]
+    def step():  # type: ignore[no-untyped-def]
+        room = generator.inherit(own, parents)
+        return generator.forward.decode(level, codes, lengths, shared, room), room
+
+    return step
+
+
+def _select(generator, level, logits, beams, count, blocked):  # type: ignore[no-untyped-def]
+    return lambda: expand(generator.tree, level, logits, beams, count, blocked)
+
+
+def prefill_operations(config: ModelConfig, span: int, batch: int) -> int:
+    """Floating-point operations of a prefill: the layers' matrices, and causal attention (half of S x S)."""
+    heads = config.num_attention_heads * config.head_dim
+    kv = config.num_key_value_heads * config.head_dim
+    layer = config.hidden_size * (2 * heads + 2 * kv + 3 * config.intermediate_size)
+    return config.num_hidden_layers * batch * (2 * layer * span + 2 * heads * span * span)

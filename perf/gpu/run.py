@@ -1,0 +1,170 @@
+"""Build, check and time everything that needs a GPU, in one call of a few minutes.
+
+    python -m perf.gpu.run [--out FOLDER] [--commit HASH]     # on a machine with a GPU, nvcc and PyTorch
+    python -m perf.gpu.run --dry --out FOLDER                 # CPU tensors and tiny shapes: the script itself, tried
+
+Prints a short table and, last, one JSON object; writes it to FOLDER/<date>.json (default perf/gpu/results). Every
+part that fails is told and leaves its figures out; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from build.plugin.compile import compile_for_gpu, compile_for_host
+from perf.gpu import kernel, requests
+from perf.gpu.timing import bytes_per_second, operations_per_second
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def machine(device: torch.device, commit: str) -> dict[str, Any]:
+    """What the figures were measured on."""
+    smi = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    name, _, driver = _said(smi).partition(", ") if device.type == "cuda" else ("CPU (dry run)", "", "")
+    return {
+        "machine": name,
+        "driver": driver,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "date": datetime.date.today().isoformat(),
+        "commit": commit or _said(["git", "rev-parse", "--short", "HEAD"]) or "unknown",
+    }
+
+
+def _said(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+class Report:
+    """Results so far; parts that fail are kept as such. The file is rewritten after every part: a call may be cut."""
+
+    def __init__(self, facts: dict[str, Any], path: Path) -> None:
+        self.results: dict[str, Any] = {**facts, "ms": {}, "kernel": {}, "failed": {}}
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def part(self, name: str, work: Callable[[], None]) -> bool:
+        """Run `work`; whether it went well."""
+        begun = time.monotonic()
+        try:
+            work()
+        except Exception as error:
+            traceback.print_exc()
+            self.results["failed"][name] = f"{type(error).__name__}: {error}"[:500]
+        self.results.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
+        self.path.write_text(json.dumps(self.results, indent=1) + "\n")
+        return name not in self.results["failed"]
+
+
+def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
+    """All parts, in the order of what they need of each other."""
+    library, results = folder / "xattention.so", report.results
+    rates: list[float] = []
+
+    def build() -> None:
+        if dry:
+            compile_for_host(library, extra=["-DXATTENTION_ONLY=16"])
+        else:
+            capability = torch.cuda.get_device_capability()
+            lines = compile_for_gpu(library, (10 * capability[0] + capability[1],))
+            results["compiler"] = [
+                line for line in lines.splitlines() if "registers" in line or "spill" in line
+            ]
+
+    def ceilings() -> None:
+        rates[:] = [bytes_per_second(device), operations_per_second(device)]
+        results["ceilings"] = {"bytes_per_second": rates[0], "operations_per_second": rates[1]}
+
+    def check_kernel() -> None:
+        results["worst_error_over_tolerance"] = kernel.check(
+            library, device, kernel.DRY if dry else kernel.CHECKS
+        )
+
+    def sanitize() -> None:
+        results["sanitizer"] = {"dry": "not run"} if dry else kernel.sanitize(library)
+
+    def time_kernel() -> None:
+        for case in kernel.DRY if dry else kernel.TIMED:
+            results["kernel"][case.name] = kernel.measure(library, device, case, (rates[0], rates[1]))
+
+    def whole_requests() -> None:
+        setting = requests.DRY if dry else requests.FULL
+        generator = requests.make_generator(setting, library, device)
+        results["share_of_beams_alive"] = requests.check(generator, setting)
+        results["requests"] = {}
+        for span, batch in setting.points:
+            found = requests.measure(generator, setting, span, batch, rates[1])
+            results["requests"][f"s{span}_b{batch}"] = found
+            results["ms"][f"s{span}_b{batch}"] = found["ms"]
+
+    if not report.part("build", build) or not report.part("ceilings", ceilings):
+        return
+    if report.part("check kernel", check_kernel):
+        report.part("whole requests", whole_requests)
+        report.part("time kernel", time_kernel)
+        report.part("sanitize", sanitize)
+
+
+def table(results: dict[str, Any]) -> str:
+    """For people: kernel, then requests."""
+    lines = [f"{'kernel (bf16)':16} {'ms':>8} {'floor':>8} {'x floor':>8} {'per beam':>9} {'faster':>7}"]
+    for name, row in results["kernel"].items():
+        ms, floor = row["ms"], row["floor_ms"]
+        base = row["baseline_ms"] if isinstance(row["baseline_ms"], float) else float("nan")
+        lines.append(f"{name:16} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x")
+    names = ("prefill", "decode", "selection", "gaps")
+    lines.append(
+        f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}" + "".join(f"{n:>10}" for n in names) + "   MFU"
+    )
+    for name, row in results.get("requests", {}).items():
+        goal, theirs = requests.GOALS_MS.get(name, 0), requests.THEIRS_MS.get(name, 0)
+        parts = "".join(f"{row['parts_ms'][n]:10.2f}" for n in names)
+        share = row["prefill_utilisation"]
+        lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts} {share:5.0%}")
+    return "\n".join([*lines, *(f"FAILED {part}: {why}" for part, why in results["failed"].items())])
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dry", action="store_true", help="CPU tensors, tiny shapes; the figures mean nothing"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--commit", default="", help="what is measured, where no git is")
+    arguments = parser.parse_args()
+    if not arguments.dry and not torch.cuda.is_available():
+        sys.exit("no GPU; --dry tries the script without one")
+    if arguments.dry and arguments.out == RESULTS:
+        sys.exit("a dry run's figures mean nothing: give it another --out")
+    device = torch.device("cpu" if arguments.dry else "cuda")
+    torch.manual_seed(0)
+    facts = machine(device, arguments.commit)
+    report = Report(facts, arguments.out / f"{facts['date']}.json")
+    with tempfile.TemporaryDirectory() as folder:
+        run(report, device, Path(folder), arguments.dry)
+    print(table(report.results))
+    print(json.dumps(report.results))
+    sys.exit(bool(report.results["failed"]))
+
+
+if __name__ == "__main__":
+    main()
