@@ -1,0 +1,71 @@
+"""45 seconds of load on the session's server, the last 35 of them steady: nothing grows. About 50 s."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.launcher import RunningServer
+from perf import load, soak
+from perf.soak_plot import plot_soak
+
+WARM_UP_S, WARM_UP_RATE = 10, 200  # more at once than later: buffers per request in flight find their number
+SECONDS, RATE = 35, 60
+LEAK = 1024  # bytes per request in a process of ours that must not go unseen
+BOUND = LEAK / 2 * RATE  # bytes per second: so far may the slope be from 0 by chance
+# tritonserver itself grows with every new peak of requests in flight (its threads' allocator arenas): some 5 MB in all,
+# which a short run cannot wait out. Over 5 minutes at 30 requests/s: 43 bytes per request (perf.soak).
+SERVER_BOUND = 4 * LEAK * RATE
+
+
+def growth(samples: list[soak.Sample], name: str | None = None) -> float:
+    """Bytes per second of one process, or of all stubs together."""
+    stubs = [sum(s.memory.values()) - s.memory["tritonserver"] for s in samples]
+    return soak.slope([s.at for s in samples], [s.memory[name] for s in samples] if name else stubs)
+
+
+def leaking(samples: list[soak.Sample]) -> list[soak.Sample]:
+    """The same measurements, had every request left LEAK bytes behind in one process."""
+    return [
+        replace(s, memory={**s.memory, "decode": s.memory["decode"] + int(LEAK * RATE * s.at)})
+        for s in samples
+    ]
+
+
+@pytest.mark.serving
+def test_nothing_grows(
+    server: RunningServer, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    histories = load.histories(tiny, 200)
+    soak.soak(server, histories, WARM_UP_S, WARM_UP_RATE, seed=1, show=False)
+    figures, samples, windows = soak.soak(server, histories, SECONDS, RATE, show=False)
+    with capsys.disabled():
+        print(f"\nsoak: {figures}")
+    assert figures["errors"] == 0, figures["problems"]
+    assert figures["requests"] == SECONDS * RATE and figures["refused_as_they_must"] == SECONDS * RATE // 20
+    assert figures["restarts"] == 0
+    assert figures["shm_growth_bytes"] == 0
+    assert growth(samples) < BOUND
+    assert growth(leaking(samples)) > BOUND  # or the run would have been too noisy to see the leak
+    assert growth(samples, "tritonserver") < SERVER_BOUND
+    assert len(windows) == soak.WINDOWS and sum(window["problems"] for window in windows) == figures["shed"]
+    plot_soak(samples, windows, soak.WARM_UP, tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_slope_ignores_the_warm_up_and_a_late_step() -> None:
+    at = [float(second) for second in range(100)]
+    assert soak.slope(at, [min(second, 30.0) * 1e6 + 5e6 * (second > 90) for second in at]) == 0
+    assert soak.slope(at, [5e6 + 1024 * second for second in at]) == pytest.approx(1024)
+    assert soak.slope(at, [131072 * (second // 8) for second in at]) == pytest.approx(16384, rel=0.05)
+
+
+def test_the_mix_holds_every_kind() -> None:
+    requests = soak.mix([load.np.arange(1, 9)], 200, seed=0)
+    assert [sum(r.kind == kind for r in requests) for kind in (soak.GOOD, soak.REFUSED, soak.LATE)] == [
+        180,
+        10,
+        10,
+    ]
