@@ -1,0 +1,31 @@
+"""The arithmetic of perf.decoders and perf.hashset; no timings."""
+
+import pytest
+
+from perf.decoders import PARTS, Speed, summarise, table
+from perf.hashset import measure
+
+
+def seen(**ms):
+    return {model: {"infer": int(value * 1e6), "calls": 2} for model, value in ms.items()}
+
+
+def test_parts_of_a_request_add_up():
+    models = {"prefill": 20, "decode": 60, "beam_search": 6, "validity_lookup": 2, "encode_history": 1}
+    found = summarise("recommend", 512, [([0.05, 0.06], seen(**models)), ([0.07, 0.04], seen(**models))])
+    assert isinstance(found, Speed) and found.requests == 4
+    assert (found.prefill_ms, found.decode_ms, found.verify_ms) == (10, 33, 1)
+    assert found.p50_ms == pytest.approx(55)
+    assert found.prefill_ms + found.decode_ms + found.verify_ms + found.system_ms == pytest.approx(55)
+    assert "recommend" in table([found])
+
+
+def test_both_ensembles_have_the_same_parts():
+    assert [list(parts) for parts in PARTS.values()] == [["prefill", "decode", "verify"]] * 2
+
+
+def test_all_ways_to_hold_the_set_agree():
+    """`measure` itself refuses a peer that answers otherwise."""
+    found = measure(items=3000, codebook=64, repeats=1)
+    assert {"Python set", "dense bitmap", "sorted array, isin", "hash set, mapped file"} <= set(found)
+    assert all(figures["bytes_per_item"] > 0 for figures in found.values())
