@@ -59,7 +59,10 @@ class DraftSettings:
 def draft_recommender(
     generator: Generator, head: DraftHead, catalogue: Catalogue, beam_width: int, mode: str = "every"
 ) -> Recommender:
-    """Rank as serving does: states from torch, the rest by the very code that serves."""
+    """Rank as serving does: states from torch, the rest by the very code that serves.
+
+    Mode `unverified` (Table 4) is mode `last` without its verification: what is no item leaves a gap (PAD).
+    """
     config, levels = generator.config, generator.config.levels
     index = ValidityIndex.build(
         catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
@@ -82,12 +85,36 @@ def draft_recommender(
         ranking = np.full((len(rows), k), PAD)
         for line, r, s in zip(ranking, rows, states, strict=True):
             excluded = np.unique(r) if remove_seen else r[:0]
+            if mode == "unverified":
+                line[:] = unverified(drafter, s, k, catalogue.item_ids[excluded])
+                continue
             found = draft(mode, drafter, s, index, valid, beam_width, index.blocked(excluded))
             answer = lookup(index, valid, catalogue.item_ids, found.semantic_ids, found.scores, k, excluded)
             line[: len(answer.item_ids)] = answer.item_ids
         return ranking
 
+    def unverified(drafter: Drafter, states: np.ndarray, k: int, seen: np.ndarray) -> np.ndarray:
+        """The k best tuples of codes as item ids; a tuple of several items is the most popular one's."""
+        found = draft("last", drafter, states, index, Anything(), beam_width)
+        best = found.semantic_ids[np.lexsort((found.semantic_ids, -found.scores))]
+        leaves = valid.find(best)
+        items = catalogue.item_ids[index.rows[index.first_child[-1][np.maximum(leaves, 0)]]]
+        ids = np.where(leaves >= 0, items, PAD)
+        ids = ids[~np.isin(ids, seen)][:k]
+        return np.concatenate((ids, np.full(k - len(ids), PAD)))
+
     return recommend
+
+
+class Anything(SemanticIdSet):
+    """A set that holds every semantic ID: verification that never says no."""
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros(1, np.int64), np.zeros(1, np.int32))
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """All of them."""
+        return np.zeros(np.shape(keys), np.int32)
 
 
 class DraftRun:

@@ -18,7 +18,8 @@ from genrec.nn.draft_checkpoint import load_draft
 from genrec.nn.model import Generator
 from tests.draft_twin import plain_logits, plain_states
 from training.data import Histories
-from training.draft import DraftSettings, train_draft
+from training.draft import DraftSettings, draft_recommender, train_draft
+from training.evaluate import PAD
 from training.runs import Settings
 
 SIZES = (4, 3)
@@ -102,6 +103,23 @@ def test_it_stops_once_validation_stands_still(artifact: Path, tmp_path: Path) -
     frozen = DraftSettings(epochs=9, patience=2, batch_items=64, learning_rate=0.0, weight_decay=0.0)
     report = run(artifact, tmp_path / "a", settings=frozen)
     assert (len(report["log"]), report["best_epoch"]) == (3, 1)
+
+
+@pytest.mark.parametrize("remove_seen", [True, False])
+def test_unverified_drafts_leave_gaps_where_verified_ones_answer(artifact: Path, remove_seen: bool) -> None:
+    """With every tuple of codes an item nothing is lost, and verified or not the lists are the same."""
+    generator, catalogue = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
+    head = DraftHead(generator.config, DraftConfig()).eval()
+    asked = [np.array([100, 101, 102]), np.array([107])]
+    whole = {mode: draft_recommender(generator, head, catalogue, 12, mode) for mode in ("last", "unverified")}
+    lists = {mode: recommend(asked, 6, remove_seen) for mode, recommend in whole.items()}
+    assert (lists["last"] == lists["unverified"]).all()
+    holes = Catalogue(
+        catalogue.item_ids[:7], catalogue.codes[:7], catalogue.titles[:7], catalogue.popularity[:7], SIZES
+    )
+    (gaps,) = draft_recommender(generator, head, holes, 12, "unverified")([asked[0]], 12, False)
+    (full,) = draft_recommender(generator, head, holes, 12, "last")([asked[0]], 12, False)
+    assert gaps[gaps != PAD].tolist() == full[:7].tolist() and (gaps == PAD).sum() == 5
 
 
 def test_stage_is_reused_and_both_learn_together(artifact: Path) -> None:
