@@ -15,7 +15,7 @@ from types import TracebackType
 
 import numpy as np
 
-from ensembles.description import Ensemble
+from ensembles.description import Ensemble, Model
 from ensembles.recommend import recommend
 from ensembles.recommend_draft import recommend_draft
 from genrec import steps
@@ -39,7 +39,11 @@ class LocalRuntime:
         self.ensemble = ensemble
         self.seconds: dict[str, float] = defaultdict(float)
         self.drafted = np.zeros(2, np.int64)
-        self._steps = {model.name: steps.load(model.name, settings) for model in ensemble.models}
+        self._steps = {model.name: self._step(model, settings) for model in ensemble.models}
+
+    def _step(self, model: Model, settings: Settings) -> steps.Step:
+        """The step behind a model; where another stands in its place, a subclass says which."""
+        return steps.load(model.name, settings)
 
     def run(self, requests: Sequence[Tensors]) -> list[Answer]:
         """Ensemble inputs to ensemble outputs, one answer or error per request. Tensors have a leading 1."""

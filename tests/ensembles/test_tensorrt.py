@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as TritonConfig
 
 from build.served_onnx import served
+from deploy.tensorrt.reference import ReferenceRuntime
 from ensembles.lint import lint
-from ensembles.local import LocalRecommender, LocalRuntime, request
+from ensembles.local import LocalRecommender, request
 from ensembles.render_tensorrt import COMMITTED, configs, render, repository
 from ensembles.tensorrt import Plan, recommend_tensorrt
 from genrec import steps
@@ -25,27 +25,6 @@ from genrec.steps import Settings
 from tests.tiny import tiny_catalogue
 
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
-
-
-class PlanOnCpu:
-    """A plan's graph through ONNX Runtime, as a step; a request at a time."""
-
-    def __init__(self, artifact: Path, name: str) -> None:
-        config = ModelConfig.load(artifact / "model" / "config.json")
-        model = served(onnx.load(artifact / "onnx" / f"{name}.onnx"), name, config)
-        self.session = onnxruntime.InferenceSession(model.SerializeToString())
-        self.names = [port.name for port in self.session.get_outputs()]
-
-    def run(self, requests):
-        return [dict(zip(self.names, self.session.run(None, tensors), strict=True)) for tensors in requests]
-
-
-def planned(artifact: Path, width: int, monkeypatch) -> LocalRuntime:
-    """The local runtime of the tensorrt ensemble."""
-    ensemble = recommend_tensorrt(ModelConfig.load(artifact / "model" / "config.json"), "f32")
-    plans, load = {m.name for m in ensemble.models if isinstance(m, Plan)}, steps.load
-    monkeypatch.setattr(steps, "load", lambda n, s: PlanOnCpu(artifact, n) if n in plans else load(n, s))
-    return LocalRuntime(ensemble, Settings(artifact, artifact / "no arena", width, "tensorrt"))
 
 
 def test_committed_configs_are_what_the_renderer_prints(tmp_path):
@@ -85,12 +64,12 @@ def test_the_plans_inputs_and_outputs_are_the_graphs(tmp_path, tiny):
 
 
 @pytest.mark.parametrize("exclude", [False, True])
-def test_the_chain_answers_as_the_default_target_does(tiny, monkeypatch, exclude):
+def test_the_chain_answers_as_the_default_target_does(tiny, exclude):
     items = [int(i) for i in tiny_catalogue().item_ids]
     histories = [items[:6], items[9:40], [-7], items[3:4]]
     with LocalRecommender(tiny, beam_width=16) as local:
         want = local.recommend(histories, 10, exclude)
-    got = planned(tiny, 16, monkeypatch).run([request(h, 10, exclude) for h in histories])
+    got = ReferenceRuntime(tiny, 16).run([request(h, 10, exclude) for h in histories])
     for mine, theirs in zip(got, want, strict=True):
         assert not isinstance(mine, Exception), mine
         assert np.array_equal(mine["item_ids"], theirs["item_ids"])

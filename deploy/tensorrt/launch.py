@@ -1,0 +1,75 @@
+"""Start the container's tritonserver on an artifact's engines, or say why not. NOT RUN YET: see verify_tensorrt.sh.
+
+    python3 -m deploy.tensorrt.launch /artifact [--beam-width 256] [--http-port 8000] [--grpc-port 8001]
+
+Loopback, as everywhere: run the container with --network host behind a proxy, or change the address knowingly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from deploy.command import command, environment
+from deploy.ports import Ports
+from deploy.server_files import find_server
+from deploy.tensorrt import manifest, place
+from ensembles.render_tensorrt import repository
+from ensembles.tensorrt import recommend_tensorrt
+from genrec.artifact import load_config
+from genrec.manifest import verify
+from genrec.steps import Settings
+
+PYTHON_MODELS = Path(__file__).resolve().parents[2] / "model_repository"
+GPU_MEMORY_POOL = 2 << 30  # the KV between prefill and the last decode lives in it
+
+
+def arguments_for_gpu(argv: list[str], plugin: Path) -> list[str]:
+    """The default server's command line, with what plans need: the plugin, GPU memory between models, pinned memory."""
+    kept = [a for a in argv if not a.startswith("--pinned-memory-pool-byte-size=")]
+    return [
+        *kept,
+        f"--backend-config=tensorrt,plugins={plugin}",
+        f"--cuda-memory-pool-byte-size=0:{GPU_MEMORY_POOL}",
+    ]
+
+
+def prepare(artifact: Path, run_dir: Path, here: manifest.Place) -> Path:
+    """The repository of an artifact whose files and engines are what they should be. Raises ArtifactError."""
+    verify(artifact)
+    plans = artifact / "engines" / "tensorrt"
+    kv_type = manifest.check(plans, here)
+    out = run_dir / "model_repository"
+    shutil.rmtree(out, ignore_errors=True)
+    repository(recommend_tensorrt(load_config(artifact), kv_type), plans, PYTHON_MODELS, out)
+    return out
+
+
+def main() -> None:
+    """Command line; becomes tritonserver."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--beam-width", type=int, default=256)
+    parser.add_argument("--http-port", type=int, default=8000)
+    parser.add_argument("--grpc-port", type=int, default=8001)
+    parser.add_argument("--metrics-port", type=int, default=8002)
+    options = parser.parse_args()
+    run_dir, files = Path(tempfile.mkdtemp(prefix="genrec-run-")), find_server()
+    models = prepare(options.artifact, run_dir, place.here())
+    ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
+    backends = files.library.parent.parent
+    argv = command(files, models, backends, ports, secrets.token_hex(16), f"genrec-{os.getpid()}-")
+    settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt")
+    os.execve(
+        files.binary, arguments_for_gpu(argv, place.PLUGIN), environment(files, settings.environment(), 0)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The container's side of the tensorrt target: what holds without a container. Nothing here starts Docker."""
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from deploy.command import command
+from deploy.ports import Ports
+from deploy.server_files import ServerFiles
+from deploy.tensorrt import launch, manifest, place
+from deploy.tensorrt.manifest import Place
+from ensembles.lint import lint
+from ensembles.lint_argv import lint_argv
+from genrec.errors import ArtifactError
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Place("26.05", "10.15.1", "9.0", "a" * 64)
+
+
+@pytest.fixture
+def plans(tmp_path):
+    folder = tmp_path / "tensorrt"
+    folder.mkdir()
+    for name in ("prefill", "decode_2", "decode_3"):
+        (folder / f"{name}.plan").write_bytes(name.encode())
+    manifest.write(folder, HERE, "f16")
+    return folder
+
+
+def test_plans_are_taken_where_they_were_built(plans):
+    assert manifest.check(plans, HERE) == "f16"
+
+
+@pytest.mark.parametrize("field", list(asdict(HERE)))
+def test_plans_of_another_place_are_refused_by_name(plans, field):
+    with pytest.raises(ArtifactError, match=field):
+        manifest.check(plans, replace(HERE, **{field: "other"}))
+
+
+def test_a_changed_plan_or_no_manifest_is_refused(plans):
+    (plans / "prefill.plan").write_bytes(b"other")
+    with pytest.raises(ArtifactError, match=r"prefill\.plan"):
+        manifest.check(plans, HERE)
+    (plans / manifest.NAME).write_text("{}")
+    with pytest.raises(ArtifactError, match="not a manifest"):
+        manifest.check(plans, HERE)
+
+
+def test_versions_read_as_tensorrt_writes_them():
+    assert [place.version_of(n) for n in (101302, 101501, 110000)] == ["10.13.2", "10.15.1", "11.0.0"]
+    with pytest.raises(ArtifactError, match="no TensorRT container"):
+        place.tensorrt_version("libnvinfer.so.none")
+
+
+def test_the_command_line_is_clean_and_loads_the_plugin():
+    files = ServerFiles(*[Path("/opt/tritonserver/x")] * 4)
+    argv = command(files, Path("/r"), Path("/b"), Ports(1, 2, 3), "t" * 32, "genrec-1-")
+    mine = launch.arguments_for_gpu(argv, place.PLUGIN)
+    assert lint_argv(mine) == []
+    assert f"--backend-config=tensorrt,plugins={place.PLUGIN}" in mine
+    assert not any(a.startswith("--pinned-memory") for a in mine)
+
+
+def test_an_artifact_is_laid_out_once_its_engines_are_good(tiny, plans, tmp_path):
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    with pytest.raises(ArtifactError, match=r"engines\.json"):
+        launch.prepare(artifact, tmp_path, HERE)
+    shutil.copytree(plans, artifact / "engines" / "tensorrt")
+    models = launch.prepare(artifact, tmp_path, HERE)
+    assert lint(models) == []
+    assert (models / "decode_3" / "1" / "model.plan").read_bytes() == b"decode_3"
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        (
+            "deploy.tensorrt.build_engines",
+            ["torch", "numba", "openvino", "pyarrow", "tritonclient", "onnxruntime"],
+        ),
+        ("deploy.tensorrt.launch", ["torch", "openvino", "onnx", "onnxruntime", "pytriton"]),
+        ("genrec.steps.beam_search_of_logits", ["torch", "openvino", "onnx", "onnxruntime"]),
+        ("perf.gpu.run", ["numba", "openvino", "onnx", "pyarrow", "tritonclient", "onnxruntime"]),
+    ],
+)
+def test_modules_import_with_what_their_image_has(module, absent):
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_dockerfile_copies_what_exists_and_pins_one_tag():
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    sources = re.findall(r"^COPY (?!--from)(\S+) ", text, re.M)
+    assert sources and all((ROOT / source).exists() for source in sources)
+    assert set(re.findall(r"^FROM \S+:(\S+)", text, re.M)) == {"${TAG}-py3"}
+    year, month = map(int, re.search(r"ARG TAG=(\d+)\.(\d+)", text).groups())
+    assert (year, month) >= (25, 8)
+    pins = (ROOT / "pyproject.toml").read_text()
+    for name, version in re.findall(r"([a-z]+)==([\d.]+)", text):
+        assert f"{name}=={version}" in pins, f"{name} is pinned otherwise in pyproject.toml"
+
+
+def test_the_script_is_bash_and_says_that_it_was_not_run():
+    script = ROOT / "deploy" / "verify_tensorrt.sh"
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    assert "NOT RUN" in script.read_text() and script.stat().st_mode & 0o100
