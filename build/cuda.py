@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from pathlib import Path
@@ -26,3 +27,18 @@ def build_cuda(artifact: Path, kv_type: str = "bf16", device: str = "cuda") -> b
     (out / "engine.json").write_text(json.dumps(settings) + "\n")
     record(artifact, "cuda", key, out.iterdir(), settings)
     return True
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("artifact", type=Path, help="folder whose model/ is there")
+    parser.add_argument("--kv-type", default="bf16", choices=("f32", "bf16"))
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: without the kernel")
+    arguments = parser.parse_args()
+    done = build_cuda(arguments.artifact, arguments.kv_type, arguments.device)
+    print(f"{arguments.artifact / 'engines' / 'cuda'}: {'built' if done else 'as it was'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ compute capability 9.0 and its plans are not Triton's; `deploy/` builds those in
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -74,3 +75,23 @@ def build_ahead_of_time(
             onnx_file, f"has {wanted} XAttention nodes, TensorRT made {facts['plugin_layers']} plugin layers"
         )
     return facts
+
+
+def main() -> None:
+    """Command line: every graph of an artifact, plans beside nothing that serves."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("artifact", type=Path, help="folder with model/ and onnx/")
+    parser.add_argument("--kv-type", default="f16", choices=("f32", "f16", "bf16"))
+    arguments = parser.parse_args()
+    config = ModelConfig.load(arguments.artifact / "model" / "config.json")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ["prefill", *(f"decode_{n}" for n in range(2, config.levels + 1))]:
+            graph = arguments.artifact / "onnx" / f"{name}.onnx"
+            facts = build_ahead_of_time(graph, config, arguments.kv_type, Path(folder) / "plan")
+            print(f"TensorRT-RTX ahead-of-time build (not Hopper, not executed): {name} {json.dumps(facts)}")
+
+
+if __name__ == "__main__":
+    main()
