@@ -83,6 +83,7 @@ STEPS = {
     "draft_beam": "DraftBeam",
     "validity_lookup": "ValidityLookup",
     "beam_search_of_logits": "BeamSearchOfLogits",
+    "generate": "Generate",
 }
 # A target may have a step of its own where the edge into it has another type (ensembles/tensorrt.py).
 OF_TARGET = {("tensorrt", "beam_search"): "beam_search_of_logits"}

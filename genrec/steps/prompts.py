@@ -44,7 +44,7 @@ def read_prompts(
     by_length: dict[int, list[tuple[int, NDArray[np.int32], Ticket]]] = defaultdict(list)
     for place, request in enumerate(requests):
         try:
-            tokens, ticket = _read(request, config)
+            tokens, ticket = read_prompt(request, config)
             ticket.check_deadline(step)
             if ticket.prompt_length:
                 by_length[len(tokens)].append((place, tokens, ticket))
@@ -63,7 +63,7 @@ def read_prompts(
     return answers
 
 
-def _read(request: Tensors, config: ModelConfig) -> tuple[NDArray[np.int32], Ticket]:
+def read_prompt(request: Tensors, config: ModelConfig) -> tuple[NDArray[np.int32], Ticket]:
     """The prompt's tokens and its ticket. Raises InputError."""
     tokens = check_tensor(request, "tokens", np.int32)
     ticket = read_ticket(request, min(config.max_prompt, len(tokens)))

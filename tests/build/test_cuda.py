@@ -4,6 +4,7 @@ What only a GPU can show (graphs, streams, the compiled kernel) is checked by `p
 """
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import torch
 
 from build.cuda import build_cuda
 from build.plugin import compile as plugin
-from ensembles.local import LocalRecommender, request
+from ensembles.cuda import recommend_cuda
+from ensembles.local import LocalRecommender, LocalRuntime, request
+from genrec import steps
 from genrec.beam import expand as expand_on_cpu
 from genrec.config import ModelConfig
 from genrec.engine.cuda import load_device_generator, load_forward
@@ -21,6 +24,7 @@ from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
+from genrec.steps import Settings
 from genrec.validity import ValidityIndex
 from tests.tiny import tiny_catalogue
 
@@ -121,25 +125,34 @@ def test_a_kept_beam_inherits_its_parents_kv(mine):
 
 
 @pytest.mark.parametrize("exclude", [False, True])
-def test_the_device_generator_answers_as_the_ensemble_does(mine, exclude):
-    """OpenVINO step by step, against prefill to last beam in one call: the same items and scores."""
+def test_the_one_model_answers_as_the_chain_does(mine, exclude):
+    """OpenVINO step by step, against `generate`; prompts of two lengths, one of them three times, one empty."""
     build_cuda(mine, "f32", "cpu")
-    items = tiny_catalogue().item_ids
-    histories = [[int(i) for i in items[:6]], [int(i) for i in items[9:13]]]
+    items = [int(i) for i in tiny_catalogue().item_ids]
+    histories = [items[:6], items[9:13], [-1], items[20:25], items[40:80]]
+    requests = [request(h, 10, exclude) for h in histories]
     with LocalRecommender(mine, beam_width=16) as local:
-        answers, steps = local.recommend(histories, 10, exclude), local.runtime._steps
-        encoded = steps["encode_history"].run([request(h, 10, exclude) for h in histories])
-    index = index_of(tiny_catalogue())
-    tokens = np.concatenate([e["tokens"] for e in encoded]).astype(np.int64)
-    lengths = np.array([e["ticket"][0, 1] for e in encoded])
-    generator = load_device_generator(mine / "engines" / "cuda", 16)
-    found = generator.generate(tokens, lengths, [index.blocked(e["excluded"][0]) for e in encoded])
-    for b, want in enumerate(answers):
-        alive = found.alive[b]
-        beams = {"prefixes": found.prefixes[b, alive][None], "scores": found.scores[b, alive][None]}
-        got = steps["validity_lookup"].run([{**encoded[b], **beams}])[0]
+        wanted = local.recommend(histories, 10, exclude)
+        answers = LocalRuntime(recommend_cuda(), replace(local.settings, target="cuda")).run(requests)
+    for got, want in zip(answers, wanted, strict=True):
+        assert not isinstance(got, Exception), got
         assert np.array_equal(got["item_ids"], want["item_ids"])
         assert np.allclose(got["scores"], want["scores"], atol=2e-4)
+
+
+def test_errors_stay_with_their_request(mine, monkeypatch):
+    build_cuda(mine, "f32", "cpu")
+    monkeypatch.setattr("genrec.steps.generate.MAX_BLOCKED", 4)
+    step = steps.load("generate", Settings(mine, mine / "no-arena", 16, "cuda"))
+    good = {
+        "tokens": np.ones((1, 32), np.int32),
+        "ticket": np.array([[5, 3, 0, 0, 0]]),
+        "excluded": np.array([[-1]], np.int32),
+    }
+    broken = [{"excluded": np.arange(200, dtype=np.int32)[None]}, {"tokens": np.full((1, 32), 99, np.int32)}]
+    answers = step.run([good, {**good, **broken[0]}, {**good, **broken[1]}])
+    assert len(answers[0]["prefixes"][0]) == 16
+    assert [str(a).split(":")[0] for a in answers[1:]] == ["excluded", "tokens"]
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16"])
