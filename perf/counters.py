@@ -49,10 +49,10 @@ class Triton:
             now = self.statistics()
             counted = spent(before, now)
             # The ensemble is counted last, but a model's share may still be on its way: each of its models was
-            # called per request, those of another ensemble never.
-            busy = [model["calls"] for model in counted.values() if model["calls"]]
+            # called so many times per request, those of another ensemble never.
+            whole = all(model["calls"] % requests == 0 for model in counted.values())
             answered = counted.get(self.ensemble, {}).get("calls", 0) >= requests
-            if (answered and min(busy) >= requests) or time.monotonic() > end:
+            if (answered and whole) or time.monotonic() > end:
                 return now
             time.sleep(0.01)
 
