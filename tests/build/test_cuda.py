@@ -17,10 +17,12 @@ from ensembles.local import LocalRecommender, LocalRuntime, request
 from genrec import steps
 from genrec.beam import expand as expand_on_cpu
 from genrec.config import ModelConfig
+from genrec.engine.base import load_engine
 from genrec.engine.cuda import load_device_generator, load_forward
 from genrec.engine.cuda.beams import DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
@@ -189,3 +191,17 @@ def test_weights_are_those_of_the_checkpoint(mine):
     build_cuda(mine, "f32", "cpu")
     forward = load_forward(mine / "engines" / "cuda")
     assert torch.equal(forward.embedding, load_generator(mine / "model").embed_tokens.weight)
+
+
+def test_draft_states_are_those_of_the_default_target(mine):
+    """NEZHA's one pass, for the ensemble that is served beside `recommend`."""
+    build_cuda(mine, "f32", "cpu")
+    config = load_generator(mine / "model").config
+    tokens, lengths = np.random.default_rng(0).integers(0, 36, (2, 12)), np.array([9, 4])
+    states = [
+        load_engine(target, mine / "engines" / target, Layout(config, 8, "f32"), 1).draft_states(
+            tokens, lengths
+        )
+        for target in ("openvino", "cuda")
+    ]
+    assert states[1].dtype == np.float32 and np.allclose(*states, atol=1e-4)

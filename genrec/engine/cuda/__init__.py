@@ -21,9 +21,12 @@ from genrec.engine.cuda.beams import DeviceTree
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
-from genrec.errors import ArtifactError, InputError
+from genrec.errors import ArtifactError
 from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
+from genrec.nn.draft import DraftHead, prompt_states
+from genrec.nn.draft_checkpoint import load_draft
+from genrec.nn.model import Generator
 from genrec.nn.xattention import xattention
 
 LIBRARY = "xattention.so"
@@ -62,6 +65,8 @@ class CudaEngine:
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self.layout, self._forward = layout, load_forward(Path(folder))
+        self._model = Path(folder).parent.parent / "model"
+        self._draft: tuple[Generator, DraftHead] | None = None
 
     def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
         """See `Engine.prefill`."""
@@ -88,8 +93,15 @@ class CudaEngine:
                 self._host(layout.past(row, n, level - 2, width)).copy_(own[n][:, :, -1])
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Drafting is not part of this target. Raises InputError."""
-        raise InputError("target", "is 'cuda', which does not draft", "openvino for drafting")
+        """See `Engine.draft_states`; the weights are a second copy, loaded by the first draft."""
+        device = self._forward.device
+        if self._draft is None:
+            generator, head = load_generator(self._model), load_draft(self._model)
+            self._draft = generator.to(device, self._forward.dtype), head.to(device, self._forward.dtype)
+        with torch.no_grad(), device:
+            states = prompt_states(*self._draft, self._to_device(tokens), self._to_device(lengths))
+        found: NDArray[np.float32] = states.float().cpu().numpy()
+        return found
 
     def _to_device(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self._forward.device)
