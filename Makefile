@@ -25,11 +25,11 @@ lint: .venv/test
 	touch $@
 
 .venv/demo: .venv/python pyproject.toml
-	$(BIN)/pip install --disable-pip-version-check "$(TORCH)" -e '.[train,export]'
+	$(BIN)/pip install --no-compile --disable-pip-version-check "$(TORCH)" -e '.[train,export]'
 	touch $@
 
 .venv/test: .venv/demo
-	$(BIN)/pip install --disable-pip-version-check "$(TORCH)" -e '.[train,export,perf,test]'
+	$(BIN)/pip install --no-compile --disable-pip-version-check "$(TORCH)" -e '.[train,export,perf,test]'
 	touch $@
 
 clean:
