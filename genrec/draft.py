@@ -143,28 +143,22 @@ class Drafter:
         """
         if self.options.transition == "none":
             return state[parents]
-        fed = self._tensors[f"input_{level}"][codes]
+        fed = self._tensors[f"input_{level}"]
         if self.options.transition == "add":
-            return state[parents] + fed
-        size = state.shape[1]
-        alive, beam_of = np.unique(parents, return_inverse=True)
+            return state[parents] + fed[codes]
+        beams, size = len(codes), state.shape[1]
+        alive, row = np.unique(parents, return_inverse=True)
         carried = state[alive] @ self._tensors[f"recurrent_{level}"]
         carried[:, 2 * size :] += self._tensors[f"recurrent_bias_{level}"]
-        carried = carried[beam_of]
-        gates = fed[:, : 2 * size] + carried[:, : 2 * size]
-        with np.errstate(over="ignore"):  # exp(large) is inf, and 1 / (1 + inf) the 0 it should be
-            np.exp(np.negative(gates, out=gates), out=gates)
-        gates += 1
-        np.reciprocal(gates, out=gates)  # sigmoid: reset, update
-        new = carried[:, 2 * size :]
-        new *= gates[:, :size]
-        new += fed[:, 2 * size :]
-        np.tanh(new, out=new)
-        kept = state[parents]
-        kept -= new
-        kept *= gates[:, size:]
-        kept += new
-        return kept
+        gates, new = np.empty((beams, 2 * size), np.float32), np.empty((beams, size), np.float32)
+        # NumPy's exp is vectorised, its tanh is not everywhere; exp(large) is inf, and 1 / inf the 0 it should be.
+        with np.errstate(over="ignore"):
+            _open_gates(fed, carried, codes, row, gates)
+            np.exp(gates, out=gates)
+            _propose(fed, carried, codes, row, gates, new)
+            np.exp(new, out=new)
+        _blend(state, parents, gates, new)
+        return new
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         size = self.config.hidden_size
@@ -202,3 +196,38 @@ def _dot_children(
         for child in range(pointers[nodes[w]], pointers[nodes[w] + 1]):
             code = codes[child]
             out[w, code] = _dot(state[w], rows[code]) + fixed[code]
+
+
+@njit(cache=True, nogil=True)
+def _open_gates(
+    fed: NDArray[Any], carried: NDArray[Any], codes: NDArray[Any], row: NDArray[Any], gates: NDArray[Any]
+) -> None:
+    """gates[w] float32[2d]: the reset and update gates' arguments, negated. fed [T, 3d], carried [P, 3d]."""
+    for w in range(len(codes)):
+        for j in range(gates.shape[1]):
+            gates[w, j] = -(fed[codes[w], j] + carried[row[w], j])
+
+
+@njit(cache=True, nogil=True)
+def _propose(
+    fed: NDArray[Any], carried: NDArray[Any], codes: NDArray[Any], row: NDArray[Any], gates: NDArray[Any],
+    new: NDArray[Any],
+) -> None:  # fmt: skip
+    """new[w] float32[d]: -2 x of the new state tanh(x); gates hold exp(-argument)."""
+    size = new.shape[1]
+    for w in range(len(codes)):
+        for j in range(size):
+            reset = np.float32(1.0) / (np.float32(1.0) + gates[w, j])
+            x = fed[codes[w], 2 * size + j] + reset * carried[row[w], 2 * size + j]
+            new[w, j] = np.float32(-2.0) * x
+
+
+@njit(cache=True, nogil=True)
+def _blend(state: NDArray[Any], parents: NDArray[Any], gates: NDArray[Any], new: NDArray[Any]) -> None:
+    """new[w] becomes (1 - update) * new + update * the parent's state; on entry it is exp(-2 x)."""
+    size = new.shape[1]
+    for w in range(len(new)):
+        for j in range(size):
+            update = np.float32(1.0) / (np.float32(1.0) + gates[w, size + j])
+            fresh = np.float32(2.0) / (np.float32(1.0) + new[w, j]) - np.float32(1.0)
+            new[w, j] = fresh + update * (state[parents[w], j] - fresh)

@@ -55,6 +55,7 @@ def draft(
     wanted = (1 + drafter.placeholders, drafter.config.hidden_size)
     if states.shape != wanted or not np.isfinite(states).all():
         raise InputError("states", f"is {list(states.shape)}, perhaps not finite", f"float32{list(wanted)}")
+    states = states.copy()  # a request's are read-only: one type for the compiler, which then compiles once
     if mode == "every":
         return _every(drafter, states, index, width, blocked, workspace)
     return _last(drafter, states, valid, width, workspace)
