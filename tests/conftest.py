@@ -1,15 +1,39 @@
-"""Fixtures every room shares."""
+"""Fixtures every room shares: one tiny artifact and one real tritonserver for the whole session."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from deploy import leftovers, process
+from deploy.launcher import RunningServer, running_server
+from genrec.catalogue import Catalogue
 from tests.tiny import tiny_artifact
+
+BEAM_WIDTH = 32
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole artifact with random weights, L=3. Tests copy it before they change it."""
     return tiny_artifact(tmp_path_factory.mktemp("tiny") / "artifact")
+
+
+@pytest.fixture(scope="session")
+def server(tiny: Path) -> Iterator[RunningServer]:
+    """A server on `tiny`; whatever its tests did, it leaves no process and no file behind."""
+    with running_server(tiny, beam_width=BEAM_WIDTH) as running:
+        yield running
+        pid, prefix = running.pid, running.supervisor.prefix
+        assert leftovers.files_of(prefix)
+    assert process.members(pid) == []
+    assert leftovers.files_of(prefix) == []
+    assert not running.run_dir.exists()
+
+
+@pytest.fixture(scope="session")
+def items(tiny: Path) -> list[int]:
+    """Item ids of the tiny catalogue."""
+    return [int(i) for i in Catalogue.load(tiny / "catalogue.parquet").item_ids]

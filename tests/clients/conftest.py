@@ -13,9 +13,6 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.serving.conftest import items, server
-
-__all__ = ["items", "server"]  # fixtures
 LOOPBACK = "127.0.0.1"
 
 

@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from deploy.launcher import RunningServer, _repository
 from ensembles.local import LocalRecommender
 from genrec.errors import GenrecError
-from tests.serving.conftest import BEAM_WIDTH
+from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import ask, tensors
 
 pytestmark = pytest.mark.serving

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2 as pb
 from deploy import leftovers, process
 from deploy.launcher import RunningServer
 from genrec.arena import LEASE_S, Arena
-from tests.serving.conftest import BEAM_WIDTH
+from tests.conftest import BEAM_WIDTH
 from tests.serving.fuzz import World, good_history
 from tests.serving.fuzz_bytes import Fuzzer
 from tests.serving.storm import Ending, exchange, storm

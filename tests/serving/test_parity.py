@@ -21,7 +21,7 @@ from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
 from genrec.catalogue import Catalogue
 from genrec.errors import GenrecError
-from tests.serving.conftest import BEAM_WIDTH
+from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import Arrays, ask, inputs, tensors
 
 pytestmark = pytest.mark.serving

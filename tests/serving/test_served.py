@@ -20,7 +20,7 @@ from genrec.arena import Arena
 from genrec.artifact import load_config, load_layout
 from genrec.errors import GenrecError
 from genrec.steps import Settings
-from tests.serving.conftest import BEAM_WIDTH
+from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import ask, inputs, tensors
 
 pytestmark = pytest.mark.serving

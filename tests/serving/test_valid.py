@@ -18,7 +18,7 @@ from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
 from genrec.artifact import load_catalogue, load_config
 from genrec.catalogue import Catalogue
-from tests.serving.conftest import BEAM_WIDTH
+from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import Arrays, inputs, tensors
 from tests.twin import twin_artifact
 
