@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from perf.serving import Target
-from perf.stages import ENSEMBLE, Triton
 
 from clients.quality import measure, table
 from clients.recommender import Recommender
@@ -27,6 +25,8 @@ from deploy.launcher import RunningServer, running_server, serve
 from genrec.catalogue import Catalogue
 from genrec.errors import GenrecError
 from genrec.manifest import digest_file, is_good, record, stage_key
+from perf.serving import Target
+from perf.stages import ENSEMBLE, Triton
 from training.data import Histories
 
 USERS = 3

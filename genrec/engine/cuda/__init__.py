@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,10 +24,11 @@ from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.errors import ArtifactError
 from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
-from genrec.nn.draft import DraftHead, prompt_states
-from genrec.nn.draft_checkpoint import load_draft
-from genrec.nn.model import Generator
 from genrec.nn.xattention import xattention
+
+if TYPE_CHECKING:
+    from genrec.nn.draft import DraftHead
+    from genrec.nn.model import Generator
 
 LIBRARY = "xattention.so"
 TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -94,6 +95,9 @@ class CudaEngine:
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
         """See `Engine.draft_states`; the weights are a second copy, loaded by the first draft."""
+        from genrec.nn.draft import prompt_states  # numba and more, which a device run need not have
+        from genrec.nn.draft_checkpoint import load_draft
+
         device = self._forward.device
         if self._draft is None:
             generator, head = load_generator(self._model), load_draft(self._model)
