@@ -48,11 +48,11 @@ class DraftSettings:
     epochs: int = 12
     patience: int = 3  # validations without a better NDCG@10 before it stops
     batch_items: int = 1024
-    learning_rate: float = 3e-3
+    learning_rate: float = 5e-3
     weight_decay: float = 0.05
     averaging: float = 0.99
-    dropout: float = 0.2  # of the head's inputs, and of the generator when both learn
-    imitation: float = 0.8  # share of the loss that is a frozen generator's own expectation
+    dropout: float = 0.05  # of the head's inputs, and of the generator when both learn
+    imitation: float = 0.95  # share of the loss that is a frozen generator's own expectation
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
 
 
