@@ -86,7 +86,7 @@ def test_head_begins_as_the_generator_does(artifact: Path) -> None:
 
 def test_alone_the_generator_stays_and_figures_repeat(artifact: Path, tmp_path: Path) -> None:
     before = (artifact / "model" / "model.safetensors").read_bytes()
-    settings = DraftSettings(epochs=8, batch_items=64)
+    settings = DraftSettings(epochs=8, batch_items=64, imitation=0.0)
     reports = [run(artifact, tmp_path / name, settings=settings) for name in ("a", "b")]
     assert (artifact / "model" / "model.safetensors").read_bytes() == before
     first, last = (sum(reports[0]["log"][n]["loss"]) for n in (0, -1))
@@ -97,6 +97,25 @@ def test_alone_the_generator_stays_and_figures_repeat(artifact: Path, tmp_path: 
     a, b = (load_file(tmp_path / name / "draft.safetensors") for name in ("a", "b"))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not (tmp_path / "a" / "model.safetensors").exists()
+
+
+def test_imitation_vanishes_where_the_head_says_what_the_generator_expects(artifact: Path) -> None:
+    """At level 1 the head begins as the generator's own: cross entropy to its expectation is that one's entropy."""
+    generator, catalogue = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
+    head = DraftHead(generator.config, DraftConfig("gru", False))
+    head.start_from(generator)
+    rows, real = torch.tensor([[3, 4, 5, 6]]), torch.ones(1, 4, dtype=torch.bool)
+    _, imitated = draft_losses(generator, head, Tree.of(catalogue), rows, real, frozen=True)
+    tokens = [
+        int(c) + o
+        for r in rows[0]
+        for c, o in zip(catalogue.codes[r], generator.config.code_offsets, strict=True)
+    ]
+    entropies = []
+    for items in (1, 2, 3):
+        logits = generator.head(generator.prefill(torch.tensor([tokens[: 2 * items]]))[0][0, -1], 1)
+        entropies.append(torch.distributions.Categorical(logits=logits).entropy().item())
+    assert imitated[0].item() == pytest.approx(np.mean(entropies), abs=1e-5)
 
 
 def test_it_stops_once_validation_stands_still(artifact: Path, tmp_path: Path) -> None:
