@@ -33,6 +33,7 @@ USERS = 3
 TIMED_REQUESTS = 200
 TOP_K = 10
 DRAFT = "recommend_draft"
+DRAFT_EPOCHS = 4  # a minute of training; `genrec train ARTIFACT --draft alone` takes the time it needs
 
 
 def main() -> int:
@@ -74,7 +75,7 @@ def prepare(artifact: Path, source: str) -> None:
     make_data(artifact, source)
     make_catalogue(artifact)
     make_model(artifact)
-    make_draft(artifact)
+    make_draft(artifact, epochs=DRAFT_EPOCHS)
     make_servable(artifact)
 
 

@@ -83,19 +83,25 @@ def make_model(
 
 
 def make_draft(
-    artifact: Path, joint: bool = False, seed: int = 0, threads: int = 0, tell: Tell = print
+    artifact: Path,
+    joint: bool = False,
+    seed: int = 0,
+    threads: int = 0,
+    epochs: int | None = None,
+    tell: Tell = print,
 ) -> None:
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from training.draft import DraftSettings, draft_artifact
 
+    chosen = DraftSettings() if epochs is None else DraftSettings(epochs=epochs)
     # The generator's own stage stands for its weights: those change when both learn.
     trained = read(artifact).get("train", {"key": "", "facts": {}})
-    settings = {**vars(DraftSettings()), "joint": joint, "seed": seed, "train": trained["key"]}
+    settings = {**vars(chosen), "joint": joint, "seed": seed, "train": trained["key"]}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     model = artifact / "model"
 
     def work() -> dict[str, Any]:
-        facts = draft_artifact(artifact, joint, seed, threads)
+        facts = draft_artifact(artifact, chosen, joint, seed, threads)
         if joint:
             made = (model / n for n in ("config.json", "model.safetensors"))
             record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})

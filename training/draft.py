@@ -223,9 +223,11 @@ def train_draft(
             "seconds": round(time.monotonic() - begun, 1)}  # fmt: skip
 
 
-def draft_artifact(artifact: Path, joint: bool = False, seed: int = 0, threads: int = 0) -> dict[str, object]:
+def draft_artifact(
+    artifact: Path, settings: DraftSettings, joint: bool = False, seed: int = 0, threads: int = 0
+) -> dict[str, object]:
     """Give the generator in `artifact`/model a draft head beside it. Returns what happened."""
     return train_draft(
         Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
-        load_generator(artifact / "model"), DraftSettings(), DraftConfig(), artifact / "model", joint, seed, threads,
+        load_generator(artifact / "model"), settings, DraftConfig(), artifact / "model", joint, seed, threads,
     )  # fmt: skip
