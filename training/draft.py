@@ -193,7 +193,7 @@ def train_draft(
     recommend = draft_recommender(*run.average, catalogue, VALIDATION_BEAMS)
     best, best_epoch, stale, log = -1.0, 0, 0, []
     begun = time.monotonic()
-    with tqdm(total=settings.epochs * len(rows), unit="item", desc="train draft") as bar:
+    with tqdm(total=settings.epochs * len(rows), unit="item", unit_scale=True, desc="train draft") as bar:
         for epoch in range(1, settings.epochs + 1):
             rng = np.random.default_rng([seed, epoch])
             run.head.train()
