@@ -33,7 +33,7 @@ USERS = 3
 TIMED_REQUESTS = 200
 TOP_K = 10
 DRAFT = "recommend_draft"
-DRAFT_EPOCHS = 4  # a minute of training; `genrec train ARTIFACT --draft alone` takes the time it needs
+DRAFT_EPOCHS = 3  # a minute of training; `genrec train ARTIFACT --draft alone` takes the time it needs
 
 
 def main() -> int:
