@@ -6,6 +6,7 @@ The same objects serve Triton (`genrec.triton.adapter`) and the local runtime (`
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -96,6 +97,17 @@ def load(name: str, settings: Settings) -> Step:
     name = OF_TARGET.get((settings.target, name), name)
     step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
     return step
+
+
+def answer_each(requests: list[Tensors], answer: Callable[[Tensors], Tensors]) -> list[Answer]:
+    """`answer` every request by itself; an error becomes the answer of its request alone."""
+    answers: list[Answer] = []
+    for request in requests:
+        try:
+            answers.append(answer(request))
+        except GenrecError as error:
+            answers.append(error)
+    return answers
 
 
 def check_tensor(

@@ -7,8 +7,8 @@ import numpy as np
 from genrec.arena import NO_KV, Arena
 from genrec.artifact import load_config, load_layout, load_validity
 from genrec.beam import Beams, expand
-from genrec.errors import GenrecError, InputError
-from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.errors import InputError
+from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.held import holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 
@@ -27,13 +27,7 @@ class BeamSearch:
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
-        answers: list[Answer] = []
-        for request in requests:
-            try:
-                answers.append(self._expand(request))
-            except GenrecError as error:
-                answers.append(error)
-        return answers
+        return answer_each(requests, self._expand)
 
     def _expand(self, request: Tensors) -> Tensors:
         handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)

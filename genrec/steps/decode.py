@@ -6,9 +6,9 @@ import numpy as np
 
 from genrec.arena import NO_KV, Arena, Row
 from genrec.artifact import load_config, load_engine_of
-from genrec.errors import GenrecError, InputError
+from genrec.errors import InputError
 from genrec.reorder import reorder_in_place
-from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.held import holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 
@@ -24,22 +24,16 @@ class Decode:
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Each request's beams are a batch of their own already."""
-        answers: list[Answer] = []
-        for request in requests:
-            try:
-                self._decode(request)
-                answers.append({"kv": request["kv"]})
-            except GenrecError as error:
-                answers.append(error)
-        return answers
+        return answer_each(requests, self._decode)
 
-    def _decode(self, request: Tensors) -> None:
+    def _decode(self, request: Tensors) -> Tensors:
         handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)
         level = read_level(request, self._config.levels)
         prefixes = check_tensor(request, "prefixes", np.int64)
         parents = check_tensor(request, "parents", np.int32, len(prefixes))
+        answer = {"kv": request["kv"]}
         if handle == NO_KV:
-            return
+            return answer
         if not 1 <= len(prefixes) <= self._width or int(prefixes.min()) < 0:
             raise InputError(
                 "prefixes",
@@ -52,6 +46,7 @@ class Decode:
         with holding(self._arena, handle, ticket, "decode") as row:
             self._reorder(row, level, parents)
             self._engine.decode(level + 1, codes, max(ticket.prompt_length, 1), row)
+        return answer
 
     def _reorder(self, row: Row, level: int, parents: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
         """Let every beam's unshared KV be its parent's (xGR, section 5.1)."""

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from genrec.artifact import load_config, load_drafter, load_valid_ids, load_validity
 from genrec.drafting import draft
-from genrec.errors import GenrecError, InputError
-from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.errors import InputError
+from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import read_ticket
 
 
@@ -37,13 +37,7 @@ class DraftBeam:
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
-        answers: list[Answer] = []
-        for request in requests:
-            try:
-                answers.append(self._draft(request))
-            except GenrecError as error:
-                answers.append(error)
-        return answers
+        return answer_each(requests, self._draft)
 
     def _draft(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.max_prompt)

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from genrec.artifact import load_catalogue, load_config
-from genrec.errors import GenrecError, InputError
-from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.errors import InputError
+from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import Ticket
 
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
@@ -32,13 +32,7 @@ class EncodeHistory:
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
-        answers: list[Answer] = []
-        for request in requests:
-            try:
-                answers.append(self._encode(request))
-            except GenrecError as error:
-                answers.append(error)
-        return answers
+        return answer_each(requests, self._encode)
 
     def _encode(self, request: Tensors) -> Tensors:
         now = time.monotonic_ns()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_catalogue, load_config, load_valid_ids, load_validity
-from genrec.errors import GenrecError, InputError
+from genrec.errors import InputError
 from genrec.lookup import PopularityRanking, lookup
-from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import read_ticket
 from genrec.validity import check_rows
 
@@ -26,13 +26,7 @@ class ValidityLookup:
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
-        answers: list[Answer] = []
-        for request in requests:
-            try:
-                answers.append(self._look_up(request))
-            except GenrecError as error:
-                answers.append(error)
-        return answers
+        return answer_each(requests, self._look_up)
 
     def _look_up(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.max_prompt)
