@@ -10,6 +10,7 @@ from genrec.errors import InputError
 from genrec.reorder import reorder_in_place
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.held import holding, read_handle, read_level
+from genrec.steps.prompts import spans, warm_up
 from genrec.steps.ticket import read_ticket
 
 
@@ -21,6 +22,19 @@ class Decode:
         self._engine = load_engine_of(settings, self._config)
         self._arena = Arena(settings.arena)
         self._width = settings.beam_width
+        levels = range(2, self._config.levels + 1)
+        warm_up(((span, level) for span in spans(self._config) for level in levels), self._try)
+
+    def _try(self, shape: tuple[int, int]) -> None:
+        """Score a level with all beams over a prompt of a length, in a slot of its own."""
+        span, level = shape
+        region = self._arena.allocate(1, span)
+        region.memory[:] = 0  # an earlier request's, else
+        try:
+            row = Row(region.memory, 1, span, 0)
+            self._engine.decode(level, np.zeros(self._width, np.int64), span, row)
+        finally:
+            self._arena.release(region.handles[0])
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Each request's beams are a batch of their own already."""

@@ -9,9 +9,9 @@ import numpy as np
 from genrec.artifact import load_catalogue, load_config
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
+from genrec.steps.prompts import SPAN
 from genrec.steps.ticket import Ticket
 
-SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 MAX_DEADLINE_MS = 600_000
 
 

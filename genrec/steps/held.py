@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genrec.arena import SCRATCH, Arena, Handle, Row
 from genrec.errors import InputError, StaleHandle
@@ -13,10 +14,15 @@ from genrec.steps import Tensors, check_tensor
 from genrec.steps.ticket import Ticket
 
 
+def handle_of(numbers: NDArray[np.int64]) -> Handle:
+    """int64[4] as a handle."""
+    segment, slot, generation, row = (int(x) for x in numbers)
+    return segment, slot, generation, row
+
+
 def read_handle(request: Tensors) -> Handle:
     """The request's `kv`."""
-    segment, slot, generation, row = (int(x) for x in check_tensor(request, "kv", np.int64, 4))
-    return segment, slot, generation, row
+    return handle_of(check_tensor(request, "kv", np.int64, 4))
 
 
 @contextmanager

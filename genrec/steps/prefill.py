@@ -8,7 +8,8 @@ from genrec.arena import NO_KV, Arena
 from genrec.artifact import load_config, load_engine_of
 from genrec.errors import ArenaFull
 from genrec.steps import Answer, Settings, Tensors
-from genrec.steps.prompts import Batch, read_prompts
+from genrec.steps.held import handle_of
+from genrec.steps.prompts import MAX_ROWS, Batch, read_prompts, spans, warm_up
 
 
 class Prefill:
@@ -18,6 +19,15 @@ class Prefill:
         self._config = load_config(settings.artifact)
         self._engine = load_engine_of(settings, self._config)
         self._arena = Arena(settings.arena)
+        warm_up(((rows, span) for rows in range(1, MAX_ROWS + 1) for span in spans(self._config)), self._try)
+
+    def _try(self, shape: tuple[int, int]) -> None:
+        """Write a batch of that shape and give it back."""
+        for answer in self._write(Batch(np.zeros(shape, np.int64), np.ones(shape[0], np.int64))):
+            if isinstance(answer, dict):
+                handle = handle_of(answer["kv"][0])
+                self._arena.hold(handle)
+                self._arena.release(handle)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Prompts padded to the same length run as one batch."""

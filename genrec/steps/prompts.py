@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.config import ModelConfig
-from genrec.errors import GenrecError, InputError
+from genrec.errors import ArenaFull, GenrecError, InputError
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.ticket import Ticket, read_ticket
 
+SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
+WARM_UP_S = 3.0
 MAX_ROWS = 8  # of one engine call: a region needs adjacent slots, and larger batches gain nothing on a CPU
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,26 @@ class Batch:
         return Batch(self.tokens[:middle], self.lengths[:middle]), Batch(
             self.tokens[middle:], self.lengths[middle:]
         )
+
+
+def spans(config: ModelConfig) -> list[int]:
+    """Every length that prompts are padded to, ascending."""
+    return [min(end, config.max_prompt) for end in range(SPAN, config.max_prompt + SPAN, SPAN)]
+
+
+def warm_up(shapes: Iterable[T], run: Callable[[T], None]) -> None:
+    """Run the shapes to come, the likeliest first, for a few seconds: engines are slow the first time they see one.
+
+    Other processes warm up at the same time, so a small arena may be full; then the rest is left to requests.
+    """
+    end = time.monotonic() + WARM_UP_S
+    for shape in shapes:
+        try:
+            run(shape)
+        except ArenaFull:
+            return
+        if time.monotonic() > end:
+            return
 
 
 def read_prompts(
