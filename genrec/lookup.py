@@ -100,13 +100,6 @@ class PopularityRanking:
         return self.item_ids[kept], self.scores[kept]
 
 
-def popular(
-    popularity: npt.ArrayLike, item_ids: npt.ArrayLike, top_k: int, excluded_rows: npt.ArrayLike = ()
-) -> Items:
-    """The answer to an empty history; sorts the catalogue, so a server keeps a PopularityRanking instead."""
-    return PopularityRanking.build(popularity, item_ids).top(top_k, excluded_rows)
-
-
 @njit(cache=True, nogil=True)
 def _items(leaves: Array, first: Array, rows: Array, excluded: Array, out: Array, beam: Array) -> int:
     """Rows of leaves int32[W], in order, without excluded int64[E] ascending, until out int32[K] is full.

@@ -81,7 +81,10 @@ def respond(name: str, step: Step, outputs: dict[str, type], requests: list[Any]
 def _arrays(request: Any) -> Arrays | InputError:
     """The request's tensors, each [1, ...]: views into shared memory, gone once the batch is answered."""
     arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-    for tensor, array in arrays.items():
+    for tensor in sorted(
+        arrays
+    ):  # Triton gives them in any order; the error should not change from run to run
+        array = arrays[tensor]
         if array.shape[0] != 1:
             return InputError(tensor, f"has {array.shape[0]} rows", "1; the server does the batching")
     return arrays

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from genrec.errors import InputError
 from genrec.hashset import SemanticIdSet
-from genrec.lookup import PopularityRanking, lookup, popular
+from genrec.lookup import PopularityRanking, lookup
 from genrec.semantic_id import pack
 from genrec.validity import ValidityIndex
 
@@ -81,7 +81,7 @@ def test_popular_equals_a_full_sort(popularity, top_k, share, seed):
     excluded = np.flatnonzero(rng.random(len(popularity)) < share)
     rows = [r for r in range(len(popularity)) if r not in excluded]
     rows = sorted(rows, key=lambda r: (-popularity[r], item_ids[r]))[:top_k]
-    items, scores = popular(popularity, item_ids, top_k, np.append(excluded, -1))
+    items, scores = PopularityRanking.build(popularity, item_ids).top(top_k, np.append(excluded, -1))
     assert items.tolist() == [item_ids[r] for r in rows]
     counts = popularity if any(popularity) else [1] * len(popularity)
     want = [math.log(counts[r] / sum(counts)) if counts[r] else -math.inf for r in rows]
@@ -96,4 +96,4 @@ def test_popular_refuses():
         ranking.top(1, [2])
     for popularity, ids in (([1], [1, 2]), ([-1, 2], [1, 2]), ([[1]], [[1]])):
         with pytest.raises(InputError, match="popularity"):
-            popular(popularity, ids, 1)
+            PopularityRanking.build(popularity, ids).top(1)

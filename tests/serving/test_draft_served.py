@@ -14,21 +14,11 @@ from deploy.launcher import RunningServer, _repository
 from ensembles.local import LocalRecommender
 from genrec.errors import GenrecError
 from tests.conftest import BEAM_WIDTH
-from tests.serving.wire import ask, tensors
+from tests.serving.wire import ask, cases, tensors
 
 pytestmark = pytest.mark.serving
 GRPC, HTTP = tritonclient.grpc, tritonclient.http
 DRAFT = "recommend_draft"
-
-
-def cases(items: list[int]) -> list[dict[str, np.ndarray]]:
-    return [
-        tensors(items[:3]),
-        tensors(items[5:40], top_k=20),
-        tensors([]),
-        tensors([-5, items[0], 123456789]),
-        tensors(items[:4], exclude_history=True, user_id=7, deadline_ms=60_000),
-    ]
 
 
 def test_grpc_http_and_local_runtime_agree(server: RunningServer, tiny: Path, items: list[int]) -> None:

@@ -21,7 +21,7 @@ from genrec.artifact import load_config, load_layout
 from genrec.errors import GenrecError
 from genrec.steps import Settings
 from tests.conftest import BEAM_WIDTH
-from tests.serving.wire import ask, inputs, tensors
+from tests.serving.wire import ask, cases, inputs, tensors
 
 pytestmark = pytest.mark.serving
 GRPC, HTTP = tritonclient.grpc, tritonclient.http
@@ -35,16 +35,6 @@ def url(server: RunningServer, module: ModuleType) -> str:
 def test_deep_probe_answers(server: RunningServer, items: list[int]) -> None:
     assert probe.infer(server.http_url, items[0], timeout_s=30).alive
     assert probe.answered(server.metrics_url, timeout_s=5)
-
-
-def cases(items: list[int]) -> list[dict[str, np.ndarray]]:
-    return [
-        tensors(items[:3]),
-        tensors(items[5:40], top_k=20),
-        tensors([]),
-        tensors([-5, items[0], 123456789]),
-        tensors(items[:4], exclude_history=True, user_id=7, deadline_ms=60_000),
-    ]
 
 
 def test_grpc_http_and_local_runtime_agree(

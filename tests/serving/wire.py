@@ -36,3 +36,14 @@ def ask(module: ModuleType, url: str, arrays: Mapping[str, np.ndarray], model: s
         listed = response["outputs"] if isinstance(response, dict) else response.outputs
         names = [o["name"] if isinstance(o, dict) else o.name for o in listed]
         return {name: result.as_numpy(name) for name in names}
+
+
+def cases(items: list[int]) -> list[dict[str, np.ndarray]]:
+    """Requests of every kind that is answered: short, long, empty, with unknown items, with all options."""
+    return [
+        tensors(items[:3]),
+        tensors(items[5:40], top_k=20),
+        tensors([]),
+        tensors([-5, items[0], 123456789]),
+        tensors(items[:4], exclude_history=True, user_id=7, deadline_ms=60_000),
+    ]
