@@ -61,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
         "--run-dir", type=Path, help="where the log and server.json go; default: a temporary folder"
     )
 
+    serve.add_argument("--threads", type=int, default=0, help="cores of an engine process; default: all")
+    serve.add_argument("--streams", type=int, default=2, help="batches run at once, on shares of the threads")
+
     ask = made["recommend"]
     ask.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     ask.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
@@ -137,7 +140,8 @@ def _serve(a: argparse.Namespace) -> None:
 
     verify(a.artifact)
     serve(a.artifact, http_port=a.http_port, grpc_port=a.grpc_port, metrics_port=a.metrics_port,
-          beam_width=a.beam_width, run_dir=a.run_dir, verify=a.verify)  # fmt: skip
+          beam_width=a.beam_width, threads=a.threads, streams=a.streams, verify=a.verify,
+          run_dir=a.run_dir)  # fmt: skip
 
 
 def _recommend(a: argparse.Namespace) -> None:

@@ -47,6 +47,7 @@ class Options:
     beam_width: int = 128
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
+    streams: int = 2  # batches that `generate` runs at once; they share the threads
     verify: str = "every"  # drafts: constrained at every level, or verified at the last
     arena_slots: int = 64  # requests in flight that hold KV; more are shed
     run_dir: Path | None = None
@@ -143,6 +144,7 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
             beam_width=options.beam_width,
             target=options.target,
             threads=options.threads,
+            streams=options.streams,
             verify=options.verify,
         )
         launch = Launch(

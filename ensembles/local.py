@@ -18,6 +18,7 @@ import numpy as np
 from ensembles.description import Ensemble, Model
 from ensembles.recommend import recommend
 from ensembles.recommend_draft import recommend_draft
+from ensembles.recommend_staged import recommend_staged
 from genrec import steps
 from genrec.arena import Arena
 from genrec.artifact import check_decoder, load_config, load_layout
@@ -26,6 +27,11 @@ from genrec.manifest import verify as verify_files
 from genrec.steps import Answer, Settings, Tensors
 
 SLOTS = 64
+ENSEMBLES = {
+    "beam": lambda levels: recommend(),
+    "staged": recommend_staged,
+    "draft": lambda levels: recommend_draft(),
+}
 
 
 class LocalRuntime:
@@ -70,9 +76,14 @@ class LocalRuntime:
             for place, tensors in enumerate(known)
         ]
 
+    def close(self) -> None:
+        """Let the steps give back what they hold."""
+        for step in self._steps.values():
+            getattr(step, "close", lambda: None)()
+
 
 class LocalRecommender:
-    """`recommend`, or `recommend_draft` with decoder `draft`, in this process. Use it in a `with`.
+    """`recommend`, or with decoder `staged` or `draft` that ensemble, in this process. Use it in a `with`.
 
     Makes its own arena and takes it away again.
     """
@@ -89,11 +100,11 @@ class LocalRecommender:
             artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify
         )
         try:
-            if decoder == "beam":  # drafts leave no KV behind
+            if decoder == "staged":  # the others leave no KV behind
                 Arena.create(
                     self.settings.arena, slots, load_layout(self.settings, config).slot_bytes
                 ).close()
-            ensemble = recommend(config.levels) if decoder == "beam" else recommend_draft()
+            ensemble = ENSEMBLES[decoder](config.levels)
             self.runtime = LocalRuntime(ensemble, self.settings)
         except BaseException:
             self._folder.cleanup()
@@ -111,6 +122,7 @@ class LocalRecommender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.runtime.close()
         self._folder.cleanup()
 
 

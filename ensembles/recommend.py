@@ -1,20 +1,13 @@
-"""Ensemble `recommend`: a history in, valid items out; the beam loop is unrolled over the L levels.
+"""Ensemble `recommend`: a history in, valid items out; all passes of the generator are one model.
 
-encode_history -> prefill -> beam_search -> (decode -> beam_search) x (L-1) -> validity_lookup. The chain is
-strictly linear (every step reads something of the step before it), which hazard H4 asks for. Tensors as in
-docs/contracts.md.
+encode_history -> generate -> validity_lookup. The chain is strictly linear (every step reads something of the step
+before it), which hazard H4 asks for. Tensors as in docs/contracts.md. `ensembles.recommend_staged` is the same with
+a hop of Triton between any two passes; docs/serving.md compares them.
 """
 
 from __future__ import annotations
 
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
-from genrec.errors import InputError
-
-MAX_LEVELS = 8
-# A hop between Python models costs 0.4 to 0.9 ms whatever the batch; waiting about as long for company pays
-# only where requests share a pass of the engine. Prefill does; in decode a request's beams are a batch of
-# their own already. Elsewhere a batch is what is queued.
-PREFILL_DELAY_US = 500
 
 HISTORY = Tensor("history", "INT64", (-1,))
 TOP_K = Tensor("top_k", "INT32", (1,))
@@ -26,26 +19,16 @@ REQUEST = (HISTORY, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY)
 TOKENS = Tensor("tokens", "INT32", (-1,))
 TICKET = Tensor("ticket", "INT64", (5,))
 EXCLUDED = Tensor("excluded", "INT32", (-1,))
-KV = Tensor("kv", "INT64", (4,))
 PREFIXES = Tensor("prefixes", "INT64", (-1,))
-NODES = Tensor("nodes", "INT32", (-1,))
 SCORES = Tensor("scores", "FP32", (-1,))
-PARENTS = Tensor("parents", "INT32", (-1,))
-LEVEL = Tensor("level", "INT32", (1,))
 ITEM_IDS = Tensor("item_ids", "INT64", (-1,))
 REPORT = Tensor("report", "INT64", (5,))
+ANSWER = (ITEM_IDS, SCORES, REPORT)
 
-BEAMS = (PREFIXES, NODES, SCORES, PARENTS, LEVEL)
-# Warm-up values where zero would be an error: top_k is at least 1, and there is no level 0. A kv of zeros is
-# the arena's scratch slot; a ticket with 0 prompt tokens takes the short way.
+# Warm-up values where zero would be an error: top_k is at least 1. A ticket with 0 prompt tokens takes the
+# short way.
 TOP_1 = {"top_k": (1,)}
 NO_PROMPT = {"ticket": (1, 0, 0, 0, 0)}
-FIRST_LEVEL = {"level": (1,)}
-
-
-def _optional(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(Tensor(t.name, t.dtype, t.dims, optional=True) for t in tensors)
-
 
 ENCODE_HISTORY = Model(
     "encode_history",
@@ -53,80 +36,29 @@ ENCODE_HISTORY = Model(
     outputs=(TOKENS, TICKET, EXCLUDED),
     warmups=(WarmUp("one_item", {"history": (1,)}, TOP_1),),
 )
-PREFILL = Model(
-    "prefill",
-    inputs=(TOKENS, TICKET),
-    outputs=(KV,),
-    queue_delay_us=PREFILL_DELAY_US,
-    warmups=(WarmUp("no_prompt", {"tokens": (4,)}, NO_PROMPT),),
-)
-DECODE = Model(
-    "decode",
-    inputs=(KV, TICKET, PREFIXES, PARENTS, LEVEL),
-    outputs=(KV,),
-    warmups=(
-        WarmUp("scratch", {"kv": (4,), "prefixes": (1,), "parents": (1,)}, {**NO_PROMPT, **FIRST_LEVEL}),
-    ),
+# No waiting for company here: the step answers later and batches by tokens itself (genrec/schedule.py).
+GENERATE = Model(
+    "generate",
+    inputs=(TOKENS, TICKET, EXCLUDED),
+    outputs=(PREFIXES, SCORES),
+    warmups=(WarmUp("no_prompt", {"tokens": (32,), "excluded": (1,)}, NO_PROMPT),),
 )
 VALIDITY_LOOKUP = Model(
     "validity_lookup",
     inputs=(PREFIXES, SCORES, TICKET, EXCLUDED),
-    outputs=(ITEM_IDS, SCORES, REPORT),
+    outputs=ANSWER,
     warmups=(WarmUp("no_prompt", {"prefixes": (1,), "scores": (1,), "excluded": (1,)}, NO_PROMPT),),
 )
 
 
-def _beam_search(levels: int) -> Model:
-    first = WarmUp("first", {"kv": (4,), "excluded": (1,)}, NO_PROMPT)
-    beams = {"prefixes": (1,), "nodes": (1,), "scores": (1,)}
-    later = WarmUp("later", {**first.dims, **beams}, {**NO_PROMPT, **FIRST_LEVEL})
-    return Model(
-        "beam_search",
-        inputs=(KV, TICKET, EXCLUDED, *_optional(PREFIXES, NODES, SCORES, LEVEL)),
-        outputs=BEAMS,
-        warmups=(first, later) if levels > 1 else (first,),
-    )
-
-
-def _models(levels: int) -> tuple[Model, ...]:
-    """The models of the chain; a semantic ID of one code needs no decode step."""
-    decode = (DECODE,) if levels > 1 else ()
-    return (ENCODE_HISTORY, PREFILL, _beam_search(levels), *decode, VALIDITY_LOOKUP)
-
-
-def _beams(level: int, *names: str) -> dict[str, str]:
-    """Model tensor -> ensemble tensor of what `beam_search` leaves at `level`."""
-    return {name: f"{name}_{level}" for name in names}
-
-
-def _steps(levels: int) -> list[Step]:
+def recommend() -> Ensemble:
+    """The ensemble; L does not show in it."""
     request = {tensor.name: tensor.name for tensor in REQUEST}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
-    encoded = {"tokens": "tokens", **ticket, **excluded}
-    steps = [
-        Step("encode_history", request, encoded),
-        Step("prefill", {"tokens": "tokens", **ticket}, {"kv": "kv_1"}),
-    ]
-    for level in range(1, levels + 1):
-        beams: dict[str, str] = {}
-        if level > 1:
-            last = _beams(level - 1, "prefixes", "parents", "level")
-            steps.append(Step("decode", {"kv": f"kv_{level - 1}", **ticket, **last}, {"kv": f"kv_{level}"}))
-            beams = _beams(level - 1, "prefixes", "nodes", "scores", "level")
-        # What nobody reads at the last level is not mapped, so it does not leave the model either.
-        left = ("prefixes", "scores") if level == levels else tuple(tensor.name for tensor in BEAMS)
-        steps.append(
-            Step("beam_search", {"kv": f"kv_{level}", **ticket, **excluded, **beams}, _beams(level, *left))
-        )
-    found = {"item_ids": "item_ids", "scores": "scores", "report": "report"}
-    steps.append(
-        Step("validity_lookup", {**_beams(levels, "prefixes", "scores"), **ticket, **excluded}, found)
+    beams = {name: f"last_{name}" for name in ("prefixes", "scores")}
+    steps = (
+        Step("encode_history", request, {"tokens": "tokens", **ticket, **excluded}),
+        Step("generate", {"tokens": "tokens", **ticket, **excluded}, beams),
+        Step("validity_lookup", {**beams, **ticket, **excluded}, {t.name: t.name for t in ANSWER}),
     )
-    return steps
-
-
-def recommend(levels: int) -> Ensemble:
-    """The ensemble for semantic IDs of L = `levels` codes. Raises InputError outside 1..8."""
-    if not 1 <= levels <= MAX_LEVELS:
-        raise InputError("levels", f"is {levels}", f"1 to {MAX_LEVELS}")
-    return Ensemble("recommend", REQUEST, (ITEM_IDS, SCORES, REPORT), _models(levels), tuple(_steps(levels)))
+    return Ensemble("recommend", REQUEST, ANSWER, (ENCODE_HISTORY, GENERATE, VALIDITY_LOOKUP), steps)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.recommend import (
+    ANSWER,
     ENCODE_HISTORY,
     EXCLUDED,
-    ITEM_IDS,
     NO_PROMPT,
-    PREFILL_DELAY_US,
     PREFIXES,
-    REPORT,
     REQUEST,
     SCORES,
     TICKET,
     TOKENS,
     VALIDITY_LOOKUP,
 )
+from ensembles.recommend_staged import PREFILL_DELAY_US
 
 STATES = Tensor("states", "FP32", (-1,))
 DRAFTED = Tensor("drafted", "INT64", (2,))
@@ -46,7 +45,7 @@ def recommend_draft() -> Ensemble:
     """The ensemble; L does not show in it."""
     request = {tensor.name: tensor.name for tensor in REQUEST}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
-    ids, found = ("prefixes", "scores"), ("item_ids", "scores", "report")
+    ids = ("prefixes", "scores")
     steps = (
         Step("encode_history", request, {"tokens": "tokens", **ticket, **excluded}),
         Step("prefill_draft", {"tokens": "tokens", **ticket}, {"states": "states"}),
@@ -54,8 +53,8 @@ def recommend_draft() -> Ensemble:
         Step(
             "validity_lookup",
             {**{n: f"drafted_{n}" for n in ids}, **ticket, **excluded},
-            {n: n for n in found},
+            {t.name: t.name for t in ANSWER},
         ),
     )
     models = (ENCODE_HISTORY, PREFILL_DRAFT, DRAFT_BEAM, VALIDITY_LOOKUP)
-    return Ensemble("recommend_draft", REQUEST, (ITEM_IDS, SCORES, REPORT), models, steps)
+    return Ensemble("recommend_draft", REQUEST, ANSWER, models, steps)

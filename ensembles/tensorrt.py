@@ -1,6 +1,6 @@
 """Ensemble `recommend` for the target `tensorrt`: prefill and every decode are plans, the rest stays Python.
 
-The chain is that of `ensembles.recommend`, with one edge typed anew: where the KV arena's handle went from step
+The chain is that of `ensembles.recommend_staged`, with one edge typed anew: where the KV arena's handle went from step
 to step, the KV itself goes, as tensors that stay on the GPU between two models of Triton's tensorrt backend. So
 beam search takes logits, and each level's decode is a model of its own (it has its own block of the head and its
 own number of unshared tokens). The shapes are a model's, so the description is made from its configuration.
@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from build.profiles import MAX_BATCH, SPAN
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
-from ensembles.recommend import NO_PROMPT, PARENTS, PREFILL_DELAY_US, PREFIXES, TICKET, recommend
+from ensembles.recommend import NO_PROMPT, PREFIXES, TICKET
+from ensembles.recommend_staged import PARENTS, PREFILL_DELAY_US, recommend_staged
 from genrec.config import ModelConfig
 
 PROMPT = Tensor("prompt", "INT32", (-1,))
@@ -115,7 +116,7 @@ def _of_logits(model: Model) -> Model:
 
 def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
     """The ensemble for one generator; `kv_type` (`f32`, `f16`, `bf16`) is the type of its plans."""
-    dtype, plain = KV_TYPES[kv_type], recommend(config.levels)
+    dtype, plain = KV_TYPES[kv_type], recommend_staged(config.levels)
     python = {model.name: model for model in plain.models if model.name not in ("prefill", "decode")}
     python["beam_search"] = _of_logits(python["beam_search"])
     plans = [_prefill(config, dtype), *(_decode(config, dtype, n) for n in range(2, config.levels + 1))]

@@ -9,7 +9,8 @@ from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
 from genrec.draft import FILE_NAME as DRAFT_HEAD
 from genrec.draft import Drafter
-from genrec.engine.base import Engine, load_engine
+from genrec.engine.base import Engine, Generator, load_passes
+from genrec.engine.host import HostGenerator
 from genrec.errors import ArtifactError, InputError
 from genrec.hashset import FILE_NAME as VALID_IDS
 from genrec.hashset import SemanticIdSet
@@ -56,9 +57,9 @@ def has_draft(artifact: Path) -> bool:
 
 
 def check_decoder(artifact: Path, decoder: str) -> None:
-    """`beam` or `draft`. Raises InputError; ArtifactError when the artifact has no draft head."""
-    if decoder not in ("beam", "draft"):
-        raise InputError("decoder", f"is {decoder!r}", "beam, draft")
+    """`beam`, `staged` or `draft`. Raises InputError; ArtifactError when the artifact has no draft head."""
+    if decoder not in ("beam", "staged", "draft"):
+        raise InputError("decoder", f"is {decoder!r}", "beam, staged, draft")
     if decoder == "draft" and not has_draft(artifact):
         raise ArtifactError(artifact / "onnx" / DRAFT_HEAD, "is missing: train a draft head, then export")
 
@@ -70,7 +71,7 @@ def load_drafter(artifact: Path, config: ModelConfig) -> Drafter:
 
 def load_layout(settings: Settings, config: ModelConfig) -> Layout:
     """Where the target's engines put things in an arena slot."""
-    path = settings.artifact / "engines" / settings.target / "engine.json"
+    path = _engines(settings) / "engine.json"
     try:
         kv_type = json.loads(path.read_text())["kv_type"]
     except (OSError, ValueError, KeyError) as error:
@@ -82,5 +83,22 @@ def load_layout(settings: Settings, config: ModelConfig) -> Layout:
 
 def load_engine_of(settings: Settings, config: ModelConfig) -> Engine:
     """The target's engine."""
-    folder = settings.artifact / "engines" / settings.target
-    return load_engine(settings.target, folder, load_layout(settings, config), settings.threads)
+    layout = load_layout(settings, config)
+    (passes,) = load_passes(settings.target, _engines(settings), layout.kv_type, settings.threads)
+    return Engine(layout, passes)
+
+
+def load_generators(settings: Settings, config: ModelConfig, index: ValidityIndex) -> list[Generator]:
+    """Whole-request generators of the target, as many as may run at once."""
+    folder, width = _engines(settings), settings.beam_width
+    if settings.target == "cuda":
+        from genrec.engine.cuda import load_device_generator  # imports torch, which no other target needs
+
+        return [load_device_generator(folder, width)]
+    kv_type = load_layout(settings, config).kv_type
+    streams = load_passes(settings.target, folder, kv_type, settings.threads, settings.streams)
+    return [HostGenerator(passes, index, config, width, kv_type) for passes in streams]
+
+
+def _engines(settings: Settings) -> Path:
+    return settings.artifact / "engines" / settings.target

@@ -30,10 +30,11 @@ from genrec.artifact import load_config, load_layout
 from genrec.errors import InputError
 from genrec.steps import Answer, Step, Tensors
 from perf import load, machine, serving
-from perf.counters import ENSEMBLE, Seen, Triton, spent
+from perf.counters import Seen, Triton, spent
 from perf.replay import percentile
 from perf.work import work
 
+ENSEMBLE = "recommend_staged"  # of which Triton sees every stage
 ARENA_SLOTS = 16  # one request is in flight, so a small arena does
 WARM_UP = 5
 
@@ -176,9 +177,11 @@ def stages(
             server = stack.enter_context(
                 serving.target(artifact, beam_width=width, threads=threads, arena_slots=ARENA_SLOTS)
             )
-            triton = Triton(server)
+            triton = Triton(server, ENSEMBLE)
             stack.callback(triton.close)
-            local = stack.enter_context(LocalRecommender(artifact, beam_width=width, slots=ARENA_SLOTS))
+            local = stack.enter_context(
+                LocalRecommender(artifact, width, slots=ARENA_SLOTS, decoder="staged")
+            )
             pairs[width] = triton, local
             measure(triton, local, sample[:WARM_UP], min(top_k, width))
         bar = tqdm(total=rounds * len(pairs), desc="rounds", unit="round", file=sys.stderr)

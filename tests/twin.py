@@ -20,35 +20,31 @@ from tests.draft_twin import plain_states
 from tests.tiny import random_head, tiny_catalogue
 
 
-class TwinEngine:
-    """`past` of earlier level u holds, in its first number, the beam's code of level u + 1: reordering moves it too."""
+class TwinPasses:
+    """Past KV of level u holds, in its first number, the beam's code of level u + 1: reordering moves it too."""
 
-    def __init__(self, folder, layout, threads):
-        self.layout = layout
+    def __init__(self, folder, kv_type, threads, streams):
         self.model = folder.parent.parent / "model"
         self.generator = load_generator(self.model)
 
     @torch.no_grad()
-    def prefill(self, tokens, lengths, region):
-        kept = self.layout.shared(region, 0)
+    def prefill(self, tokens, lengths, logits, kv):
         for row, (line, length) in enumerate(zip(tokens, lengths, strict=True)):
-            kept[row].reshape(-1)[: len(line)] = line
+            kv[0][row].reshape(-1)[: len(line)] = line
             hidden, _ = self.generator.prefill(torch.from_numpy(line[None, :length]))
-            self.layout.first_logits(region)[row] = self.generator.head(hidden[:, -1], 1).numpy()
+            logits[row] = self.generator.head(hidden[:, -1], 1).numpy()
 
     @torch.no_grad()
-    def decode(self, level, codes, length, row):
-        layout, width = self.layout, len(codes)
-        offsets = layout.config.code_offsets
-        prompt = layout.row_shared(row, 0).reshape(-1)[:length].astype(np.int64)
-        earlier = [
-            layout.past(row, 0, u, width)[0, :, 0, 0].astype(np.int64) + offsets[u] for u in range(level - 2)
-        ]
-        if level < layout.config.levels:
-            layout.past(row, 0, level - 2, width)[0, :, 0, 0] = codes
-        tokens = np.column_stack([np.tile(prompt, (width, 1)), *earlier, codes + offsets[level - 2]])
-        hidden, _ = self.generator.prefill(torch.from_numpy(tokens))
-        layout.logits(row, level, width)[:] = self.generator.head(hidden[:, -1], level).numpy()
+    def decode(self, level, codes, lengths, shared, past, logits):
+        offsets = self.generator.config.code_offsets
+        for row, length in enumerate(lengths):
+            prompt = shared[0][row].reshape(-1)[:length].astype(np.int64)
+            earlier = [past[0][u][row, :, 0, 0].astype(np.int64) + offsets[u] for u in range(level - 2)]
+            beams = (np.tile(prompt, (codes.shape[1], 1)), *earlier, codes[row] + offsets[level - 2])
+            hidden, _ = self.generator.prefill(torch.from_numpy(np.column_stack(beams)))
+            logits[row] = self.generator.head(hidden[:, -1], level).numpy()
+        if len(past[0]) > level - 2:
+            past[0][level - 2][:, :, 0, 0] = codes
 
     def draft_states(self, tokens, lengths):
         head = load_draft(self.model)
@@ -62,7 +58,7 @@ class TwinEngine:
         )
 
 
-base.TARGETS["twin"] = TwinEngine
+base.TARGETS["twin"] = lambda *where: [TwinPasses(*where)]
 
 
 def twin_artifact(

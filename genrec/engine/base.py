@@ -1,54 +1,109 @@
-"""What every engine offers the steps: a prefill of a batch and a decode of one request's beams, into arena memory."""
+"""What a target offers the steps: the passes of the generator, over arrays or in arena memory, and whole requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.arena import Region, Row
+from genrec.beam import Beams
 from genrec.errors import InputError
 from genrec.kv import Layout
+from genrec.validity import Blocked
+
+Array = NDArray[Any]
 
 
-class Engine(Protocol):
-    """Reads and writes the KV and the logits in the arena, in place."""
+class Passes(Protocol):
+    """The passes of the generator, one after the other, on arrays used where they lie. Several may run at once."""
 
-    layout: Layout
+    def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
+        """tokens int64[B, S] padded right, lengths int64[B] >= 1: fills logits float32[B, 1, T_1], kv 2N x [B, G, S, D]."""
 
-    def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
-        """tokens [B, S] padded on the right, lengths [B] >= 1: first-level logits and shared KV go to `region`."""
+    def decode(
+        self,
+        level: int,
+        codes: Array,
+        lengths: Array,
+        shared: Sequence[Array],
+        past: Sequence[Sequence[Array]],
+        logits: Array,
+    ) -> None:
+        """codes int64[B, W] of level - 1, lengths int64[B] of the prompts: fills logits float32[B, W, T_level].
 
-    def decode(self, level: int, codes: NDArray[np.int64], length: int, row: Row) -> None:
-        """codes [W] of level `level - 1`: reads the row's KV, leaves logits [W, T_level] and the new unshared KV."""
+        `shared` are 2N tensors [B, G, S, D]. `past` are 2N lists of unshared KV [B, W, G, D]: level - 2 of a list
+        are read, and one more is filled, except at the last level.
+        """
 
-    def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+    def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """tokens [B, S] with placeholders after each row's history, lengths [B] of the histories: [B, 1 + L, hidden].
 
         One pass for a whole draft (NEZHA, section 3.2); no KV is kept.
         """
 
 
-def _openvino(folder: Path, layout: Layout, threads: int) -> Engine:
-    from genrec.engine.openvino import OpenVinoEngine
+class Generator(Protocol):
+    """Whole requests in one call: the loop over the levels without hops between models."""
 
-    return OpenVinoEngine(folder, layout, threads)
+    most_blocked: int  # nodes of one level that a request may exclude
+
+    def answers(
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
+    ) -> list[Beams]:
+        """tokens [B, S] padded right, lengths [B] >= 1 -> the last level's beams of every request.
+
+        Raises InputError when a logit of a valid code is NaN or +inf.
+        """
 
 
-def _cuda(folder: Path, layout: Layout, threads: int) -> Engine:
-    from genrec.engine.cuda import CudaEngine  # imports torch, which no other target needs
+class Engine:
+    """The passes on tensors of the arena: KV is neither copied in nor out."""
 
-    return CudaEngine(folder, layout)
+    def __init__(self, layout: Layout, passes: Passes) -> None:
+        self.layout, self._passes = layout, passes
+        self._tensors = range(2 * layout.config.num_hidden_layers)
+        self.draft_states = passes.draft_states
+
+    def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
+        """tokens [B, S] padded on the right, lengths [B] >= 1: first-level logits and shared KV go to `region`."""
+        kv = [self.layout.shared(region, n) for n in self._tensors]
+        self._passes.prefill(tokens, lengths, self.layout.first_logits(region), kv)
+
+    def decode(self, level: int, codes: NDArray[np.int64], length: int, row: Row) -> None:
+        """codes [W] of level `level - 1`: reads the row's KV, leaves logits [W, T_level] and the new unshared KV."""
+        layout, width = self.layout, len(codes)
+        shared = [layout.row_shared(row, n) for n in self._tensors]
+        kept = range(min(level - 1, layout.config.levels - 2))
+        past = [[layout.past(row, n, u, width) for u in kept] for n in self._tensors]
+        logits = layout.logits(row, level, width)[None]
+        self._passes.decode(level, codes[None], np.array([length]), shared, past, logits)
 
 
-TARGETS: dict[str, Callable[[Path, Layout, int], Engine]] = {"openvino": _openvino, "cuda": _cuda}
+def _openvino(folder: Path, kv_type: str, threads: int, streams: int) -> list[Passes]:
+    from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
+
+    graphs = OpenVinoGraphs(folder, kv_type, threads, streams)
+    return [OpenVinoPasses(graphs) for _ in range(streams)]
 
 
-def load_engine(target: str, folder: Path, layout: Layout, threads: int) -> Engine:
-    """The engine of `target` built in `folder`. Raises InputError (unknown target), ArtifactError (bad files)."""
+def _cuda(folder: Path, kv_type: str, threads: int, streams: int) -> list[Passes]:
+    from genrec.engine.cuda import CudaPasses  # imports torch, which no other target needs
+
+    return [CudaPasses(folder)]
+
+
+TARGETS: dict[str, Callable[[Path, str, int, int], list[Passes]]] = {"openvino": _openvino, "cuda": _cuda}
+
+
+def load_passes(target: str, folder: Path, kv_type: str, threads: int = 0, streams: int = 1) -> list[Passes]:
+    """The passes of `target` built in `folder`, once per stream; `threads` (0: all cores) are shared by streams.
+
+    Raises InputError (unknown target), ArtifactError (bad files).
+    """
     if target not in TARGETS:
         raise InputError("target", f"is {target!r}", f"one of {', '.join(TARGETS)}")
-    return TARGETS[target](folder, layout, threads)
+    return TARGETS[target](folder, kv_type, threads, streams)

@@ -38,17 +38,20 @@ class Settings:
     beam_width: int = 128
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
+    streams: int = 2  # batches of whole requests that run at once; they share the threads
     verify: str = "every"  # where drafts are held against the catalogue: at every level, or the last
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
             raise InputError("beam_width", f"is {self.beam_width}", f"1 to {MAX_BEAM_WIDTH}")
+        if self.streams < 1:
+            raise InputError("streams", f"is {self.streams}", "at least 1")
         if self.verify not in ("every", "last"):
             raise InputError("verify", f"is {self.verify!r}", "every, last")
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read GENREC_ARTIFACT, GENREC_ARENA, GENREC_BEAM_WIDTH, GENREC_TARGET, GENREC_THREADS, GENREC_VERIFY."""
+        """Read GENREC_ARTIFACT, GENREC_ARENA, and GENREC_ before the name of every other field."""
         try:
             return cls(
                 Path(os.environ["GENREC_ARTIFACT"]),
@@ -56,6 +59,7 @@ class Settings:
                 int(os.environ.get("GENREC_BEAM_WIDTH", "128")),
                 os.environ.get("GENREC_TARGET", "openvino"),
                 int(os.environ.get("GENREC_THREADS", "0")),
+                int(os.environ.get("GENREC_STREAMS", "2")),
                 os.environ.get("GENREC_VERIFY", "every"),
             )
         except KeyError as error:
@@ -71,6 +75,7 @@ class Settings:
             "GENREC_BEAM_WIDTH": str(self.beam_width),
             "GENREC_TARGET": self.target,
             "GENREC_THREADS": str(self.threads),
+            "GENREC_STREAMS": str(self.streams),
             "GENREC_VERIFY": self.verify,
         }
 

@@ -1,81 +1,110 @@
-"""Prompt tokens to the last beam in one step, on the GPU: of the target `cuda` (xGR, section 7)."""
+"""Prompt tokens to the last beams in one process: whole requests, batched by tokens (xGR, section 7)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.artifact import load_config, load_validity
+from genrec.artifact import load_config, load_generators, load_validity
+from genrec.beam import Beams
+from genrec.engine.base import Generator
 from genrec.errors import GenrecError, InputError
+from genrec.schedule import Scheduler
 from genrec.steps import Answer, Settings, Tensors, check_tensor
-from genrec.steps.prompts import MAX_ROWS, read_prompt
+from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 from genrec.validity import Blocked
 
-MAX_BLOCKED = 1024  # nodes of one level that a request may exclude: a shape of the captured graphs
+CAPACITY = 2048  # tokens of a batch: a prompt's, and a beam's at every level
+QUOTA_S = 0.0005  # that a request waits for company
+Respond = Callable[[Answer], None]
+log = logging.getLogger("genrec.generate")
 
 
 class _Prompt(NamedTuple):
-    place: int
     tokens: NDArray[np.int32]
     ticket: Ticket
     blocked: Blocked
+    respond: Respond
 
 
 class Generate:
     """tokens, ticket, excluded -> prefixes (whole semantic IDs) and scores, ascending by prefix."""
 
     def __init__(self, settings: Settings) -> None:
-        from genrec.engine.cuda import load_device_generator  # imports torch, which no other target needs
-
         self._config = load_config(settings.artifact)
         self._index = load_validity(settings.artifact, self._config)
-        folder = settings.artifact / "engines" / "cuda"
-        self._generator = load_device_generator(folder, settings.beam_width, MAX_BLOCKED)
+        self._beam_tokens = settings.beam_width * (self._config.levels - 1)
+        generators = load_generators(settings, self._config, self._index)
+        self._most_blocked = generators[0].most_blocked
+        for generator in generators:
+            shapes = ((rows, span) for rows in (1, 2, 4) for span in spans(self._config))
+            warm_up(shapes, partial(self._try, generator))
+        run = [partial(self._generate, generator) for generator in generators]
+        self._scheduler: Scheduler[_Prompt] = Scheduler(run, CAPACITY, QUOTA_S, MAX_ROWS)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`. Prompts padded to the same length run as one batch, itself padded to a power of two."""
-        nothing: Tensors = {"prefixes": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)}
-        answers: list[Answer] = [nothing for _ in requests]
-        by_length: dict[int, list[_Prompt]] = defaultdict(list)
-        for place, request in enumerate(requests):
-            try:
-                prompt = self._read(place, request)
-                if prompt.ticket.prompt_length:
-                    by_length[len(prompt.tokens)].append(prompt)
-            except GenrecError as error:
-                answers[place] = error
-        for prompts in by_length.values():
-            for start in range(0, len(prompts), MAX_ROWS):
-                part = prompts[start : start + MAX_ROWS]
-                try:
-                    rows = self._generate(part)
-                except GenrecError as error:
-                    rows = [error] * len(part)
-                for prompt, answer in zip(part, rows, strict=True):
-                    answers[prompt.place] = answer
-        return answers
+        """See `Step.run`."""
+        answers: list[Future[Answer]] = [Future() for _ in requests]
+        for request, answer in zip(requests, answers, strict=True):
+            self.submit(request, answer.set_result)
+        return [answer.result() for answer in answers]
 
-    def _read(self, place: int, request: Tensors) -> _Prompt:
-        tokens, ticket = read_prompt(request, self._config)
-        ticket.check_deadline("generate")
-        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
-        most = max(len(nodes) for nodes in blocked.nodes)
-        if most > MAX_BLOCKED:
-            raise InputError("excluded", f"rules out {most} semantic IDs", f"at most {MAX_BLOCKED}")
-        return _Prompt(place, tokens, ticket, blocked)
+    def submit(self, request: Tensors, respond: Respond) -> None:
+        """Answer one request by `respond`, later and from another thread, or at once where nothing is to do."""
+        try:
+            tokens, ticket = read_prompt(request, self._config)
+            ticket.check_deadline("generate")
+            blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+            most = max(len(nodes) for nodes in blocked.nodes)
+            if most > self._most_blocked:
+                raise InputError(
+                    "excluded", f"rules out {most} semantic IDs", f"at most {self._most_blocked}"
+                )
+            if ticket.prompt_length:
+                prompt = _Prompt(tokens, ticket, blocked, respond)
+                deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
+                self._scheduler.submit(prompt, len(tokens) + self._beam_tokens, deadline_s)
+                return
+        except GenrecError as error:
+            respond(error)
+            return
+        respond({"prefixes": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)})
 
-    def _generate(self, prompts: list[_Prompt]) -> list[Answer]:
-        """One launch; the rows that fill a batch up repeat the first prompt and are thrown away."""
-        batch = 1 << (len(prompts) - 1).bit_length()
-        rows = prompts + prompts[:1] * (batch - len(prompts))
-        tokens = np.stack([p.tokens for p in rows]).astype(np.int64)
-        lengths = np.array([p.ticket.prompt_length for p in rows], np.int64)
-        found = self._generator.generate(tokens, lengths, [p.blocked for p in rows])
-        return [
-            {"prefixes": found.prefixes[b][alive][None], "scores": found.scores[b][alive][None]}
-            for b, alive in enumerate(found.alive[: len(prompts)])
-        ]
+    def close(self) -> None:
+        """Answer what is queued; then end the threads."""
+        self._scheduler.close()
+
+    def _generate(self, generator: Generator, prompts: list[_Prompt]) -> None:
+        """One batch, answered whatever happens."""
+        try:
+            rows: list[Answer] = [_answer(beams) for beams in self._answers(generator, prompts)]
+        except GenrecError as error:
+            rows = [error] * len(prompts)
+        except Exception as error:  # the thread must live on
+            log.exception("generate")
+            failure = f"generate: internal error ({type(error).__name__}), see the server's log"
+            rows = [GenrecError(failure)] * len(prompts)
+        for prompt, answer in zip(prompts, rows, strict=True):
+            prompt.respond(answer)
+
+    def _answers(self, generator: Generator, prompts: list[_Prompt]) -> list[Beams]:
+        tokens = np.zeros((len(prompts), max(len(each.tokens) for each in prompts)), np.int64)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt.tokens)] = prompt.tokens
+        lengths = np.array([each.ticket.prompt_length for each in prompts], np.int64)
+        return generator.answers(tokens, lengths, [each.blocked for each in prompts])
+
+    def _try(self, generator: Generator, shape: tuple[int, int]) -> None:
+        nothing = self._index.blocked(np.array([-1], np.int32))
+        generator.answers(np.zeros(shape, np.int64), np.ones(shape[0], np.int64), [nothing] * shape[0])
+
+
+def _answer(beams: Beams) -> Tensors:
+    return {"prefixes": beams.prefixes[None], "scores": beams.scores[None]}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +30,13 @@ class Step(Protocol):
         """One answer, or one error, per request, in their order."""
 
 
+class DeferredStep(Protocol):
+    """A step that answers later, from threads of its own."""
+
+    def submit(self, request: Arrays, respond: Callable[[Arrays | GenrecError], None]) -> None:
+        """Take a request, whose arrays it may keep; `respond` is called once."""
+
+
 def step_model(step_name: str) -> type:
     """The class TritonPythonModel that serves the step `step_name`."""
 
@@ -40,9 +49,13 @@ def step_model(step_name: str) -> type:
 
             self.outputs = output_types(args["model_config"])
             self.step = load(step_name, Settings.from_environment())
+            self.deferred: Any = self.step if hasattr(self.step, "submit") else None
 
-        def execute(self, requests: list[Any]) -> list[Any]:
-            """One response per request, whatever happens."""
+        def execute(self, requests: list[Any]) -> list[Any] | None:
+            """One response per request, whatever happens; None when the step answers later."""
+            if self.deferred:
+                defer(step_name, self.deferred, self.outputs, requests)
+                return None
             return respond(step_name, self.step, self.outputs, requests)
 
         def finalize(self) -> None:
@@ -71,11 +84,44 @@ def respond(name: str, step: Step, outputs: dict[str, type], requests: list[Any]
         answers: list[Arrays | GenrecError] = [
             next(left) if isinstance(arrays, dict) else arrays for arrays in read
         ]
-        return [_response(request, a, outputs) for request, a in zip(requests, answers, strict=True)]
+        return [
+            _response(set(request.requested_output_names()), answer, outputs)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
     except Exception as error:  # the last line of defence of the process
-        pb_utils.Logger.log_error(f"{name}: {traceback.format_exc()}")
-        failure = GenrecError(f"{name}: internal error ({type(error).__name__}), see the server's log")
+        failure = _internal(name, error)
         return [_error(failure) for _ in requests]
+
+
+def defer(name: str, step: DeferredStep, outputs: dict[str, type], requests: list[Any]) -> None:
+    """Hand every request to a step that batches by itself; Triton may bring the next ones meanwhile."""
+    for request in requests:
+        sender, wanted = request.get_response_sender(), set(request.requested_output_names())
+        respond_later = partial(_send, name, sender, outputs, wanted)
+        try:
+            arrays = _arrays(request)
+            if isinstance(arrays, GenrecError):
+                respond_later(arrays)
+            else:
+                step.submit({key: array.copy() for key, array in arrays.items()}, respond_later)
+        except Exception as error:  # the last line of defence of the process
+            respond_later(_internal(name, error))
+
+
+def _send(
+    name: str, sender: Any, outputs: dict[str, type], wanted: set[str], answer: Arrays | GenrecError
+) -> None:
+    try:
+        response = _response(wanted, answer, outputs)
+    except Exception as error:  # the request must be answered, and the caller's thread must live on
+        response = _error(_internal(name, error))
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _internal(name: str, error: Exception) -> GenrecError:
+    """Log what nobody foresaw; the client is told where to look."""
+    pb_utils.Logger.log_error(f"{name}: {''.join(traceback.format_exception(error))}")
+    return GenrecError(f"{name}: internal error ({type(error).__name__}), see the server's log")
 
 
 def _arrays(request: Any) -> Arrays | InputError:
@@ -90,11 +136,10 @@ def _arrays(request: Any) -> Arrays | InputError:
     return arrays
 
 
-def _response(request: Any, answer: Arrays | GenrecError, outputs: dict[str, type]) -> Any:
+def _response(wanted: set[str], answer: Arrays | GenrecError, outputs: dict[str, type]) -> Any:
     """Tensors of the outputs somebody asked for, or the error."""
     if isinstance(answer, GenrecError):
         return _error(answer)
-    wanted = set(request.requested_output_names())
     tensors = [
         pb_utils.Tensor(name, np.ascontiguousarray(answer[name], dtype))
         for name, dtype in outputs.items()

@@ -12,17 +12,16 @@ import torch
 
 from build.cuda import build_cuda
 from build.plugin import compile as plugin
-from ensembles.cuda import recommend_cuda
 from ensembles.local import LocalRecommender, LocalRuntime, request
+from ensembles.recommend import recommend
 from genrec import steps
 from genrec.beam import expand as expand_on_cpu
 from genrec.config import ModelConfig
-from genrec.engine.base import load_engine
+from genrec.engine.base import load_passes
 from genrec.engine.cuda import load_device_generator, load_forward
 from genrec.engine.cuda.beams import DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.kernel import XAttentionKernel
-from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
@@ -133,9 +132,9 @@ def test_the_one_model_answers_as_the_chain_does(mine, exclude):
     items = [int(i) for i in tiny_catalogue().item_ids]
     histories = [items[:6], items[9:13], [-1], items[20:25], items[40:80]]
     requests = [request(h, 10, exclude) for h in histories]
-    with LocalRecommender(mine, beam_width=16) as local:
+    with LocalRecommender(mine, beam_width=16, decoder="staged") as local:
         wanted = local.recommend(histories, 10, exclude)
-        answers = LocalRuntime(recommend_cuda(), replace(local.settings, target="cuda")).run(requests)
+        answers = LocalRuntime(recommend(), replace(local.settings, target="cuda")).run(requests)
     for got, want in zip(answers, wanted, strict=True):
         assert not isinstance(got, Exception), got
         assert np.array_equal(got["item_ids"], want["item_ids"])
@@ -144,8 +143,8 @@ def test_the_one_model_answers_as_the_chain_does(mine, exclude):
 
 def test_errors_stay_with_their_request(mine, monkeypatch):
     build_cuda(mine, "f32", "cpu")
-    monkeypatch.setattr("genrec.steps.generate.MAX_BLOCKED", 4)
     step = steps.load("generate", Settings(mine, mine / "no-arena", 16, "cuda"))
+    monkeypatch.setattr(step, "_most_blocked", 4)
     good = {
         "tokens": np.ones((1, 32), np.int32),
         "ticket": np.array([[5, 3, 0, 0, 0]]),
@@ -196,12 +195,9 @@ def test_weights_are_those_of_the_checkpoint(mine):
 def test_draft_states_are_those_of_the_default_target(mine):
     """NEZHA's one pass, for the ensemble that is served beside `recommend`."""
     build_cuda(mine, "f32", "cpu")
-    config = load_generator(mine / "model").config
     tokens, lengths = np.random.default_rng(0).integers(0, 36, (2, 12)), np.array([9, 4])
     states = [
-        load_engine(target, mine / "engines" / target, Layout(config, 8, "f32"), 1).draft_states(
-            tokens, lengths
-        )
+        load_passes(target, mine / "engines" / target, "f32")[0].draft_states(tokens, lengths)
         for target in ("openvino", "cuda")
     ]
     assert states[1].dtype == np.float32 and np.allclose(*states, atol=1e-4)

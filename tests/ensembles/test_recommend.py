@@ -8,34 +8,38 @@ from pathlib import Path
 import pytest
 
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
-from ensembles.recommend import recommend
+from ensembles.recommend_staged import recommend_staged
 from ensembles.render import model_config, render
 from ensembles.served import served
 from genrec.errors import InputError
 
-BOTH = served(3, draft=True)
+ALL = served(3, draft=True)
 ROOT = Path(__file__).resolve().parents[2]
 A, B = Tensor("a", "INT64", (-1,)), Tensor("b", "FP32", (2,))
 ONE = Model("one", (A,), (B,))
 
 
 def test_committed_repository_is_what_is_rendered(tmp_path: Path) -> None:
-    written = render(BOTH, tmp_path)
+    written = render(ALL, tmp_path)
     for path in written:
         assert (ROOT / "model_repository" / path.relative_to(tmp_path)).read_bytes() == path.read_bytes()
 
 
 def test_committed_repository_has_nothing_else() -> None:
     repository = ROOT / "model_repository"
-    models = {model.name for ensemble in BOTH for model in ensemble.models}
-    assert {p.name for p in repository.iterdir()} == models | {"recommend", "recommend_draft"}
+    models = {model.name for ensemble in ALL for model in ensemble.models}
+    assert {p.name for p in repository.iterdir()} == models | {
+        "recommend",
+        "recommend_staged",
+        "recommend_draft",
+    }
     for model in models:
         assert f'step_model("{model}")' in (repository / model / "1" / "model.py").read_text()
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 5, 8])
 def test_loop_is_unrolled(levels: int) -> None:
-    names = [step.model for step in recommend(levels).steps]
+    names = [step.model for step in recommend_staged(levels).steps]
     loop = ["beam_search", *["decode", "beam_search"] * (levels - 1)]
     assert names == ["encode_history", "prefill", *loop, "validity_lookup"]
 
@@ -43,7 +47,7 @@ def test_loop_is_unrolled(levels: int) -> None:
 @pytest.mark.parametrize("levels", [0, 9])
 def test_levels_have_a_limit(levels: int) -> None:
     with pytest.raises(InputError, match="levels"):
-        recommend(levels)
+        recommend_staged(levels)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +83,13 @@ def test_warmup_must_fill_every_input() -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 3, 8])
-def test_draft_is_one_chain_whatever_the_levels(levels: int) -> None:
-    beam, draft = served(levels, draft=True)
+def test_ensembles_look_alike_from_outside_whatever_the_levels(levels: int) -> None:
+    beam, staged, draft = served(levels, draft=True)
+    assert [step.model for step in beam.steps] == ["encode_history", "generate", "validity_lookup"]
     names = [step.model for step in draft.steps]
     assert names == ["encode_history", "prefill_draft", "draft_beam", "validity_lookup"]
-    assert (draft.inputs, draft.outputs) == (beam.inputs, beam.outputs)
-    assert [e.name for e in served(levels, draft=False)] == ["recommend"]
+    assert (draft.inputs, draft.outputs) == (beam.inputs, beam.outputs) == (staged.inputs, staged.outputs)
+    assert [e.name for e in served(levels, draft=False)] == ["recommend", "recommend_staged"]
 
 
 def test_a_model_of_two_ensembles_has_one_description(tmp_path: Path) -> None:

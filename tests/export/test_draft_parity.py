@@ -7,8 +7,7 @@ import torch
 
 from genrec.config import ModelConfig
 from genrec.draft import DraftConfig
-from genrec.engine.base import load_engine
-from genrec.kv import Layout
+from genrec.engine.base import load_passes
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft import prompt_states, read_blocks
 from genrec.nn.draft_checkpoint import load_draft
@@ -61,5 +60,5 @@ def test_onnx_runtime_and_openvino_equal_torch(tiny):
     session = onnxruntime.InferenceSession(tiny / "onnx" / "prefill_draft.onnx")
     (got,) = session.run(None, {"tokens": tokens, "prompt_length": LENGTHS})
     assert np.allclose(got, want, atol=5e-5)
-    engine = load_engine("openvino", tiny / "engines" / "openvino", Layout(generator.config, 8), 1)
+    (engine,) = load_passes("openvino", tiny / "engines" / "openvino", "f32")
     assert np.allclose(engine.draft_states(tokens, LENGTHS), want, atol=5e-5)

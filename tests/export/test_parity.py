@@ -9,7 +9,7 @@ import torch
 from build.openvino import build_openvino
 from genrec.arena import Arena
 from genrec.config import ModelConfig
-from genrec.engine.base import load_engine
+from genrec.engine.base import Engine, load_passes
 from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, past_names, shared_names
@@ -109,7 +109,7 @@ def test_openvino_in_the_arena_equals_torch(tiny, tmp_path, kv_type, tolerance):
         folder = tmp_path / "bf16"
         build_openvino(tiny / "onnx", folder, "bf16")
     layout = Layout(generator.config, 8, kv_type)
-    engine = load_engine("openvino", folder, layout, 1)
+    engine = Engine(layout, *load_passes("openvino", folder, kv_type))
     arena = Arena.create(tmp_path / "arena", 2, layout.slot_bytes)
     region = arena.allocate(2, PROMPTS.shape[1])
     engine.prefill(PROMPTS.numpy(), LENGTHS.numpy(), region)
@@ -127,7 +127,8 @@ def test_no_kv_is_copied_on_its_way_through_the_engine(tiny, tmp_path):
     """Every KV tensor and every logit that OpenVINO reads or writes is the arena's own memory: 0 bytes copied."""
     config = ModelConfig.load(tiny / "model" / "config.json")
     layout = Layout(config, 8, "f32")
-    engine = load_engine("openvino", tiny / "engines" / "openvino", layout, 1)
+    (passes,) = load_passes("openvino", tiny / "engines" / "openvino", "f32")
+    engine = Engine(layout, passes)
     arena = Arena.create(tmp_path / "arena", 2, layout.slot_bytes)
     region = arena.allocate(2, 9)
     engine.prefill(PROMPTS.numpy(), LENGTHS.numpy(), region)
@@ -136,7 +137,7 @@ def test_no_kv_is_copied_on_its_way_through_the_engine(tiny, tmp_path):
     for level in (2, 3):
         engine.decode(level, CODES[0][1].numpy(), 6, row)
     copied = 0
-    for name, request in engine._requests.items():
+    for name, request in passes._requests.items():
         tensors = [(p, request.get_output_tensor(n)) for n, p in enumerate(request.model_outputs)]
         tensors += [(p, request.get_input_tensor(n)) for n, p in enumerate(request.model_inputs)]
         for port, tensor in tensors:
@@ -144,4 +145,4 @@ def test_no_kv_is_copied_on_its_way_through_the_engine(tiny, tmp_path):
                 copied += tensor.byte_size
                 print(name, port.any_name, tensor.shape)
     assert copied == 0
-    assert len(engine._requests) == 3
+    assert len(passes._requests) == 3

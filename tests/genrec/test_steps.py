@@ -16,13 +16,25 @@ from tests.twin import score_every_item, twin_artifact
 SHAPES = {(40,): 30, (6, 5): 25, (7, 6, 5): 60, (4, 4, 4, 4): 60}
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=str)
+@pytest.fixture(scope="module", params=product(SHAPES, ("beam", "staged")), ids=str)
 def world(request, tmp_path_factory):
     """(catalogue, generator, recommender with a beam for every leaf, one with a narrow beam)."""
-    folder = twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", request.param, SHAPES[request.param])
+    sizes, decoder = request.param
+    folder = twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", sizes, SHAPES[sizes])
     catalogue = load_catalogue(folder, load_config(folder))
-    with LocalRecommender(folder, 256, "twin", 16) as wide, LocalRecommender(folder, 9, "twin", 16) as narrow:
+    with (
+        LocalRecommender(folder, 256, "twin", 16, decoder) as wide,
+        LocalRecommender(folder, 9, "twin", 16, decoder) as narrow,
+    ):
         yield catalogue, load_generator(folder / "model"), wide, narrow
+
+
+@pytest.fixture
+def chain(world):
+    """The worlds whose steps are apart, with KV in an arena between them."""
+    if world[3].runtime.ensemble.name != "recommend_staged":
+        pytest.skip("whole requests in one process use no arena")
+    return world
 
 
 def in_order(catalogue, scores):
@@ -85,8 +97,8 @@ def test_a_batch_answers_like_one_by_one_and_errors_stay_with_their_request(worl
     assert batch[8]["report"][0].tolist() == [1, 3, 0, 0, 0]
 
 
-def test_nothing_stays_in_the_arena(world):
-    _, _, wide, narrow = world
+def test_nothing_stays_in_the_arena(chain):
+    _, _, wide, narrow = chain
     from genrec.arena import Arena
 
     for recommender in (wide, narrow):
@@ -126,9 +138,9 @@ def test_missing_tensors_are_named(world, missing):
     assert f"{missing}: is missing" in str(narrow.runtime.run([tensors])[0])
 
 
-def test_inner_tensors_from_strangers_are_errors(world):
+def test_inner_tensors_from_strangers_are_errors(chain):
     """Every model of a Triton repository can be called by anyone: numbers that compiled code trusts are checked."""
-    _, _, _, narrow = world
+    _, _, _, narrow = chain
     steps, levels = narrow.runtime._steps, narrow.runtime.ensemble
     ticket, kv = np.int64([[3, 2, 0, 0, 0]]), np.zeros((1, 4), np.int64)
     tokens = np.zeros((1, 2), np.int32)
@@ -160,11 +172,11 @@ def test_inner_tensors_from_strangers_are_errors(world):
         assert isinstance(answer, GenrecError), (name, tensors)
 
 
-def test_a_passed_deadline_is_refused_and_gives_its_slot_back(world):
+def test_a_passed_deadline_is_refused_and_gives_its_slot_back(chain):
     from genrec.arena import Arena
     from genrec.errors import DeadlineExceeded
 
-    catalogue, _, _, narrow = world
+    catalogue, _, _, narrow = chain
     steps = narrow.runtime._steps
     (encoded,) = steps["encode_history"].run([request(catalogue.item_ids[:2], 3)])
     (kv,) = steps["prefill"].run([{name: encoded[name] for name in ("tokens", "ticket")}])
@@ -175,11 +187,11 @@ def test_a_passed_deadline_is_refused_and_gives_its_slot_back(world):
     assert Arena(narrow.settings.arena).usage()["free"] == 16
 
 
-def test_scattered_free_slots_are_used_and_only_the_rest_is_shed(world):
+def test_scattered_free_slots_are_used_and_only_the_rest_is_shed(chain):
     from genrec.arena import Arena
     from genrec.errors import ArenaFull
 
-    catalogue, _, _, narrow = world
+    catalogue, _, _, narrow = chain
     steps, arena = narrow.runtime._steps, Arena(narrow.settings.arena)
     taken = [arena.allocate(1, 1).handles[0] for _ in range(16)]
     for handle in taken[::3]:

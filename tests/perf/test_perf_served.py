@@ -10,7 +10,7 @@ import pytest
 
 from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
-from ensembles.recommend import recommend
+from ensembles.recommend_staged import recommend_staged
 from genrec.config import ModelConfig
 from genrec.errors import ArtifactError, GenrecError
 from perf import load, replay, serving, stages, sweep
@@ -53,8 +53,8 @@ def test_replay_counts_answers_and_refusals(tiny: Path, server: RunningServer) -
 
 def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServer) -> None:
     sample, levels = load.histories(tiny, 4), ModelConfig.load(tiny / "model" / "config.json").levels
-    triton = Triton(serving.read_server_json(server.run_dir / "server.json"))
-    with LocalRecommender(tiny, beam_width=32, slots=8) as local:
+    triton = Triton(serving.read_server_json(server.run_dir / "server.json"), stages.ENSEMBLE)
+    with LocalRecommender(tiny, beam_width=32, slots=8, decoder="staged") as local:
         one = stages.measure(triton, local, sample, TOP_K)
         sent = stages.tensor_bytes(local, sample[0], TOP_K)
     triton.close()
@@ -68,7 +68,7 @@ def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServe
     }
     for model, per_request in calls.items():  # a probe of the supervisor may have come between
         assert per_request * 4 <= round(4 * found.calls[model]) <= per_request * 8
-    assert list(found.local_ms) == [model.name for model in recommend(levels).models]
+    assert list(found.local_ms) == [model.name for model in recommend_staged(levels).models]
     assert found.prompt_tokens == 16 * levels
     # history and the flag, item ids and scores are the least; a beam is int64 prefix, int32 node and parent, score.
     assert sent > sample[0].nbytes + TOP_K * 12 + levels * 32 * 12

@@ -85,7 +85,8 @@ class Cases:
     def __init__(self, seed: int, world: World) -> None:
         self.draw, self.world = random.Random(seed), world
         self.models: dict[str, Callable[[], list[Tensor]]] = {
-            "recommend": self._recommend, "encode_history": self._recommend, "prefill": self._prefill,
+            "recommend": self._recommend, "recommend_staged": self._recommend, "encode_history": self._recommend,
+            "generate": self._generate, "prefill": self._prefill,
             "beam_search": self._beam_search, "decode": self._decode, "validity_lookup": self._lookup,
         }  # fmt: skip
 
@@ -182,6 +183,9 @@ class Cases:
             tensor("exclude_history", self.chance(0.5), "BOOL"),
         ]
         return made + [t for t in optional if self.chance(0.4)]
+
+    def _generate(self) -> list[Tensor]:
+        return [*self._prefill(), self._excluded()]
 
     def _prefill(self) -> list[Tensor]:
         tokens = self._integers(self.pick([0, 1, 32, 48, 49, 64]), self.pick([36, 36, 37, 2**31]))

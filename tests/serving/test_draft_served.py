@@ -84,4 +84,5 @@ def test_an_artifact_without_a_draft_head_is_served_recommend_alone(tiny: Path, 
     (plain / "model").mkdir(parents=True)
     (plain / "model" / "config.json").write_text((tiny / "model" / "config.json").read_text())
     names = {path.name for path in _repository(plain, tmp_path / "run").iterdir()}
-    assert names == {"recommend", "encode_history", "prefill", "beam_search", "decode", "validity_lookup"}
+    both = {"recommend", "encode_history", "generate", "validity_lookup"}
+    assert names == both | {"recommend_staged", "prefill", "beam_search", "decode"}

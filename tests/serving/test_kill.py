@@ -30,6 +30,7 @@ from tests.serving.wire import Arrays, ask, inputs, tensors
 pytestmark = pytest.mark.serving
 SLOTS, WIDTH = 8, 32
 GRPC = tritonclient.grpc
+STAGED = "recommend_staged"  # whose KV waits in the arena between steps
 PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0]])}
 
 
@@ -72,14 +73,17 @@ def stub_of(server: RunningServer, model: str) -> int:
     raise AssertionError(f"no process runs {model}")
 
 
-def answers(server: RunningServer, histories: list[list[int]]) -> list[np.ndarray]:
-    return [ask(GRPC, server.grpc_url, tensors(history))["item_ids"][0] for history in histories]
+def answers(server: RunningServer, histories: list[list[int]], model: str = STAGED) -> list[np.ndarray]:
+    return [ask(GRPC, server.grpc_url, tensors(history), model)["item_ids"][0] for history in histories]
 
 
 class Load:
     """Clients that ask all the time, over gRPC and HTTP: what they got, right or refused, and never a wrong item."""
 
-    def __init__(self, server: RunningServer, histories: list[list[int]], expected: list[np.ndarray]) -> None:
+    def __init__(
+        self, server: RunningServer, model: str, histories: list[list[int]], expected: list[np.ndarray]
+    ) -> None:
+        self.model = model
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[object] = []
         self._stop = threading.Event()
@@ -92,7 +96,9 @@ class Load:
     ) -> None:
         while not self._stop.is_set():  # a connection that breaks is made anew
             url = (server.http_url, server.grpc_url)[number % 2]
-            with Recommender(url, ("http", "grpc")[number % 2], timeout_s=60) as recommender:
+            with Recommender(
+                url, ("http", "grpc")[number % 2], timeout_s=60, model=self.model
+            ) as recommender:
                 while not self._stop.is_set():
                     number += 1
                     place = number % len(histories)
@@ -121,12 +127,14 @@ class Load:
         assert not any(thread.is_alive() for thread in self._threads), "a request hangs"
 
 
-@pytest.mark.parametrize("model", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    ("ensemble", "model"), [("recommend", "generate"), (STAGED, "prefill"), (STAGED, "decode")]
+)
 def test_kill_9_of_an_engine_process_under_load(
-    small: RunningServer, histories: list[list[int]], model: str
+    small: RunningServer, histories: list[list[int]], ensemble: str, model: str
 ) -> None:
-    expected, restarts, old = answers(small, histories), small.restarts, small.pid
-    with Load(small, histories, expected) as load:
+    expected, restarts, old = answers(small, histories, ensemble), small.restarts, small.pid
+    with Load(small, ensemble, histories, expected) as load:
         until(lambda: load.outcomes["right"] > 30)
         os.kill(stub_of(small, model), signal.SIGKILL)
         until(lambda: small.restarts == restarts + 1)
@@ -135,7 +143,7 @@ def test_kill_9_of_an_engine_process_under_load(
     assert load.wrong == []
     assert load.outcomes["ServerError"] + load.outcomes["Unreachable"] > 0, load.outcomes
     assert process.members(old) == []
-    for found, before in zip(answers(small, histories), expected, strict=True):
+    for found, before in zip(answers(small, histories, ensemble), expected, strict=True):
         np.testing.assert_array_equal(found, before)
     until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
     arenas = [path for path in leftovers.files_of(small.supervisor.prefix) if path.name.endswith("arena")]
@@ -160,7 +168,7 @@ def test_lost_requests_fill_the_arena_until_their_leases_end(
     lost = [prefill(small) for _ in range(SLOTS)]
     for protocol, url in (("grpc", small.grpc_url), ("http", small.http_url)):
         with (
-            Recommender(url, protocol) as recommender,
+            Recommender(url, protocol, model=STAGED) as recommender,
             pytest.raises(Overloaded, match=rf"kv arena: no 1 adjacent free slots of {SLOTS}"),
         ):
             recommender.recommend(histories[0], 5)
@@ -184,7 +192,7 @@ def test_overload_sheds_some_and_answers_the_others_right(
         jobs = [
             (
                 n % len(histories),
-                pool.submit(client.infer, "recommend", inputs(GRPC, tensors(histories[n % len(histories)]))),
+                pool.submit(client.infer, STAGED, inputs(GRPC, tensors(histories[n % len(histories)]))),
             )
             for n in range(40 * SLOTS)
         ]
@@ -201,16 +209,24 @@ def test_overload_sheds_some_and_answers_the_others_right(
     until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
 
 
-def test_a_deadline_that_passes_is_said_so(small: RunningServer, histories: list[list[int]]) -> None:
+@pytest.mark.parametrize("ensemble", ["recommend", STAGED])
+def test_a_deadline_that_passes_is_said_so(
+    small: RunningServer, histories: list[list[int]], ensemble: str
+) -> None:
     """1 ms is less than the hops take. The slot is given back at once, not at the end of its lease."""
-    with Recommender(small.grpc_url) as recommender:
+    with Recommender(small.grpc_url, model=ensemble) as recommender:
         for _ in range(10):
-            with pytest.raises(Overloaded, match=r"deadline_ms: passed .* ms before \w+ began"):
+            with pytest.raises(
+                Overloaded, match=r"deadline_ms: (passed .* ms before \w+ began|.* ms are left)"
+            ):
                 recommender.recommend(histories[5], 5, deadline_ms=1)
         recommender.recommend(histories[5], 5, deadline_ms=60_000)
         with pytest.raises(BadRequest, match="deadline_ms: is 0"):
             recommender.recommend(histories[5], 5, deadline_ms=0)
-    with Recommender(small.http_url, "http") as recommender, pytest.raises(Overloaded, match="deadline_ms"):
+    with (
+        Recommender(small.http_url, "http", model=ensemble) as recommender,
+        pytest.raises(Overloaded, match="deadline_ms"),
+    ):
         recommender.recommend(histories[5], 5, deadline_ms=1)
     assert usage(small)["held"] == 0
 
@@ -225,9 +241,7 @@ def test_grpc_clients_that_give_up(small: RunningServer, histories: list[list[in
     with GRPC.InferenceServerClient(small.grpc_url) as client:
         for n in range(12):
             try:
-                client.infer(
-                    "recommend", inputs(GRPC, tensors(histories[n])), client_timeout=0.002 + n / 2000
-                )
+                client.infer(STAGED, inputs(GRPC, tensors(histories[n])), client_timeout=0.002 + n / 2000)
             except InferenceServerException as error:
                 given_up += error.status() == "StatusCode.DEADLINE_EXCEEDED"
     assert given_up > 0

@@ -1,28 +1,27 @@
 """Target `cuda`: the generator in torch with the attention kernel. The only part of serving that imports torch.
 
-`CudaEngine` is the engine of the steps: it works in the host's KV arena, so every ensemble runs with it
-unchanged, at the price of copying KV to the device for each decode. `DeviceGenerator` is the fast path, a
-whole request without the host.
+`CudaPasses` works on arrays of the host, so every ensemble runs with it unchanged, at the price of copying KV to
+the device for each decode. `DeviceGenerator` is the fast path, a whole request without the host.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genrec.arena import Region, Row
+from genrec.engine.base import Array
 from genrec.engine.cuda.beams import DeviceTree
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.errors import ArtifactError
-from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.xattention import xattention
 
@@ -52,49 +51,55 @@ def load_forward(folder: Path) -> Forward:
     return Forward(generator, XAttentionKernel(library, device) if library.exists() else xattention)
 
 
-def load_device_generator(folder: Path, width: int, max_blocked: int = 64) -> DeviceGenerator:
+def load_device_generator(folder: Path, width: int) -> DeviceGenerator:
     """The whole generation of an artifact on its device; `folder` is `engines/cuda`. Raises ArtifactError."""
     from genrec.validity import FILE_NAME, ValidityIndex
 
     forward = load_forward(folder)
     index = ValidityIndex.load(folder.parent.parent / FILE_NAME, forward.config.codebook_sizes)
-    return DeviceGenerator(forward, DeviceTree.of(index, forward.device), width, max_blocked)
+    return DeviceGenerator(forward, DeviceTree.of(index, forward.device), width)
 
 
-class CudaEngine:
-    """See `genrec.engine.base.Engine`."""
+class CudaPasses:
+    """See `genrec.engine.base.Passes`."""
 
-    def __init__(self, folder: Path, layout: Layout) -> None:
-        self.layout, self._forward = layout, load_forward(Path(folder))
+    def __init__(self, folder: Path) -> None:
+        self._forward = load_forward(Path(folder))
         self._model = Path(folder).parent.parent / "model"
         self._draft: tuple[Generator, DraftHead] | None = None
 
-    def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
-        """See `Engine.prefill`."""
-        logits, kv = self._forward.prefill(self._to_device(tokens), self._to_device(lengths))
-        torch.from_numpy(self.layout.first_logits(region)).copy_(logits)
-        for n, tensor in enumerate(kv):
-            self._host(self.layout.shared(region, n)).copy_(tensor)
+    def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
+        """See `Passes.prefill`."""
+        first, found = self._forward.prefill(self._to_device(tokens), self._to_device(lengths))
+        _host(logits).copy_(first.reshape(logits.shape))
+        for into, tensor in zip(kv, found, strict=True):
+            _host(into).copy_(tensor)
 
-    def decode(self, level: int, codes: NDArray[np.int64], length: int, row: Row) -> None:
-        """See `Engine.decode`."""
-        layout, config, width = self.layout, self.layout.config, len(codes)
-        tensors = range(2 * config.num_hidden_layers)
-        shared = [self._host(layout.row_shared(row, n)).to(self._forward.device) for n in tensors]
-        shape = (len(tensors), 1, width, level - 1, config.num_key_value_heads, config.head_dim)
-        own = torch.empty(shape, dtype=self._forward.dtype, device=self._forward.device)
-        for n in tensors:
+    def decode(
+        self,
+        level: int,
+        codes: Array,
+        lengths: Array,
+        shared: Sequence[Array],
+        past: Sequence[Sequence[Array]],
+        logits: Array,
+    ) -> None:
+        """See `Passes.decode`."""
+        device, dtype = self._forward.device, self._forward.dtype
+        heads, size = shared[0].shape[1], shared[0].shape[3]
+        own = torch.empty(len(shared), *codes.shape, level - 1, heads, size, dtype=dtype, device=device)
+        for n, kept in enumerate(past):
             for earlier in range(level - 2):
-                own[n][:, :, earlier] = self._host(layout.past(row, n, earlier, width))
-        where = self._to_device(codes[None]), self._to_device(np.array([length]))
-        logits = self._forward.decode(level, *where, shared, own)
-        torch.from_numpy(layout.logits(row, level, width)).copy_(logits[0])
-        if level < config.levels:
-            for n in tensors:
-                self._host(layout.past(row, n, level - 2, width)).copy_(own[n][:, :, -1])
+                own[n][:, :, earlier] = _host(kept[earlier])
+        where = self._to_device(codes), self._to_device(lengths)
+        prompt = [_host(each).to(device) for each in shared]
+        _host(logits).copy_(self._forward.decode(level, *where, prompt, own))
+        for n, kept in enumerate(past):
+            if len(kept) > level - 2:
+                _host(kept[level - 2]).copy_(own[n][:, :, -1])
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-        """See `Engine.draft_states`; the weights are a second copy, loaded by the first draft."""
+        """See `Passes.draft_states`; the weights are a second copy, loaded by the first draft."""
         from genrec.nn.draft import prompt_states  # numba and more, which a device run need not have
         from genrec.nn.draft_checkpoint import load_draft
 
@@ -110,7 +115,8 @@ class CudaEngine:
     def _to_device(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self._forward.device)
 
-    def _host(self, view: NDArray[Any]) -> Tensor:
-        """The arena's memory as a tensor of the model's type: NumPy has no bf16, its bits travel as uint16."""
-        tensor = torch.from_numpy(view)
-        return tensor.view(torch.bfloat16) if self.layout.kv_type == "bf16" else tensor
+
+def _host(array: Array) -> Tensor:
+    """The host's memory as a tensor; NumPy has no bf16, its bits travel as uint16."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor

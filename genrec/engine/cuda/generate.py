@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from genrec.beam import Beams
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.errors import InputError
@@ -20,15 +21,30 @@ from genrec.errors import InputError
 if TYPE_CHECKING:
     from genrec.validity import Blocked
 
+MOST_BLOCKED = 1024
 WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
 
 
 class Generated(NamedTuple):
-    """Answers of B requests: prefixes int64, scores float32, alive bool, each [B, W], sorted by prefix."""
+    """Answers of B requests: prefixes int64, nodes and parents int32, scores float32, each [B, W], by prefix.
+
+    A node below 0 is no beam.
+    """
 
     prefixes: NDArray[np.int64]
+    nodes: NDArray[np.int32]
     scores: NDArray[np.float32]
-    alive: NDArray[np.bool_]
+    parents: NDArray[np.int32]
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """bool[B, W]."""
+        return self.nodes >= 0
+
+    def row(self, b: int) -> Beams:
+        """The beams of one request."""
+        alive = self.alive[b]
+        return Beams(*(each[b][alive] for each in self))
 
 
 class _Bucket:
@@ -45,9 +61,11 @@ class _Bucket:
 class DeviceGenerator:
     """Constrained generation with fixed shapes; buckets are captured when first used or by `prepare`."""
 
-    def __init__(self, forward: Forward, tree: DeviceTree, width: int, max_blocked: int = 64) -> None:
-        """`max_blocked` nodes of a level may be blocked per request: E."""
-        self.forward, self.width, self.max_blocked = forward, width, max_blocked
+    def __init__(
+        self, forward: Forward, tree: DeviceTree, width: int, most_blocked: int = MOST_BLOCKED
+    ) -> None:
+        """`most_blocked` nodes of a level may be blocked per request: E, a shape of the graphs."""
+        self.forward, self.width, self.most_blocked = forward, width, most_blocked
         self.tree = tree
         self.counts = tree.beam_counts(width)
         self._buckets: dict[tuple[int, int], _Bucket] = {}
@@ -56,11 +74,19 @@ class DeviceGenerator:
         """The bucket of B requests padded to S tokens, its graph captured."""
         key = (batch, span)
         if key not in self._buckets:
-            bucket = _Bucket(batch, span, len(self.counts), self.max_blocked, self.forward.device)
+            bucket = _Bucket(batch, span, len(self.counts), self.most_blocked, self.forward.device)
             if self.forward.device.type == "cuda":
                 self._capture(bucket)
             self._buckets[key] = bucket
         return self._buckets[key]
+
+    def answers(
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
+    ) -> list[Beams]:
+        """See `Generator.answers`. Batches are filled up to a power of two with rows that are thrown away."""
+        rows = np.arange(1 << (len(tokens) - 1).bit_length()) % len(tokens)
+        found = self.generate(tokens[rows], lengths[rows], [blocked[row] for row in rows])
+        return [found.row(b) for b in range(len(tokens))]
 
     def generate(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
@@ -73,7 +99,7 @@ class DeviceGenerator:
         bucket.tokens.copy_(torch.from_numpy(tokens))
         bucket.lengths.copy_(torch.from_numpy(lengths))
         for into, nodes in zip(
-            bucket.blocked, blocked_tensors(blocked, len(self.counts), self.max_blocked), strict=True
+            bucket.blocked, blocked_tensors(blocked, len(self.counts), self.most_blocked), strict=True
         ):
             into.copy_(nodes)
         if bucket.graph is None:
@@ -84,7 +110,12 @@ class DeviceGenerator:
         beams = DeviceBeams(*(x.cpu() for x in bucket.beams))
         if beams.bad.any():
             raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
-        return Generated(beams.prefixes.numpy(), beams.scores.numpy(), beams.nodes.numpy() >= 0)
+        return Generated(
+            beams.prefixes.numpy(),
+            beams.nodes.numpy().astype(np.int32),
+            beams.scores.numpy(),
+            beams.parents.numpy().astype(np.int32),
+        )
 
     @torch.no_grad()
     def run(self, tokens: Tensor, lengths: Tensor, blocked: list[Tensor]) -> DeviceBeams:

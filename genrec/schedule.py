@@ -1,0 +1,118 @@
+"""Batching by token capacity, with the service-level objective as the limit of waiting (xGR, section 7.1).
+
+Requests of a recommender differ a hundredfold in length, so a batch is counted in tokens, padding included, not in
+requests. It goes when it is full or when its oldest request has waited for its quota, on one of several streams;
+while one computes, the host prepares the next (section 7.2). A request whose deadline the queue ahead of it
+already takes is refused at once: answering it late would cost those behind it their deadlines too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from genrec.errors import DeadlineExceeded
+
+T = TypeVar("T")
+MEMORY = 0.9  # weight of the past in the average cost of a token
+TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
+
+
+@dataclass(frozen=True)
+class _Waiting(Generic[T]):
+    item: T
+    tokens: int
+    since: float  # time.monotonic
+
+
+class Scheduler(Generic[T]):
+    """Queue, threads that run batches, and the estimate of what waits. Every method may be called by any thread."""
+
+    def __init__(
+        self,
+        run: Sequence[Callable[[list[T]], None]],
+        capacity: int,
+        quota_s: float,
+        most: int,
+    ) -> None:
+        """One thread per function of `run`; a batch has at most `capacity` tokens and `most` requests.
+
+        A request of more tokens runs alone. `run` answers its items itself and raises nothing.
+        """
+        self._capacity, self._quota_s, self._most = capacity, quota_s, most
+        self._queue: list[_Waiting[T]] = []
+        self._ahead = 0  # tokens waiting or running
+        self._token_s = 0.0  # what a token costs one stream, on average; 0 until something ran
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [threading.Thread(target=self._work, args=(each,), daemon=True) for each in run]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, item: T, tokens: int, deadline_s: float | None = None) -> None:
+        """Queue an item; `deadline_s` is on time.monotonic. Raises DeadlineExceeded when it cannot be met."""
+        now = time.monotonic()
+        with self._changed:
+            needed = (self._ahead / len(self._threads) + tokens) * self._token_s
+            if deadline_s is not None and now + needed > deadline_s:
+                left = 1000 * (deadline_s - now)
+                raise DeadlineExceeded(
+                    f"deadline_ms: {left:.1f} ms are left and {1000 * needed:.1f} ms are needed, with what is queued"
+                )
+            self._queue.append(_Waiting(item, tokens, now))
+            self._ahead += tokens
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Run what is queued, then end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, run: Callable[[list[T]], None]) -> None:
+        while batch := self._take():
+            begun = time.monotonic()
+            run([each.item for each in batch])
+            cost = (time.monotonic() - begun) / sum(each.tokens for each in batch)
+            with self._changed:
+                self._ahead -= sum(each.tokens for each in batch)
+                self._token_s = MEMORY * self._token_s + (1 - MEMORY) * cost if self._token_s else cost
+
+    def _take(self) -> list[_Waiting[T]]:
+        """The next batch; empty once closed and drained."""
+        with self._changed:
+            while True:
+                if self._queue:
+                    left = self._queue[0].since + self._quota_s - time.monotonic()
+                    full = sum(each.tokens for each in self._queue) >= self._capacity
+                    if full or left <= 0 or self._closed:
+                        return self._choose()
+                    self._changed.wait(left)
+                elif self._closed:
+                    return []
+                else:
+                    self._changed.wait()
+
+    def _choose(self) -> list[_Waiting[T]]:
+        """The oldest request, and those nearest to it in length while the padded batch fits."""
+        oldest = self._queue[0]
+        near = sorted(
+            self._queue[1 : TURNS * self._most],
+            key=lambda each: (abs(each.tokens - oldest.tokens), each.since),
+        )
+        batch, longest = [oldest], oldest.tokens
+        for each in near:
+            longest = max(longest, each.tokens)
+            if len(batch) == self._most or (len(batch) + 1) * longest > self._capacity:
+                break
+            batch.append(each)
+        chosen = {id(each) for each in batch}
+        self._queue = [each for each in self._queue if id(each) not in chosen]
+        if self._queue:
+            self._changed.notify()  # another stream may be free for the rest
+        return batch
