@@ -63,6 +63,12 @@ def parser() -> argparse.ArgumentParser:
 
     serve.add_argument("--threads", type=int, default=0, help="cores of an engine process; default: all")
     serve.add_argument("--streams", type=int, default=2, help="batches run at once, on shares of the threads")
+    serve.add_argument(
+        "--batch-tokens",
+        type=int,
+        default=2048,
+        help="of a batch: prompts, and a token of every beam and level",
+    )
 
     ask = made["recommend"]
     ask.add_argument("--url", help="host:port of a server; without it the local runtime answers")
@@ -140,7 +146,7 @@ def _serve(a: argparse.Namespace) -> None:
 
     verify(a.artifact)
     serve(a.artifact, http_port=a.http_port, grpc_port=a.grpc_port, metrics_port=a.metrics_port,
-          beam_width=a.beam_width, threads=a.threads, streams=a.streams, verify=a.verify,
+          beam_width=a.beam_width, threads=a.threads, streams=a.streams, batch_tokens=a.batch_tokens, verify=a.verify,
           run_dir=a.run_dir)  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class Options:
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
     streams: int = 2  # batches that `generate` runs at once; they share the threads
+    batch_tokens: int = 2048  # of such a batch: prompts, and a token of every beam and level
     verify: str = "every"  # drafts: constrained at every level, or verified at the last
     arena_slots: int = 64  # requests in flight that hold KV; more are shed
     run_dir: Path | None = None
@@ -145,6 +146,7 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
             target=options.target,
             threads=options.threads,
             streams=options.streams,
+            batch_tokens=options.batch_tokens,
             verify=options.verify,
         )
         launch = Launch(

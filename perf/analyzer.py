@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError
+from perf.serving import Target
 
-MODEL = "recommend"
 # Wanted by the binary; the server's wheel has them under names that carry a hash.
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 DELAYED_LIMIT = 1.0  # per cent; perf_analyzer itself warns above
@@ -47,19 +47,15 @@ class Window:
     """When a point is measured: windows of at least `requests`, until three agree or `trials` are over.
 
     The three last are pooled, so P99 stands on about 3 * requests / 100 samples. `count` > 0: one run of so
-    many requests and no such test, for smoke tests.
+    many requests and no such test, for smoke tests. `stability` is how far the P99 of windows may differ, per
+    cent: the slowest four of 400 requests vary twofold by chance alone, and it is the pooled P99 that counts.
     """
 
-    requests: int = 1000
+    requests: int = 400
     trials: int = 6
     count: int = 0
     threads: int = 16
-    stability: float | None = None  # per cent; none: as below
-
-    @property
-    def stability_percent(self) -> float:
-        """How far three windows may differ: of n Poisson arrivals chance alone is 1 / sqrt(n) of the rate."""
-        return self.stability or max(15.0, 400 / math.sqrt(self.requests))
+    stability: float = 100.0
 
 
 @dataclass(frozen=True)
@@ -113,28 +109,34 @@ def write_input_data(path: Path, histories: Sequence[NDArray[np.int64]], top_k: 
     path.write_text(json.dumps({"data": records}))
 
 
-def command(
-    url: str, rate: float, window: Window, headers: dict[str, str], data: str, report: str
-) -> list[str]:
+def command(target: Target, rate: float, window: Window, data: str, report: str) -> list[str]:
     """argv. `data` and `report` are bare names in the working folder: for an ensemble perf_analyzer puts the
     name of every composing model in front of the report's, which breaks on a path.
     """  # fmt: skip
-    argv = [str(find_binary()), "-m", MODEL, "-i", "grpc", "-u", url, "--async", f"--input-data={data}"]
+    argv = [
+        str(find_binary()),
+        "-m",
+        target.ensemble,
+        "-i",
+        "grpc",
+        "-u",
+        target.grpc_url,
+        "--async",
+        f"--input-data={data}",
+    ]
     argv += [f"--request-rate-range={rate:g}", "--request-distribution=poisson", "--percentile=99"]
     argv += [f"--max-threads={window.threads}", "-f", report]
     if window.count:
         argv += [f"--request-count={window.count}"]
     else:
         argv += ["--measurement-mode=count_windows", f"--measurement-request-count={window.requests}"]
-        argv += [f"--stability-percentage={window.stability_percent:g}", f"--max-trials={window.trials}"]
-    for name, value in headers.items():
+        argv += [f"--stability-percentage={window.stability:g}", f"--max-trials={window.trials}"]
+    for name, value in target.headers.items():
         argv += ["-H", f"{name}:{value}"]
     return argv
 
 
-def measure(
-    url: str, rate: float, slo_ms: float, window: Window, headers: dict[str, str], folder: Path, data: str
-) -> Point:
+def measure(target: Target, rate: float, slo_ms: float, window: Window, folder: Path, data: str) -> Point:
     """Run perf_analyzer at `rate` in `folder`, which keeps its report and output. Raises ArtifactError."""
     name = f"rate-{rate:g}"
     report = folder / f"{name}.csv"
@@ -142,7 +144,7 @@ def measure(
     limit_s = 60 + 2 * (window.count or window.trials * window.requests) / rate
     with libraries() as environment:
         process = subprocess.Popen(
-            command(url, rate, window, headers, data, report.name),
+            command(target, rate, window, data, report.name),
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,

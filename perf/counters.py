@@ -10,16 +10,15 @@ from clients.recommender import Recommender
 from genrec.errors import GenrecError
 from perf import serving
 
-ENSEMBLE = "recommend"
 Seen = dict[str, dict[str, int]]  # model -> statistic -> count or ns
 
 
 class Triton:
     """One server and a client, with Triton's statistics."""
 
-    def __init__(self, server: serving.Target, ensemble: str = ENSEMBLE) -> None:
-        self.ensemble = ensemble
-        self.recommender = Recommender(server.grpc_url, model=ensemble)
+    def __init__(self, server: serving.Target) -> None:
+        self.ensemble = server.ensemble
+        self.recommender = Recommender(server.grpc_url, model=self.ensemble)
         self._statistics = tritonclient.grpc.InferenceServerClient(server.grpc_url)
         self._headers = server.headers
 

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -98,7 +98,7 @@ def speed(
             server = stack.enter_context(
                 serving.target(artifact, beam_width=width, threads=threads, arena_slots=ARENA_SLOTS)
             )
-            clients = {name: Triton(server, name) for name in PARTS}
+            clients = {name: Triton(replace(server, ensemble=name)) for name in PARTS}
             for client in clients.values():
                 stack.callback(client.close)
                 one_round(client, sample[:WARM_UP], min(top_k, width))

@@ -157,7 +157,7 @@ def summarise(events: Sequence[Event], slo_ms: float | None) -> Report:
 
 
 def run(
-    url: str,
+    server: serving.Target,
     histories: Sequence[ArrayLike],
     arrivals: load.Seconds,
     slo_ms: float | None = None,
@@ -166,10 +166,10 @@ def run(
     deadline_ms: int | None = None,
     show: bool = True,
 ) -> Report:
-    """Replay against the gRPC server at `url` over one connection, after a few requests to warm it."""
+    """Replay against a server over one gRPC connection, after a few requests to warm it."""
 
     async def session() -> list[Event]:
-        async with AsyncRecommender(url) as recommender:
+        async with AsyncRecommender(server.grpc_url, model=server.ensemble) as recommender:
             for number in range(WARM_UP):
                 await recommender.recommend(histories[number % len(histories)], top_k)
             gc.disable()  # a collection in the sender would look like latency of the server
@@ -214,7 +214,7 @@ def main() -> None:
         arguments.artifact, arguments.url, arguments.server_json, **serving.options_of(arguments)
     ) as server:
         report = run(
-            server.grpc_url,
+            server,
             histories,
             arrivals,
             arguments.slo_p99_ms,

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,20 @@ from genrec.errors import ArtifactError, InputError
 
 @dataclass(frozen=True)
 class Target:
-    """Where a server listens for gRPC, and the metadata that opens its statistics (empty: not restricted)."""
+    """Where a server listens for gRPC, what opens its statistics (empty: not restricted), and whom to ask."""
 
     grpc_url: str
     headers: dict[str, str] = field(default_factory=dict)
+    ensemble: str = "recommend"
 
 
 @contextmanager
 def target(
-    artifact: Path, url: str | None = None, server_json: Path | None = None, **options: Any
+    artifact: Path,
+    url: str | None = None,
+    server_json: Path | None = None,
+    ensemble: str = "recommend",
+    **options: Any,
 ) -> Iterator[Target]:
     """The server at `url`, the one a launcher described in `server_json`, or one started here and ended
     after.
@@ -32,14 +37,14 @@ def target(
     LaunchError.
     """
     if url:
-        yield Target(url)
+        yield Target(url, ensemble=ensemble)
     elif server_json:
-        yield read_server_json(server_json)
+        yield replace(read_server_json(server_json), ensemble=ensemble)
     else:
         from deploy.launcher import running_server  # here: a client machine needs no server
 
         with running_server(artifact, **options) as server:
-            yield Target(server.grpc_url, server.grpc_headers)
+            yield Target(server.grpc_url, server.grpc_headers, ensemble)
 
 
 def read_server_json(path: Path) -> Target:
@@ -60,10 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server-json", type=Path, help="server.json of a running `genrec serve` (has the token)"
     )
+    parser.add_argument(
+        "--ensemble", default="recommend", help="recommend, recommend_staged or recommend_draft"
+    )
     parser.add_argument("--beam-width", type=int, default=128, help="of the server started here")
     parser.add_argument(
         "--threads", type=int, default=0, help="of an engine process started here; 0: all cores"
     )
+    parser.add_argument("--streams", type=int, default=2, help="batches that `generate` runs at once")
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the order of histories and of the arrivals")
 
@@ -72,4 +81,9 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The launcher's options among the arguments; none for a server that runs already."""
     if arguments.url and arguments.server_json:
         raise InputError("url", "is given together with --server-json", "one of the two")
-    return {"beam_width": arguments.beam_width, "threads": arguments.threads}
+    return {
+        "ensemble": arguments.ensemble,
+        "beam_width": arguments.beam_width,
+        "threads": arguments.threads,
+        "streams": arguments.streams,
+    }

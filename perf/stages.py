@@ -175,9 +175,11 @@ def stages(
         pairs: dict[int, tuple[Triton, LocalRecommender]] = {}
         for width in tqdm(beam_widths, desc="starting", unit="server", file=sys.stderr):
             server = stack.enter_context(
-                serving.target(artifact, beam_width=width, threads=threads, arena_slots=ARENA_SLOTS)
+                serving.target(
+                    artifact, ensemble=ENSEMBLE, beam_width=width, threads=threads, arena_slots=ARENA_SLOTS
+                )
             )
-            triton = Triton(server, ENSEMBLE)
+            triton = Triton(server)
             stack.callback(triton.close)
             local = stack.enter_context(
                 LocalRecommender(artifact, width, slots=ARENA_SLOTS, decoder="staged")

@@ -76,7 +76,7 @@ def sweep(
     sample = load.histories(artifact, histories, seed)
     write_input_data(out / DATA, sample, top_k)
     with serving.target(artifact, url, server_json, **options) as server:
-        single_s = sequential(server.grpc_url, sample, top_k)
+        single_s = sequential(server, sample, top_k)
         start, stop, step = rates or default_rates(single_s)
         bar = tqdm(desc="sweep", unit="point", file=sys.stderr)
 
@@ -84,11 +84,11 @@ def sweep(
 
         def once(rate: float) -> Point:
             bar.set_postfix_str(f"measuring {rate:g}/s")
-            point = measure(server.grpc_url, rate, slo_p99_ms, window or Window(), server.headers, out, DATA)
+            point = measure(server, rate, slo_p99_ms, window or Window(), out, DATA)
             measured.append(point)
             bar.update()
             bar.write(line(point), file=sys.stderr)
-            settle(server.grpc_url, sample, top_k)
+            settle(server, sample, top_k)
             return point
 
         def one(rate: float) -> Point:
@@ -104,20 +104,20 @@ def sweep(
         check = None
         if highest and cross_check_s:
             arrivals = load.poisson(highest, max(int(highest * cross_check_s), 1), seed + 1)
-            check = replay.run(server.grpc_url, sample, arrivals, slo_p99_ms, top_k=top_k)
+            check = replay.run(server, sample, arrivals, slo_p99_ms, top_k=top_k)
     files = {kind: f"sweep.{kind}" for kind in ("csv", "json", "png")}
     write_csv(out / files["csv"], points + again)
-    plot_sweep(points + again, slo_p99_ms, highest, f"recommend, {artifact.name}", out / files["png"])
+    plot_sweep(points + again, slo_p99_ms, highest, f"{server.ensemble}, {artifact.name}", out / files["png"])
     found = Sweep(slo_p99_ms, highest, points, again, 1000 * single_s, check, files)
     result = {"benchmark": "sweep", **asdict(found), "machine": machine.facts()}
     (out / files["json"]).write_text(json.dumps(result, indent=2) + "\n")
     return result
 
 
-def sequential(url: str, sample: load.Histories, top_k: int, requests: int = 20) -> float:
+def sequential(server: serving.Target, sample: load.Histories, top_k: int, requests: int = 20) -> float:
     """Median seconds of requests sent one after the other (after a few unmeasured ones)."""
     taken = []
-    with Recommender(url) as recommender:
+    with Recommender(server.grpc_url, model=server.ensemble) as recommender:
         for number in range(requests + 5):
             begun = time.perf_counter()
             recommender.recommend(sample[number % len(sample)], top_k)
@@ -131,10 +131,10 @@ def default_rates(single_s: float) -> tuple[float, float, float]:
     return step, LARGEST_RATE / single_s, step
 
 
-def settle(url: str, sample: load.Histories, top_k: int, limit_s: float = 30.0) -> None:
+def settle(server: serving.Target, sample: load.Histories, top_k: int, limit_s: float = 30.0) -> None:
     """Wait until the server answers a single request: a point that overloaded it must not spoil the next."""
     end = time.monotonic() + limit_s
-    with Recommender(url) as recommender:
+    with Recommender(server.grpc_url, model=server.ensemble) as recommender:
         while True:
             try:
                 recommender.recommend(sample[0], top_k)
@@ -186,13 +186,13 @@ def main() -> None:
         "--precision", type=float, help="last gap of the search, per second; none: a quarter step"
     )
     parser.add_argument(
-        "--window-requests", type=int, default=1000, help="of each of the three windows pooled"
+        "--window-requests", type=int, default=400, help="of each of the three windows pooled"
     )
     parser.add_argument(
         "--count", type=int, default=0, help="requests per point, one window: quick and noisy"
     )
     parser.add_argument("--trials", type=int, default=6, help="windows before a point is given up")
-    parser.add_argument("--stability-percent", type=float, help="how far windows may differ (default 15)")
+    parser.add_argument("--stability-percent", type=float, default=100.0, help="how far windows may differ")
     parser.add_argument("--confirmations", type=int, default=2, help="more measurements of the highest rate")
     parser.add_argument(
         "--cross-check-s", type=float, default=20.0, help="seconds of replay at the highest rate"

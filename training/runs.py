@@ -48,9 +48,9 @@ class Settings:
 
 RUNS = {
     "ml-100k": Settings(epochs=8),
-    "ml-1m": Settings(codebook_sizes=(512, 32), dropout=0.2, averaging=0.995, epochs=6),
+    "ml-1m": Settings(codebook_sizes=(512, 2048), dropout=0.2, averaging=0.995, epochs=10, patience=4),
     "amazon-beauty": Settings(
-        codebook_sizes=(2048, 64), text_weight=0.4, max_history=20, dropout=0.1, epochs=10
+        codebook_sizes=(2048, 4096), text_weight=0.4, max_history=20, dropout=0.2, epochs=10
     ),
 }
 
@@ -58,13 +58,15 @@ RUNS = {
 def settings_for(name: str, items: int, interactions: int) -> Settings:
     """The recipe of a known set, else one by size: codebooks whose product is many times the catalogue.
 
-    Level 1 has a code for some six items (with 24 a code, on Beauty, level 2 stayed near uniform), the last
-    level spreads what is left; epochs shrink as data grows, so that a run stays within an hour on two cores.
+    Level 1 has a code for some six items (with 24 a code, on Beauty, level 2 stayed near uniform). Level 2 has
+    one for every three, so that its code alone says nearly which item it is: with 64 instead of 4096 codes the
+    validation NDCG@10 of Beauty was 0.0506 instead of 0.0590. The last level spreads what is left; epochs shrink
+    as data grows, so that a run stays within an hour on two cores.
     """
     if name in RUNS:
         return RUNS[name]
     first = power_of_two(items / 8, 16, 4096)
-    second = power_of_two(items / first * 4, 8, 256)
+    second = power_of_two(items / 3, 16, 8192)
     epochs = max(3, min(40, round(20_000_000 / max(interactions, 1))))
     return replace(Settings(), codebook_sizes=(first, second, 16), epochs=epochs)
 

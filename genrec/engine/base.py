@@ -22,7 +22,7 @@ class Passes(Protocol):
     """The passes of the generator, one after the other, on arrays used where they lie. Several may run at once."""
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
-        """tokens int64[B, S] padded right, lengths int64[B] >= 1: fills logits float32[B, 1, T_1], kv 2N x [B, G, S, D]."""
+        """tokens int64[B, S] padded right, lengths int64[B] >= 1: fills logits [B, 1, T_1], 2N kv [B, G, S, D]."""
 
     def decode(
         self,

@@ -39,13 +39,15 @@ class Settings:
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
     streams: int = 2  # batches of whole requests that run at once; they share the threads
+    batch_tokens: int = 2048  # of a batch of whole requests: prompts, and a token of every beam and level
     verify: str = "every"  # where drafts are held against the catalogue: at every level, or the last
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
             raise InputError("beam_width", f"is {self.beam_width}", f"1 to {MAX_BEAM_WIDTH}")
-        if self.streams < 1:
-            raise InputError("streams", f"is {self.streams}", "at least 1")
+        for field in ("streams", "batch_tokens"):
+            if getattr(self, field) < 1:
+                raise InputError(field, f"is {getattr(self, field)}", "at least 1")
         if self.verify not in ("every", "last"):
             raise InputError("verify", f"is {self.verify!r}", "every, last")
 
@@ -60,6 +62,7 @@ class Settings:
                 os.environ.get("GENREC_TARGET", "openvino"),
                 int(os.environ.get("GENREC_THREADS", "0")),
                 int(os.environ.get("GENREC_STREAMS", "2")),
+                int(os.environ.get("GENREC_BATCH_TOKENS", "2048")),
                 os.environ.get("GENREC_VERIFY", "every"),
             )
         except KeyError as error:
@@ -76,6 +79,7 @@ class Settings:
             "GENREC_TARGET": self.target,
             "GENREC_THREADS": str(self.threads),
             "GENREC_STREAMS": str(self.streams),
+            "GENREC_BATCH_TOKENS": str(self.batch_tokens),
             "GENREC_VERIFY": self.verify,
         }
 

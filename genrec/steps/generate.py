@@ -21,7 +21,6 @@ from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 from genrec.validity import Blocked
 
-CAPACITY = 2048  # tokens of a batch: a prompt's, and a beam's at every level
 QUOTA_S = 0.0005  # that a request waits for company
 Respond = Callable[[Answer], None]
 log = logging.getLogger("genrec.generate")
@@ -47,7 +46,7 @@ class Generate:
             shapes = ((rows, span) for rows in (1, 2, 4) for span in spans(self._config))
             warm_up(shapes, partial(self._try, generator))
         run = [partial(self._generate, generator) for generator in generators]
-        self._scheduler: Scheduler[_Prompt] = Scheduler(run, CAPACITY, QUOTA_S, MAX_ROWS)
+        self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, QUOTA_S, MAX_ROWS)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -12,6 +12,7 @@ import pytest
 
 from perf import analyzer
 from perf.analyzer import Window, judge
+from perf.serving import Target
 
 HEADER = (
     "Request Rate,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
@@ -108,9 +109,9 @@ def test_input_data_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_command_names_files_without_folders_and_opens_the_statistics() -> None:
-    argv = analyzer.command(
-        "h:1", 12.5, Window(), {"triton-grpc-protocol-key": "secret"}, "in.json", "out.csv"
-    )
+    target = Target("h:1", {"triton-grpc-protocol-key": "secret"}, "recommend_draft")
+    argv = analyzer.command(target, 12.5, Window(), "in.json", "out.csv")
+    assert argv[argv.index("-m") + 1] == "recommend_draft" and argv[argv.index("-u") + 1] == "h:1"
     assert argv[argv.index("-f") + 1] == "out.csv" and "--input-data=in.json" in argv
     assert argv[argv.index("-H") + 1] == "triton-grpc-protocol-key:secret"
     assert {
@@ -119,9 +120,8 @@ def test_the_command_names_files_without_folders_and_opens_the_statistics() -> N
         "--request-rate-range=12.5",
         "--request-distribution=poisson",
     } <= set(argv)
-    assert "--measurement-request-count=1000" in argv and "--stability-percentage=15" in argv
-    assert "--request-count=20" in analyzer.command("h:1", 1, Window(count=20), {}, "i", "o")
-    assert Window(requests=100).stability_percent == 40
+    assert "--measurement-request-count=400" in argv and "--stability-percentage=100" in argv
+    assert "--request-count=20" in analyzer.command(target, 1, Window(count=20), "i", "o")
 
 
 def test_the_real_binary_starts_and_the_links_are_removed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from perf.counters import Triton
 
 pytestmark = pytest.mark.serving
 TOP_K = 5
+
+
+def target(server: RunningServer) -> serving.Target:
+    return serving.read_server_json(server.run_dir / "server.json")
 
 
 def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tmp_path: Path) -> None:
@@ -42,18 +47,18 @@ def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tm
 
 def test_replay_counts_answers_and_refusals(tiny: Path, server: RunningServer) -> None:
     sample = load.histories(tiny, 10)
-    report = replay.run(server.grpc_url, sample, load.poisson(200, 12), top_k=TOP_K, show=False)
+    report = replay.run(target(server), sample, load.poisson(200, 12), top_k=TOP_K, show=False)
     assert (report.requests, report.answered, report.failed) == (12, 12, 0)
-    shed = replay.run(server.grpc_url, sample, load.bursts(200, 12, 4), deadline_ms=1, show=False)
+    shed = replay.run(target(server), sample, load.bursts(200, 12, 4), deadline_ms=1, show=False)
     assert (shed.requests, shed.answered, shed.shed, shed.failed) == (12, 0, 12, 0)
     assert shed.p99_ms is None and shed.goodput == 0
-    broken = replay.run(server.grpc_url, sample, load.poisson(200, 12), deadline_ms=0, show=False)
+    broken = replay.run(target(server), sample, load.poisson(200, 12), deadline_ms=0, show=False)
     assert broken.failed == 12 and next(iter(broken.problems)).startswith("BadRequest: deadline_ms: is 0")
 
 
 def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServer) -> None:
     sample, levels = load.histories(tiny, 4), ModelConfig.load(tiny / "model" / "config.json").levels
-    triton = Triton(serving.read_server_json(server.run_dir / "server.json"), stages.ENSEMBLE)
+    triton = Triton(replace(target(server), ensemble=stages.ENSEMBLE))
     with LocalRecommender(tiny, beam_width=32, slots=8, decoder="staged") as local:
         one = stages.measure(triton, local, sample, TOP_K)
         sent = stages.tensor_bytes(local, sample[0], TOP_K)
