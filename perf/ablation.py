@@ -19,6 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from genrec.artifact import has_draft
 from perf import load, machine, serving
 from perf.capacity import capacity
 
@@ -66,10 +67,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     a = parser.parse_args()
     sample = load.histories(a.artifact, 2000)
-    seen: dict[str, list[tuple[float, float]]] = {arm.name: [] for arm in ARMS}
-    with tqdm(total=a.rounds * len(ARMS), desc="arms", file=sys.stderr) as bar:
+    arms = [arm for arm in ARMS if arm.ensemble != "recommend_draft" or has_draft(a.artifact)]
+    seen: dict[str, list[tuple[float, float]]] = {arm.name: [] for arm in arms}
+    with tqdm(total=a.rounds * len(arms), desc="arms", file=sys.stderr) as bar:
         for number in range(a.rounds):
-            for arm in ARMS[:: -1 if number % 2 else 1]:
+            for arm in arms[:: -1 if number % 2 else 1]:
                 seen[arm.name].append(measure(arm, a.artifact, sample, a.beam_width, a.seconds))
                 bar.update()
     machine.report(facts := machine.facts(), sys.stdout)
