@@ -31,5 +31,9 @@ class ArenaFull(GenrecError):
     """No run of free slots for the request; it was shed before any work."""
 
 
+class QueueFull(GenrecError):
+    """More requests wait than may; this one was shed before any work."""
+
+
 class DeadlineExceeded(GenrecError):
     """The request's deadline has passed; the rest of its work was not done."""

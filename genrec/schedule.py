@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from genrec.errors import DeadlineExceeded
+from genrec.errors import DeadlineExceeded, QueueFull
 
 T = TypeVar("T")
+LIMIT = 256  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
 MEMORY = 0.9  # weight of the past in the average cost of a token
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 
@@ -53,9 +54,11 @@ class Scheduler(Generic[T]):
             thread.start()
 
     def submit(self, item: T, tokens: int, deadline_s: float | None = None) -> None:
-        """Queue an item; `deadline_s` is on time.monotonic. Raises DeadlineExceeded when it cannot be met."""
+        """Queue an item; `deadline_s` is on time.monotonic. Raises QueueFull; DeadlineExceeded when it is hopeless."""
         now = time.monotonic()
         with self._changed:
+            if len(self._queue) >= LIMIT:
+                raise QueueFull(f"generate: {LIMIT} requests wait already")
             needed = (self._ahead / len(self._threads) + tokens) * self._token_s
             if deadline_s is not None and now + needed > deadline_s:
                 left = 1000 * (deadline_s - now)

@@ -47,7 +47,7 @@ class Settings:
 
 
 RUNS = {
-    "ml-100k": Settings(epochs=8),
+    "ml-100k": Settings(codebook_sizes=(256, 1024, 16), epochs=8),
     "ml-1m": Settings(codebook_sizes=(512, 2048), dropout=0.2, averaging=0.995, epochs=10, patience=4),
     "amazon-beauty": Settings(
         codebook_sizes=(2048, 4096), text_weight=0.4, max_history=20, dropout=0.2, epochs=10

@@ -17,7 +17,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from genrec.errors import ArenaFull, DeadlineExceeded, GenrecError, InputError
+from genrec.errors import ArenaFull, DeadlineExceeded, GenrecError, InputError, QueueFull
 
 Arrays = dict[str, NDArray[Any]]
 NUMPY_TYPES = {"TYPE_BOOL": np.bool_, "TYPE_INT32": np.int32, "TYPE_INT64": np.int64, "TYPE_FP32": np.float32}
@@ -153,6 +153,6 @@ def _error(error: GenrecError) -> Any:
     code = pb_utils.TritonError.INTERNAL
     if isinstance(error, InputError):
         code = pb_utils.TritonError.INVALID_ARG
-    elif isinstance(error, ArenaFull | DeadlineExceeded):
+    elif isinstance(error, ArenaFull | QueueFull | DeadlineExceeded):
         code = pb_utils.TritonError.UNAVAILABLE
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))

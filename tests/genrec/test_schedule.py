@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.errors import DeadlineExceeded
-from genrec.schedule import Scheduler
+from genrec.errors import DeadlineExceeded, QueueFull
+from genrec.schedule import LIMIT, Scheduler
 
 
 class Gate:
@@ -97,6 +97,20 @@ def test_a_deadline_that_the_queue_takes_is_refused_at_once():
     gate.go.set()
     scheduler.close()
     assert [item for batch in gate.batches for item in batch] == ["first", "long", "patient", "unhurried"]
+
+
+def test_no_more_wait_than_the_limit_allows():
+    gate = Gate(open_=False)
+    scheduler = Scheduler([gate], 1, 0.0, 1)
+    scheduler.submit("running", 1)
+    assert gate.begun.wait(30)
+    for number in range(LIMIT):
+        scheduler.submit(number, 1)
+    with pytest.raises(QueueFull, match=f"{LIMIT} requests wait"):
+        scheduler.submit("one too many", 1)
+    gate.go.set()
+    scheduler.close()
+    assert len(gate.batches) == 1 + LIMIT
 
 
 def test_streams_run_at_once():
