@@ -39,6 +39,7 @@ class Settings:
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
     verify: str = "every"  # where drafts are held against the catalogue: at every level, or the last
+    swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
@@ -48,7 +49,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read GENREC_ARTIFACT, GENREC_ARENA, GENREC_BEAM_WIDTH, GENREC_TARGET, GENREC_THREADS, GENREC_VERIFY."""
+        """Read GENREC_ARTIFACT, _ARENA, _BEAM_WIDTH, _TARGET, _THREADS, _VERIFY, _SWAP."""
         try:
             return cls(
                 Path(os.environ["GENREC_ARTIFACT"]),
@@ -57,6 +58,7 @@ class Settings:
                 os.environ.get("GENREC_TARGET", "openvino"),
                 int(os.environ.get("GENREC_THREADS", "0")),
                 os.environ.get("GENREC_VERIFY", "every"),
+                Path(os.environ["GENREC_SWAP"]) if os.environ.get("GENREC_SWAP") else None,
             )
         except KeyError as error:
             raise InputError(str(error.args[0]), "is not set", "the launcher sets it") from error
@@ -72,6 +74,7 @@ class Settings:
             "GENREC_TARGET": self.target,
             "GENREC_THREADS": str(self.threads),
             "GENREC_VERIFY": self.verify,
+            "GENREC_SWAP": str(self.swap or ""),
         }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +14,30 @@ from numpy.typing import NDArray
 from genrec.artifact import load_config, load_validity
 from genrec.errors import GenrecError, InputError
 from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.loaded import Loaded
 from genrec.steps.prompts import MAX_ROWS, read_prompt
 from genrec.steps.ticket import Ticket
-from genrec.validity import Blocked
+from genrec.validity import Blocked, ValidityIndex
+
+if TYPE_CHECKING:
+    from genrec.engine.cuda.generate import DeviceGenerator
 
 MAX_BLOCKED = 1024  # nodes of one level that a request may exclude: a shape of the captured graphs
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One catalogue version: its index here, and the generation constrained by it on the device."""
+
+    index: ValidityIndex
+    generator: DeviceGenerator
 
 
 class _Prompt(NamedTuple):
     place: int
     tokens: NDArray[np.int32]
     ticket: Ticket
+    search: _Search
     blocked: Blocked
 
 
@@ -29,26 +45,40 @@ class Generate:
     """tokens, ticket, excluded -> prefixes (whole semantic IDs) and scores, ascending by prefix."""
 
     def __init__(self, settings: Settings) -> None:
-        from genrec.engine.cuda import load_device_generator  # imports torch, which no other target needs
+        from genrec.engine.cuda import load_forward  # imports torch, which no other target needs
 
         self._config = load_config(settings.artifact)
-        self._index = load_validity(settings.artifact, self._config)
-        folder = settings.artifact / "engines" / "cuda"
-        self._generator = load_device_generator(folder, settings.beam_width, MAX_BLOCKED)
+        self._forward = load_forward(settings.artifact / "engines" / "cuda")
+        self._width = settings.beam_width
+        self._device = threading.Lock()  # a capture must not see what another thread allocates
+        self._loaded = Loaded(settings, "generate", self._load)
+        self.close = self._loaded.close
+
+    def _load(self, folder: Path) -> _Search:
+        """The weights are one for all versions; graphs are captured anew when a shape is first asked for."""
+        from genrec.engine.cuda.beams import DeviceTree
+        from genrec.engine.cuda.generate import DeviceGenerator
+
+        index = load_validity(folder, self._config)
+        with self._device:
+            tree = DeviceTree.of(index, self._forward.device)
+            return _Search(index, DeviceGenerator(self._forward, tree, self._width, MAX_BLOCKED))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`. Prompts padded to the same length run as one batch, itself padded to a power of two."""
+        """See `Step.run`. Prompts of one catalogue version, padded to the same length, run as one batch, itself
+        padded to a power of two.
+        """
         nothing: Tensors = {"prefixes": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)}
         answers: list[Answer] = [nothing for _ in requests]
-        by_length: dict[int, list[_Prompt]] = defaultdict(list)
+        alike: dict[tuple[DeviceGenerator, int], list[_Prompt]] = defaultdict(list)
         for place, request in enumerate(requests):
             try:
                 prompt = self._read(place, request)
                 if prompt.ticket.prompt_length:
-                    by_length[len(prompt.tokens)].append(prompt)
+                    alike[prompt.search.generator, len(prompt.tokens)].append(prompt)
             except GenrecError as error:
                 answers[place] = error
-        for prompts in by_length.values():
+        for prompts in alike.values():
             for start in range(0, len(prompts), MAX_ROWS):
                 part = prompts[start : start + MAX_ROWS]
                 try:
@@ -62,11 +92,12 @@ class Generate:
     def _read(self, place: int, request: Tensors) -> _Prompt:
         tokens, ticket = read_prompt(request, self._config)
         ticket.check_deadline("generate")
-        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+        search = self._loaded.of(ticket.version)
+        blocked = search.index.blocked(check_tensor(request, "excluded", np.int32))
         most = max(len(nodes) for nodes in blocked.nodes)
         if most > MAX_BLOCKED:
             raise InputError("excluded", f"rules out {most} semantic IDs", f"at most {MAX_BLOCKED}")
-        return _Prompt(place, tokens, ticket, blocked)
+        return _Prompt(place, tokens, ticket, search, blocked)
 
     def _generate(self, prompts: list[_Prompt]) -> list[Answer]:
         """One launch; the rows that fill a batch up repeat the first prompt and are thrown away."""
@@ -74,7 +105,8 @@ class Generate:
         rows = prompts + prompts[:1] * (batch - len(prompts))
         tokens = np.stack([p.tokens for p in rows]).astype(np.int64)
         lengths = np.array([p.ticket.prompt_length for p in rows], np.int64)
-        found = self._generator.generate(tokens, lengths, [p.blocked for p in rows])
+        with self._device:
+            found = prompts[0].search.generator.generate(tokens, lengths, [p.blocked for p in rows])
         return [
             {"prefixes": found.prefixes[b][alive][None], "scores": found.scores[b][alive][None]}
             for b, alive in enumerate(found.alive[: len(prompts)])

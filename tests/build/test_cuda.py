@@ -18,9 +18,10 @@ from genrec import steps
 from genrec.beam import expand as expand_on_cpu
 from genrec.config import ModelConfig
 from genrec.engine.base import load_engine
-from genrec.engine.cuda import load_device_generator, load_forward
+from genrec.engine.cuda import load_forward
 from genrec.engine.cuda.beams import DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
+from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
@@ -117,7 +118,8 @@ def test_forward_equals_the_model(model_type):
 
 def test_a_kept_beam_inherits_its_parents_kv(mine):
     build_cuda(mine, "f32", "cpu")
-    generator = load_device_generator(mine / "engines" / "cuda", 8)
+    forward = load_forward(mine / "engines" / "cuda")
+    generator = DeviceGenerator(forward, DeviceTree.of(index_of(tiny_catalogue()), CPU), 8)
     own = torch.randn(4, 2, 3, 1, 2, 8)
     parents = torch.tensor([[0, 0, 2, 2], [1, 1, 1, 2]])
     room = generator.inherit(own, parents)
@@ -148,7 +150,7 @@ def test_errors_stay_with_their_request(mine, monkeypatch):
     step = steps.load("generate", Settings(mine, mine / "no-arena", 16, "cuda"))
     good = {
         "tokens": np.ones((1, 32), np.int32),
-        "ticket": np.array([[5, 3, 0, 0, 0]]),
+        "ticket": np.array([[5, 3, 0, 0, 0, 0]]),
         "excluded": np.array([[-1]], np.int32),
     }
     broken = [{"excluded": np.arange(200, dtype=np.int32)[None]}, {"tokens": np.full((1, 32), 99, np.int32)}]

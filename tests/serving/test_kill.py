@@ -30,7 +30,7 @@ from tests.serving.wire import Arrays, ask, inputs, tensors
 pytestmark = pytest.mark.serving
 SLOTS, WIDTH = 8, 32
 GRPC = tritonclient.grpc
-PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0]])}
+PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0, 0]])}
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """Target `cuda`: the generator in torch with the attention kernel. The only part of serving that imports torch.
 
 `CudaEngine` is the engine of the steps: it works in the host's KV arena, so every ensemble runs with it
-unchanged, at the price of copying KV to the device for each decode. `DeviceGenerator` is the fast path, a
-whole request without the host.
+unchanged, at the price of copying KV to the device for each decode. The fast path is
+`genrec.engine.cuda.generate`: a whole request without the host.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genrec.arena import Region, Row
-from genrec.engine.cuda.beams import DeviceTree
 from genrec.engine.cuda.forward import Forward
-from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.errors import ArtifactError
 from genrec.kv import Layout
@@ -50,15 +48,6 @@ def load_forward(folder: Path) -> Forward:
     generator = load_generator(folder.parent.parent / "model").to(device, dtype)
     library = folder / LIBRARY
     return Forward(generator, XAttentionKernel(library, device) if library.exists() else xattention)
-
-
-def load_device_generator(folder: Path, width: int, max_blocked: int = 64) -> DeviceGenerator:
-    """The whole generation of an artifact on its device; `folder` is `engines/cuda`. Raises ArtifactError."""
-    from genrec.validity import FILE_NAME, ValidityIndex
-
-    forward = load_forward(folder)
-    index = ValidityIndex.load(folder.parent.parent / FILE_NAME, forward.config.codebook_sizes)
-    return DeviceGenerator(forward, DeviceTree.of(index, forward.device), width, max_blocked)
 
 
 class CudaEngine:
