@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from build.pipeline import build_validity
+from build.validity import build_validity
 from genrec.artifact import load_config
 from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig

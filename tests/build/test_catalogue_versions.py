@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from build.catalogue import add_items, read_item_ids, remove_items
+from build.validity import build_validity
 from clients.cli import main
 from deploy.swap import roll_back, switch
 from ensembles.local import LocalRecommender
@@ -24,6 +27,7 @@ from genrec.validity import FILE_NAME as VALIDITY
 from genrec.versions import CATALOGUE, FOLDER, folder_of, read_current, verify, versions_of
 from tests.twin import twin_artifact
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZES, ITEMS = (7, 6, 5), 60
 NEW = "item,title,code_1,code_2,code_3\n5,five,0,1,2\n-6,six,6,5,4\n"
 
@@ -89,8 +93,6 @@ def test_parquet_and_csv_say_the_same(artifact: Path, tmp_path: Path) -> None:
 def test_a_version_answers_as_an_artifact_of_that_catalogue_does(
     artifact: Path, plain: Path, tmp_path: Path
 ) -> None:
-    from build.pipeline import build_validity
-
     first = items_of(artifact, 1)
     remove_items(artifact, first.item_ids[10:30])
     add_items(artifact, items_file(tmp_path, NEW))
@@ -237,8 +239,6 @@ def test_a_version_of_another_artifact_or_with_other_codes_is_refused(artifact: 
     folder = folder_of(artifact, 3)
     folder.mkdir()
     Catalogue(second.item_ids, codes, second.titles, second.popularity, SIZES).save(folder / CATALOGUE)
-    from build.pipeline import build_validity
-
     build_validity(folder)
     made_for = manifest.digest_file(artifact / CATALOGUE)
     manifest.record(folder, "version", made_for, [folder / CATALOGUE], {})
@@ -278,3 +278,10 @@ def test_the_command_line_says_which_versions_there_are(
     (artifact / FOLDER / "current.json").write_text(json.dumps({"version": "x"}))
     assert main(["catalogue", "status", where]) == 2
     assert "current.json: does not name a version" in capsys.readouterr().err
+
+
+def test_a_serving_machine_has_all_it_takes() -> None:
+    absent = ["torch", "faiss", "onnx", "onnxscript", "onnxruntime"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import build.catalogue, deploy.swap"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
