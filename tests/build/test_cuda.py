@@ -4,17 +4,19 @@ What only a GPU can show (graphs, streams, the compiled kernel) is checked by `p
 """
 
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from build.catalogue import remove_items
 from build.cuda import build_cuda
 from build.plugin import compile as plugin
 from ensembles.cuda import recommend_cuda
 from ensembles.local import LocalRecommender, LocalRuntime, request
-from genrec import steps
+from genrec import steps, swap
 from genrec.beam import expand as expand_on_cpu
 from genrec.config import ModelConfig
 from genrec.engine.base import load_engine
@@ -27,8 +29,10 @@ from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
+from genrec.semantic_id import pack
 from genrec.steps import Settings
 from genrec.validity import ValidityIndex
+from genrec.versions import point, read_current
 from tests.tiny import tiny_catalogue
 
 CPU = torch.device("cpu")
@@ -142,6 +146,35 @@ def test_the_one_model_answers_as_the_chain_does(mine, exclude):
         assert not isinstance(got, Exception), got
         assert np.array_equal(got["item_ids"], want["item_ids"])
         assert np.allclose(got["scores"], want["scores"], atol=2e-4)
+
+
+def test_versions_share_a_batch_and_are_not_mixed(mine, tmp_path):
+    """`generate` splits what came together by the version in the ticket."""
+    build_cuda(mine, "f32", "cpu")
+    artifact = shutil.copytree(mine, tmp_path / "artifact")
+    items = tiny_catalogue().item_ids
+    remove_items(artifact, items[::2])
+    swap.create(tmp_path / "swap", artifact, 1)
+    step = steps.load(
+        "generate", Settings(artifact, artifact / "no-arena", 16, "cuda", swap=tmp_path / "swap")
+    )
+    point(artifact, read_current(artifact).to(2))
+    while step._loaded.current != 2:
+        time.sleep(0.01)
+    tokens, excluded = np.arange(32, dtype=np.int32)[None] % 12, np.array([[-1]], np.int32)
+    asked = [
+        {"tokens": tokens, "ticket": np.array([[5, 3, 0, 0, 0, version]]), "excluded": excluded}
+        for version in (1, 2, 0, 1)
+    ]
+    together, alone = step.run(asked), [step.run([request])[0] for request in asked]
+    step.close()
+    for one, other in zip(together, alone, strict=True):
+        assert np.array_equal(one["prefixes"], other["prefixes"])
+    first, second, current, _ = (set(answer["prefixes"][0].tolist()) for answer in together)
+    assert second == current != first
+    codes = tiny_catalogue().codes
+    assert first <= set(pack(codes, (12, 12, 12)).tolist())
+    assert second <= set(pack(codes[1::2], (12, 12, 12)).tolist())
 
 
 def test_errors_stay_with_their_request(mine, monkeypatch):
