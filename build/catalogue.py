@@ -163,11 +163,16 @@ def _refuse_known(path: Path, new: Catalogue, old: Catalogue, base: int) -> None
 def _write(artifact: Path, catalogue: Catalogue, facts: dict[str, Any]) -> int:
     """Lay out the next version; it appears whole or not at all."""
     version = max(*versions_of(artifact), read_current(artifact).highest) + 1
-    with tempfile.TemporaryDirectory(prefix=".", dir=artifact / FOLDER) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix=".", dir=artifact / FOLDER) as scratch,
+        tqdm(total=2, desc=f"version {version}", unit="stage", delay=2) as bar,
+    ):
         folder = Path(scratch) / str(version)
         folder.mkdir()
         catalogue.save(folder / CATALOGUE)
+        bar.update()
         build_validity(folder)
+        bar.update()
         record(folder, MADE, digest_file(artifact / CATALOGUE), [folder / CATALOGUE], facts)
         folder.rename(folder_of(artifact, version))
     return version
