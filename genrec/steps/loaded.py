@@ -65,10 +65,7 @@ class Loaded(Generic[T]):
         while not self._stop.wait(POLL_S):
             try:
                 self._follow()
-            except (
-                OSError,
-                ArtifactError,
-            ):  # the server ends and its folder is gone, or the pointer is unreadable
+            except (OSError, ArtifactError):  # the folder of a server that ends, an unreadable pointer
                 continue
 
     def _follow(self) -> None:
