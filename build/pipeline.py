@@ -7,29 +7,8 @@ from pathlib import Path
 import openvino
 
 from build.openvino import build_openvino, kv_type_of_this_cpu
-from genrec.catalogue import Catalogue
-from genrec.hashset import FILE_NAME as VALID_IDS
-from genrec.hashset import SemanticIdSet
+from build.validity import build_validity
 from genrec.manifest import is_good, record, stage_key
-from genrec.validity import FILE_NAME, ValidityIndex
-
-
-def build_validity(artifact: Path) -> bool:
-    """Index the catalogue, as a tree and as a hash set, unless that is done; returns whether work was done."""
-    catalogue_file = artifact / "catalogue.parquet"
-    key = stage_key({"files": [FILE_NAME, VALID_IDS]}, [catalogue_file])
-    if is_good(artifact, "validity", key):
-        return False
-    catalogue = Catalogue.load(catalogue_file)
-    index = ValidityIndex.build(
-        catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
-    )
-    index.save(artifact / FILE_NAME)
-    SemanticIdSet.build(index.prefixes(index.levels)).save(artifact / VALID_IDS)
-    facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
-    made = [artifact / FILE_NAME, artifact / VALID_IDS]
-    record(artifact, "validity", key, [catalogue_file, *made], facts)
-    return True
 
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:

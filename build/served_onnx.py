@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from genrec.config import ModelConfig
 
-TICKET = 5  # values of genrec.steps.ticket
+TICKET = 6  # values of genrec.steps.ticket
 PROMPT_LENGTH = 1  # where in it
 
 

@@ -8,6 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
+from clients import catalogue
 from genrec.errors import GenrecError
 
 VERBS = {
@@ -23,6 +24,10 @@ VERBS = {
         "ask a server, or the local runtime",
         "genrec recommend artifacts/ml-100k --url 127.0.0.1:8001 --history 50,172,1",
     ),
+    "catalogue": (
+        "versions of the catalogue: add, remove, swap, rollback, status",
+        "genrec catalogue swap artifacts/ml-100k",
+    ),
     "evaluate": ("leave-one-out quality next to two baselines", "genrec evaluate artifacts/ml-100k --json"),
     "sweep": ("highest request rate within a P99", "genrec sweep artifacts/ml-100k --slo-p99-ms 100"),
 }
@@ -35,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
     made = {}
     for verb, (what, example) in VERBS.items():
         made[verb] = verbs.add_parser(verb, help=what, description=what, epilog=f"example: {example}")
+        if verb == "catalogue":
+            catalogue.add_arguments(made[verb])
+            continue
         made[verb].add_argument("artifact", type=Path, help="the artifact folder, e.g. artifacts/ml-100k")
 
     data = made["data"]
@@ -158,6 +166,10 @@ def _recommend(a: argparse.Namespace) -> None:
         ask_server(a.url, a.protocol, a.decoder) if a.url else ask_local(a.artifact, a.beam_width, a.decoder)
     )
     print("\n".join(answer_lines(a.artifact, history, ask(history, a.top_k, a.exclude_history))))
+
+
+def _catalogue(a: argparse.Namespace) -> None:
+    catalogue.run(a)
 
 
 def _evaluate(a: argparse.Namespace) -> None:

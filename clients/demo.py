@@ -25,6 +25,7 @@ from deploy.launcher import RunningServer, running_server, serve
 from genrec.catalogue import Catalogue
 from genrec.errors import GenrecError
 from genrec.manifest import digest_file, is_good, record, stage_key
+from genrec.versions import CATALOGUE, folder_of
 from perf.counters import Triton
 from perf.serving import Target
 from training.data import Histories
@@ -146,7 +147,7 @@ def facts_of(
     artifact: Path, seconds: list[float], answers: list[Recommendation], stages: dict[str, float]
 ) -> dict[str, Any]:
     """Valid rate and distinct items are counted against the catalogue file, not believed from the server."""
-    catalogue = Catalogue.load(artifact / "catalogue.parquet")
+    catalogue = Catalogue.load(folder_of(artifact, answers[0].catalogue_version) / CATALOGUE, titles=False)
     valid = [float((catalogue.rows_of(answer.item_ids) >= 0).mean()) for answer in answers]
     milliseconds = np.array(seconds) * 1e3
     median = float(np.median(milliseconds))

@@ -12,6 +12,7 @@ from clients.recommender import Recommender
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue import Catalogue
 from genrec.errors import GenrecError, InputError
+from genrec.versions import CATALOGUE, folder_of
 from training.data import Histories
 
 Ask = Callable[[list[int], int, bool], Recommendation]
@@ -60,7 +61,7 @@ def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
 
 def answer_lines(artifact: Path, history: list[int], answer: Recommendation, last: int = 5) -> list[str]:
     """The newest titles of the history, then the titles answered with their scores."""
-    catalogue = Catalogue.load(artifact / "catalogue.parquet")
+    catalogue = Catalogue.load(folder_of(artifact, answer.catalogue_version) / CATALOGUE)
 
     def title(item: int) -> str:
         row = int(catalogue.rows_of([item])[0])

@@ -113,7 +113,8 @@ def make_draft(
 
 def make_servable(artifact: Path, tell: Tell = print) -> None:
     """`onnx/`, `engines/` and the validity index, of a trained model."""
-    from build.pipeline import build_engines, build_validity
+    from build.pipeline import build_engines
+    from build.validity import build_validity
     from export.pipeline import export_artifact
 
     for name, make in {

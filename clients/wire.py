@@ -22,6 +22,7 @@ from genrec.errors import GenrecError, InputError
 
 MODEL = "recommend"
 OUTPUTS = ("item_ids", "scores", "report")
+REPORT = 6  # numbers of the output `report`
 USER_HEADER = "x-gr-user"  # what a router hashes; gRPC metadata keys are lower case
 # Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring
 # the server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
@@ -53,6 +54,7 @@ class Recommendation:
     cut: int  # oldest items beyond what the model reads
     prompt_tokens: int
     valid: int  # semantic IDs of the last beam that are items
+    catalogue_version: int  # of the catalogue that every step of this request read
 
 
 def request_tensors(
@@ -131,15 +133,17 @@ def parse(result: InferResult) -> Recommendation:
     """The answer. Raises ServerError when an output is missing or not of one row."""
     found = {name: result.as_numpy(name) for name in OUTPUTS}
     rows = {name: tensor[0] for name, tensor in found.items() if tensor is not None and len(tensor) == 1}
-    if len(rows) < len(OUTPUTS) or rows["report"].size != 5 or rows["item_ids"].shape != rows["scores"].shape:
+    if (
+        len(rows) < len(OUTPUTS)
+        or rows["report"].size != REPORT
+        or rows["item_ids"].shape != rows["scores"].shape
+    ):
         shapes = {name: None if tensor is None else tensor.shape for name, tensor in found.items()}
         raise ServerError(f"the answer has outputs of shapes {shapes}")
-    source, dropped, cut, prompt_tokens, valid = (int(x) for x in rows["report"])
+    source, *counts = (int(x) for x in rows["report"])
     # Copies: the arrays of tritonclient are views that keep the whole response alive.
     items, scores = rows["item_ids"].astype(np.int64), rows["scores"].astype(np.float32)
-    return Recommendation(
-        items, scores, "popularity" if source else "model", dropped, cut, prompt_tokens, valid
-    )
+    return Recommendation(items, scores, "popularity" if source else "model", *counts)
 
 
 def translate(error: Exception, url: str, timeout_s: float) -> GenrecError:

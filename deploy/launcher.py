@@ -27,9 +27,11 @@ from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.supervisor import Launch, LaunchError, Supervisor
 from ensembles.render import render
 from ensembles.served import served
+from genrec import swap
 from genrec.arena import Arena
 from genrec.artifact import has_draft, load_config, load_layout
 from genrec.steps import Settings
+from genrec.versions import read_current
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 RENDERED_LEVELS = 3  # of the committed configs
@@ -135,7 +137,6 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
     repository = _repository(artifact, run_dir)
-    item_id = probe.known_item(artifact)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
         token, prefix = secrets.token_urlsafe(24), leftovers.own_prefix()
@@ -148,14 +149,15 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
             streams=options.streams,
             batch_tokens=options.batch_tokens,
             verify=options.verify,
+            swap=leftovers.SHM / f"{prefix}{leftovers.SWAP}",
         )
         launch = Launch(
             argv=command.command(files, repository, backends, ports, token, prefix),
             environment=command.environment(files, settings.environment(), options.threads),
             prefix=prefix,
-            prepare=lambda settings=settings: make_arena(settings, options.arena_slots),
+            prepare=lambda settings=settings: _prepare(settings, options.arena_slots),
             ports=ports,
-            item_id=item_id,
+            item=lambda: probe.known_item(artifact),
             log_file=run_dir / "server.log",
             start_timeout_s=options.start_timeout_s,
             probe_every_s=options.probe_every_s,
@@ -173,8 +175,12 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
     raise AssertionError("the last attempt returns or raises")
 
 
-def make_arena(settings: Settings, slots: int) -> None:
-    """Create the KV arena of a server, sized for its artifact, target and beam width."""
+def _prepare(settings: Settings, slots: int) -> None:
+    """What the steps of a server share, made anew at every start: the KV arena, sized for its artifact, target and
+    beam width, and the folder in which they agree on a catalogue version.
+    """
+    assert settings.swap is not None
+    swap.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
     slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
     Arena.create(settings.arena, slots, slot_bytes).close()
 

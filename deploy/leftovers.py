@@ -10,9 +10,11 @@ import logging
 import os
 import re
 import secrets
+import shutil
 from pathlib import Path
 
 SHM = Path("/dev/shm")
+SWAP = "swap"  # the folder of a server in which its processes agree on a catalogue version
 NAME = re.compile(r"genrec-(?P<namespace>\d+)-(?P<pid>\d+)-(?P<started>\d+)-")
 log = logging.getLogger("genrec.serve")
 
@@ -27,29 +29,47 @@ def files_of(prefix: str) -> list[Path]:
     return sorted(SHM.glob(f"{prefix}*"))
 
 
-def remove(prefix: str, keep: Path | None = None) -> None:
-    """Unlink the files of a prefix, all but `keep`."""
+def remove(prefix: str) -> None:
+    """Remove the files and folders of a prefix."""
     for path in files_of(prefix):
-        if path != keep:
-            path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def of_the_living(suffix: str) -> list[Path]:
+    """What ends with `suffix` and belongs to a living process of this pid namespace."""
+    return [path for path, lives in _owned() if lives and path.name.endswith(suffix)]
 
 
 def remove_of_the_dead() -> list[str]:
-    """Unlink files whose owner, a process of this pid namespace, is gone; returns their names."""
+    """Remove what belongs to a process of this pid namespace that is gone; returns the names."""
     removed = []
-    for path in SHM.glob("genrec-*"):
-        owner = NAME.match(path.name)
-        if not owner or int(owner["namespace"]) != _namespace():
-            continue
-        if _started(int(owner["pid"])) != int(owner["started"]):
+    for path, lives in _owned():
+        if not lives:
             try:
-                path.unlink(missing_ok=True)
+                _remove(path)
             except PermissionError:  # another user's
                 continue
             removed.append(path.name)
     if removed:
         log.warning("removed %d files of servers that are gone from %s", len(removed), SHM)
     return removed
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _owned() -> list[tuple[Path, bool]]:
+    """Everything of owners in this pid namespace, and whether they live."""
+    found = []
+    for path in sorted(SHM.glob("genrec-*")):
+        owner = NAME.match(path.name)
+        if owner and int(owner["namespace"]) == _namespace():
+            found.append((path, _started(int(owner["pid"])) == int(owner["started"])))
+    return found
 
 
 def _namespace() -> int:

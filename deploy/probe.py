@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from genrec.errors import ArtifactError
+from genrec.versions import CATALOGUE, folder_of, read_current
 
 ENSEMBLE = "recommend"
 SUCCESS = re.compile(rf'^nv_inference_request_success\{{model="{ENSEMBLE}",[^}}]*\}} (\S+)$', re.MULTILINE)
@@ -31,8 +32,8 @@ class Answer:
 
 
 def known_item(artifact: Path) -> int:
-    """An item id of the catalogue; a probe with it goes through every step, an empty history would not."""
-    path = artifact / "catalogue.parquet"
+    """An item id of the current catalogue; a probe with it goes through every step, an empty history would not."""
+    path = folder_of(artifact, read_current(artifact).version) / CATALOGUE
     try:
         batch = next(pq.ParquetFile(path).iter_batches(batch_size=1, columns=["item_id"]))
         return int(batch.column(0)[0].as_py())

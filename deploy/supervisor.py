@@ -18,7 +18,7 @@ from subprocess import Popen
 from deploy import leftovers, probe, process
 from deploy.command import EXIT_TIMEOUT_S
 from deploy.ports import LOOPBACK, Ports
-from genrec.errors import GenrecError
+from genrec.errors import ArtifactError, GenrecError
 
 WATCH_S = 1.0
 PROBE_TIMEOUT_S = 10.0
@@ -43,14 +43,14 @@ class LaunchError(GenrecError):
 
 @dataclass(frozen=True)
 class Launch:
-    """All a supervisor needs to start the same server again; `prepare` makes the arena."""
+    """All a supervisor needs to start the same server again; `prepare` makes what the steps share."""
 
     argv: list[str]
     environment: dict[str, str]
     prefix: str
     prepare: Callable[[], None]
     ports: Ports
-    item_id: int
+    item: Callable[[], int]  # an item id to probe with, of the catalogue as it is now
     log_file: Path
     start_timeout_s: float
     probe_every_s: float
@@ -64,6 +64,7 @@ class Supervisor:
         self.restarts = 0
         self.error: Exception | None = None
         self._launch = launch
+        self._item = launch.item()
         self._process: Popen[bytes] | None = None
         self._stubs = 0
         self._begun = threading.Event()
@@ -152,7 +153,7 @@ class Supervisor:
                 problem = "it does not answer"
                 continue
             # The first answer may wait for compilation: no shorter limit than the start's own.
-            answer = probe.infer(url, self._launch.item_id, left)
+            answer = probe.infer(url, self._known_item(), left)
             if answer.alive:
                 break
             problem = answer.problem
@@ -185,7 +186,7 @@ class Supervisor:
         if self._count_answers():
             self._failed_probes = 0
             return ""
-        answer = probe.infer(self._url(self._launch.ports.http), self._launch.item_id, PROBE_TIMEOUT_S)
+        answer = probe.infer(self._url(self._launch.ports.http), self._known_item(), PROBE_TIMEOUT_S)
         # A server that is slow but answers others is under load, not dead: restarting it would lose their
         # work.
         if self._count_answers() or answer.alive:
@@ -194,6 +195,14 @@ class Supervisor:
         self._failed_probes += 1
         log.warning("probe %d of %d failed: %s", self._failed_probes, FAILED_PROBES, answer.problem)
         return f"{FAILED_PROBES} probes failed" if self._failed_probes >= FAILED_PROBES else ""
+
+    def _known_item(self) -> int:
+        """What to probe with. While the catalogue's file cannot be read, the server goes on, and so does this."""
+        try:
+            self._item = self._launch.item()
+        except ArtifactError as error:
+            log.warning("%s", error)
+        return self._item
 
     def _count_answers(self) -> bool:
         """Whether the ensemble has answered anyone since the last look."""

@@ -17,18 +17,18 @@ EXCLUDE_HISTORY = Tensor("exclude_history", "BOOL", (1,), optional=True)
 REQUEST = (HISTORY, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY)
 
 TOKENS = Tensor("tokens", "INT32", (-1,))
-TICKET = Tensor("ticket", "INT64", (5,))
+TICKET = Tensor("ticket", "INT64", (6,))
 EXCLUDED = Tensor("excluded", "INT32", (-1,))
 PREFIXES = Tensor("prefixes", "INT64", (-1,))
 SCORES = Tensor("scores", "FP32", (-1,))
 ITEM_IDS = Tensor("item_ids", "INT64", (-1,))
-REPORT = Tensor("report", "INT64", (5,))
+REPORT = Tensor("report", "INT64", (6,))
 ANSWER = (ITEM_IDS, SCORES, REPORT)
 
 # Warm-up values where zero would be an error: top_k is at least 1. A ticket with 0 prompt tokens takes the
-# short way.
+# short way, and version 0 is the current one.
 TOP_1 = {"top_k": (1,)}
-NO_PROMPT = {"ticket": (1, 0, 0, 0, 0)}
+NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
 
 ENCODE_HISTORY = Model(
     "encode_history",

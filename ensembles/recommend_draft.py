@@ -31,7 +31,7 @@ PREFILL_DRAFT = Model(
     outputs=(STATES,),
     queue_delay_us=PREFILL_DELAY_US,
     # A real pass, since it leaves nothing behind: the engine compiles before the first request.
-    warmups=(WarmUp("one_token", {"tokens": (32,)}, {"ticket": (1, 1, 0, 0, 0)}),),
+    warmups=(WarmUp("one_token", {"tokens": (32,)}, {"ticket": (1, 1, 0, 0, 0, 0)}),),
 )
 DRAFT_BEAM = Model(
     "draft_beam",

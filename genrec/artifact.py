@@ -24,10 +24,13 @@ def load_config(artifact: Path) -> ModelConfig:
     return ModelConfig.load(artifact / "model" / "config.json")
 
 
-def load_catalogue(artifact: Path, config: ModelConfig) -> Catalogue:
-    """`catalogue.parquet`, refused when its semantic IDs are not those of the model."""
-    path = artifact / "catalogue.parquet"
-    catalogue = Catalogue.load(path)
+def load_catalogue(folder: Path, config: ModelConfig) -> Catalogue:
+    """`catalogue.parquet` without titles, refused when its semantic IDs are not those of the model.
+
+    `folder`, here and below, is the artifact, or a later version of its catalogue (`genrec.versions`).
+    """
+    path = folder / "catalogue.parquet"
+    catalogue = Catalogue.load(path, titles=False)
     if catalogue.codebook_sizes != config.codebook_sizes:
         raise ArtifactError(
             path, f"has codebook sizes {catalogue.codebook_sizes}, the model {config.codebook_sizes}"
@@ -35,20 +38,26 @@ def load_catalogue(artifact: Path, config: ModelConfig) -> Catalogue:
     return catalogue
 
 
-def load_validity(artifact: Path, config: ModelConfig) -> ValidityIndex:
+def load_validity(folder: Path, config: ModelConfig) -> ValidityIndex:
     """`validity.safetensors`, of the model's codebook sizes."""
-    return ValidityIndex.load(artifact / FILE_NAME, config.codebook_sizes)
+    return ValidityIndex.load(folder / FILE_NAME, config.codebook_sizes)
 
 
-def load_valid_ids(artifact: Path, index: ValidityIndex) -> SemanticIdSet:
+def load_valid_ids(folder: Path, index: ValidityIndex) -> SemanticIdSet:
     """`valid_ids.safetensors`, mapped: one copy for every process. Refused when it is not of `index`."""
-    path = artifact / VALID_IDS
+    path = folder / VALID_IDS
     valid = SemanticIdSet.map(path)
     if len(valid) != index.node_count(index.levels):
         raise ArtifactError(
             path, f"holds {len(valid)} semantic IDs, the validity index {index.node_count(index.levels)}"
         )
     return valid
+
+
+def load_indices(folder: Path, config: ModelConfig) -> tuple[ValidityIndex, SemanticIdSet]:
+    """Both indices of a catalogue."""
+    index = load_validity(folder, config)
+    return index, load_valid_ids(folder, index)
 
 
 def has_draft(artifact: Path) -> bool:
@@ -88,16 +97,17 @@ def load_engine_of(settings: Settings, config: ModelConfig) -> Engine:
     return Engine(layout, passes)
 
 
-def load_generators(settings: Settings, config: ModelConfig, index: ValidityIndex) -> list[Generator]:
+def load_generators(settings: Settings, config: ModelConfig) -> list[Generator]:
     """Whole-request generators of the target, as many as may run at once."""
     folder, width = _engines(settings), settings.beam_width
     if settings.target == "cuda":
-        from genrec.engine.cuda import load_device_generator  # imports torch, which no other target needs
+        from genrec.engine.cuda import load_forward  # imports torch, which no other target needs
+        from genrec.engine.cuda.generate import CudaGenerator
 
-        return [load_device_generator(folder, width)]
+        return [CudaGenerator(load_forward(folder), width)]
     kv_type = load_layout(settings, config).kv_type
     streams = load_passes(settings.target, folder, kv_type, settings.threads, settings.streams)
-    return [HostGenerator(passes, index, config, width, kv_type) for passes in streams]
+    return [HostGenerator(passes, config, width, kv_type) for passes in streams]
 
 
 def _engines(settings: Settings) -> Path:

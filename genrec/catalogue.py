@@ -100,20 +100,23 @@ class Catalogue:
         pq.write_table(pa.table(columns).replace_schema_metadata({_SIZES_KEY: sizes}), path)
 
     @classmethod
-    def load(cls, path: Path) -> Catalogue:
-        """Read and check `catalogue.parquet`. Raises ArtifactError naming the file and the problem."""
+    def load(cls, path: Path, titles: bool = True) -> Catalogue:
+        """Read and check `catalogue.parquet`. Raises ArtifactError naming the file and the problem.
+
+        Without `titles`, which are read at a microsecond each and hold up every thread, all are empty.
+        """
         try:
-            table = pq.read_table(path)
+            columns = pq.read_schema(path).names
+            names = sorted((c for c in columns if re.fullmatch(r"code_\d+", c)), key=lambda c: int(c[5:]))
+            if not names or names != [f"code_{level + 1}" for level in range(len(names))]:
+                raise ArtifactError(path, f"code columns are {names}, not code_1..code_L")
+            missing = [c for c in ("item_id", "title", "popularity") if c not in columns]
+            if missing:
+                raise ArtifactError(path, f"lacks the columns {', '.join(missing)}")
+            read = ["item_id", *names, "popularity", *(["title"] if titles else [])]
+            table = pq.read_table(path, columns=read)
         except (OSError, pa.ArrowException) as error:
             raise ArtifactError(path, f"not a readable parquet file: {error}") from error
-        names = sorted(
-            (c for c in table.column_names if re.fullmatch(r"code_\d+", c)), key=lambda c: int(c[5:])
-        )
-        if not names or names != [f"code_{level + 1}" for level in range(len(names))]:
-            raise ArtifactError(path, f"code columns are {names}, not code_1..code_L")
-        missing = [c for c in ("item_id", "title", "popularity") if c not in table.column_names]
-        if missing:
-            raise ArtifactError(path, f"lacks the columns {', '.join(missing)}")
         for column in ("item_id", *names, "popularity"):
             if table[column].null_count or not pa.types.is_integer(table.schema.field(column).type):
                 raise ArtifactError(path, f"column {column} holds nulls or is not of an integer type")
@@ -124,7 +127,7 @@ class Catalogue:
         return cls(
             item_ids=table["item_id"].to_numpy(),
             codes=np.stack([table[c].to_numpy() for c in names], axis=1),
-            titles=[title or "" for title in table["title"].to_pylist()],
+            titles=[t or "" for t in table["title"].to_pylist()] if titles else [""] * len(table),
             popularity=table["popularity"].to_numpy(),
             codebook_sizes=sizes,
             source=str(path),

@@ -30,6 +30,7 @@ from clients.quality import measure as quality
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_catalogue, load_config, load_layout
 from genrec.errors import GenrecError
+from genrec.versions import folder_of, read_current
 from perf import load, machine, serving
 from perf.counters import Seen, Triton, spent
 from perf.work import work
@@ -133,7 +134,8 @@ def without_triton(artifact: Path, width: int, requests: int, top_k: int) -> dic
 def valid_rate(artifact: Path, width: int, requests: int, top_k: int) -> dict[str, float]:
     """Of what drafts answer, the share that are items, distinct and enough; and of drafts before verification."""
     sample, rates = load.histories(artifact, requests), {}
-    known = set(load_catalogue(artifact, load_config(artifact)).item_ids.tolist())
+    served = folder_of(artifact, read_current(artifact).version)
+    known = set(load_catalogue(served, load_config(artifact)).item_ids.tolist())
     for mode in ("every", "last"):
         with LocalRecommender(artifact, width, decoder="draft", verify=mode) as local:
             answers = local.recommend([h.tolist() for h in sample], min(top_k, width))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from build.pipeline import build_validity
+from build.validity import build_validity
 from genrec.config import ModelConfig
 from genrec.draft import FILE_NAME as DRAFT_HEAD
 from genrec.engine import base

@@ -14,15 +14,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from deploy import leftovers
 from deploy.command import command, environment
 from deploy.ports import Ports
 from deploy.server_files import find_server
 from deploy.tensorrt import manifest, place
 from ensembles.render_tensorrt import repository
 from ensembles.tensorrt import recommend_tensorrt
+from genrec import swap
 from genrec.artifact import load_config
 from genrec.manifest import verify
 from genrec.steps import Settings
+from genrec.versions import read_current
 
 PYTHON_MODELS = Path(__file__).resolve().parents[2] / "model_repository"
 GPU_MEMORY_POOL = 2 << 30  # the KV between prefill and the last decode lives in it
@@ -64,8 +67,12 @@ def main() -> None:
     models = prepare(options.artifact, run_dir, place.here())
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
     backends = files.library.parent.parent
-    argv = command(files, models, backends, ports, secrets.token_hex(16), f"genrec-{os.getpid()}-")
-    settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt")
+    leftovers.remove_of_the_dead()
+    prefix = leftovers.own_prefix()  # of the server too: it takes this process over
+    argv = command(files, models, backends, ports, secrets.token_hex(16), prefix)
+    folder = leftovers.SHM / f"{prefix}{leftovers.SWAP}"
+    swap.create(folder, options.artifact, read_current(options.artifact).version)
+    settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt", swap=folder)
     os.execve(
         files.binary, arguments_for_gpu(argv, place.PLUGIN), environment(files, settings.environment(), 0)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from genrec.arena import Region, Row
 from genrec.beam import Beams
 from genrec.errors import InputError
 from genrec.kv import Layout
-from genrec.validity import Blocked
+from genrec.validity import Blocked, ValidityIndex
 
 Array = NDArray[Any]
 
@@ -46,15 +46,20 @@ class Passes(Protocol):
         """
 
 
+class Constraint(NamedTuple):
+    """What a request may be answered: the items of its catalogue version, less those it excludes."""
+
+    valid: ValidityIndex
+    blocked: Blocked
+
+
 class Generator(Protocol):
     """Whole requests in one call: the loop over the levels without hops between models."""
 
     most_blocked: int  # nodes of one level that a request may exclude
 
-    def answers(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
-    ) -> list[Beams]:
-        """tokens [B, S] padded right, lengths [B] >= 1 -> the last level's beams of every request.
+    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
+        """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
         Raises InputError when a logit of a valid code is NaN or +inf.
         """

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from genrec.beam import Beams, expand
 from genrec.config import ModelConfig
-from genrec.engine.base import Array, Passes
+from genrec.engine.base import Array, Constraint, Passes
 from genrec.kv import KV_TYPES, LINE
 from genrec.reorder import reorder_in_place
-from genrec.validity import Blocked, ValidityIndex
+from genrec.validity import ValidityIndex
 
 
 class Room:
@@ -44,78 +43,71 @@ class Room:
 class HostGenerator:
     """See `genrec.engine.base.Generator`; one per stream."""
 
-    def __init__(
-        self, passes: Passes, index: ValidityIndex, config: ModelConfig, width: int, kv_type: str
-    ) -> None:
-        self._passes, self._index, self._config = passes, index, config
+    most_blocked = np.iinfo(np.int32).max
+
+    def __init__(self, passes: Passes, config: ModelConfig, width: int, kv_type: str) -> None:
+        self._passes, self._config = passes, config
         self._width, self._kv_type = width, KV_TYPES[kv_type]
         self._room = Room()
-        self.most_blocked = max(index.node_count(level) for level in range(1, config.levels + 1))
-        # Rows of a batch have so many beams at a level, unless items are excluded: then the rest is padding.
-        self._counts = [min(width, index.node_count(level)) for level in range(1, config.levels + 1)]
 
-    def answers(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
-    ) -> list[Beams]:
-        """tokens [B, S] padded right, lengths [B] >= 1 -> the last level's beams of every request.
-
-        Raises InputError when a logit of a valid code is NaN or +inf.
-        """
+    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
+        """See `Generator.answers`."""
         c, (batch, span) = self._config, tokens.shape
+        counts = self._counts({constraint.valid for constraint in constraints})
         tensors = range(2 * c.num_hidden_layers)
         self._room.clear()
         logits = self._logits(batch, 1, 1)
         kv_shape = (batch, c.num_key_value_heads, span, c.head_dim)
         shared = [self._room.take(kv_shape, self._kv_type) for _ in tensors]
-        past = [[self._past(batch) for _ in range(c.levels - 2)] for _ in tensors]
+        past_shape = (batch, counts[-1], c.num_key_value_heads, c.head_dim)
+        past = [[self._room.take(past_shape, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors]
         self._passes.prefill(tokens, lengths, logits, shared)
-        beams = self._expand(1, logits, [None] * batch, blocked)
+        beams = self._expand(1, logits, [None] * batch, constraints)
         for level in range(2, c.levels + 1):
-            count = self._counts[level - 2]
+            count = counts[level - 2]
             codes = np.zeros((batch, count), np.int64)
             for row, found in enumerate(beams):
                 codes[row, : len(found)] = found.prefixes % c.codebook_sizes[level - 2]
             views = [[_first(kept, batch, count) for kept in each] for each in past]
             for each in views:
-                self._inherit(each[: level - 2], beams, level)
+                _inherit(each[: level - 2], beams, counts[level - 3])
             logits = self._logits(batch, count, level)
             self._passes.decode(level, codes, lengths, shared, views, logits)
-            beams = self._expand(level, logits, beams, blocked)
+            beams = self._expand(level, logits, beams, constraints)
         return beams
 
+    def _counts(self, indices: set[ValidityIndex]) -> list[int]:
+        """Beams of a row at every level, unless items are excluded or a version has fewer: then the rest is padding."""
+        levels = range(1, self._config.levels + 1)
+        return [min(self._width, max(index.node_count(level) for index in indices)) for level in levels]
+
     def _expand(
-        self, level: int, logits: Array, beams: list[Beams] | list[None], blocked: list[Blocked]
+        self,
+        level: int,
+        logits: Array,
+        beams: list[Beams] | list[None],
+        constraints: list[Constraint],
     ) -> list[Beams]:
         return [
-            expand(
-                self._index,
-                level,
-                scores[: 1 if before is None else len(before)],
-                before,
-                self._width,
-                not_these,
-            )
-            for scores, before, not_these in zip(logits, beams, blocked, strict=True)
+            expand(index, level, scores[: 1 if before is None else len(before)], before, self._width, blocked)
+            for scores, before, (index, blocked) in zip(logits, beams, constraints, strict=True)
         ]
-
-    def _inherit(self, kept: list[Array], beams: list[Beams], level: int) -> None:
-        """Let every beam's unshared KV [B, W, G, D] be its parent's, in place (section 5.1)."""
-        for tensor in kept:
-            batch, count = tensor.shape[:2]
-            before = _first(tensor, batch, self._counts[level - 3])
-            # From the last row on: where beams have become more, a row moves up into space that is done with.
-            for row in range(batch - 1, -1, -1):
-                if before.shape != tensor.shape and row:
-                    tensor[row, : before.shape[1]] = before[row]
-                reorder_in_place(tensor[row].reshape(count, -1), beams[row].parents)
 
     def _logits(self, batch: int, count: int, level: int) -> Array:
         shape = (batch, count, self._config.codebook_sizes[level - 1])
         return self._room.take(shape, np.dtype(np.float32))
 
-    def _past(self, batch: int) -> Array:
-        c = self._config
-        return self._room.take((batch, self._counts[-1], c.num_key_value_heads, c.head_dim), self._kv_type)
+
+def _inherit(kept: list[Array], beams: list[Beams], before: int) -> None:
+    """Let every beam's unshared KV [B, W, G, D] be its parent's, of `before` beams, in place (section 5.1)."""
+    for tensor in kept:
+        batch, count = tensor.shape[:2]
+        parents = _first(tensor, batch, before)
+        # From the last row on: where beams have become more, a row moves up into space that is done with.
+        for row in range(batch - 1, -1, -1):
+            if row and before != count:
+                tensor[row, :before] = parents[row]
+            reorder_in_place(tensor[row].reshape(count, -1), beams[row].parents)
 
 
 def _first(tensor: Array, batch: int, count: int) -> Array:

@@ -41,6 +41,7 @@ class Settings:
     streams: int = 2  # batches of whole requests that run at once; they share the threads
     batch_tokens: int = 2048  # of a batch of whole requests: prompts, and a token of every beam and level
     verify: str = "every"  # where drafts are held against the catalogue: at every level, or the last
+    swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
@@ -64,6 +65,7 @@ class Settings:
                 int(os.environ.get("GENREC_STREAMS", "2")),
                 int(os.environ.get("GENREC_BATCH_TOKENS", "2048")),
                 os.environ.get("GENREC_VERIFY", "every"),
+                Path(os.environ["GENREC_SWAP"]) if os.environ.get("GENREC_SWAP") else None,
             )
         except KeyError as error:
             raise InputError(str(error.args[0]), "is not set", "the launcher sets it") from error
@@ -81,6 +83,7 @@ class Settings:
             "GENREC_STREAMS": str(self.streams),
             "GENREC_BATCH_TOKENS": str(self.batch_tokens),
             "GENREC_VERIFY": self.verify,
+            "GENREC_SWAP": str(self.swap or ""),
         }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from genrec.arena import NO_KV, Arena
@@ -10,7 +12,9 @@ from genrec.beam import Beams, expand
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.held import holding, read_handle, read_level
+from genrec.steps.loaded import Loaded
 from genrec.steps.ticket import read_ticket
+from genrec.validity import ValidityIndex
 
 NO_BEAMS = Beams(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
 
@@ -20,7 +24,8 @@ class BeamSearch:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._index = load_validity(settings.artifact, self._config)
+        self._indices = Loaded(settings, "beam_search", partial(load_validity, config=self._config))
+        self.close = self._indices.close
         self._layout = load_layout(settings, self._config)
         self._arena = Arena(settings.arena)
         self._width = settings.beam_width
@@ -31,16 +36,17 @@ class BeamSearch:
 
     def _expand(self, request: Tensors) -> Tensors:
         handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)
-        before = self._beams(request) if "level" in request else None
+        index = self._indices.of(ticket.version)
+        before = self._beams(request, index) if "level" in request else None
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if handle == NO_KV:
             return beams_answer(NO_BEAMS, level)
-        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+        blocked = index.blocked(check_tensor(request, "excluded", np.int32))
         with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
             logits = self._layout.logits(row, level, 1 if before is None else len(before.nodes))
-            return beams_answer(expand(self._index, level, logits, before, self._width, blocked), level)
+            return beams_answer(expand(index, level, logits, before, self._width, blocked), level)
 
-    def _beams(self, request: Tensors) -> Beams:
+    def _beams(self, request: Tensors, index: ValidityIndex) -> Beams:
         """Beams as `expand` gave them; their numbers are checked because compiled code trusts them."""
         level = read_level(request, self._config.levels)
         prefixes = check_tensor(request, "prefixes", np.int64)
@@ -48,9 +54,9 @@ class BeamSearch:
         scores = check_tensor(request, "scores", np.float32, len(prefixes))
         if not 1 <= len(prefixes) <= self._width:
             raise InputError("prefixes", f"has {len(prefixes)} values", f"1 to {self._width}, the beam width")
-        if int(nodes.min()) < 0 or int(nodes.max()) >= self._index.node_count(level):
+        if int(nodes.min()) < 0 or int(nodes.max()) >= index.node_count(level):
             raise InputError(
-                "nodes", f"span {nodes.min()} to {nodes.max()}", f"0 to {self._index.node_count(level) - 1}"
+                "nodes", f"span {nodes.min()} to {nodes.max()}", f"0 to {index.node_count(level) - 1}"
             )
         return Beams(prefixes, nodes, scores, np.zeros(len(prefixes), np.int32))
 

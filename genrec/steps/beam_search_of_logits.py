@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from genrec.artifact import load_config, load_validity
@@ -10,6 +12,7 @@ from genrec.errors import InputError
 from genrec.steps import Settings, Tensors, check_tensor
 from genrec.steps.beam_search import NO_BEAMS, BeamSearch, beams_answer
 from genrec.steps.held import read_level
+from genrec.steps.loaded import Loaded
 from genrec.steps.ticket import read_ticket
 
 
@@ -18,12 +21,14 @@ class BeamSearchOfLogits(BeamSearch):
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._index = load_validity(settings.artifact, self._config)
+        self._indices = Loaded(settings, "beam_search", partial(load_validity, config=self._config))
+        self.close = self._indices.close
         self._width = settings.beam_width
 
     def _expand(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.max_prompt)
-        before = self._beams(request) if "level" in request else None
+        index = self._indices.of(ticket.version)
+        before = self._beams(request, index) if "level" in request else None
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if ticket.prompt_length == 0:
             return beams_answer(
@@ -34,5 +39,5 @@ class BeamSearchOfLogits(BeamSearch):
         wanted = (1, 1 if before is None else len(before), self._config.codebook_sizes[level - 1])
         if logits.dtype != np.float32 or logits.shape != wanted:
             raise InputError("logits", f"is {logits.dtype}{list(logits.shape)}", f"float32{list(wanted)}")
-        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
-        return beams_answer(expand(self._index, level, logits[0], before, self._width, blocked), level)
+        blocked = index.blocked(check_tensor(request, "excluded", np.int32))
+        return beams_answer(expand(index, level, logits[0], before, self._width, blocked), level)

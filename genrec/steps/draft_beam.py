@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.artifact import load_config, load_drafter, load_valid_ids, load_validity
+from genrec.artifact import load_config, load_drafter, load_indices
 from genrec.drafting import draft
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
+from genrec.steps.loaded import Loaded
 from genrec.steps.ticket import read_ticket
 
 
@@ -21,19 +24,13 @@ class DraftBeam:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._index = load_validity(settings.artifact, self._config)
-        self._valid = load_valid_ids(settings.artifact, self._index)
         self._drafter = load_drafter(settings.artifact, self._config)
         self._width, self._mode = settings.beam_width, settings.verify
         self._shape = (1 + self._drafter.placeholders, self._config.hidden_size)
-        draft(  # the first call compiles; no request should wait for that
-            self._mode,
-            self._drafter,
-            np.zeros(self._shape, np.float32),
-            self._index,
-            self._valid,
-            self._width,
-        )
+        self._indices = Loaded(settings, "draft_beam", partial(load_indices, config=self._config))
+        self.close = self._indices.close
+        # The first call compiles; no request should wait for that.
+        draft(self._mode, self._drafter, np.zeros(self._shape, np.float32), *self._indices.of(0), self._width)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -42,7 +39,8 @@ class DraftBeam:
     def _draft(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.max_prompt)
         states = check_tensor(request, "states", np.float32)
-        blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+        index, valid = self._indices.of(ticket.version)
+        blocked = index.blocked(check_tensor(request, "excluded", np.int32))
         ticket.check_deadline("draft_beam")
         if ticket.prompt_length == 0:
             return _answer(np.zeros(1, np.int64), np.zeros(1, np.float32), 0, 0)
@@ -53,8 +51,8 @@ class DraftBeam:
             self._mode,
             self._drafter,
             states.reshape(rows, size),
-            self._index,
-            self._valid,
+            index,
+            valid,
             self._width,
             blocked,
         )

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genrec.artifact import load_catalogue, load_config
+from genrec.catalogue import Catalogue
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
+from genrec.steps.loaded import Loaded
 from genrec.steps.prompts import SPAN
 from genrec.steps.ticket import Ticket
 
 MAX_DEADLINE_MS = 600_000
 
 
+@dataclass(frozen=True)
+class _Items:
+    """One catalogue version: `tokens` int32[n, L] of its items."""
+
+    catalogue: Catalogue
+    tokens: NDArray[np.int32]
+
+
 class EncodeHistory:
-    """history [1, n] and wishes -> tokens, ticket and the catalogue rows that must not be answered."""
+    """history [1, n] and wishes -> tokens, ticket and the catalogue rows that must not be answered.
+
+    The first step: the catalogue version it writes into the ticket is the request's through all steps.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._catalogue = load_catalogue(settings.artifact, self._config)
-        offsets = np.array(self._config.code_offsets, np.int32)
-        self._tokens = np.ascontiguousarray(self._catalogue.codes + offsets)
-        items, width = len(self._catalogue), settings.beam_width
+        self._width = settings.beam_width
         self._shortest = 1 if settings.target == "tensorrt" else 0  # a plan takes no empty tensor
-        self._max_top_k = min(width, items)
-        self._top_k_limit = (
-            f"1 to {self._max_top_k}: the beam width is {width}, the catalogue has {items} items"
-        )
+        self._loaded = Loaded(settings, "encode_history", self._load)
+        self.close = self._loaded.close
+
+    def _load(self, folder: Path) -> _Items:
+        catalogue = load_catalogue(folder, self._config)
+        catalogue.rows_of([])  # sorts the ids, which no request should wait for
+        offsets = np.array(self._config.code_offsets, np.int32)
+        return _Items(catalogue, np.ascontiguousarray(catalogue.codes + offsets))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -36,27 +53,39 @@ class EncodeHistory:
 
     def _encode(self, request: Tensors) -> Tensors:
         now = time.monotonic_ns()
-        rows = self._catalogue.rows_of(check_tensor(request, "history", np.int64))
+        version = self._loaded.current
+        loaded = self._loaded.of(version)
+        rows = loaded.catalogue.rows_of(check_tensor(request, "history", np.int64))
         top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
-        if not 1 <= top_k <= self._max_top_k:
-            raise InputError("top_k", f"is {top_k}", self._top_k_limit)
+        self._check_top_k(top_k, len(loaded.catalogue))
         if "user_id" in request:
             check_tensor(request, "user_id", np.int64, 1)
         known = rows[rows >= 0]
         kept = known[-self._config.max_history :]
         excluded = np.unique(known) if self._excludes(request) else known[:0]
         # With nothing left to find, no prompt: the answer is empty, and there is no beam that could search for it.
-        length = len(kept) * self._config.levels if len(excluded) < len(self._catalogue) else 0
+        length = len(kept) * self._config.levels if len(excluded) < len(loaded.catalogue) else 0
         tokens = np.zeros((1, self._span(length)), np.int32)
-        tokens[0, :length] = self._tokens[kept].reshape(-1)[:length]
+        tokens[0, :length] = loaded.tokens[kept].reshape(-1)[:length]
         ticket = Ticket(
-            top_k, length, self._deadline(request, now), len(rows) - len(known), len(known) - len(kept)
+            top_k,
+            length,
+            self._deadline(request, now),
+            dropped=len(rows) - len(known),
+            cut=len(known) - len(kept),
+            version=version,
         )
         return {
             "tokens": tokens,
             "ticket": ticket.tensor(),
             "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None],
         }
+
+    def _check_top_k(self, top_k: int, items: int) -> None:
+        most = min(self._width, items)
+        if not 1 <= top_k <= most:
+            limit = f"1 to {most}: the beam width is {self._width}, the catalogue has {items} items"
+            raise InputError("top_k", f"is {top_k}", limit)
 
     def _span(self, length: int) -> int:
         """Tokens that a prompt of `length` is padded to."""

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from genrec.artifact import load_config, load_generators, load_validity
 from genrec.beam import Beams
-from genrec.engine.base import Generator
+from genrec.engine.base import Constraint, Generator
 from genrec.errors import GenrecError, InputError
 from genrec.schedule import Scheduler
 from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.loaded import Loaded
 from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
-from genrec.validity import Blocked
 
 QUOTA_S = 0.0005  # that a request waits for company
 Respond = Callable[[Answer], None]
@@ -29,7 +29,7 @@ log = logging.getLogger("genrec.generate")
 class _Prompt(NamedTuple):
     tokens: NDArray[np.int32]
     ticket: Ticket
-    blocked: Blocked
+    constraint: Constraint
     respond: Respond
 
 
@@ -38,9 +38,9 @@ class Generate:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._index = load_validity(settings.artifact, self._config)
+        self._indices = Loaded(settings, "generate", partial(load_validity, config=self._config))
         self._beam_tokens = settings.beam_width * (self._config.levels - 1)
-        generators = load_generators(settings, self._config, self._index)
+        generators = load_generators(settings, self._config)
         self._most_blocked = generators[0].most_blocked
         for generator in generators:
             shapes = ((rows, span) for rows in (1, 2, 4) for span in spans(self._config))
@@ -60,14 +60,15 @@ class Generate:
         try:
             tokens, ticket = read_prompt(request, self._config)
             ticket.check_deadline("generate")
-            blocked = self._index.blocked(check_tensor(request, "excluded", np.int32))
+            index = self._indices.of(ticket.version)
+            blocked = index.blocked(check_tensor(request, "excluded", np.int32))
             most = max(len(nodes) for nodes in blocked.nodes)
             if most > self._most_blocked:
                 raise InputError(
                     "excluded", f"rules out {most} semantic IDs", f"at most {self._most_blocked}"
                 )
             if ticket.prompt_length:
-                prompt = _Prompt(tokens, ticket, blocked, respond)
+                prompt = _Prompt(tokens, ticket, Constraint(index, blocked), respond)
                 deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
                 self._scheduler.submit(prompt, len(tokens) + self._beam_tokens, deadline_s)
                 return
@@ -78,6 +79,7 @@ class Generate:
 
     def close(self) -> None:
         """Answer what is queued; then end the threads."""
+        self._indices.close()
         self._scheduler.close()
 
     def _generate(self, generator: Generator, prompts: list[_Prompt]) -> None:
@@ -98,11 +100,12 @@ class Generate:
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt.tokens)] = prompt.tokens
         lengths = np.array([each.ticket.prompt_length for each in prompts], np.int64)
-        return generator.answers(tokens, lengths, [each.blocked for each in prompts])
+        return generator.answers(tokens, lengths, [each.constraint for each in prompts])
 
     def _try(self, generator: Generator, shape: tuple[int, int]) -> None:
-        nothing = self._index.blocked(np.array([-1], np.int32))
-        generator.answers(np.zeros(shape, np.int64), np.ones(shape[0], np.int64), [nothing] * shape[0])
+        index = self._indices.of(0)
+        free = Constraint(index, index.blocked(np.array([-1], np.int32)))
+        generator.answers(np.zeros(shape, np.int64), np.ones(shape[0], np.int64), [free] * shape[0])
 
 
 def _answer(beams: Beams) -> Tensors:

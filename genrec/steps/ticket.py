@@ -1,4 +1,4 @@
-"""What a request carries through all its steps: INT64[5]."""
+"""What a request carries through all its steps: INT64[6]."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from genrec.steps import Tensors, check_tensor
 
 
 class Ticket(NamedTuple):
-    """`deadline_ns` is on the monotonic clock, one for all processes of a machine; 0 is none."""
+    """`deadline_ns` is on the monotonic clock, one for all processes of a machine; 0 is none.
+
+    `version` is the catalogue's, chosen by the first step and read by all others; 0, which no ensemble sends, is each
+    step's current one.
+    """
 
     top_k: int
     prompt_length: int
     deadline_ns: int
     dropped: int
     cut: int
+    version: int
 
     def tensor(self) -> NDArray[np.int64]:
-        """int64[1, 5]."""
+        """int64[1, 6]."""
         return np.array([self], np.int64)
 
     def check_deadline(self, step: str) -> None:
@@ -34,7 +39,7 @@ class Ticket(NamedTuple):
 
 def read_ticket(request: Tensors, max_prompt: int) -> Ticket:
     """The ticket of a request, checked: it may come from anyone who can reach the server."""
-    ticket = Ticket(*(int(x) for x in check_tensor(request, "ticket", np.int64, 5)))
+    ticket = Ticket(*(int(x) for x in check_tensor(request, "ticket", np.int64, 6)))
     if not 0 <= ticket.prompt_length <= max_prompt:
         raise InputError("ticket", f"says {ticket.prompt_length} prompt tokens", f"0 to {max_prompt}")
     if ticket.top_k < 1:

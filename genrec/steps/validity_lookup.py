@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from pathlib import Path
 
-from genrec.artifact import load_catalogue, load_config, load_valid_ids, load_validity
-from genrec.errors import InputError
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.artifact import load_catalogue, load_config, load_indices
+from genrec.errors import ArtifactError, InputError
+from genrec.hashset import SemanticIdSet
 from genrec.lookup import PopularityRanking, lookup
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
+from genrec.steps.loaded import Loaded
 from genrec.steps.ticket import read_ticket
-from genrec.validity import check_rows
+from genrec.validity import FILE_NAME, ValidityIndex, check_rows
 
 MODEL, POPULARITY = 0, 1  # who answered, in `report`
+
+
+@dataclass(frozen=True)
+class _Items:
+    """One catalogue version."""
+
+    item_ids: NDArray[np.int64]
+    popular: PopularityRanking
+    index: ValidityIndex
+    valid: SemanticIdSet
 
 
 class ValidityLookup:
@@ -19,10 +35,18 @@ class ValidityLookup:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._catalogue = load_catalogue(settings.artifact, self._config)
-        self._index = load_validity(settings.artifact, self._config)
-        self._popular = PopularityRanking.build(self._catalogue.popularity, self._catalogue.item_ids)
-        self._valid = load_valid_ids(settings.artifact, self._index)
+        self._loaded = Loaded(settings, "validity_lookup", self._load)
+        self.close = self._loaded.close
+
+    def _load(self, folder: Path) -> _Items:
+        catalogue = load_catalogue(folder, self._config)
+        index, valid = load_indices(folder, self._config)
+        if index.items != len(catalogue):
+            raise ArtifactError(
+                folder / FILE_NAME, f"indexes {index.items} items, the catalogue has {len(catalogue)}"
+            )
+        popular = PopularityRanking.build(catalogue.popularity, catalogue.item_ids)
+        return _Items(catalogue.item_ids, popular, index, valid)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -30,24 +54,27 @@ class ValidityLookup:
 
     def _look_up(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.max_prompt)
+        version = ticket.version or self._loaded.current
+        loaded = self._loaded.of(version)
         ids = check_tensor(request, "prefixes", np.int64)
         scores = check_tensor(request, "scores", np.float32, len(ids))
-        excluded = check_rows(check_tensor(request, "excluded", np.int32), len(self._catalogue))
-        if ticket.top_k > len(self._catalogue):
-            raise InputError(
-                "ticket",
-                f"says top_k {ticket.top_k}",
-                f"1 to {len(self._catalogue)}, the items of the catalogue",
-            )
+        excluded = check_rows(check_tensor(request, "excluded", np.int32), loaded.index.items)
+        if ticket.top_k > loaded.index.items:
+            limit = f"1 to {loaded.index.items}, the items of the catalogue"
+            raise InputError("ticket", f"says top_k {ticket.top_k}", limit)
         ticket.check_deadline("validity_lookup")
         if ticket.prompt_length == 0:
             source, valid = POPULARITY, 0
-            items, best = self._popular.top(ticket.top_k, excluded)
+            items, best = loaded.popular.top(ticket.top_k, excluded)
         else:
-            source, names = MODEL, self._catalogue.item_ids
+            source = MODEL
             items, best, invalid = lookup(
-                self._index, self._valid, names, ids, scores, ticket.top_k, excluded
+                loaded.index, loaded.valid, loaded.item_ids, ids, scores, ticket.top_k, excluded
             )
             valid = len(ids) - invalid
-        report = np.array([[source, ticket.dropped, ticket.cut, ticket.prompt_length, valid]], np.int64)
-        return {"item_ids": items[None], "scores": best[None], "report": report}
+        report = [source, ticket.dropped, ticket.cut, ticket.prompt_length, valid, version]
+        return {
+            "item_ids": items[None],
+            "scores": best[None],
+            "report": np.array([report], np.int64),
+        }

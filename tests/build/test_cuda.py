@@ -4,29 +4,34 @@ What only a GPU can show (graphs, streams, the compiled kernel) is checked by `p
 """
 
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from build.catalogue import remove_items
 from build.cuda import build_cuda
 from build.plugin import compile as plugin
 from ensembles.local import LocalRecommender, LocalRuntime, request
 from ensembles.recommend import recommend
-from genrec import steps
+from genrec import steps, swap
 from genrec.beam import expand as expand_on_cpu
 from genrec.config import ModelConfig
 from genrec.engine.base import load_passes
-from genrec.engine.cuda import load_device_generator, load_forward
+from genrec.engine.cuda import load_forward
 from genrec.engine.cuda.beams import DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
+from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
+from genrec.semantic_id import pack
 from genrec.steps import Settings
 from genrec.validity import ValidityIndex
+from genrec.versions import point, read_current
 from tests.tiny import tiny_catalogue
 
 CPU = torch.device("cpu")
@@ -116,7 +121,8 @@ def test_forward_equals_the_model(model_type):
 
 def test_a_kept_beam_inherits_its_parents_kv(mine):
     build_cuda(mine, "f32", "cpu")
-    generator = load_device_generator(mine / "engines" / "cuda", 8)
+    forward = load_forward(mine / "engines" / "cuda")
+    generator = DeviceGenerator(forward, DeviceTree.of(index_of(tiny_catalogue()), CPU), 8)
     own = torch.randn(4, 2, 3, 1, 2, 8)
     parents = torch.tensor([[0, 0, 2, 2], [1, 1, 1, 2]])
     room = generator.inherit(own, parents)
@@ -141,13 +147,42 @@ def test_the_one_model_answers_as_the_chain_does(mine, exclude):
         assert np.allclose(got["scores"], want["scores"], atol=2e-4)
 
 
+def test_versions_share_a_batch_and_are_not_mixed(mine, tmp_path):
+    """`generate` splits what came together by the version in the ticket."""
+    build_cuda(mine, "f32", "cpu")
+    artifact = shutil.copytree(mine, tmp_path / "artifact")
+    items = tiny_catalogue().item_ids
+    remove_items(artifact, items[::2])
+    swap.create(tmp_path / "swap", artifact, 1)
+    step = steps.load(
+        "generate", Settings(artifact, artifact / "no-arena", 16, "cuda", swap=tmp_path / "swap")
+    )
+    point(artifact, read_current(artifact).to(2))
+    while step._indices.current != 2:
+        time.sleep(0.01)
+    tokens, excluded = np.arange(32, dtype=np.int32)[None] % 12, np.array([[-1]], np.int32)
+    asked = [
+        {"tokens": tokens, "ticket": np.array([[5, 3, 0, 0, 0, version]]), "excluded": excluded}
+        for version in (1, 2, 0, 1)
+    ]
+    together, alone = step.run(asked), [step.run([request])[0] for request in asked]
+    step.close()
+    for one, other in zip(together, alone, strict=True):
+        assert np.array_equal(one["prefixes"], other["prefixes"])
+    first, second, current, _ = (set(answer["prefixes"][0].tolist()) for answer in together)
+    assert second == current != first
+    codes = tiny_catalogue().codes
+    assert first <= set(pack(codes, (12, 12, 12)).tolist())
+    assert second <= set(pack(codes[1::2], (12, 12, 12)).tolist())
+
+
 def test_errors_stay_with_their_request(mine, monkeypatch):
     build_cuda(mine, "f32", "cpu")
     step = steps.load("generate", Settings(mine, mine / "no-arena", 16, "cuda"))
     monkeypatch.setattr(step, "_most_blocked", 4)
     good = {
         "tokens": np.ones((1, 32), np.int32),
-        "ticket": np.array([[5, 3, 0, 0, 0]]),
+        "ticket": np.array([[5, 3, 0, 0, 0, 0]]),
         "excluded": np.array([[-1]], np.int32),
     }
     broken = [{"excluded": np.arange(200, dtype=np.int32)[None]}, {"tokens": np.full((1, 32), 99, np.int32)}]

@@ -101,7 +101,7 @@ def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
     model, plain = load(tiny, name), feeds(name, config)
     want = run(model, plain)
     inputs = {k: v for k, v in plain.items() if k.startswith("shared_")}
-    inputs["ticket"] = np.array([[10, n, 0, 0, 0] for n in plain["prompt_length"]])
+    inputs["ticket"] = np.array([[10, n, 0, 0, 0, 0] for n in plain["prompt_length"]])
     if name == "prefill":
         inputs["prompt"] = plain["tokens"].astype(np.int32)
     else:
@@ -125,13 +125,13 @@ def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
 def test_numbers_from_outside_are_brought_into_range(tiny, config):
     """A plan has no errors to answer with: a stranger's numbers must not read outside a table."""
     model = served(load(tiny, "prefill"), "prefill", config)
-    inputs = {"prompt": np.array([[-5, 99999, 3]], np.int32), "ticket": np.array([[1, 0, 0, 0, 0]])}
+    inputs = {"prompt": np.array([[-5, 99999, 3]], np.int32), "ticket": np.array([[1, 0, 0, 0, 0, 0]])}
     assert np.isfinite(run(model, inputs)["logits"]).all()
     model = served(load(tiny, "decode_3"), "decode_3", config)
     inputs = {k: v[:1] for k, v in feeds("decode_3", config).items() if k.startswith("shared_")}
     inputs |= {f"before_{p}": np.ones((1, 4, 2, 8), np.float32) for p in past_names(config, 3)}
     inputs |= {
-        "ticket": np.array([[1, 7, 0, 0, 0]]),
+        "ticket": np.array([[1, 7, 0, 0, 0, 0]]),
         "prefixes": np.array([[-3, 2**62]]),
         "parents": np.array([[-1, 4]], np.int32),
     }
@@ -148,7 +148,11 @@ def test_a_level_before_the_last_gives_its_past_on(tiny, config):
     )
     inputs = {n: np.ones((1, 2, 6, 8), np.float32) for n in shared_names(four)}
     inputs |= {f"before_{n}": rows for n in past_names(four, 3)}
-    inputs |= {"ticket": np.array([[1, 6, 0, 0, 0]]), "prefixes": np.array([[1, 2, 3]]), "parents": parents}
+    inputs |= {
+        "ticket": np.array([[1, 6, 0, 0, 0, 0]]),
+        "prefixes": np.array([[1, 2, 3]]),
+        "parents": parents,
+    }
     got = run(model, inputs)
     assert {f"kept_{n}" for n in past_names(four, 3)} <= set(got)
     assert np.array_equal(got["kept_past_k_0_0"], rows[:, [3, 3, 0]])
@@ -161,7 +165,7 @@ def test_profiles_cover_what_the_ensemble_sends(tiny, config):
         model = served(load(tiny, name), name, config)
         shapes = profile(model, config)
         assert set(shapes) == {p.name for p in model.graph.input}
-        assert shapes["ticket"] == [[1, 5], [1, 5], [8, 5]]
+        assert shapes["ticket"] == [[1, 6], [1, 6], [8, 6]]
 
 
 @pytest.mark.skipif(rtx_libraries() is None, reason="the extra `rtx` (tensorrt-rtx-cu13) is not installed")

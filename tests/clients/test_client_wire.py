@@ -81,7 +81,7 @@ def outputs(**other: Any) -> dict[str, Any]:
     good = {
         "item_ids": np.array([[7, 8]]),
         "scores": np.array([[-0.5, -1.0]], np.float32),
-        "report": np.array([[1, 2, 3, 4, 5]]),
+        "report": np.array([[1, 2, 3, 4, 5, 6]]),
     }
     return {**good, **other}
 
@@ -92,21 +92,16 @@ def test_an_answer_is_read_into_arrays_of_its_own() -> None:
     given["item_ids"][:] = 0
     assert answer.item_ids.tolist() == [7, 8] and answer.item_ids.dtype == np.int64
     assert answer.scores.tolist() == [-0.5, -1.0] and answer.scores.dtype == np.float32
-    assert (answer.by, answer.dropped, answer.cut, answer.prompt_tokens, answer.valid) == (
-        "popularity",
-        2,
-        3,
-        4,
-        5,
-    )
-    assert wire.parse(Result(**outputs(report=np.zeros((1, 5), np.int64)))).by == "model"
+    assert (answer.by, answer.dropped, answer.cut) == ("popularity", 2, 3)
+    assert (answer.prompt_tokens, answer.valid, answer.catalogue_version) == (4, 5, 6)
+    assert wire.parse(Result(**outputs(report=np.zeros((1, 6), np.int64)))).by == "model"
 
 
 @pytest.mark.parametrize(
     "other",
     [
         {"scores": None},
-        {"report": np.zeros((1, 4), np.int64)},
+        {"report": np.zeros((1, 5), np.int64)},
         {"item_ids": np.array([[7, 8, 9]])},
         {"item_ids": np.zeros((0, 2), np.int64)},
     ],

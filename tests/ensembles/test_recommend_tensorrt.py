@@ -78,7 +78,7 @@ def test_the_chain_answers_as_the_default_target_does(tiny, exclude):
 
 def test_beam_search_refuses_logits_of_another_shape(tiny):
     step = steps.load("beam_search", Settings(tiny, tiny / "no arena", 16, "tensorrt"))
-    ticket, excluded = np.array([[5, 3, 0, 0, 0]]), np.array([[-1]], np.int32)
+    ticket, excluded = np.array([[5, 3, 0, 0, 0, 0]]), np.array([[-1]], np.int32)
     for logits in (np.zeros((1, 2, 12), np.float32), np.zeros((1, 1, 12)), np.zeros((1, 12), np.float32)):
         answer = step.run([{"logits": logits, "ticket": ticket, "excluded": excluded}])[0]
         assert isinstance(answer, InputError) and "logits" in str(answer)

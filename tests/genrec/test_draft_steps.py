@@ -38,7 +38,7 @@ def test_a_beam_as_wide_as_the_catalogue_ranks_it_exactly(artifact, exclude):
     assert sorted(found) == sorted(scores)
     assert np.allclose(answer["scores"][0], [scores[item] for item in found], atol=5e-5)
     assert (np.diff(answer["scores"][0]) <= 0).all()
-    assert answer["report"][0].tolist() == [0, 0, 0, 4 * catalogue.levels, len(truth)]
+    assert answer["report"][0].tolist() == [0, 0, 0, 4 * catalogue.levels, len(truth), 1]
 
 
 @pytest.mark.parametrize("verify", ["every", "last"])
@@ -58,7 +58,7 @@ def test_a_batch_answers_like_one_by_one_and_errors_stay_with_their_request(arti
         else:
             assert all((one[name] == together[name]).all() for name in one)
     assert isinstance(batch[5], InputError)
-    assert batch[3]["report"][0].tolist() == [1, 0, 0, 0, 0]
+    assert batch[3]["report"][0].tolist() == [1, 0, 0, 0, 0, 1]
     valid = [set(a["item_ids"][0].tolist()) for a in batch if isinstance(a, dict)]
     assert all(items <= set(catalogue.item_ids.tolist()) for items in valid)
     assert candidates > 0 and 0 <= lost < candidates

@@ -46,7 +46,7 @@ def test_answers_are_those_of_the_chain(twin, width, exclude):
 def prompt(tokens: int, value: int = 1) -> dict:
     return {
         "tokens": np.full((1, 8), value, np.int32),
-        "ticket": np.array([[5, tokens, 0, 0, 0]]),
+        "ticket": np.array([[5, tokens, 0, 0, 0, 0]]),
         "excluded": np.array([[-1]], np.int32),
     }
 

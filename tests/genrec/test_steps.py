@@ -93,8 +93,8 @@ def test_a_batch_answers_like_one_by_one_and_errors_stay_with_their_request(worl
         else:
             assert all(np.array_equal(one[name], together[name]) for name in one)
     assert isinstance(batch[5], InputError) and batch[5].field == "top_k"
-    assert batch[3]["report"][0].tolist() == [1, 0, 0, 0, 0]
-    assert batch[8]["report"][0].tolist() == [1, 3, 0, 0, 0]
+    assert batch[3]["report"][0].tolist() == [1, 0, 0, 0, 0, 1]
+    assert batch[8]["report"][0].tolist() == [1, 3, 0, 0, 0, 1]
 
 
 def test_nothing_stays_in_the_arena(chain):
@@ -142,14 +142,14 @@ def test_inner_tensors_from_strangers_are_errors(chain):
     """Every model of a Triton repository can be called by anyone: numbers that compiled code trusts are checked."""
     _, _, _, narrow = chain
     steps, levels = narrow.runtime._steps, narrow.runtime.ensemble
-    ticket, kv = np.int64([[3, 2, 0, 0, 0]]), np.zeros((1, 4), np.int64)
+    ticket, kv = np.int64([[3, 2, 0, 0, 0, 0]]), np.zeros((1, 4), np.int64)
     tokens = np.zeros((1, 2), np.int32)
     calls = [
         ("prefill", {"tokens": tokens - 1, "ticket": ticket}),
         ("prefill", {"tokens": tokens + 10**6, "ticket": ticket}),
-        ("prefill", {"tokens": tokens, "ticket": np.int64([[3, 3, 0, 0, 0]])}),
-        ("prefill", {"tokens": tokens, "ticket": np.int64([[0, 2, 0, 0, 0]])}),
-        ("prefill", {"tokens": tokens, "ticket": np.int64([[3, 2, 1, 0, 0]])}),
+        ("prefill", {"tokens": tokens, "ticket": np.int64([[3, 3, 0, 0, 0, 0]])}),
+        ("prefill", {"tokens": tokens, "ticket": np.int64([[0, 2, 0, 0, 0, 0]])}),
+        ("prefill", {"tokens": tokens, "ticket": np.int64([[3, 2, 1, 0, 0, 0]])}),
         ("beam_search", {"kv": kv + 5, "ticket": ticket, "excluded": np.int32([[-1]])}),
         ("beam_search", {"kv": kv, "ticket": ticket, "excluded": np.int32([[10**6]])}),
     ]

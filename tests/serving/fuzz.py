@@ -150,7 +150,9 @@ class Cases:
 
     def _ticket(self) -> Tensor:
         deadline = self.pick([0, 0, 0, 1, 2**63 - 1, -5])
-        return tensor("ticket", [self.pick([1, 5, 32, 300]), self.pick([0, 3, 31, 32, 48]), deadline, 0, 0])
+        version = self.pick([0, 1, 1, 1, 2, -1])
+        top_k, length = self.pick([1, 5, 32, 300]), self.pick([0, 3, 31, 32, 48])
+        return tensor("ticket", [top_k, length, deadline, 0, 0, version])
 
     def _kv(self) -> Tensor:
         real = self.pick(self.world.handles)

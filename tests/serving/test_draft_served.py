@@ -71,7 +71,7 @@ def test_bad_requests_get_the_errors_of_recommend(
 def test_inner_models_refuse_what_no_step_gives(server: RunningServer, states: np.ndarray) -> None:
     forged = {
         "states": states,
-        "ticket": np.array([[5, 9, 0, 0, 0]], np.int64),
+        "ticket": np.array([[5, 9, 0, 0, 0, 0]], np.int64),
         "excluded": np.array([[-1]], np.int32),
     }
     with pytest.raises(InferenceServerException, match="states") as refused:

@@ -107,7 +107,7 @@ def output(answer: pb.ModelInferResponse, name: str, dtype: type) -> np.ndarray:
 def test_twenty_thousand_bad_requests(
     server: RunningServer, items: list[int], unharmed: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prompt = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0]])}
+    prompt = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0, 0]])}
     handles = [ask(tritonclient.grpc, server.grpc_url, prompt, "prefill")["kv"][0].tolist() for _ in range(6)]
     world = World(items, handles, MAX_PROMPT, BEAM_WIDTH)
     expected = [

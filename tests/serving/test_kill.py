@@ -31,7 +31,7 @@ pytestmark = pytest.mark.serving
 SLOTS, WIDTH = 8, 32
 GRPC = tritonclient.grpc
 STAGED = "recommend_staged"  # whose KV waits in the arena between steps
-PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0]])}
+PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0, 0]])}
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def test_inner_models_refuse_forged_handles(server: RunningServer, items: list[i
     """A client can call any model: a made-up KV handle is an error, never someone else's logits."""
     forged = {
         "kv": np.array([[1, 1, 1, 0]], np.int64),
-        "ticket": np.array([[5, 9, 0, 0, 0]], np.int64),
+        "ticket": np.array([[5, 9, 0, 0, 0, 0]], np.int64),
         "excluded": np.array([[-1]], np.int32),
     }
     with pytest.raises(InferenceServerException, match="kv"):

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genrec.engine.base import Array
-from genrec.engine.cuda.beams import DeviceTree
 from genrec.engine.cuda.forward import Forward
-from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.errors import ArtifactError
 from genrec.nn.checkpoint import load_generator
@@ -49,15 +47,6 @@ def load_forward(folder: Path) -> Forward:
     generator = load_generator(folder.parent.parent / "model").to(device, dtype)
     library = folder / LIBRARY
     return Forward(generator, XAttentionKernel(library, device) if library.exists() else xattention)
-
-
-def load_device_generator(folder: Path, width: int) -> DeviceGenerator:
-    """The whole generation of an artifact on its device; `folder` is `engines/cuda`. Raises ArtifactError."""
-    from genrec.validity import FILE_NAME, ValidityIndex
-
-    forward = load_forward(folder)
-    index = ValidityIndex.load(folder.parent.parent / FILE_NAME, forward.config.codebook_sizes)
-    return DeviceGenerator(forward, DeviceTree.of(index, forward.device), width)
 
 
 class CudaPasses:

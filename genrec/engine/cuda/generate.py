@@ -7,19 +7,21 @@ padded prompt length) is one graph. Validity is checked inside beam search on th
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genrec.beam import Beams
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.errors import InputError
 
 if TYPE_CHECKING:
-    from genrec.validity import Blocked
+    from genrec.beam import Beams
+    from genrec.engine.base import Array, Constraint
+    from genrec.validity import Blocked, ValidityIndex
 
 MOST_BLOCKED = 1024
 WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
@@ -43,6 +45,8 @@ class Generated(NamedTuple):
 
     def row(self, b: int) -> Beams:
         """The beams of one request."""
+        from genrec.beam import Beams  # imports numba, which a device needs for nothing else
+
         alive = self.alive[b]
         return Beams(*(each[b][alive] for each in self))
 
@@ -79,14 +83,6 @@ class DeviceGenerator:
                 self._capture(bucket)
             self._buckets[key] = bucket
         return self._buckets[key]
-
-    def answers(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
-    ) -> list[Beams]:
-        """See `Generator.answers`. Batches are filled up to a power of two with rows that are thrown away."""
-        rows = np.arange(1 << (len(tokens) - 1).bit_length()) % len(tokens)
-        found = self.generate(tokens[rows], lengths[rows], [blocked[row] for row in rows])
-        return [found.row(b) for b in range(len(tokens))]
 
     def generate(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
@@ -166,3 +162,30 @@ class DeviceGenerator:
         bucket.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(bucket.graph):
             bucket.beams = self.run(bucket.tokens, bucket.lengths, bucket.blocked)
+
+
+class CudaGenerator:
+    """See `genrec.engine.base.Generator`. Catalogue versions share the weights; graphs are a version's own."""
+
+    most_blocked = MOST_BLOCKED
+
+    def __init__(self, forward: Forward, width: int) -> None:
+        self._forward, self._width = forward, width
+        self._of: WeakKeyDictionary[ValidityIndex, DeviceGenerator] = WeakKeyDictionary()
+
+    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
+        """See `Generator.answers`. Batches are filled up to a power of two with rows that are thrown away."""
+        answers: dict[int, Beams] = {}
+        for index in {constraint.valid for constraint in constraints}:
+            mine = [row for row, constraint in enumerate(constraints) if constraint.valid is index]
+            rows = [mine[n % len(mine)] for n in range(1 << (len(mine) - 1).bit_length())]
+            blocked = [constraints[row].blocked for row in rows]
+            found = self._generator(index).generate(tokens[rows], lengths[rows], blocked)
+            answers |= {row: found.row(place) for place, row in enumerate(mine)}
+        return [answers[row] for row in range(len(constraints))]
+
+    def _generator(self, index: ValidityIndex) -> DeviceGenerator:
+        if index not in self._of:
+            tree = DeviceTree.of(index, self._forward.device)
+            self._of[index] = DeviceGenerator(self._forward, tree, self._width)
+        return self._of[index]

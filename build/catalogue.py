@@ -1,0 +1,178 @@
+"""New versions of an artifact's catalogue: items in, items out. Nothing that is served changes; a swap does that.
+
+A version is the whole catalogue anew, with its indices, in a folder of its own (`genrec.versions`).
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from build.validity import build_validity
+from genrec.artifact import load_config
+from genrec.catalogue import Catalogue
+from genrec.config import ModelConfig
+from genrec.errors import InputError
+from genrec.manifest import digest_file, record
+from genrec.versions import (
+    CATALOGUE,
+    FOLDER,
+    MADE,
+    changed_item,
+    check_exists,
+    check_files,
+    folder_of,
+    locked,
+    read_current,
+    versions_of,
+)
+from training.sources import ITEM, TITLE, column, read_table, required, text, where
+
+INT64 = np.iinfo(np.int64)
+
+
+def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
+    """The items of a CSV or Parquet file on top of version `base` (the newest); the new version's number.
+
+    Columns: item (a whole number, the id that is served), title, code_1 to code_L, and popularity (0 without it).
+    Codes cannot be left out: they come of what an item is seen with as much as of its title, and a new item has not
+    been seen. Raises InputError naming file, column, line and limit.
+    """
+    config = load_config(artifact)
+    new = _read_items(items, config)
+    with locked(artifact):
+        base = _base(artifact, base)
+        old = Catalogue.load(folder_of(artifact, base) / CATALOGUE)
+        _refuse_known(items, new, old, base)
+        for version in tqdm(versions_of(artifact), desc="codes", unit="version", delay=2):
+            other = Catalogue.load(folder_of(artifact, version) / CATALOGUE, titles=False)
+            changed = changed_item(new, other)
+            if changed is not None:
+                raise InputError(str(items), f"{changed} in version {version}", "an item keeps its codes")
+        both = Catalogue(
+            np.concatenate((old.item_ids, new.item_ids)),
+            np.concatenate((old.codes, new.codes)),
+            [*old.titles, *new.titles],
+            np.concatenate((old.popularity, new.popularity)),
+            config.codebook_sizes,
+        )
+        return _write(artifact, both, {"from": base, "added": len(new)})
+
+
+def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None = None) -> int:
+    """Version `base` (the newest) without `item_ids` int64[any]; the new version's number. Raises InputError."""
+    config = load_config(artifact)
+    with locked(artifact):
+        base = _base(artifact, base)
+        old = Catalogue.load(folder_of(artifact, base) / CATALOGUE)
+        rows = old.rows_of(item_ids)
+        if (rows < 0).any():
+            unknown = item_ids[rows < 0]
+            problem = f"{len(unknown)} are not in version {base}, the first is {unknown[0]}"
+            raise InputError("items", problem, f"its {len(old)} items")
+        keep = np.ones(len(old), bool)
+        keep[rows] = False
+        if not keep.any():
+            raise InputError("items", f"are all {len(old)} of version {base}", "at least one item stays")
+        titles = [title for title, kept in zip(old.titles, keep, strict=True) if kept]
+        left = Catalogue(
+            old.item_ids[keep], old.codes[keep], titles, old.popularity[keep], config.codebook_sizes
+        )
+        return _write(artifact, left, {"from": base, "removed": len(old) - len(left)})
+
+
+def read_item_ids(items: str) -> NDArray[np.int64]:
+    """Item ids of a file with a column `item`, or of a list `1,2,3`. Raises InputError."""
+    path = Path(items)
+    if path.suffix or path.is_file():
+        return _whole_numbers(read_table(path), path, ITEM)
+    try:
+        return np.array([int(item) for item in items.split(",")], np.int64)
+    except (ValueError, OverflowError) as error:
+        limit = "whole numbers as 1,2,3, or a CSV or Parquet file with a column item"
+        raise InputError("items", f"{items!r} cannot be read: {error}", limit) from error
+
+
+def _base(artifact: Path, base: int | None) -> int:
+    """The version to start from, sound."""
+    chosen = versions_of(artifact)[-1] if base is None else base
+    check_exists(artifact, chosen)
+    check_files(artifact, chosen)
+    return chosen
+
+
+def _read_items(path: Path, config: ModelConfig) -> Catalogue:
+    """The file as a catalogue of its own. Raises InputError."""
+    table = read_table(path)
+    given = sorted(name for name in table.column_names if re.fullmatch(r"code_\d+", name))
+    wanted = [f"code_{level}" for level in range(1, config.levels + 1)]
+    if given != sorted(wanted):
+        problem = (
+            f"has the columns {', '.join(given)}" if given else "has no codes, which a title cannot replace"
+        )
+        raise InputError(
+            str(path), problem, f"columns {', '.join(wanted)}: the model has {config.levels} levels"
+        )
+    ids = _whole_numbers(table, path, ITEM)
+    _, first, count = np.unique(ids, return_index=True, return_counts=True)
+    if (count > 1).any():
+        again = ids[first[np.argmax(count > 1)]]
+        row = int(np.flatnonzero(ids == again)[1])
+        raise InputError(f"{path}, column item", f"{where(path, row)} has {again} again", "every item once")
+    codes = [
+        _whole_numbers(table, path, (name,), 0, size - 1)
+        for name, size in zip(wanted, config.codebook_sizes, strict=True)
+    ]
+    titles = text(column(table, path, TITLE)).to_pylist()
+    popularity = np.zeros(len(ids), np.int64)
+    if "popularity" in table.column_names:
+        popularity = _whole_numbers(table, path, ("popularity",), 0)
+    return Catalogue(ids, np.stack(codes, 1), titles, popularity, config.codebook_sizes, str(path))
+
+
+def _whole_numbers(
+    table: pa.Table, path: Path, names: tuple[str, ...], low: int = INT64.min, high: int = INT64.max
+) -> NDArray[np.int64]:
+    """A column of whole numbers in a range, int64[n]. InputError names the first line that is not."""
+    name = next((n for n in names if n in table.column_names), names[0])
+    numbers = np.empty(len(table), np.int64)
+    for row, value in enumerate(required(table, path, names).to_pylist()):
+        number = int(value) if re.fullmatch(r"[+-]?\d{1,20}", value) else None
+        if number is None or not low <= number <= high:
+            limit = f"a whole number, {low} to {high}"
+            raise InputError(f"{path}, column {name}", f"{where(path, row)} is {value}", limit)
+        numbers[row] = number
+    return numbers
+
+
+def _refuse_known(path: Path, new: Catalogue, old: Catalogue, base: int) -> None:
+    changed = changed_item(new, old)
+    known = np.flatnonzero(old.rows_of(new.item_ids) >= 0)
+    if changed is None and len(known):
+        problem = f"{where(path, int(known[0]))}: version {base} has {new.item_ids[known[0]]} already"
+        raise InputError(f"{path}, column item", problem, "items that are not there yet")
+
+
+def _write(artifact: Path, catalogue: Catalogue, facts: dict[str, Any]) -> int:
+    """Lay out the next version; it appears whole or not at all."""
+    version = max(*versions_of(artifact), read_current(artifact).highest) + 1
+    with (
+        tempfile.TemporaryDirectory(prefix=".", dir=artifact / FOLDER) as scratch,
+        tqdm(total=2, desc=f"version {version}", unit="stage", delay=2) as bar,
+    ):
+        folder = Path(scratch) / str(version)
+        folder.mkdir()
+        catalogue.save(folder / CATALOGUE)
+        bar.update()
+        build_validity(folder)
+        bar.update()
+        record(folder, MADE, digest_file(artifact / CATALOGUE), [folder / CATALOGUE], facts)
+        folder.rename(folder_of(artifact, version))
+    return version
