@@ -25,6 +25,7 @@ from typing import Any
 from deploy import command, leftovers, probe, server_files
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.supervisor import Launch, LaunchError, Supervisor
+from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served
 from genrec.arena import Arena
@@ -132,7 +133,8 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
-    repository = _repository(artifact, run_dir)
+    ensembles = _ensembles(artifact)
+    repository = _repository(ensembles, run_dir)
     item_id = probe.known_item(artifact)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
@@ -151,6 +153,7 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
             prefix=prefix,
             prepare=lambda settings=settings: make_arena(settings, options.arena_slots),
             ports=ports,
+            ensembles=tuple(ensemble.name for ensemble in ensembles),
             item_id=item_id,
             log_file=run_dir / "server.log",
             start_timeout_s=options.start_timeout_s,
@@ -183,12 +186,15 @@ def _run_dir(options: Options) -> Path:
     return options.run_dir.resolve()
 
 
-def _repository(artifact: Path, run_dir: Path) -> Path:
+def _ensembles(artifact: Path) -> tuple[Ensemble, ...]:
+    return served(load_config(artifact).levels, has_draft(artifact))
+
+
+def _repository(ensembles: tuple[Ensemble, ...], run_dir: Path) -> Path:
     """The committed model repository, or one rendered into the run folder for another L or without drafts."""
-    levels, draft = load_config(artifact).levels, has_draft(artifact)
-    if levels == RENDERED_LEVELS and draft:
+    if ensembles == served(RENDERED_LEVELS, draft=True):
         return REPOSITORY
-    ensembles, repository = served(levels, draft), run_dir / "model_repository"
+    repository = run_dir / "model_repository"
     shutil.rmtree(repository, ignore_errors=True)
     for name in {model.name for ensemble in ensembles for model in ensemble.models}:
         version = repository / name / "1"

@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from deploy import leftovers, process, server_files
 from deploy.launcher import LaunchError, RunningServer, running_server
 from deploy.ports import choose_ports
 from genrec.errors import InputError
+from tests.serving.processes import stub_of, until
 from tests.serving.wire import ask, tensors
 
 pytestmark = pytest.mark.serving
@@ -29,16 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVE = """
 import sys
 from pathlib import Path
-from deploy.launcher import serve
-serve(Path(sys.argv[1]), run_dir=Path(sys.argv[2]), beam_width=8)
+from deploy import launcher, supervisor
+supervisor.PROBE_TIMEOUT_S = 1.0
+launcher.serve(Path(sys.argv[1]), run_dir=Path(sys.argv[2]), beam_width=8, probe_every_s=0.5)
 """
-
-
-def until(done: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 class Served:
@@ -47,7 +41,9 @@ class Served:
     def __init__(self, artifact: Path, run_dir: Path) -> None:
         self.file = run_dir / "server.json"
         command = [sys.executable, "-c", SERVE, artifact, run_dir]
-        self.launcher = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+        self._stderr = run_dir / "stderr"
+        with self._stderr.open("wb") as stderr:
+            self.launcher = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
         until(lambda: self.file.exists() or self.launcher.poll() is not None)
 
     @property
@@ -56,6 +52,10 @@ class Served:
             return json.loads(self.file.read_text())
         except (OSError, ValueError):  # between two starts
             return {"pid": 0}
+
+    def told(self, words: str) -> int:
+        """How often the launcher has said so."""
+        return self._stderr.read_text().count(words)
 
     def shm(self) -> list[Path]:
         return list(leftovers.SHM.glob(f"genrec-*-{self.launcher.pid}-*"))
@@ -90,6 +90,23 @@ def test_killed_stub_is_noticed_and_the_server_answers_again(served: Served, ite
     os.kill(process.living_stubs(about["pid"])[0], signal.SIGKILL)
     until(lambda: served.about["pid"] not in (0, about["pid"]))
     assert served.about == {**about, "pid": served.about["pid"]}  # the same ports, the same token
+    np.testing.assert_array_equal(served.ask(items[:3]), before)
+    assert process.members(about["pid"]) == []
+
+
+def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Served, items: list[int]) -> None:
+    """Whoever is stopped is alive, so that nothing but the probe can tell; one or two failures are forgiven."""
+    before, about = served.ask(items[:3]), served.about
+    os.kill(about["pid"], signal.SIGSTOP)
+    until(lambda: served.told("recommend: probe 1 of 3 failed: TimeoutError"))
+    os.kill(about["pid"], signal.SIGCONT)
+    np.testing.assert_array_equal(served.ask(items[:3]), before)
+    assert served.about["pid"] == about["pid"]
+    os.kill(stub_of(about["pid"], "draft_beam"), signal.SIGSTOP)  # `recommend` does without it
+    until(lambda: served.about["pid"] not in (0, about["pid"]))
+    assert served.told("recommend: probe 3") == 0  # what was answered in between began the count anew
+    assert served.told("recommend_draft: probe 3 of 3 failed") == 1
+    assert served.told("restarting the server: 3 probes failed") == 1
     np.testing.assert_array_equal(served.ask(items[:3]), before)
     assert process.members(about["pid"]) == []
 
