@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from deploy import leftovers, process, server_files
 from deploy.launcher import LaunchError, RunningServer, running_server
 from deploy.ports import choose_ports
 from genrec.errors import InputError
+from tests.conftest import BEAM_WIDTH
 from tests.serving.processes import stub_of, until
 from tests.serving.wire import ask, tensors
 
@@ -128,6 +130,32 @@ def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> N
     assert killed.shm()  # the arena at least: nobody was there to unlink it
     leftovers.remove_of_the_dead()
     assert killed.shm() == []
+
+
+def test_a_server_on_path_is_used_with_the_backends_beside_it(
+    server: RunningServer, tiny: Path, items: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container's layout, /opt/tritonserver, made of the files at hand; PATH leads there through a link."""
+    files, root, on_path = server_files.find_server(), tmp_path / "opt" / "tritonserver", tmp_path / "bin"
+    python = root / "backends" / "python"
+    for folder in (root / "bin", python, on_path):
+        folder.mkdir(parents=True)
+    binary = Path(shutil.copy(files.binary, root / "bin" / "tritonserver"))
+    for file in (files.library, files.stub, files.utilities):
+        (python / file.name).symlink_to(file)
+    (on_path / "tritonserver").symlink_to(binary)
+    monkeypatch.setenv("PATH", f"{on_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", server_files.library_path(files))  # a container knows these without
+    history = tensors(items[:3])
+    with running_server(tiny, beam_width=BEAM_WIDTH) as running:
+        assert Path(f"/proc/{running.pid}/exe").readlink() == binary
+        used = running.run_dir / "backends" / "python"
+        for file in python.iterdir():
+            assert (used / file.name).readlink() == file
+        found = ask(tritonclient.grpc, running.grpc_url, history)
+    expected = ask(tritonclient.grpc, server.grpc_url, history)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port"])
