@@ -30,6 +30,7 @@ from ensembles.render import render
 from ensembles.served import served
 from genrec.arena import Arena
 from genrec.artifact import has_draft, load_config, load_layout
+from genrec.progress import ticking
 from genrec.steps import Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -117,7 +118,8 @@ def running_server(artifact: Path, **options: Any) -> Iterator[RunningServer]:
         try:
             yield server
         finally:
-            server.supervisor.stop()
+            with ticking("ending the server"):
+                server.supervisor.stop()
             (run_dir / "server.json").unlink(missing_ok=True)
             keep = keep or server.supervisor.error is not None
     except LaunchError:
@@ -162,7 +164,8 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
         supervisor = Supervisor(launch)
         server = RunningServer(ports, token, run_dir, supervisor)
         try:
-            supervisor.start_and_wait(on_start=lambda server=server: _write_server_json(server))
+            with ticking("starting the server"):
+                supervisor.start_and_wait(on_start=lambda server=server: _write_server_json(server))
         except LaunchError as error:
             if not error.port_taken or attempt == PORT_ATTEMPTS:
                 raise

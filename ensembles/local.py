@@ -23,6 +23,7 @@ from genrec.arena import Arena
 from genrec.artifact import check_decoder, load_config, load_layout
 from genrec.errors import GenrecError, InputError
 from genrec.manifest import verify as verify_files
+from genrec.progress import ticking
 from genrec.steps import Answer, Settings, Tensors
 
 SLOTS = 64
@@ -94,7 +95,8 @@ class LocalRecommender:
                     self.settings.arena, slots, load_layout(self.settings, config).slot_bytes
                 ).close()
             ensemble = recommend(config.levels) if decoder == "beam" else recommend_draft()
-            self.runtime = LocalRuntime(ensemble, self.settings)
+            with ticking("loading the engines"):
+                self.runtime = LocalRuntime(ensemble, self.settings)
         except BaseException:
             self._folder.cleanup()
             raise
