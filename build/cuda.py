@@ -10,6 +10,7 @@ from pathlib import Path
 from build.plugin.compile import FOLDER, SOURCES, compile_for_gpu
 from genrec.engine.cuda import LIBRARY
 from genrec.manifest import is_good, record, stage_key
+from genrec.progress import ticking
 
 
 def build_cuda(artifact: Path, kv_type: str = "bf16", device: str = "cuda") -> bool:
@@ -23,7 +24,8 @@ def build_cuda(artifact: Path, kv_type: str = "bf16", device: str = "cuda") -> b
         shutil.rmtree(out)
     out.mkdir(parents=True)
     if device == "cuda":
-        compile_for_gpu(out / LIBRARY)
+        with ticking("compiling the kernel"):
+            compile_for_gpu(out / LIBRARY)
     (out / "engine.json").write_text(json.dumps(settings) + "\n")
     record(artifact, "cuda", key, out.iterdir(), settings)
     return True

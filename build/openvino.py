@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -13,21 +12,25 @@ import openvino as ov
 from onnx import inliner
 from openvino.preprocess import PrePostProcessor
 
+from genrec.progress import ticking
+
 
 def kv_type_of_this_cpu() -> str:
     """`bf16` on CPUs with AMX or AVX512-BF16, else `f32`."""
     return "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
 
 
-def build_openvino(onnx_folder: Path, out: Path, kv_type: str, tell: Callable[[str], None] = print) -> None:
+def build_openvino(onnx_folder: Path, out: Path, kv_type: str) -> None:
     """Convert every graph of `onnx_folder` into `out`; `kv_type` is `f32` or `bf16` (KV tensors and arithmetic)."""
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
-    for path in sorted(onnx_folder.glob("*.onnx")):
-        model = read_inlined(path)
-        ov.save_model(_with_kv_type(model, kv_type), str(out / f"{path.stem}.xml"), compress_to_fp16=False)
-        tell(f"openvino: {path.stem}, KV in {kv_type}")
+    graphs = sorted(onnx_folder.glob("*.onnx"))
+    with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
+        for path in graphs:
+            model = _with_kv_type(read_inlined(path), kv_type)
+            ov.save_model(model, str(out / f"{path.stem}.xml"), compress_to_fp16=False)
+            bar.update()
     (out / "engine.json").write_text(json.dumps({"kv_type": kv_type, "openvino": ov.get_version()}) + "\n")
 
 

@@ -23,6 +23,7 @@ from build.served_onnx import served
 from build.typed_onnx import typed
 from genrec.config import ModelConfig
 from genrec.errors import ArtifactError
+from genrec.progress import ticking
 
 PYTHON = "GENREC_RTX_PYTHON"  # another interpreter that has the extra `rtx`
 WORKER = Path(__file__).with_name("tensorrt_rtx_worker.py")
@@ -89,7 +90,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ["prefill", *(f"decode_{n}" for n in range(2, config.levels + 1))]:
             graph = arguments.artifact / "onnx" / f"{name}.onnx"
-            facts = build_ahead_of_time(graph, config, arguments.kv_type, Path(folder) / "plan")
+            with ticking(name):
+                facts = build_ahead_of_time(graph, config, arguments.kv_type, Path(folder) / "plan")
             print(f"TensorRT-RTX ahead-of-time build (not Hopper, not executed): {name} {json.dumps(facts)}")
 
 

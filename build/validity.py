@@ -8,6 +8,7 @@ from genrec.catalogue import Catalogue
 from genrec.hashset import FILE_NAME as VALID_IDS
 from genrec.hashset import SemanticIdSet
 from genrec.manifest import is_good, record, stage_key
+from genrec.progress import ticking
 from genrec.validity import FILE_NAME, ValidityIndex
 
 
@@ -17,12 +18,13 @@ def build_validity(artifact: Path) -> bool:
     key = stage_key({"files": [FILE_NAME, VALID_IDS]}, [catalogue_file])
     if is_good(artifact, "validity", key):
         return False
-    catalogue = Catalogue.load(catalogue_file)
-    index = ValidityIndex.build(
-        catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
-    )
-    index.save(artifact / FILE_NAME)
-    SemanticIdSet.build(index.prefixes(index.levels)).save(artifact / VALID_IDS)
+    with ticking("validity index"):
+        catalogue = Catalogue.load(catalogue_file)
+        index = ValidityIndex.build(
+            catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
+        )
+        index.save(artifact / FILE_NAME)
+        SemanticIdSet.build(index.prefixes(index.levels)).save(artifact / VALID_IDS)
     facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
     made = [artifact / FILE_NAME, artifact / VALID_IDS]
     record(artifact, "validity", key, [catalogue_file, *made], facts)

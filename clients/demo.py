@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from clients.quality import measure, table
 from clients.recommender import Recommender
@@ -130,7 +131,7 @@ def timed(
     seconds, answers = [], []
     with closing(Triton(Target(server.grpc_url, server.grpc_headers, ensemble))) as triton:
         before = triton.statistics()
-        for history in histories:
+        for history in tqdm(histories, desc=ensemble, unit="request", delay=2):
             begun = time.perf_counter()
             answers.append(triton.recommender.recommend(history, TOP_K, exclude_history=True))
             seconds.append(time.perf_counter() - begun)

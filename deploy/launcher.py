@@ -25,11 +25,13 @@ from typing import Any
 from deploy import command, leftovers, probe, server_files
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.supervisor import Launch, LaunchError, Supervisor
+from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served
 from genrec import swap
 from genrec.arena import Arena
 from genrec.artifact import has_draft, load_config, load_layout
+from genrec.progress import ticking
 from genrec.steps import Settings
 from genrec.versions import read_current
 
@@ -120,7 +122,8 @@ def running_server(artifact: Path, **options: Any) -> Iterator[RunningServer]:
         try:
             yield server
         finally:
-            server.supervisor.stop()
+            with ticking("ending the server"):
+                server.supervisor.stop()
             (run_dir / "server.json").unlink(missing_ok=True)
             keep = keep or server.supervisor.error is not None
     except LaunchError:
@@ -136,7 +139,8 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
-    repository = _repository(artifact, run_dir)
+    ensembles = _ensembles(artifact)
+    repository = _repository(ensembles, run_dir)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
         token, prefix = secrets.token_urlsafe(24), leftovers.own_prefix()
@@ -158,6 +162,7 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
             prepare=lambda settings=settings: _prepare(settings, options.arena_slots),
             ports=ports,
             item=lambda: probe.known_item(artifact),
+            ensembles=tuple(ensemble.name for ensemble in ensembles),
             log_file=run_dir / "server.log",
             start_timeout_s=options.start_timeout_s,
             probe_every_s=options.probe_every_s,
@@ -165,7 +170,8 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
         supervisor = Supervisor(launch)
         server = RunningServer(ports, token, run_dir, supervisor)
         try:
-            supervisor.start_and_wait(on_start=lambda server=server: _write_server_json(server))
+            with ticking("starting the server"):
+                supervisor.start_and_wait(on_start=lambda server=server: _write_server_json(server))
         except LaunchError as error:
             if not error.port_taken or attempt == PORT_ATTEMPTS:
                 raise
@@ -193,12 +199,15 @@ def _run_dir(options: Options) -> Path:
     return options.run_dir.resolve()
 
 
-def _repository(artifact: Path, run_dir: Path) -> Path:
+def _ensembles(artifact: Path) -> tuple[Ensemble, ...]:
+    return served(load_config(artifact).levels, has_draft(artifact))
+
+
+def _repository(ensembles: tuple[Ensemble, ...], run_dir: Path) -> Path:
     """The committed model repository, or one rendered into the run folder for another L or without drafts."""
-    levels, draft = load_config(artifact).levels, has_draft(artifact)
-    if levels == RENDERED_LEVELS and draft:
+    if ensembles == served(RENDERED_LEVELS, draft=True):
         return REPOSITORY
-    ensembles, repository = served(levels, draft), run_dir / "model_repository"
+    repository = run_dir / "model_repository"
     shutil.rmtree(repository, ignore_errors=True)
     for name in {model.name for ensemble in ensembles for model in ensemble.models}:
         version = repository / name / "1"

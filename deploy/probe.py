@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from genrec.errors import ArtifactError
 from genrec.versions import CATALOGUE, folder_of, read_current
 
-ENSEMBLE = "recommend"
-SUCCESS = re.compile(rf'^nv_inference_request_success\{{model="{ENSEMBLE}",[^}}]*\}} (\S+)$', re.MULTILINE)
+SUCCESS = re.compile(r'^nv_inference_request_success\{model="([^"]*)",[^}]*\} (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -50,31 +49,31 @@ def server_id(http_url: str, timeout_s: float) -> str:
         return ""
 
 
-def infer(http_url: str, item_id: int, timeout_s: float) -> Answer:
-    """One request for one item; never raises."""
+def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> Answer:
+    """One request for one item; never raises. No items is an answer: drafts verified at the end may be lost."""
     inputs = [
         {"name": "history", "shape": [1, 1], "datatype": "INT64", "data": [item_id]},
         {"name": "top_k", "shape": [1, 1], "datatype": "INT32", "data": [1]},
     ]
     body = json.dumps({"inputs": inputs}).encode()
-    request = urllib.request.Request(f"http://{http_url}/v2/models/{ENSEMBLE}/infer", body, method="POST")
+    request = urllib.request.Request(f"http://{http_url}/v2/models/{ensemble}/infer", body, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            outputs = {o["name"]: o["data"] for o in json.load(response)["outputs"]}
+            outputs = [o["name"] for o in json.load(response)["outputs"]]
     except urllib.error.HTTPError as error:
         text = error.read().decode(errors="replace")
         # A step that sheds load (503 from inside the ensemble) is alive and says so.
-        return Answer(error.code == 503 and f"in ensemble '{ENSEMBLE}'" in text, f"{error.code}: {text}")
+        return Answer(error.code == 503 and f"in ensemble '{ensemble}'" in text, f"{error.code}: {text}")
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         return Answer(False, f"{type(error).__name__}: {error}")
-    return Answer(True) if outputs.get("item_ids") else Answer(False, f"answered without items: {outputs}")
+    return Answer(True) if "item_ids" in outputs else Answer(False, f"answered {outputs}, no item_ids")
 
 
-def answered(metrics_url: str, timeout_s: float) -> int | None:
-    """How many requests the ensemble has answered so far; None when the metrics cannot be read."""
+def answered(metrics_url: str, timeout_s: float) -> dict[str, int] | None:
+    """How many requests each model has answered so far; None when the metrics cannot be read."""
     try:
         with urllib.request.urlopen(f"http://{metrics_url}/metrics", timeout=timeout_s) as response:
-            found = SUCCESS.search(response.read().decode())
+            text = response.read().decode()
     except (OSError, http.client.HTTPException, ValueError):
         return None
-    return int(float(found[1])) if found else None
+    return {model: int(float(count)) for model, count in SUCCESS.findall(text)}

@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ class LaunchError(GenrecError):
 
 @dataclass(frozen=True)
 class Launch:
-    """All a supervisor needs to start the same server again; `prepare` makes what the steps share."""
+    """All it takes to start the same server again; `prepare` makes what the steps share, `ensembles` are probed."""
 
     argv: list[str]
     environment: dict[str, str]
@@ -51,6 +52,7 @@ class Launch:
     prepare: Callable[[], None]
     ports: Ports
     item: Callable[[], int]  # an item id to probe with, of the catalogue as it is now
+    ensembles: tuple[str, ...]
     log_file: Path
     start_timeout_s: float
     probe_every_s: float
@@ -72,8 +74,8 @@ class Supervisor:
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._on_start: Callable[[], None] = lambda: None
-        self._failed_probes = 0
-        self._answered: int | None = None
+        self._failed_probes: Counter[str] = Counter()
+        self._answered: dict[str, int] = {}
 
     @property
     def pid(self) -> int:
@@ -153,12 +155,13 @@ class Supervisor:
                 problem = "it does not answer"
                 continue
             # The first answer may wait for compilation: no shorter limit than the start's own.
-            answer = probe.infer(url, self._known_item(), left)
-            if answer.alive:
+            item = self._known_item()
+            answers = [probe.infer(url, e, item, left) for e in self._launch.ensembles]
+            problem = "; ".join(answer.problem for answer in answers if not answer.alive)
+            if not problem:
                 break
-            problem = answer.problem
         self._stubs = len(process.living_stubs(self.pid))
-        self._failed_probes = 0
+        self._failed_probes.clear()
         self._count_answers()
         self._on_start()
 
@@ -183,18 +186,28 @@ class Supervisor:
 
     def _silent(self) -> str:
         """Why the server is thought to hang, if it is. Answered traffic is the best probe and free."""
-        if self._count_answers():
-            self._failed_probes = 0
-            return ""
-        answer = probe.infer(self._url(self._launch.ports.http), self._known_item(), PROBE_TIMEOUT_S)
+        answering = self._count_answers()
+        for ensemble in self._launch.ensembles:
+            if ensemble in answering or self._answers_probe(ensemble):
+                self._failed_probes[ensemble] = 0
+            elif self._failed_probes[ensemble] >= FAILED_PROBES:
+                return f"{FAILED_PROBES} probes failed"
+        return ""
+
+    def _answers_probe(self, ensemble: str) -> bool:
+        answer = probe.infer(
+            self._url(self._launch.ports.http), ensemble, self._known_item(), PROBE_TIMEOUT_S
+        )
         # A server that is slow but answers others is under load, not dead: restarting it would lose their
         # work.
-        if self._count_answers() or answer.alive:
-            self._failed_probes = 0
-            return ""
-        self._failed_probes += 1
-        log.warning("probe %d of %d failed: %s", self._failed_probes, FAILED_PROBES, answer.problem)
-        return f"{FAILED_PROBES} probes failed" if self._failed_probes >= FAILED_PROBES else ""
+        if ensemble in self._count_answers() or answer.alive:
+            return True
+        self._failed_probes[ensemble] += 1
+        log.warning(
+            "%s: probe %d of %d failed: %s",
+            ensemble, self._failed_probes[ensemble], FAILED_PROBES, answer.problem,
+        )  # fmt: skip
+        return False
 
     def _known_item(self) -> int:
         """What to probe with. While the catalogue's file cannot be read, the server goes on, and so does this."""
@@ -204,13 +217,13 @@ class Supervisor:
             log.warning("%s", error)
         return self._item
 
-    def _count_answers(self) -> bool:
-        """Whether the ensemble has answered anyone since the last look."""
-        before, self._answered = (
-            self._answered,
-            probe.answered(self._url(self._launch.ports.metrics), PROBE_TIMEOUT_S),
-        )
-        return before is not None and self._answered is not None and self._answered > before
+    def _count_answers(self) -> set[str]:
+        """The ensembles that have answered anyone since the last count that could be read."""
+        now = probe.answered(self._url(self._launch.ports.metrics), PROBE_TIMEOUT_S)
+        if now is None:
+            return set()
+        before, self._answered = self._answered, now
+        return {e for e in self._launch.ensembles if e in before and now.get(e, 0) > before[e]}
 
     def _restart(self) -> None:
         """On the same ports. No grace: with a dead stub Triton waits its whole exit timeout for nothing."""

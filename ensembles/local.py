@@ -24,6 +24,7 @@ from genrec.arena import Arena
 from genrec.artifact import check_decoder, load_config, load_layout
 from genrec.errors import GenrecError, InputError
 from genrec.manifest import verify as verify_files
+from genrec.progress import ticking
 from genrec.steps import Answer, Settings, Tensors
 
 SLOTS = 64
@@ -105,7 +106,8 @@ class LocalRecommender:
                     self.settings.arena, slots, load_layout(self.settings, config).slot_bytes
                 ).close()
             ensemble = ENSEMBLES[decoder](config.levels)
-            self.runtime = LocalRuntime(ensemble, self.settings)
+            with ticking("loading the engines"):
+                self.runtime = LocalRuntime(ensemble, self.settings)
         except BaseException:
             self._folder.cleanup()
             raise

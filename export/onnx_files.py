@@ -8,29 +8,21 @@ exactly the unshared tokens it has.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import warnings
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 
 import onnx
 import torch
 from torch.export import Dim
-from tqdm import tqdm
 
+from export.pipeline import DRAFT, OPSET
 from export.xattention import DOMAIN, XAttention, symbolic
-from genrec.config import ModelConfig
 from genrec.draft import FILE_NAME as DRAFT_HEAD
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft import DraftHead, PrefillDraftGraph
-from genrec.nn.draft_checkpoint import has_draft, load_draft, save_serving
+from genrec.nn.draft_checkpoint import load_draft, save_serving
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, fresh_names, past_names, shared_names
-
-OPSET = 20
-DRAFT = "prefill_draft"
 
 
 def _export(
@@ -48,11 +40,6 @@ def _export(
             model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     onnx.checker.check_model(model, full_check=False)
     onnx.save(model, str(path), save_as_external_data=True, location=path.name + ".data", size_threshold=1024)
-
-
-def graph_names(config: ModelConfig) -> list[str]:
-    """The graphs of a generator: prefill, then a decode for every level after the first."""
-    return ["prefill", *(f"decode_{level}" for level in range(2, config.levels + 1))]
 
 
 @torch.no_grad()
@@ -94,7 +81,8 @@ def export_draft(generator: Generator, head: DraftHead, folder: Path) -> Path:
     return path
 
 
-def _export_from(model_folder: Path, name: str, folder: Path) -> Path:
+def export_from(model_folder: Path, name: str, folder: Path) -> Path:
+    """Write the graph `name` of the checkpoint in `model_folder`; returns the ONNX file. For a process of its own."""
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, about names of axes
@@ -103,17 +91,3 @@ def _export_from(model_folder: Path, name: str, folder: Path) -> Path:
         if name == DRAFT:
             return export_draft(generator, load_draft(model_folder), folder)
         return export_graph(generator, name, folder)
-
-
-def export_generator(model_folder: Path, folder: Path) -> list[Path]:
-    """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy."""
-    names = graph_names(ModelConfig.load(model_folder / "config.json"))
-    names += [DRAFT] if has_draft(model_folder) else []
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), get_context("spawn")) as pool:
-        jobs = {pool.submit(_export_from, model_folder, name, folder): name for name in names}
-        for job in tqdm(as_completed(jobs), total=len(jobs), desc="export to ONNX", unit="graph"):
-            job.result()
-    return [folder / f"{name}.onnx" for name in names]

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from genrec.catalogue import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.checkpoint import load_generator
+from genrec.progress import ticking
 from training import train as trainer
 from training.data import Histories, write_data
 from training.evaluate import evaluate, popularity_baseline, transition_baseline
@@ -43,7 +44,8 @@ def prepare(
         found = read_tables(interactions, items)
     else:
         raise InputError("source", "is missing", "a name, a folder, or --interactions with --items")
-    notes = write_data(found, out)
+    with ticking("histories"):
+        notes = write_data(found, out)
     (out / "source.json").write_text(json.dumps({"name": Path(source).name if source else "own"}) + "\n")
     return notes
 
@@ -69,7 +71,8 @@ def tokenise(
     popularity = np.bincount(rows, minlength=len(ids))
     settings = recipe(out)
     texts = [f"{title} {genre}" for title, genre in zip(items["title"], items["genre"], strict=True)]
-    vectors = item_vectors(texts, past, rows, VECTOR_RANK, settings.text_weight, seed)
+    with ticking("item vectors"):
+        vectors = item_vectors(texts, past, rows, VECTOR_RANK, settings.text_weight, seed)
     if semantic_ids is not None:
         given = read_semantic_ids(semantic_ids)
         missing = [key for key in keys if key not in given]

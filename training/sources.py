@@ -18,6 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from genrec.errors import InputError
+from genrec.progress import ticking
 
 USER = ("user", "user_id")
 ITEM = ("item", "item_id")
@@ -95,6 +96,7 @@ def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
+@ticking("reading the tables")
 def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = ITEM) -> Source:
     """Two files -> Source. Interactions: a table, or sequences (.txt, .json). Raises InputError."""
     table = read_table(items)

@@ -26,11 +26,6 @@ from genrec.nn.model import Generator
 WEIGHTS, OPTIONS = "draft.safetensors", "draft.json"
 
 
-def has_draft(folder: Path) -> bool:
-    """Whether the generator in `folder` has a draft head."""
-    return (folder / OPTIONS).is_file()
-
-
 def save_draft(head: DraftHead, folder: Path) -> None:
     """Write `folder`/draft.json and `folder`/draft.safetensors, which remembers the generator beside it."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -65,10 +65,11 @@ def tensor(name: str, values: object, kind: str = "INT64") -> Tensor:
 
 @dataclass(frozen=True)
 class World:
-    """What a forger knows: items of the catalogue and handles that were good once."""
+    """What a forger knows: items of the catalogue, handles that were good once, a draft's states."""
 
     items: list[int]
     handles: list[tuple[int, ...]]
+    states: list[float]
     max_prompt: int
     width: int
 
@@ -88,6 +89,7 @@ class Cases:
             "recommend": self._recommend, "recommend_staged": self._recommend, "encode_history": self._recommend,
             "generate": self._generate, "prefill": self._prefill,
             "beam_search": self._beam_search, "decode": self._decode, "validity_lookup": self._lookup,
+            "recommend_draft": self._recommend, "prefill_draft": self._prefill, "draft_beam": self._draft_beam,
         }  # fmt: skip
 
     def pick(self, options):
@@ -212,6 +214,14 @@ class Cases:
             self._kv(), self._ticket(), tensor("prefixes", self._integers(width, 2**40)),
             tensor("parents", parents, "INT32"), tensor("level", self.pick([1, 2, 1, 2, 0, 3]), "INT32"),
         ]  # fmt: skip
+
+    def _draft_beam(self) -> list[Tensor]:
+        real = self.world.states
+        size = self.pick([1, len(real) - 1, len(real) + 1])
+        huge = [self.pick([3e38, -3e38, 1e30]) for _ in real]  # finite, but their logits are not
+        strange = [self.pick(FLOATS) for _ in real]
+        states = self.pick([real, real, real, real[::-1], [0.0] * size, huge, strange])
+        return [tensor("states", states, "FP32"), self._ticket(), self._excluded()]
 
     def _lookup(self) -> list[Tensor]:
         width = self._beams()

@@ -10,7 +10,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from deploy.launcher import RunningServer, _repository
+from deploy.launcher import RunningServer, _ensembles, _repository
 from ensembles.local import LocalRecommender
 from genrec.errors import GenrecError
 from tests.conftest import BEAM_WIDTH
@@ -83,6 +83,6 @@ def test_an_artifact_without_a_draft_head_is_served_recommend_alone(tiny: Path, 
     plain = tmp_path / "artifact"
     (plain / "model").mkdir(parents=True)
     (plain / "model" / "config.json").write_text((tiny / "model" / "config.json").read_text())
-    names = {path.name for path in _repository(plain, tmp_path / "run").iterdir()}
+    names = {path.name for path in _repository(_ensembles(plain), tmp_path / "run").iterdir()}
     both = {"recommend", "encode_history", "generate", "validity_lookup"}
     assert names == both | {"recommend_staged", "prefill", "beam_search", "decode"}

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ from tritonclient.grpc import service_pb2 as pb
 from deploy import leftovers, process
 from deploy.launcher import RunningServer
 from genrec.arena import LEASE_S, Arena
+from genrec.catalogue import Catalogue
+from genrec.semantic_id import pack
 from tests.conftest import BEAM_WIDTH
 from tests.serving.fuzz import World, good_history
-from tests.serving.fuzz_bytes import Fuzzer
+from tests.serving.fuzz_bytes import ENSEMBLES, Fuzzer
 from tests.serving.storm import Ending, exchange, storm
 from tests.serving.wire import ask, tensors
 
@@ -67,7 +70,9 @@ def unharmed(server: RunningServer, items: list[int], arena: Arena):
 
     def answers() -> list[dict[str, np.ndarray]]:
         asked = [tensors(items[:5], top_k=20), tensors(items[7:9], exclude_history=True), tensors([])]
-        return [ask(tritonclient.grpc, server.grpc_url, arrays) for arrays in asked]
+        return [
+            ask(tritonclient.grpc, server.grpc_url, arrays, model) for model in ENSEMBLES for arrays in asked
+        ]
 
     processes, restarts, before = members(server), server.restarts, answers()
     yield
@@ -104,40 +109,69 @@ def output(answer: pb.ModelInferResponse, name: str, dtype: type) -> np.ndarray:
     return np.frombuffer(answer.raw_output_contents[place], dtype)
 
 
+def check_items(answer: pb.ModelInferResponse, items: set[int]) -> np.ndarray:
+    """Items of the catalogue, each once, best first; returns them."""
+    found, scores = output(answer, "item_ids", np.int64), output(answer, "scores", np.float32)
+    assert len(found) == len(set(found.tolist())) and set(found.tolist()) <= items
+    assert (np.diff(scores) <= 0).all() or output(answer, "report", np.int64)[0] == 1
+    return found
+
+
+def check_draft(answer: pb.ModelInferResponse, valid: set[int]) -> bool:
+    """Semantic IDs of items, each once, however odd the states; whether anything was drafted."""
+    prefixes, scores = output(answer, "prefixes", np.int64), output(answer, "scores", np.float32)
+    assert (np.diff(prefixes) > 0).all() and not np.isnan(scores).any()
+    drafted = output(answer, "drafted", np.int64)[0] > 0
+    assert not drafted or set(prefixes.tolist()) <= valid
+    return drafted
+
+
 def test_twenty_thousand_bad_requests(
-    server: RunningServer, items: list[int], unharmed: None, capsys: pytest.CaptureFixture[str]
+    server: RunningServer, tiny: Path, items: list[int], unharmed: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompt = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 0, 0, 0]])}
     handles = [ask(tritonclient.grpc, server.grpc_url, prompt, "prefill")["kv"][0].tolist() for _ in range(6)]
-    world = World(items, handles, MAX_PROMPT, BEAM_WIDTH)
-    expected = [
-        ask(tritonclient.grpc, server.grpc_url, tensors(good_history(world, n)))["item_ids"][0]
-        for n in range(10)
-    ]
+    states = ask(tritonclient.grpc, server.grpc_url, prompt, "prefill_draft")["states"][0].tolist()
+    world = World(items, handles, states, MAX_PROMPT, BEAM_WIDTH)
+    expected = {
+        model: [
+            ask(tritonclient.grpc, server.grpc_url, tensors(good_history(world, n)), model)["item_ids"][0]
+            for n in range(10)
+        ]
+        for model in ENSEMBLES
+    }
+    catalogue = Catalogue.load(tiny / "catalogue.parquet")
+    valid = set(pack(catalogue.codes, catalogue.codebook_sizes).tolist())
     fuzzer = Fuzzer(SEED, world)
-    over_grpc = [fuzzer.good(n) if n % 20 == 0 else fuzzer.grpc() for n in range(EACH + EACH // 20)]
+    over_grpc = [fuzzer.good(n // 20) if n % 20 == 0 else fuzzer.grpc() for n in range(EACH + EACH // 20)]
+    wanted = Counter(request.model_name for request in over_grpc if request.id)
     first, second = storm(server.grpc_url, server.http_url, over_grpc, [fuzzer.http() for _ in range(EACH)])
 
     counts = Counter(ending.code for ending in first) + Counter(ending.code for ending in second)
     with capsys.disabled():
         print(f"\nfuzz: seed {SEED}, {dict(counts.most_common())}")
     assert len(first) == len(over_grpc) and len(second) == EACH
-    good = 0
+    good: Counter[str] = Counter()
     for ending in first:
         check(ending)
         answer = ending.answer
-        if answer is not None and answer.model_name == "recommend" and len(answer.outputs) == 3:
-            found, scores = output(answer, "item_ids", np.int64), output(answer, "scores", np.float32)
-            assert len(found) == len(set(found.tolist())) and set(found.tolist()) <= set(items)
-            assert (np.diff(scores) <= 0).all() or output(answer, "report", np.int64)[0] == 1
+        if answer is None or len(answer.outputs) != 3:
+            continue
+        if answer.model_name == "draft_beam":
+            good["draft_beam"] += check_draft(answer, valid)
+        if answer.model_name in ENSEMBLES:
+            found = check_items(answer, set(items))
             if answer.id:
-                np.testing.assert_array_equal(found, expected[int(answer.id.split()[1]) % 10])
-                good += 1
+                number = int(answer.id.split()[1]) % 10
+                np.testing.assert_array_equal(found, expected[answer.model_name][number])
+                good[answer.model_name] += 1
     for ending in second:
         check(ending)
         if ending.code != "200":
             assert json.loads(ending.text)["error"]
-    assert good > EACH // 40  # the rest was shed by the arena, which the bad ones had filled
+    # The arena, which the bad ones had filled, sheds some; drafts need none of it.
+    assert good["recommend"] > EACH // 80 and good["recommend_draft"] == wanted["recommend_draft"], good
+    assert good["draft_beam"] > EACH // 1000
     assert counts["OK"] > EACH // 50 and counts["200"] > EACH // 50  # the fuzz reaches the steps
 
 

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from deploy import leftovers, process
 from deploy.launcher import RunningServer, running_server
 from genrec.arena import LEASE_S, Arena
 from genrec.errors import GenrecError
+from tests.serving.processes import stub_of, until
 from tests.serving.wire import Arrays, ask, inputs, tensors
 
 pytestmark = pytest.mark.serving
@@ -49,13 +50,6 @@ def histories(items: list[int]) -> list[list[int]]:
     return [items[n : n + 1 + n % 12] for n in range(12)]
 
 
-def until(done: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def usage(server: RunningServer) -> dict[str, int]:
     """Of the arena as it is now; a restart makes a new one."""
     arena = Arena(leftovers.SHM / f"{server.supervisor.prefix}arena")
@@ -63,14 +57,6 @@ def usage(server: RunningServer) -> dict[str, int]:
         return arena.usage()
     finally:
         arena.close()
-
-
-def stub_of(server: RunningServer, model: str) -> int:
-    """Pid of the process that runs a model."""
-    for pid in process.living_stubs(server.pid):
-        if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
-            return pid
-    raise AssertionError(f"no process runs {model}")
 
 
 def answers(server: RunningServer, histories: list[list[int]], model: str = STAGED) -> list[np.ndarray]:
@@ -136,7 +122,7 @@ def test_kill_9_of_an_engine_process_under_load(
     expected, restarts, old = answers(small, histories, ensemble), small.restarts, small.pid
     with Load(small, ensemble, histories, expected) as load:
         until(lambda: load.outcomes["right"] > 30)
-        os.kill(stub_of(small, model), signal.SIGKILL)
+        os.kill(stub_of(small.pid, model), signal.SIGKILL)
         until(lambda: small.restarts == restarts + 1)
         answered = load.outcomes["right"]
         until(lambda: load.outcomes["right"] > answered + 30)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from deploy import leftovers, process, server_files
 from deploy.launcher import LaunchError, RunningServer, running_server
 from deploy.ports import choose_ports
 from genrec.errors import InputError
+from tests.conftest import BEAM_WIDTH
+from tests.serving.processes import stub_of, until
 from tests.serving.wire import ask, tensors
 
 pytestmark = pytest.mark.serving
@@ -29,16 +31,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVE = """
 import sys
 from pathlib import Path
-from deploy.launcher import serve
-serve(Path(sys.argv[1]), run_dir=Path(sys.argv[2]), beam_width=8)
+from deploy import launcher, supervisor
+supervisor.PROBE_TIMEOUT_S = 1.0
+launcher.serve(Path(sys.argv[1]), run_dir=Path(sys.argv[2]), beam_width=8, probe_every_s=0.5)
 """
-
-
-def until(done: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 class Served:
@@ -47,7 +43,9 @@ class Served:
     def __init__(self, artifact: Path, run_dir: Path) -> None:
         self.file = run_dir / "server.json"
         command = [sys.executable, "-c", SERVE, artifact, run_dir]
-        self.launcher = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+        self._stderr = run_dir / "stderr"
+        with self._stderr.open("wb") as stderr:
+            self.launcher = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
         until(lambda: self.file.exists() or self.launcher.poll() is not None)
 
     @property
@@ -56,6 +54,10 @@ class Served:
             return json.loads(self.file.read_text())
         except (OSError, ValueError):  # between two starts
             return {"pid": 0}
+
+    def told(self, words: str) -> int:
+        """How often the launcher has said so."""
+        return self._stderr.read_text().count(words)
 
     def shm(self) -> list[Path]:
         return list(leftovers.SHM.glob(f"genrec-*-{self.launcher.pid}-*"))
@@ -94,6 +96,23 @@ def test_killed_stub_is_noticed_and_the_server_answers_again(served: Served, ite
     assert process.members(about["pid"]) == []
 
 
+def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Served, items: list[int]) -> None:
+    """Whoever is stopped is alive, so that nothing but the probe can tell; one or two failures are forgiven."""
+    before, about = served.ask(items[:3]), served.about
+    os.kill(about["pid"], signal.SIGSTOP)
+    until(lambda: served.told("recommend: probe 1 of 3 failed: TimeoutError"))
+    os.kill(about["pid"], signal.SIGCONT)
+    np.testing.assert_array_equal(served.ask(items[:3]), before)
+    assert served.about["pid"] == about["pid"]
+    os.kill(stub_of(about["pid"], "draft_beam"), signal.SIGSTOP)  # `recommend` does without it
+    until(lambda: served.about["pid"] not in (0, about["pid"]))
+    assert served.told("recommend: probe 3") == 0  # what was answered in between began the count anew
+    assert served.told("recommend_draft: probe 3 of 3 failed") == 1
+    assert served.told("restarting the server: 3 probes failed") == 1
+    np.testing.assert_array_equal(served.ask(items[:3]), before)
+    assert process.members(about["pid"]) == []
+
+
 def test_sigterm_leaves_nothing(served: Served) -> None:
     pid = served.about["pid"]
     assert served.shm()
@@ -111,6 +130,32 @@ def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> N
     assert killed.shm()  # the arena at least: nobody was there to unlink it
     leftovers.remove_of_the_dead()
     assert killed.shm() == []
+
+
+def test_a_server_on_path_is_used_with_the_backends_beside_it(
+    server: RunningServer, tiny: Path, items: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container's layout, /opt/tritonserver, made of the files at hand; PATH leads there through a link."""
+    files, root, on_path = server_files.find_server(), tmp_path / "opt" / "tritonserver", tmp_path / "bin"
+    python = root / "backends" / "python"
+    for folder in (root / "bin", python, on_path):
+        folder.mkdir(parents=True)
+    binary = Path(shutil.copy(files.binary, root / "bin" / "tritonserver"))
+    for file in (files.library, files.stub, files.utilities):
+        (python / file.name).symlink_to(file)
+    (on_path / "tritonserver").symlink_to(binary)
+    monkeypatch.setenv("PATH", f"{on_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", server_files.library_path(files))  # a container knows these without
+    history = tensors(items[:3])
+    with running_server(tiny, beam_width=BEAM_WIDTH) as running:
+        assert Path(f"/proc/{running.pid}/exe").readlink() == binary
+        used = running.run_dir / "backends" / "python"
+        for file in python.iterdir():
+            assert (used / file.name).readlink() == file
+        found = ask(tritonclient.grpc, running.grpc_url, history)
+    expected = ask(tritonclient.grpc, server.grpc_url, history)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port"])

@@ -35,8 +35,11 @@ def url(server: RunningServer, module: ModuleType) -> str:
 
 
 def test_deep_probe_answers(server: RunningServer, items: list[int]) -> None:
-    assert probe.infer(server.http_url, items[0], timeout_s=30).alive
-    assert probe.answered(server.metrics_url, timeout_s=5)
+    for ensemble in ("recommend", "recommend_draft"):
+        assert probe.infer(server.http_url, ensemble, items[0], timeout_s=30).alive
+        answered = probe.answered(server.metrics_url, timeout_s=5)
+        assert answered and answered[ensemble]
+    assert not probe.infer(server.http_url, "nothing", items[0], timeout_s=30).alive
 
 
 @pytest.mark.parametrize("ensemble", [recommend(), recommend_staged(3)], ids=lambda e: e.name)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import io
+import re
+import sys
+import time
+
+import pytest
+
+from genrec import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_clock_goes_on_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "TICK_S", 0.01)
+    for total in (None, 3):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        with progress.ticking("long work", total) as bar:
+            deadline = time.monotonic() + 60
+            while "00:01" not in sys.stderr.getvalue():  # a second passes, and nobody calls the bar
+                assert time.monotonic() < deadline
+            bar.update()
+        text = sys.stderr.getvalue()
+        assert re.search(r"long work:.*00:00", text)
+        assert text.endswith("\n") == (total is not None)  # a line without a total is gone at the end
+        assert ("1/3" in text) == (total is not None)
+
+
+def test_silent_when_captured_and_over_when_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "TICK_S", 0.01)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.ticking("long work", 3) as bar:
+        bar.update()
+        time.sleep(0.1)
+    assert sys.stderr.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.raises(KeyError), progress.ticking("long work"):
+        raise KeyError
+    written = sys.stderr.getvalue()
+    time.sleep(0.1)
+    assert written and sys.stderr.getvalue() == written

@@ -1,0 +1,24 @@
+"""Looking after a server's processes from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy import process
+
+
+def until(done: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def stub_of(session: int, model: str) -> int:
+    """Pid of the process that runs a model; `session` is the server's pid."""
+    for pid in process.living_stubs(session):
+        if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
+            return pid
+    raise AssertionError(f"no process runs {model}")
