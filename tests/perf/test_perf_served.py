@@ -42,7 +42,7 @@ def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tm
     assert float(row["p99_ms"]) == point["p99_ms"]
     assert (out / "sweep.png").read_bytes().startswith(b"\x89PNG")
     assert len(json.loads((out / "histories.json").read_text())["data"]) == 20
-    assert (out / "prefill_v1.rate-5.csv").exists()
+    assert (out / "generate_v1.rate-5.csv").exists()
 
 
 def test_replay_counts_answers_and_refusals(tiny: Path, server: RunningServer) -> None:
