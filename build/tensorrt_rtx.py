@@ -88,11 +88,12 @@ def main() -> None:
     arguments = parser.parse_args()
     config = ModelConfig.load(arguments.artifact / "model" / "config.json")
     with tempfile.TemporaryDirectory() as folder:
-        for name in ["prefill", *(f"decode_{n}" for n in range(2, config.levels + 1))]:
-            graph = arguments.artifact / "onnx" / f"{name}.onnx"
-            with ticking(name):
+        for graph in sorted((arguments.artifact / "onnx").glob("*.onnx")):
+            with ticking(graph.stem):
                 facts = build_ahead_of_time(graph, config, arguments.kv_type, Path(folder) / "plan")
-            print(f"TensorRT-RTX ahead-of-time build (not Hopper, not executed): {name} {json.dumps(facts)}")
+            print(
+                f"TensorRT-RTX ahead-of-time build (not Hopper, not executed): {graph.stem} {json.dumps(facts)}"
+            )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """A float32 ONNX graph as a strongly typed one in fp16 or bf16: TensorRT takes every type from the graph.
 
 What needs the range or the digits of float32 keeps it: the squares and means of RMSNorm, and the angles of
-RoPE (positions times frequencies). Casts are put where the two meet; `logits` stay float32.
+RoPE (positions times frequencies). Casts are put where the two meet; `logits`, and the `states` of a draft, stay
+float32.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +19,7 @@ TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorPro
 NUMPY_TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 WIDE = {"Pow", "ReduceMean", "Sqrt", "Reciprocal", "Cos", "Sin"}
 FOLLOWS = {"Add", "Sub", "Mul", "Unsqueeze", "Reshape", "Cast"}  # wide where all that read them are
-WIDE_OUTPUTS = {"logits"}
+WIDE_OUTPUTS = {"logits", "states"}
 
 
 def typed(model: ModelProto, kind: str) -> ModelProto:
@@ -110,6 +112,15 @@ def _narrow_initializers(graph: onnx.GraphProto, wide: set[int], kind: str) -> s
     return stay
 
 
+def rename(nodes: Iterable[NodeProto], old: str, new: str) -> None:
+    """Let all nodes call a tensor by another name."""
+    for node in nodes:
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                if name == old:
+                    names[place] = new
+
+
 def _type_outputs(
     graph: onnx.GraphProto, nodes: list[NodeProto], made_wide: set[str], low: int
 ) -> list[NodeProto]:
@@ -122,10 +133,6 @@ def _type_outputs(
         port.type.tensor_type.elem_type = wanted
         if wanted != (TensorProto.FLOAT if port.name in made_wide else low):
             inner = f"{port.name}_inner"
-            for node in nodes:
-                for names in (node.input, node.output):
-                    for place, name in enumerate(names):
-                        if name == port.name:
-                            names[place] = inner
+            rename(nodes, port.name, inner)
             casts.append(helper.make_node("Cast", [inner], [port.name], to=wanted))
     return casts

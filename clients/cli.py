@@ -69,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
         "--run-dir", type=Path, help="where the log and server.json go; default: a temporary folder"
     )
 
+    serve.add_argument(
+        "--target",
+        choices=("openvino", "cuda"),
+        default="openvino",
+        help="cuda: needs torch, and engines of `python -m build.cuda ARTIFACT`",
+    )
     serve.add_argument("--threads", type=int, default=0, help="cores of an engine process; default: all")
     serve.add_argument("--streams", type=int, default=2, help="batches run at once, on shares of the threads")
     serve.add_argument(
@@ -154,8 +160,8 @@ def _serve(a: argparse.Namespace) -> None:
 
     verify(a.artifact)
     serve(a.artifact, http_port=a.http_port, grpc_port=a.grpc_port, metrics_port=a.metrics_port,
-          beam_width=a.beam_width, threads=a.threads, streams=a.streams, batch_tokens=a.batch_tokens, verify=a.verify,
-          run_dir=a.run_dir)  # fmt: skip
+          beam_width=a.beam_width, target=a.target, threads=a.threads, streams=a.streams,
+          batch_tokens=a.batch_tokens, verify=a.verify, run_dir=a.run_dir)  # fmt: skip
 
 
 def _recommend(a: argparse.Namespace) -> None:

@@ -139,7 +139,9 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
-    ensembles = _ensembles(artifact)
+    ensembles = _ensembles(artifact, options.target)
+    names = tuple(ensemble.name for ensemble in ensembles)
+    slots = options.arena_slots if "recommend_staged" in names else 0
     repository = _repository(ensembles, run_dir)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
@@ -159,10 +161,10 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
             argv=command.command(files, repository, backends, ports, token, prefix),
             environment=command.environment(files, settings.environment(), options.threads),
             prefix=prefix,
-            prepare=lambda settings=settings: _prepare(settings, options.arena_slots),
+            prepare=lambda settings=settings: _prepare(settings, slots),
             ports=ports,
             item=lambda: probe.known_item(artifact),
-            ensembles=tuple(ensemble.name for ensemble in ensembles),
+            ensembles=names,
             log_file=run_dir / "server.log",
             start_timeout_s=options.start_timeout_s,
             probe_every_s=options.probe_every_s,
@@ -182,13 +184,14 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
 
 
 def _prepare(settings: Settings, slots: int) -> None:
-    """What the steps of a server share, made anew at every start: the KV arena, sized for its artifact, target and
-    beam width, and the folder in which they agree on a catalogue version.
+    """What the steps of a server share, made anew at every start: the folder in which they agree on a catalogue
+    version, and where there are slots the KV arena, sized for its artifact, target and beam width.
     """
     assert settings.swap is not None
     swap.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
     slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
-    Arena.create(settings.arena, slots, slot_bytes).close()
+    if slots:
+        Arena.create(settings.arena, slots, slot_bytes).close()
 
 
 def _run_dir(options: Options) -> Path:
@@ -199,12 +202,12 @@ def _run_dir(options: Options) -> Path:
     return options.run_dir.resolve()
 
 
-def _ensembles(artifact: Path) -> tuple[Ensemble, ...]:
-    return served(load_config(artifact).levels, has_draft(artifact))
+def _ensembles(artifact: Path, target: str) -> tuple[Ensemble, ...]:
+    return served(load_config(artifact).levels, has_draft(artifact), target)
 
 
 def _repository(ensembles: tuple[Ensemble, ...], run_dir: Path) -> Path:
-    """The committed model repository, or one rendered into the run folder for another L or without drafts."""
+    """The committed model repository, or one rendered into the run folder: another L or target, no drafts."""
     if ensembles == served(RENDERED_LEVELS, draft=True):
         return REPOSITORY
     repository = run_dir / "model_repository"

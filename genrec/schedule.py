@@ -61,7 +61,7 @@ class Scheduler(Generic[T]):
                 raise QueueFull(f"generate: {LIMIT} requests wait already")
             needed = (self._ahead / len(self._threads) + tokens) * self._token_s
             if deadline_s is not None and now + needed > deadline_s:
-                left = 1000 * (deadline_s - now)
+                left = 1000 * max(deadline_s - now, 0.0)
                 raise DeadlineExceeded(
                     f"deadline_ms: {left:.1f} ms are left and {1000 * needed:.1f} ms are needed, with what is queued"
                 )

@@ -19,7 +19,7 @@ from genrec.config import ModelConfig
 from genrec.nn.xattention import past_names, shared_names
 
 TOLERANCE = {"f32": 1e-4, "f16": 0.02, "bf16": 0.15}  # of logits of a few units
-GRAPHS = ("prefill", "decode_2", "decode_3")
+GRAPHS = ("prefill", "decode_2", "decode_3", "prefill_draft")
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,25 @@ def load(tiny, name):
 def feeds(name, config):
     """Inputs of an exported graph: 2 requests, 7 prompt tokens, 5 beams."""
     draw, lengths = np.random.default_rng(5), np.array([7, 4])
-    if name == "prefill":
-        return {"tokens": draw.integers(0, 36, (2, 7)), "prompt_length": lengths}
+    if name.startswith("prefill"):
+        tokens = draw.integers(0, 36, (2, 7))
+        if name == "prefill_draft":
+            tokens = with_placeholders(tokens, lengths)
+        return {"tokens": tokens, "prompt_length": lengths}
     out = {"codes": draw.integers(0, 12, (2, 5)), "prompt_length": lengths}
     for shared in shared_names(config):
         out[shared] = draw.standard_normal((2, 2, 7, 8)).astype(np.float32)
     for past in past_names(config, int(name[-1])):
         out[past] = draw.standard_normal((2, 5, 2, 8)).astype(np.float32)
     return out
+
+
+def with_placeholders(tokens, lengths):
+    """As `genrec.steps.prefill_draft` puts them: 36, 37, 38 after each prompt of a vocabulary of 36."""
+    padded = np.pad(tokens, ((0, 0), (0, 3)))
+    for row, length in zip(padded, lengths, strict=True):
+        row[length : length + 3] = [36, 37, 38]
+    return padded
 
 
 def run(model, inputs):
@@ -74,7 +85,7 @@ def test_a_typed_graph_computes_the_same(tiny, config, tmp_path, name, kind):
     got = run_bf16(narrow, inputs, tmp_path) if kind == "bf16" else run(narrow, inputs)
     for output, values in want.items():
         assert np.abs(got[output].astype(np.float32) - values).max() < TOLERANCE[kind], output
-    assert got["logits"].dtype == np.float32
+    assert got["states" if name == "prefill_draft" else "logits"].dtype == np.float32
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
@@ -88,7 +99,8 @@ def test_types_are_strong(tiny, name, kind):
         v.name: v.type.tensor_type.elem_type
         for v in (*inlined.graph.value_info, *inlined.graph.output, *inlined.graph.input)
     }
-    assert {k for n, k in known.items() if n.startswith(("shared_", "fresh_", "past_"))} == {TYPES[kind]}
+    kv = {k for n, k in known.items() if n.startswith(("shared_", "fresh_", "past_"))}
+    assert kv == (set() if name == "prefill_draft" else {TYPES[kind]})
     for node in model.graph.node:
         if node.op_type in ("Cos", "Sin", "ReduceMean", "Sqrt"):
             assert known[node.output[0]] == TensorProto.FLOAT
@@ -102,8 +114,10 @@ def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
     want = run(model, plain)
     inputs = {k: v for k, v in plain.items() if k.startswith("shared_")}
     inputs["ticket"] = np.array([[10, n, 0, 0, 0, 0] for n in plain["prompt_length"]])
-    if name == "prefill":
-        inputs["prompt"] = plain["tokens"].astype(np.int32)
+    if name.startswith("prefill"):
+        inputs["prompt"] = (
+            plain["tokens"][:, :7].astype(np.int32) % 36
+        )  # what placeholders stood on is padding
     else:
         inputs["prefixes"] = 12 * 3 + plain["codes"]
     if name == "decode_3":  # six beams before, in an order whose parents give back the five of `plain`
@@ -119,14 +133,24 @@ def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
         want = run(model, plain)
     got = run(served(model, name, config), inputs)
     for output, values in want.items():
-        assert np.allclose(got[output], values, atol=1e-5), output
+        wanted = values.reshape(2, -1) if output == "states" else values
+        assert got[output].shape == wanted.shape and np.allclose(got[output], wanted, atol=1e-5), output
 
 
 def test_numbers_from_outside_are_brought_into_range(tiny, config):
     """A plan has no errors to answer with: a stranger's numbers must not read outside a table."""
-    model = served(load(tiny, "prefill"), "prefill", config)
-    inputs = {"prompt": np.array([[-5, 99999, 3]], np.int32), "ticket": np.array([[1, 0, 0, 0, 0, 0]])}
-    assert np.isfinite(run(model, inputs)["logits"]).all()
+    for name, output in (("prefill", "logits"), ("prefill_draft", "states")):
+        model = served(load(tiny, name), name, config)
+        answers = []
+        for length in (0, 1, 3, 99, -7):
+            ticket = np.array([[1, length, 0, 0, 0, 0]])
+            answers.append(
+                run(model, {"prompt": np.array([[-5, 99999, 3]], np.int32), "ticket": ticket})[output]
+            )
+            assert np.isfinite(answers[-1]).all()
+        for of, as_of in ((0, 1), (3, 2), (4, 1)):  # a length out of range is the nearest one
+            assert np.array_equal(answers[of], answers[as_of])
+        assert not np.allclose(answers[1], answers[2])
     model = served(load(tiny, "decode_3"), "decode_3", config)
     inputs = {k: v[:1] for k, v in feeds("decode_3", config).items() if k.startswith("shared_")}
     inputs |= {f"before_{p}": np.ones((1, 4, 2, 8), np.float32) for p in past_names(config, 3)}
@@ -174,8 +198,9 @@ def test_profiles_cover_what_the_ensemble_sends(tiny, config):
 def test_tensorrt_rtx_ahead_of_time_build(tiny, config, tmp_path, name, kind):
     """Not Hopper, not executed: a TensorRT front end takes the graph, the plugin and the profile."""
     facts = build_ahead_of_time(tiny / "onnx" / f"{name}.onnx", config, kind, tmp_path / "plan")
-    assert facts["plugin_layers"] == (0 if name == "prefill" else config.num_hidden_layers)
+    assert facts["plugin_layers"] == (0 if name.startswith("prefill") else config.num_hidden_layers)
     assert facts["bytes"] == (tmp_path / "plan").stat().st_size > 0
     kinds = {"f32": "DataType.FLOAT", "f16": "DataType.HALF", "bf16": "DataType.BF16"}
-    narrow = {v for k, v in facts["outputs"].items() if k != "logits"}
-    assert narrow <= {kinds[kind]} and facts["outputs"]["logits"] == "DataType.FLOAT"
+    wide = "states" if name == "prefill_draft" else "logits"
+    narrow = {v for k, v in facts["outputs"].items() if k != wide}
+    assert narrow <= {kinds[kind]} and facts["outputs"][wide] == "DataType.FLOAT"

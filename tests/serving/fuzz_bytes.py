@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from tests.serving.fuzz import Cases, Tensor, good_history, tensor
 
-ENSEMBLES = ("recommend", "recommend_draft")
+ENSEMBLES = ("recommend", "recommend_staged", "recommend_draft")
 OTHER_JSON = [
     b"[]", b"0", b'""', b"null", b"{}", b'{"inputs":1}', b'{"inputs":[1]}', b'{"inputs":[{}]}', b'{"id":7,"inputs":[]}',
     b'{"inputs":[{"name":1,"shape":"x","datatype":[],"data":{}}]}', b"[" * 200, b'{"inputs":' * 200,
@@ -32,10 +32,10 @@ class Fuzzer(Cases):
     """Cases as bytes."""
 
     def good(self, number: int) -> pb.ModelInferRequest:
-        """A request that is right, among the others: of both ensembles in turn, of ten histories; its id says which."""
+        """A request that is right, among the others: of all ensembles in turn, of ten histories; its id says which."""
         tensors = [tensor("history", good_history(self.world, number)), tensor("top_k", 5, "INT32")]
         return pb.ModelInferRequest(
-            model_name=ENSEMBLES[number // 10 % 2], id=f"good {number}", raw_input_contents=[t.raw for t in tensors],
+            model_name=ENSEMBLES[number // 10 % 3], id=f"good {number}", raw_input_contents=[t.raw for t in tensors],
             inputs=[described(t) for t in tensors],
         )  # fmt: skip
 

@@ -7,9 +7,21 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from tritonclient.utils import np_to_triton_dtype
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from tests.conftest import BEAM_WIDTH
 
 Arrays = dict[str, np.ndarray]
+BAD_CHANGES: list[dict[str, np.ndarray | None]] = [
+    {"top_k": np.array([[0]], np.int32)},
+    {"top_k": np.array([[BEAM_WIDTH + 1]], np.int32)},
+    {"deadline_ms": np.array([[-1]], np.int32)},
+    {"history": np.zeros((1, 3), np.int32)},
+    {"history": np.zeros((2, 3), np.int64), "top_k": np.ones((2, 1), np.int32)},
+    {"history": None},
+]
 
 
 def tensors(history: list[int], top_k: int = 5, **optional: Any) -> Arrays:
@@ -36,6 +48,18 @@ def ask(module: ModuleType, url: str, arrays: Mapping[str, np.ndarray], model: s
         listed = response["outputs"] if isinstance(response, dict) else response.outputs
         names = [o["name"] if isinstance(o, dict) else o.name for o in listed]
         return {name: result.as_numpy(name) for name in names}
+
+
+def changed(arrays: Arrays, change: Mapping[str, np.ndarray | None]) -> Arrays:
+    """A request with tensors replaced, or left out (None)."""
+    return {name: array for name, array in {**arrays, **change}.items() if array is not None}
+
+
+def refusal(url: str, arrays: Arrays, model: str) -> tuple[str, str]:
+    """Status and message with which a request over gRPC is refused."""
+    with pytest.raises(InferenceServerException) as refused:
+        ask(tritonclient.grpc, url, arrays, model)
+    return refused.value.status(), refused.value.message()
 
 
 def cases(items: list[int]) -> list[dict[str, np.ndarray]]:
