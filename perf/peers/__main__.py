@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from genrec.errors import InputError
@@ -27,14 +27,14 @@ from perf.peers import report
 from perf.peers.cells import CONCURRENCY, Cell, measure
 from perf.peers.folder import SHAPES, Model
 from perf.peers.ours import NAME, Ours
-from perf.peers.peer import Deadline, Peer
+from perf.peers.peer import Peer
 from perf.peers.refusal import Refusal
-from perf.peers.same import score
+from perf.peers.same import agreement, score_difference
 from perf.peers.system import Prompts, System
 from perf.peers.table import PEERS, make_peer
 from perf.work import work
 
-SCORED = 3  # items whose scores are recomputed
+SAME_WIDTH = 8  # beams of the check that all compute the same
 
 
 class Refused:
@@ -70,25 +70,25 @@ def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
         yield made
 
 
-def score_difference(model: Model, ours: Ours, peers: list[Any], prompt: int, width: int) -> float | None:
-    """Largest difference between scores we answer and the same from transformers' logits; None without it."""
-    teller = next((p for p in peers if isinstance(p, Peer) and p.name.startswith("transformers")), None)
+def same_weights(model: Model, systems: Sequence[Any], prompt: int, width: int) -> dict[str, Any]:
+    """Our scores (a server of `width`) and the peers' answers held against transformers, where it runs."""
+    peers = {system.name: system for system in systems if isinstance(system, Peer)}
+    teller = peers.pop("transformers", None)
     if not teller:
-        return None
+        return {}
+    asked, found = Prompts.draw(model, prompt, 1, (0,)), {}
     try:
-        ours.start(width)
-        teller.start(width)
-        asked = Prompts.draw(model, prompt, 1, (0,))
-        items, scores = ours.scored(asked.rows[0], SCORED)
-
-        def logits(tokens: Any) -> np.ndarray:
-            return np.array(teller.ask(Deadline(60), do="logits", tokens=list(tokens))[0])
-
-        exact = [score(model, asked.tokens[0].tolist(), int(item), logits) for item in items]
+        found["score_difference"] = score_difference(systems[0], teller, asked, width)
     except Refusal as error:
-        print(f"scores not recomputed: {error}", file=sys.stderr)
-        return None
-    return float(np.abs(np.array(exact) - scores).max())
+        found["score_difference"] = str(error)
+    found["agreement"] = {}
+    for name, peer in peers.items():
+        if not PEERS[name].constrained:
+            try:
+                found["agreement"] |= agreement(teller, [peer], asked, SAME_WIDTH)
+            except Refusal as error:
+                found["agreement"][name] = str(error)
+    return found
 
 
 def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> dict[str, dict[str, float]]:
@@ -116,7 +116,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
     models = {name: Model.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
     cells: list[Cell] = []
-    differences: dict[str, float | None] = {}
+    same: dict[str, Any] = {}
     gemm = [gemm_gflops()]
     bar = tqdm(
         total=len(a.models) * len(a.beam_widths) * len(a.prompts), unit="block", file=sys.stderr, leave=False
@@ -125,7 +125,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
         prompts = [length // model.config.levels * model.config.levels for length in a.prompts]
         bar.set_description(f"{name}: making the peers")
         with systems(model, a) as made:
-            differences[name] = score_difference(model, made[0], made[1:], prompts[0], a.beam_widths[0])  # type: ignore[arg-type]
+            same[name] = same_weights(model, made, prompts[0], a.beam_widths[0])
             for width in a.beam_widths:  # a server of ours is for one beam width; and memory only grows
                 for prompt in prompts:
                     title = f"{name}, {prompt}, BW {width}: "
@@ -150,7 +150,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
         "decode_of_gemm_peak": largest.get("decode"),
         "of_gemm_peak": peaks,
         "gemm_gflops": max(gemm),
-        "score_difference": differences,
+        "same_weights": same,
         "ratios": {str(width): found for width, found in by_width.items()},
         "cells": [report.as_json(cell) for cell in cells],
         "settings": machine.settings_of(vars(a)),
@@ -184,7 +184,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--beam-widths", type=_numbers, default=[32, 128, 512])
     parser.add_argument("--prompts", type=_numbers, default=[256, 1024], help="tokens, cut to whole items")
     parser.add_argument("--repeats", type=int, default=3, help="rounds in which the systems take turns")
-    parser.add_argument("--budget-s", type=float, default=60.0, help="of a system in a cell")
+    parser.add_argument("--budget-s", type=float, default=30.0, help="of a system in a cell")
     parser.add_argument("--cores", type=int, default=2, help="of every system")
     parser.add_argument("--quick", action="store_true", help="30m, 256 tokens, 2 repeats, 15 s")
     parser.add_argument("--folder", type=Path, default=Path("artifacts/peers"))
@@ -197,6 +197,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Print the tables and, last, one JSON object."""
     a = arguments()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that no process is left behind
     machine.report(machine.facts(), sys.stdout)
     found = run(a)
     print(
@@ -204,9 +207,8 @@ def main() -> None:
     )
     for cell, phases in found["of_gemm_peak"].items():
         print(f"  {cell:30}" + "".join(f"  {phase} {share:.0%}" for phase, share in phases.items()))
-    for name, difference in found["score_difference"].items():
-        if difference is not None:
-            print(f"{name}: our scores differ from those of transformers' logits by at most {difference:.1e}")
+    for name, same in found["same_weights"].items():
+        print(f"{name}, the same weights: {json.dumps(same)}")
     for width, blocks in found["ratios"].items():
         for block, one in blocks.items():
             memory = f", {one['memory']:.2f} x the memory of {one['smallest']}" if one["memory"] else ""

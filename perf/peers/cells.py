@@ -18,7 +18,7 @@ CONCURRENCY = (1, 4)
 TURN_S = 1.5  # what a turn should last; at least one request per client, at most MOST
 MOST = 16
 # A system that has run so long in a cell takes no further turns; a first figure may take the whole budget.
-SPENT_S = 20.0
+SPENT_S = 15.0
 
 
 @dataclass

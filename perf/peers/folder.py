@@ -12,9 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from genrec.artifact import load_catalogue, load_config
+from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
 from genrec.manifest import digest_file
 from genrec.semantic_id import pack
@@ -60,23 +61,23 @@ class Model:
         return load_config(self.artifact)
 
     @cached_property
-    def codes(self) -> NDArray[np.int32]:
-        """Semantic IDs int32[n, L] by catalogue row, which is the item id too."""
-        return load_catalogue(self.artifact, self.config).codes
+    def catalogue(self) -> Catalogue:
+        """Its items."""
+        return load_catalogue(self.artifact, self.config)
 
     @cached_property
     def tokens(self) -> NDArray[np.int64]:
-        """The same as tokens of the one vocabulary: int64[n, L]."""
-        return self.codes.astype(np.int64) + np.array(self.config.code_offsets)
+        """Semantic IDs by catalogue row, as tokens of the one vocabulary: int64[n, L]."""
+        return self.catalogue.codes.astype(np.int64) + np.array(self.config.code_offsets)
 
     @cached_property
     def _sorted_ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        ids = pack(self.codes, self.config.codebook_sizes)
+        ids = pack(self.catalogue.codes, self.config.codebook_sizes)
         order = np.argsort(ids, kind="stable")
         return ids[order], order
 
-    def items_of(self, tokens: object) -> NDArray[np.int64]:
-        """The item of each token tuple int[W, L], -1 for what is no item's: int64[W]."""
+    def rows_of(self, tokens: ArrayLike) -> NDArray[np.int64]:
+        """The catalogue row of each token tuple int[W, L], -1 for what is no item's: int64[W]."""
         codes = np.asarray(tokens, np.int64) - np.array(self.config.code_offsets)
         inside = ((codes >= 0) & (codes < self.config.codebook_sizes)).all(axis=1)
         wanted = pack(np.where(inside[:, None], codes, 0), self.config.codebook_sizes)

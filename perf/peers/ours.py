@@ -61,7 +61,7 @@ class Ours:
         """Each of `concurrency` clients sends its next request when the last was answered."""
         before = self._triton.statistics() if concurrency == 1 else {}
         clients = [
-            (client, prompts.rows[number::concurrency])
+            (client, self._model.catalogue.item_ids[prompts.rows[number::concurrency]])
             for number, client in enumerate(islice(self._recommenders, concurrency))
         ]
         end, begun = time.monotonic() + limit_s, time.perf_counter()
@@ -92,14 +92,14 @@ class Ours:
                 phase: sum(counted[model]["infer"] for model in models) / len(done) / 1e9
                 for phase, models in PHASES.items()
             }
-        known = len(self._model.tokens)
-        answers = [np.where((items >= 0) & (items < known), items, -1) for _, items in done]
+        answers = [self._model.catalogue.rows_of(items) for _, items in done]
         return Turn([seconds for seconds, _ in done], wall, answers, compute)
 
     def scored(self, history: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The `count` best items after a history, and their scores."""
-        answer = self._triton.recommender.recommend(history, count)
-        return answer.item_ids, answer.scores
+        """Catalogue rows of the `count` best items after a history of rows, and their scores."""
+        catalogue = self._model.catalogue
+        answer = self._triton.recommender.recommend(catalogue.item_ids[history], count)
+        return catalogue.rows_of(answer.item_ids), answer.scores
 
     def peak_bytes(self, prompts: Prompts, width: int) -> int:
         """Looked at while all clients ask: nothing is timed then."""

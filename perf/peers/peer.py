@@ -20,11 +20,13 @@ from perf.peers.refusal import Refusal, last_line
 from perf.peers.system import Prompts, Turn
 
 FOLDER = Path(__file__).parent
+LOOP = FOLDER / "worker.py"
 START_LIMIT_S = 300.0
-LOOK_S = 0.1
+LOOK_S = 0.5  # looking walks /proc, on the cores of the one that is looked at
 GIB = 1 << 30
-# Workers say themselves how many threads they take, and load nothing from a hub.
-QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
+# Workers say themselves how many threads they take, and import what their own environment has.
+UNSET = ("OMP_NUM_THREADS", "PYTHONPATH")
+QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # nothing is fetched
 
 
 @dataclass
@@ -72,8 +74,8 @@ class Peer:
         w.log.parent.mkdir(parents=True, exist_ok=True)
         with w.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [str(w.python), "-u", str(w.script), json.dumps(w.options)],
-                env={**os.environ, **QUIET, "OMP_NUM_THREADS": str(w.options["threads"])},
+                [str(w.python), "-u", str(LOOP), str(w.script), json.dumps(w.options)],
+                env={name: value for name, value in os.environ.items() if name not in UNSET} | QUIET,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -93,7 +95,7 @@ class Peer:
             batch = prompts.tokens[first : first + concurrency].tolist()
             found, taken = self.ask(deadline, do="generate", prompts=batch, width=width)
             seconds.append(taken)
-            answers += [prompts.model.items_of(answer) for answer in found]
+            answers += [prompts.model.rows_of(answer) for answer in found]
         return Turn(seconds, sum(seconds), answers)
 
     def ask(self, deadline: Deadline, **request: Any) -> tuple[Any, float]:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import ctranslate2
-import worker
 
 
 def load(options):
@@ -32,7 +31,3 @@ def load(options):
         return [answer.sequences_ids for answer in found]
 
     return {"generate": generate}
-
-
-if __name__ == "__main__":
-    worker.serve(load)

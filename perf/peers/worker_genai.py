@@ -6,7 +6,6 @@ Its own defaults where they work: on a CPU without bf16 that is fp32 arithmetic 
 import numpy
 import openvino
 import openvino_genai
-import worker
 
 
 def load(options):
@@ -30,7 +29,3 @@ def load(options):
         return [[list(beam) for beam in answer.m_generation_ids] for answer in found]
 
     return {"generate": generate}
-
-
-if __name__ == "__main__":
-    worker.serve(load)

@@ -2,7 +2,6 @@
 
 import numpy
 import torch
-import worker
 from transformers import AutoModelForCausalLM
 
 
@@ -48,7 +47,3 @@ def load(options):
             return model(torch.tensor([tokens])).logits[0, -1].tolist()
 
     return {"generate": generate, "logits": logits}
-
-
-if __name__ == "__main__":
-    worker.serve(load)

@@ -2,8 +2,6 @@
 
 import os
 
-import worker
-
 KV_GIB = 2  # for 4 requests of 512 beams each with a block of its own, and their prompts
 
 
@@ -37,7 +35,3 @@ def load(options):
         return [[beam.tokens[-options["levels"] :] for beam in answer.sequences] for answer in found]
 
     return {"generate": generate}
-
-
-if __name__ == "__main__":
-    worker.serve(load)
