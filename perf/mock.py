@@ -27,19 +27,21 @@ SHAPE = ModelConfig(
 ITEMS = 100_000
 
 
-def mock_artifact(artifact: Path, config: ModelConfig = SHAPE, items: int = ITEMS, seed: int = 0) -> None:
+def mock_artifact(
+    artifact: Path, config: ModelConfig = SHAPE, items: int = ITEMS, seed: int = 0, draft: bool = True
+) -> None:
     """Write `artifact`, unless it is there."""
-    key = stage_key({"config": vars(config), "items": items, "seed": seed})
+    key = stage_key({"config": vars(config), "items": items, "seed": seed, "draft": draft})
     if not is_good(artifact, "train", key):
         artifact.mkdir(parents=True, exist_ok=True)
-        _write(artifact, config, items, seed)
+        _write(artifact, config, items, seed, draft)
         model = artifact / "model"
         record(artifact, "train", key, [*model.iterdir(), artifact / "catalogue.parquet"], {})
     export_artifact(artifact)
     build_artifact(artifact)
 
 
-def _write(artifact: Path, config: ModelConfig, items: int, seed: int) -> None:
+def _write(artifact: Path, config: ModelConfig, items: int, seed: int, draft: bool) -> None:
     import torch
 
     from genrec.nn.checkpoint import save_generator
@@ -59,10 +61,11 @@ def _write(artifact: Path, config: ModelConfig, items: int, seed: int) -> None:
     generator = Generator(config)
     with torch.no_grad():  # logits of a few units, so that beams spread as trained ones do
         generator.lm_head.weight.normal_(std=2 * config.hidden_size**-0.5)
-    head = DraftHead(config, DraftConfig())
-    head.start_from(generator)
     save_generator(generator, artifact / "model")
-    save_draft(head, artifact / "model")
+    if draft:
+        head = DraftHead(config, DraftConfig())
+        head.start_from(generator)
+        save_draft(head, artifact / "model")
 
 
 def main() -> None:

@@ -1,0 +1,220 @@
+"""Ours beside what people use today: the same machine, weights, prompts and beam widths, in turn.
+
+    python -m perf.peers [--quick] [--peers openvino-genai,vllm] [--models 30m] [--beam-widths 128,512] [--prompts 256]
+
+The first run makes an environment per peer with pip (about 6 GB, see perf/peers/envs.py), the models, and
+their formats, under --folder; later runs reuse them. Three tokens per item; a prompt is whole items, so 256
+tokens are 255. Requests are random items, never the same twice. Logs of the peers are in FOLDER/logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from genrec.errors import InputError
+from perf import machine
+from perf.peers import report
+from perf.peers.cells import CONCURRENCY, Cell, measure
+from perf.peers.folder import SHAPES, Model
+from perf.peers.ours import NAME, Ours
+from perf.peers.peer import Peer
+from perf.peers.refusal import Refusal
+from perf.peers.same import agreement, score_difference
+from perf.peers.system import Prompts, System
+from perf.peers.table import PEERS, make_peer
+from perf.work import work
+
+SAME_WIDTH = 8  # beams of the check that all compute the same
+
+
+class Refused:
+    """A peer that could not even be made; every cell says why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self._reason = name, reason
+
+    def start(self, width: int) -> None:
+        """Raises Refusal."""
+        raise Refusal(self._reason)
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+@contextmanager
+def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
+    """Ours and the peers asked for, stopped on leaving."""
+    with ExitStack() as stack:
+        made: list[Any] = [Ours(model, a.cores, max(CONCURRENCY))]
+        for name in a.peers:
+            try:
+                made.append(
+                    make_peer(
+                        name, model, a.folder, threads=a.cores, width=max(a.beam_widths), prompt=max(a.prompts)
+                    )
+                )  # fmt: skip
+            except Refusal as error:
+                made.append(Refused(name, error.reason))
+        for system in made:
+            stack.callback(system.stop)
+        yield made
+
+
+def same_weights(model: Model, systems: Sequence[Any], prompt: int, width: int) -> dict[str, Any]:
+    """Our scores (a server of `width`) and the peers' answers held against transformers, where it runs."""
+    peers = {system.name: system for system in systems if isinstance(system, Peer)}
+    teller = peers.pop("transformers", None)
+    if not teller:
+        return {}
+    asked, found = Prompts.draw(model, prompt, 1, (0,)), {}
+    try:
+        found["score_difference"] = score_difference(systems[0], teller, asked, width)
+    except Refusal as error:
+        found["score_difference"] = str(error)
+    found["agreement"] = {}
+    for name, peer in peers.items():
+        if not PEERS[name].constrained:
+            try:
+                found["agreement"] |= agreement(teller, [peer], asked, SAME_WIDTH)
+            except Refusal as error:
+                found["agreement"][name] = str(error)
+    return found
+
+
+def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> dict[str, dict[str, float]]:
+    """Per cell of ours: operations of a phase (perf.work) per second of Triton's compute time, over the GEMM rate."""
+    found = {}
+    for cell in cells:
+        if cell.system == NAME and cell.compute_s("prefill") and cell.compute_s("decode"):
+            cost = work(models[cell.model].config, cell.prompt, cell.width, "f32")  # bytes are not asked for
+            found[f"{cell.model}, {cell.prompt} tokens, BW {cell.width}"] = {
+                "prefill": cost.prefill_operations / cell.compute_s("prefill") / gflops / 1e9,
+                "decode": cost.decode_operations / cell.compute_s("decode") / gflops / 1e9,
+            }
+    return found
+
+
+def gemm_gflops() -> float:
+    """What an OpenVINO matmul reaches here, in the arithmetic that our engines use."""
+    rate = machine.openvino_gemm("bf16" if machine.has_bf16() else "f32", 5)
+    assert rate  # OpenVINO is what serves
+    return rate
+
+
+def run(a: argparse.Namespace) -> dict[str, Any]:
+    """Measure; prints each block as it is done. Returns what the last line holds."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
+    models = {name: Model.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
+    cells: list[Cell] = []
+    same: dict[str, Any] = {}
+    gemm = [gemm_gflops()]
+    bar = tqdm(
+        total=len(a.models) * len(a.beam_widths) * len(a.prompts), unit="block", file=sys.stderr, leave=False
+    )
+    for name, model in models.items():
+        prompts = [length // model.config.levels * model.config.levels for length in a.prompts]
+        bar.set_description(f"{name}: making the peers")
+        with systems(model, a) as made:
+            same[name] = same_weights(model, made, prompts[0], a.beam_widths[0])
+            for width in a.beam_widths:  # a server of ours is for one beam width; and memory only grows
+                for prompt in prompts:
+                    title = f"{name}, {prompt}, BW {width}: "
+                    cells += measure(
+                        made, model, prompt, width, repeats=a.repeats, budget_s=a.budget_s, done=cells,
+                        tell=lambda text, title=title: bar.set_description(title + text),
+                    )  # fmt: skip
+                    bar.update()
+                    bar.write(report.table(cells[-len(made) :]), file=sys.stdout)
+        gemm.append(gemm_gflops())
+    bar.close()
+    peaks = of_gemm_peak(cells, models, max(gemm))
+    largest = next(reversed(peaks.values()), {})
+    by_width = {width: report.ratios(cells, width) for width in a.beam_widths}
+    ours = [cell.valid_rate() for cell in cells if cell.system == NAME and not cell.refusal]
+    return {
+        "benchmark": "peers",
+        **{f"ratio_bw{width}": report.lowest(found) for width, found in by_width.items()},
+        **{f"memory_ratio_bw{width}": report.highest_memory(found) for width, found in by_width.items()},
+        "valid_rate": min(ours, default=None),
+        "prefill_of_gemm_peak": largest.get("prefill"),
+        "decode_of_gemm_peak": largest.get("decode"),
+        "of_gemm_peak": peaks,
+        "gemm_gflops": max(gemm),
+        "same_weights": same,
+        "ratios": {str(width): found for width, found in by_width.items()},
+        "cells": [report.as_json(cell) for cell in cells],
+        "settings": machine.settings_of(vars(a)),
+        "machine": machine.facts(),
+    }
+
+
+def _numbers(text: str) -> list[int]:
+    return sorted(int(part) for part in text.split(","))
+
+
+def _names(known: Any) -> Any:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := set(names) - set(known):
+            raise InputError("names", f"hold {', '.join(sorted(unknown))}", ", ".join(known))
+        return names
+
+    return parse
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line; --quick replaces what it is short for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m perf.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS))
+    parser.add_argument("--models", type=_names(SHAPES), default=list(SHAPES))
+    parser.add_argument("--beam-widths", type=_numbers, default=[32, 128, 512])
+    parser.add_argument("--prompts", type=_numbers, default=[256, 1024], help="tokens, cut to whole items")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds in which the systems take turns")
+    parser.add_argument("--budget-s", type=float, default=30.0, help="of a system in a cell")
+    parser.add_argument("--cores", type=int, default=2, help="of every system")
+    parser.add_argument("--quick", action="store_true", help="30m, 256 tokens, 2 repeats, 15 s")
+    parser.add_argument("--folder", type=Path, default=Path("artifacts/peers"))
+    a = parser.parse_args(argv)
+    if a.quick:
+        a.models, a.prompts, a.repeats, a.budget_s = ["30m"], [256], 2, 15.0
+    return a
+
+
+def main() -> None:
+    """Print the tables and, last, one JSON object."""
+    a = arguments()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that no process is left behind
+    machine.report(machine.facts(), sys.stdout)
+    found = run(a)
+    print(
+        f"\nGEMM (OpenVINO) {found['gemm_gflops']:.0f} GFLOP/s; ours reaches of it, by Triton's compute times:"
+    )
+    for cell, phases in found["of_gemm_peak"].items():
+        print(f"  {cell:30}" + "".join(f"  {phase} {share:.0%}" for phase, share in phases.items()))
+    for name, same in found["same_weights"].items():
+        print(f"{name}, the same weights: {json.dumps(same)}")
+    for width, blocks in found["ratios"].items():
+        for block, one in blocks.items():
+            memory = f", {one['memory']:.2f} x the memory of {one['smallest']}" if one["memory"] else ""
+            print(f"BW {width}, {block}: {one['rate']:.2f} x the requests/s of {one['fastest']}{memory}")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Peak memory of the processes of a session: a peer's as the kernel keeps it, our server's by looking."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from deploy import leftovers, process
+
+LOOK_S = 0.05
+
+
+def signal_all(session: int, number: signal.Signals) -> None:
+    """Send a signal to every process of a session."""
+    for member in process.members(session):
+        try:
+            os.kill(member.pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def forget_peaks(session: int) -> None:
+    """The kernel's peaks start again at what is resident now."""
+    for member in process.members(session):
+        try:
+            Path(f"/proc/{member.pid}/clear_refs").write_text("5")
+        except OSError:
+            continue  # it ended, or is a zombie
+
+
+def resident(session: int, field: str = "VmRSS") -> int:
+    """Bytes of `VmRSS` (now) or `VmHWM` (peak), summed over the processes of a session."""
+    return sum(1024 * _kilobytes(member.pid, "status", (field,)) for member in process.members(session))
+
+
+def server_bytes(session: int, prefix: str) -> int:
+    """Bytes of a server: its processes' pages, shared ones divided among them, and its files in /dev/shm, once."""
+    fields = ("Pss_Anon", "Pss_File")
+    pages = sum(1024 * _kilobytes(m.pid, "smaps_rollup", fields) for m in process.members(session))
+    return pages + sum(path.stat().st_blocks * 512 for path in leftovers.files_of(prefix))
+
+
+def _kilobytes(pid: int, file: str, fields: tuple[str, ...]) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+    except OSError:
+        return 0  # it has just ended
+    return sum(int(line.split()[1]) for line in lines if line.partition(":")[0] in fields)
+
+
+class Peak:
+    """The largest `server_bytes` while inside; looking takes time, so nothing is timed meanwhile."""
+
+    def __init__(self, session: int, prefix: str) -> None:
+        self.bytes = 0
+        self._of, self._stop = (session, prefix), threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        while True:
+            self.bytes = max(self.bytes, server_bytes(*self._of))
+            if self._stop.wait(LOOK_S):
+                return
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()

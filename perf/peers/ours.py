@@ -1,0 +1,115 @@
+"""Ours: a tritonserver on the artifact, asked over gRPC, one client per request in flight."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.recommender import Recommender
+from deploy.launcher import RunningServer, running_server
+from genrec.errors import GenrecError
+from perf import serving
+from perf.counters import Triton, spent
+from perf.peers.folder import Model
+from perf.peers.memory import Peak
+from perf.peers.refusal import Refusal
+from perf.peers.system import Prompts, Turn
+
+NAME = "genrec-triton"
+SLOTS_PER_REQUEST = 2  # a request may still hold its slot when the next one of the same client comes
+PHASES = {"prefill": ("prefill",), "decode": ("decode",)}
+
+
+class Ours:
+    """See `perf.peers.system.System`. One server per beam width."""
+
+    name = NAME
+
+    def __init__(self, model: Model, threads: int, clients: int) -> None:
+        self._model, self._threads, self._clients = model, threads, clients
+        self._stack, self._width = ExitStack(), 0
+        self._server: RunningServer | None = None
+
+    def start(self, width: int) -> None:
+        """A server of this beam width."""
+        if self._server and self._width == width:
+            return
+        self.stop()
+        try:
+            self._server = self._stack.enter_context(
+                running_server(
+                    self._model.artifact, beam_width=width, threads=self._threads,
+                    arena_slots=SLOTS_PER_REQUEST * self._clients, probe_every_s=3600.0,
+                )
+            )  # fmt: skip
+        except GenrecError as error:
+            raise Refusal(str(error)) from error
+        self._width = width
+        target = serving.Target(self._server.grpc_url, self._server.grpc_headers)
+        self._triton = Triton(target)
+        self._stack.callback(self._triton.close)
+        self._recommenders = [
+            self._stack.enter_context(Recommender(target.grpc_url)) for _ in range(self._clients)
+        ]
+
+    def turn(self, prompts: Prompts, width: int, concurrency: int, limit_s: float) -> Turn:
+        """Each of `concurrency` clients sends its next request when the last was answered."""
+        before = self._triton.statistics() if concurrency == 1 else {}
+        clients = [
+            (client, self._model.catalogue.item_ids[prompts.rows[number::concurrency]])
+            for number, client in enumerate(islice(self._recommenders, concurrency))
+        ]
+        end, begun = time.monotonic() + limit_s, time.perf_counter()
+
+        def send(mine: tuple[Recommender, NDArray[np.int64]]) -> list[tuple[float, NDArray[np.int64]]]:
+            client, histories = mine
+            done = []
+            for history in histories:
+                sent = time.perf_counter()
+                answer = client.recommend(history, width)
+                done.append((time.perf_counter() - sent, answer.item_ids))
+                if time.monotonic() > end:
+                    raise Refusal(f"> {limit_s:g} s", limit=True)
+            return done
+
+        try:
+            with ThreadPoolExecutor(concurrency) as pool:
+                done = [one for each in pool.map(send, clients) for one in each]
+        except Refusal:
+            raise
+        except GenrecError as error:
+            raise Refusal(str(error)) from error
+        wall = time.perf_counter() - begun
+        compute = {}
+        if before:
+            counted = spent(before, self._triton.settled(before, len(done)))
+            compute = {
+                phase: sum(counted[model]["infer"] for model in models) / len(done) / 1e9
+                for phase, models in PHASES.items()
+            }
+        answers = [self._model.catalogue.rows_of(items) for _, items in done]
+        return Turn([seconds for seconds, _ in done], wall, answers, compute)
+
+    def scored(self, history: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Catalogue rows of the `count` best items after a history of rows, and their scores."""
+        catalogue = self._model.catalogue
+        answer = self._triton.recommender.recommend(catalogue.item_ids[history], count)
+        return catalogue.rows_of(answer.item_ids), answer.scores
+
+    def peak_bytes(self, prompts: Prompts, width: int) -> int:
+        """Looked at while all clients ask: nothing is timed then."""
+        if not self._server:
+            return 0
+        with Peak(self._server.pid, self._server.supervisor.prefix) as peak:
+            self.turn(prompts, width, self._clients, 600.0)
+        return peak.bytes
+
+    def stop(self) -> None:
+        """End the server, if any."""
+        self._stack.close()
+        self._server, self._width = None, 0

@@ -1,0 +1,296 @@
+"""The side by side with peers: its arithmetic, what lands in cells when a worker misbehaves, and small real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy import process
+from ensembles.local import LocalRecommender
+from genrec.errors import InputError
+from perf.peers import report
+from perf.peers.__main__ import Refused, arguments
+from perf.peers.cells import Cell, measure, too_large
+from perf.peers.envs import ENVIRONMENTS, is_installed
+from perf.peers.folder import Model, write_hugging_face
+from perf.peers.ours import NAME, Ours
+from perf.peers.peer import FOLDER, Deadline, Peer, Worker
+from perf.peers.refusal import Refusal
+from perf.peers.same import agreement, score, score_difference
+from perf.peers.system import Prompts, Turn
+from perf.peers.table import PEERS, make_peer
+from perf.work import work
+
+INSTALLED = Path(__file__).parents[2] / "artifacts" / "peers"
+# A peer without a model: it does what options["does"] says and answers the first item of every prompt.
+SCRIPTED = """
+import os, sys, time
+print("libraries print to stdout")
+
+def load(options):
+    if options.get("refuses"):
+        raise ValueError(options["refuses"])
+
+    def generate(prompts, width):
+        if len(prompts[0]) > 3:  # beyond the warm-up
+            exec(options["does"])
+        return [[[prompt[0], prompt[1], prompt[2]]] * width for prompt in prompts]
+
+    return {"generate": generate}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("peers")
+    (folder / "artifact").symlink_to(tiny)
+    made = Model("tiny", folder)
+    write_hugging_face(made.artifact, folder / "hugging_face")
+    np.save(folder / "items.npy", made.tokens)
+    return made
+
+
+@pytest.fixture
+def scripted(tmp_path: Path):
+    """Makes peers that do what a line of Python says; none of their processes is left."""
+    made: list[Peer] = []
+
+    def make(does: str = "pass", memory_limit: int = 1 << 40, **options: Any) -> Peer:
+        script = tmp_path / "worker_scripted.py"
+        script.write_text(SCRIPTED)
+        options |= {"does": does, "levels": 3}
+        made.append(
+            Peer("scripted", Worker(Path(sys.executable), script, options, tmp_path / "log", memory_limit))
+        )
+        return made[-1]
+
+    yield make
+    for peer in made:
+        pid = peer._process and peer._process.pid
+        peer.stop()
+        assert not pid or process.members(pid) == []
+
+
+def cell_of(peer: Any, model: Model, budget_s: float = 20.0, repeats: int = 1, done: Any = ()) -> Cell:
+    (cell,) = measure([peer], model, 6, 4, repeats=repeats, budget_s=budget_s, done=done)
+    return cell
+
+
+def test_a_peer_is_measured_and_its_answers_are_judged(model: Model, scripted) -> None:
+    """It answers the first item of every prompt, so all answers are valid and one is distinct."""
+    cell = cell_of(scripted(), model)
+    assert not cell.refusal and not cell.missing
+    assert cell.valid_rate() == 1.0 and cell.distinct() == 1.0 and cell.memory > 1 << 20
+    assert len(cell.turns[1][0].answers) == 16 and len(cell.turns[4][0].seconds) == 4
+    wrong = cell_of(scripted("prompts[:] = [[5, 5, 5] for _ in prompts]"), model)
+    assert wrong.valid_rate() == 0.0 and wrong.distinct() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("does", "refusal"),
+    [
+        ("time.sleep(60)", "> 0.5 s"),
+        ("raise RuntimeError('beams beyond what I can')", "RuntimeError: beams beyond what I can"),
+        ("print('out of luck', file=sys.stderr); os._exit(3)", "died (3): out of luck"),
+        ("hold = bytearray(os.urandom(1)) * (600 << 20); time.sleep(60)", "> 0.4 GiB"),
+    ],
+)
+def test_a_peer_that_hangs_raises_dies_or_swells_says_so_in_its_cell(
+    model: Model, scripted, does: str, refusal: str
+) -> None:
+    peer = scripted(does, memory_limit=400 << 20)
+    cell = cell_of(peer, model, budget_s=0.5 if refusal.endswith(" s") else 20.0)
+    assert cell.refusal == refusal and cell.out_of_limits == refusal.startswith(">")
+    assert refusal in report.table([cell]) and report.as_json(cell)["refusal"] == refusal
+
+
+def test_a_peer_lives_on_after_its_worker_was_ended(model: Model, scripted, tmp_path: Path) -> None:
+    mark = tmp_path / "once"
+    peer = scripted(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w'); os._exit(1)")
+    assert cell_of(peer, model).refusal.startswith("died (1)")
+    assert cell_of(peer, model).valid_rate() == 1.0
+
+
+def test_batches_that_fail_leave_what_single_requests_gave(model: Model, scripted) -> None:
+    cell = cell_of(scripted("len(prompts) > 1 and os._exit(1)"), model, repeats=3)
+    assert not cell.refusal and len(cell.turns[1]) == 1 and cell.rates(1) and not cell.rates(4)
+    assert cell.missing[4].startswith("died (1)") and cell.missing[4] in report.table([cell])
+
+
+def test_what_does_not_load_or_install_refuses_every_cell(model: Model, scripted) -> None:
+    peer = scripted(refuses="no AVX-512")
+    assert cell_of(peer, model).refusal == "ValueError: no AVX-512"
+    begun = time.monotonic()
+    assert cell_of(peer, model).refusal == "ValueError: no AVX-512"
+    assert time.monotonic() - begun < 0.1, "it was started again"
+    assert cell_of(Refused("vllm", "not installable: no wheel"), model).refusal == "not installable: no wheel"
+
+
+def test_a_frozen_peer_takes_no_time(model: Model, scripted, tmp_path: Path) -> None:
+    """Its thread spins, but only while it is asked."""
+    does = (
+        "import threading; threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()"
+    )
+    peer = scripted(does)
+    peer.start(4)
+    peer.turn(Prompts.draw(model, 6, 1, (0,)), 4, 1, 20.0)
+    stat = Path(f"/proc/{peer._process.pid}/stat")
+    before = stat.read_text().split()[13:15]
+    time.sleep(0.3)
+    assert stat.read_text().split()[13:15] == before
+
+
+def test_larger_cells_of_what_ran_out_of_limits_are_not_tried(model: Model) -> None:
+    done = [
+        Cell("a", "tiny", 6, 4, refusal="> 30 s", out_of_limits=True),
+        Cell("b", "tiny", 6, 4, refusal="no"),
+    ]
+    assert too_large(Cell("a", "tiny", 6, 8), done) == "> 30 s (at 6 tokens, BW 4 already)"
+    assert not too_large(Cell("a", "tiny", 3, 8), done) and not too_large(Cell("b", "tiny", 9, 8), done)
+    assert not too_large(Cell("a", "other", 6, 8), done)
+    cell = cell_of(Refused("a", "never started"), model, done=done)
+    assert cell.refusal == "> 30 s (at 6 tokens, BW 4 already)" and cell.out_of_limits
+
+
+def timed(system: str, seconds: float, memory: int, at_once: float = 0.0, **about: Any) -> Cell:
+    """A cell of one request at a time, and of four in `at_once` seconds."""
+    answers = [np.array([0, 1, 1, -1])]
+    cell = Cell(system, "m", 6, 128, memory=memory, **about)
+    cell.turns[1] = [Turn([seconds], seconds, answers, {"prefill": 0.5, "decode": 0.25})]
+    cell.turns[4] = [Turn([at_once], at_once, answers * 4)] if at_once else []
+    return cell
+
+
+def test_ratios_are_ours_over_the_best_peer_at_its_best() -> None:
+    cells = [timed(NAME, 0.5, 300, 1.0), timed("slow", 4.0, 100), timed("fast", 1.0, 200, 2.0)]
+    (found,) = report.ratios(cells, 128).values()
+    assert found == {"rate": 2.0, "fastest": "fast", "memory": 3.0, "smallest": "slow"}
+    assert report.lowest({"a": found, "b": found | {"rate": 0.5}}) == 0.5
+    assert report.highest_memory({"a": found, "b": found | {"memory": None}}) == 3.0
+    assert report.ratios(cells, 512) == {} and report.lowest({}) is None
+    assert report.ratios([cells[0], Cell("slow", "m", 6, 128, refusal="> 30 s")], 128) == {}
+
+
+def test_a_cell_as_a_line_and_as_json() -> None:
+    cell = timed("fast", 1.0, 200 << 20, 2.0)
+    line = report.table([cell]).splitlines()[-1].split()
+    assert line[:4] == ["fast", "1000.0", "(1000.0", "-"] and line[-4:] == ["200", "75.0%", "2.0", "5"]
+    found = report.as_json(cell)
+    assert json.loads(json.dumps(found)) == found
+    assert found["requests_per_s"] == {"1": [1.0] * 3, "4": [2.0] * 3} and found["valid_rate"] == 0.75
+    alone = report.as_json(timed("slow", 4.0, 100, missing={4: "> 30 s"}))
+    assert alone["requests_per_s"]["4"] == "> 30 s"
+
+
+def test_rows_of_tokens_are_those_of_a_plain_dictionary(model: Model) -> None:
+    first = {}
+    for row, item in enumerate(model.tokens.tolist()):
+        first.setdefault(tuple(item), row)
+    draw = np.random.default_rng(0)
+    asked = np.concatenate([model.tokens[:50], draw.integers(-1, 37, (500, 3)), [[-5, 10**6, 0]]])
+    assert model.rows_of(asked).tolist() == [first.get(tuple(item), -1) for item in asked.tolist()]
+
+
+def test_prompts_are_of_the_catalogue_and_never_the_same_twice(model: Model) -> None:
+    one, two = Prompts.draw(model, 12, 3, (1, 2)), Prompts.draw(model, 12, 3, (1, 3))
+    assert one.tokens.shape == (3, 12) and not (one.tokens == two.tokens).all()
+    assert (model.rows_of(one.tokens.reshape(-1, 3)) >= 0).all()
+    assert (Prompts.draw(model, 12, 3, (1, 2)).first(2).tokens == one.tokens[:2]).all()
+
+
+def full_logits(model: Model):
+    """Logits of the whole vocabulary from our own generator."""
+    import torch
+
+    from genrec.nn.checkpoint import load_generator
+
+    generator = load_generator(model.artifact / "model")
+
+    def logits(tokens: Any) -> np.ndarray:
+        with torch.no_grad():
+            hidden, _ = generator.prefill(torch.tensor([list(tokens)]))
+            return generator.lm_head(hidden[0, -1]).double().numpy()
+
+    return logits
+
+
+def test_a_score_level_by_level_is_what_we_answer(model: Model) -> None:
+    asked = Prompts.draw(model, 12, 1, (0,))
+    with LocalRecommender(model.artifact, beam_width=32, slots=2) as local:
+        (answer,) = local.recommend([model.catalogue.item_ids[asked.rows[0]].tolist()], 5)
+    rows = model.catalogue.rows_of(answer["item_ids"][0])
+    again = [score(model, asked.tokens[0].tolist(), row, full_logits(model)) for row in rows.tolist()]
+    np.testing.assert_allclose(answer["scores"][0], again, atol=1e-4)
+
+
+@pytest.mark.serving
+def test_ours_beside_a_peer(model: Model, scripted) -> None:
+    """The real server: it answers valid, distinct items, and says how long its phases took."""
+    ours = Ours(model, threads=1, clients=4)
+    try:
+        cells = measure([ours, scripted()], model, 12, 16, repeats=1, budget_s=60.0)
+        assert [cell.refusal for cell in cells] == ["", ""]
+        assert cells[0].valid_rate() == 1.0 and cells[0].distinct() == 16
+        assert cells[0].compute_s("prefill") > 0 and cells[0].compute_s("decode") > 0
+        assert cells[0].memory > 50 << 20 and cells[1].compute_s("prefill") is None
+        assert work(model.config, 12, 16, "f32").decode_operations > 0
+        assert len(report.ratios(cells, 16)) == 1
+    finally:
+        ours.stop()
+
+
+@pytest.mark.serving
+def test_a_real_peer_computes_what_we_compute(model: Model, tmp_path: Path) -> None:
+    """Where it is installed already: the same logits, our scores, and valid answers under its constraint."""
+    if not is_installed(INSTALLED / "envs", "transformers"):
+        pytest.skip("python -m perf.peers has not installed transformers")
+    (tmp_path / "envs").symlink_to(INSTALLED / "envs")
+    make = {"threads": 1, "width": 8, "prompt": 12}
+    peer, constrained = (
+        make_peer(name, model, tmp_path, **make) for name in ("transformers", "transformers-valid")
+    )
+    ours, asked = Ours(model, threads=1, clients=4), Prompts.draw(model, 12, 1, (0,))
+    try:
+        free, valid = measure([peer, constrained], model, 12, 8, repeats=1, budget_s=60.0)
+        assert not free.refusal and len(free.answers[0]) == 8
+        assert valid.valid_rate() == 1.0 and valid.distinct() == 8
+        found = np.array(peer.ask(Deadline(60), do="logits", tokens=asked.tokens[0].tolist())[0])
+        np.testing.assert_allclose(found, full_logits(model)(asked.tokens[0]), atol=1e-4)
+        assert score_difference(ours, peer, asked, 8) < 1e-4
+    finally:
+        for system in (peer, constrained, ours):
+            system.stop()
+
+
+def test_agreement_is_the_share_of_the_same_answers(model: Model, scripted) -> None:
+    asked = Prompts.draw(model, 6, 1, (0,))
+    teller, same = scripted(), scripted()
+    assert agreement(teller, [same], asked, 4) == {"scripted": 1.0}
+    assert agreement(teller, [scripted("prompts[:] = [[5, 5, 5]]")], asked, 4) == {"scripted": 0.0}
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert arguments([]).peers == list(PEERS) and arguments(["--quick"]).models == ["30m"]
+    assert arguments(["--beam-widths", "512,32", "--peers", "vllm"]).beam_widths == [32, 512]
+    with pytest.raises(InputError, match="gpt"):
+        arguments(["--peers", "gpt"])
+
+
+def test_every_peer_has_its_environment_and_its_worker() -> None:
+    for entry in PEERS.values():
+        assert entry.environment in ENVIRONMENTS and (FOLDER / entry.script).is_file()
+    assert all("==" in package for e in ENVIRONMENTS.values() for package in e.packages)
+
+
+def test_a_reason_is_one_line() -> None:
+    assert (
+        Refusal("x").reason == "x"
+        and os.linesep not in report.table([Cell("a", "m", 6, 4, refusal="x")])[1:4]
+    )
