@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.arena import Region, Row
-from genrec.beam import Beams
 from genrec.errors import InputError
 from genrec.kv import Layout
-from genrec.validity import Blocked, ValidityIndex
+
+if TYPE_CHECKING:  # they import numba, which a device run need not have
+    from genrec.beam import Beams
+    from genrec.validity import Blocked, ValidityIndex
 
 Array = NDArray[Any]
 

@@ -81,11 +81,11 @@ def test_an_artifact_is_laid_out_once_its_engines_are_good(tiny, plans, tmp_path
     [
         (
             "deploy.tensorrt.build_engines",
-            ["torch", "numba", "openvino", "pyarrow", "tritonclient", "onnxruntime"],
+            ["torch", "numba", "openvino", "pyarrow", "tritonclient", "onnxruntime", "tqdm"],
         ),
-        ("deploy.tensorrt.launch", ["torch", "openvino", "onnx", "onnxruntime", "pytriton"]),
-        ("genrec.steps.beam_search_of_logits", ["torch", "openvino", "onnx", "onnxruntime"]),
-        ("perf.gpu.run", ["numba", "openvino", "onnx", "pyarrow", "tritonclient", "onnxruntime"]),
+        ("deploy.tensorrt.launch", ["torch", "openvino", "onnx", "onnxruntime", "pytriton", "tqdm"]),
+        ("genrec.steps.beam_search_of_logits", ["torch", "openvino", "onnx", "onnxruntime", "tqdm"]),
+        ("perf.gpu.run", ["numba", "openvino", "onnx", "pyarrow", "tritonclient", "onnxruntime", "tqdm"]),
     ],
 )
 def test_modules_import_with_what_their_image_has(module, absent):
