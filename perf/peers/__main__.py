@@ -184,7 +184,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--beam-widths", type=_numbers, default=[32, 128, 512])
     parser.add_argument("--prompts", type=_numbers, default=[256, 1024], help="tokens, cut to whole items")
     parser.add_argument("--repeats", type=int, default=3, help="rounds in which the systems take turns")
-    parser.add_argument("--budget-s", type=float, default=30.0, help="of a system in a cell")
+    parser.add_argument("--budget-s", type=float, default=25.0, help="for a system's first figures in a cell")
     parser.add_argument("--cores", type=int, default=2, help="of every system")
     parser.add_argument("--quick", action="store_true", help="30m, 256 tokens, 2 repeats, 15 s")
     parser.add_argument("--folder", type=Path, default=Path("artifacts/peers"))

@@ -17,8 +17,7 @@ from perf.peers.system import Prompts, System, Turn
 CONCURRENCY = (1, 4)
 TURN_S = 1.5  # what a turn should last; at least one request per client, at most MOST
 MOST = 16
-# A system that has run so long in a cell takes no further turns; a first figure may take the whole budget.
-SPENT_S = 15.0
+REPEAT_S = 6.0  # longer turns are not repeated
 
 
 @dataclass
@@ -112,7 +111,7 @@ def measure(
     for system, cell in pairs:
         if not cell.refusal:
             with _refusing(cell):
-                more = Prompts.draw(model, prompt, 2 * max(CONCURRENCY), (prompt, width, repeats))
+                more = Prompts.draw(model, prompt, max(CONCURRENCY), (prompt, width, repeats))
                 cell.memory = system.peak_bytes(more, width)
     return cells
 
@@ -120,17 +119,20 @@ def measure(
 def _take_turn(
     system: System, cell: Cell, model: Model, concurrency: int, number: int, budget_s: float
 ) -> None:
-    """One turn, if the time it will take fits in what the system has left."""
+    """One turn: the first one if its time fits in what is left of the budget, a further one if it is short."""
     if cell.refusal or cell.over or concurrency in cell.missing or not cell.cold:
         return
     known = cell.turns[concurrency]
     batch_s = (
         concurrency / known[-1].rate if known else concurrency * min([cell.cold.wall_s, *cell.latencies])
     )
-    left = (SPENT_S if known or (concurrency == 1 and number) else budget_s) - cell.spent_s
-    if batch_s > left:
-        if not known and concurrency > 1:
+    if number:
+        fits = bool(known) and batch_s <= REPEAT_S
+    else:
+        fits = batch_s <= budget_s - cell.spent_s
+        if not fits and concurrency > 1:
             cell.missing[concurrency] = f"> {budget_s:g} s"
+    if not fits:
         return
     batches = int(np.clip(TURN_S / batch_s, 1, MOST / concurrency))
     prompts = Prompts.draw(model, cell.prompt, MOST, (cell.prompt, cell.width, number, concurrency))

@@ -58,11 +58,12 @@ def grouped(cells: Iterable[Cell]) -> list[tuple[tuple[str, int, int], list[Cell
 def ratios(cells: Sequence[Cell], width: int) -> dict[str, dict[str, Any]]:
     """Ours over the best peer at one beam width, per model and prompt: requests per second, and peak memory.
 
-    A system's rate is the better of its concurrencies. What no peer managed has no ratio.
+    A system's rate is the better of its concurrencies. What no peer managed has no ratio; what a peer managed
+    and we did not is 0.
     """
     found: dict[str, dict[str, Any]] = {}
     for (model, prompt, of_width), block in grouped(cells):
-        ours = [cell for cell in block if cell.system == NAME and not cell.refusal]
+        ours = [cell for cell in block if cell.system == NAME]
         peers = [cell for cell in block if cell.system != NAME and not cell.refusal]
         if of_width != width or not ours or not peers:
             continue
@@ -70,9 +71,9 @@ def ratios(cells: Sequence[Cell], width: int) -> dict[str, dict[str, Any]]:
         fastest = max(rates, key=lambda name: rates[name])
         memories = {cell.system: cell.memory for cell in peers if cell.memory}
         found[f"{model}, {prompt} tokens"] = {
-            "rate": (ours[0].best_rate() or 0.0) / rates[fastest],
+            "rate": 0.0 if ours[0].refusal else (ours[0].best_rate() or 0.0) / rates[fastest],
             "fastest": fastest,
-            "memory": ours[0].memory / min(memories.values()) if memories else None,
+            "memory": ours[0].memory / min(memories.values()) if memories and ours[0].memory else None,
             "smallest": min(memories, key=lambda name: memories[name]) if memories else None,
         }
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -16,13 +15,13 @@ from deploy import process
 from ensembles.local import LocalRecommender
 from genrec.errors import InputError
 from perf.peers import report
-from perf.peers.__main__ import Refused, arguments
+from perf.peers.__main__ import Refused, arguments, of_gemm_peak
 from perf.peers.cells import Cell, measure, too_large
 from perf.peers.envs import ENVIRONMENTS, is_installed
 from perf.peers.folder import Model, write_hugging_face
 from perf.peers.ours import NAME, Ours
 from perf.peers.peer import FOLDER, Deadline, Peer, Worker
-from perf.peers.refusal import Refusal
+from perf.peers.refusal import last_line
 from perf.peers.same import agreement, score, score_difference
 from perf.peers.system import Prompts, Turn
 from perf.peers.table import PEERS, make_peer
@@ -147,6 +146,21 @@ def test_a_frozen_peer_takes_no_time(model: Model, scripted, tmp_path: Path) -> 
     assert stat.read_text().split()[13:15] == before
 
 
+def test_what_is_slow_is_measured_once_and_what_does_not_fit_says_so(
+    model: Model, scripted, monkeypatch
+) -> None:
+    """0.3 s a prompt: two turns of one at a time, one turn of four, and none of four within 1.2 s in all."""
+    monkeypatch.setattr("perf.peers.cells.REPEAT_S", 1.0)
+    monkeypatch.setattr("perf.peers.cells.TURN_S", 0.0)
+    slow = "time.sleep(0.3 * len(prompts))"
+    cell = cell_of(scripted(slow), model, repeats=2)
+    assert (len(cell.turns[1]), len(cell.turns[4]), cell.missing) == (2, 1, {})
+    short = cell_of(scripted(slow), model, repeats=2, budget_s=1.2)
+    assert (len(short.turns[1]), len(short.turns[4]), short.missing) == (2, 0, {4: "> 1.2 s"})
+    once = cell_of(scripted("time.sleep(0.7)"), model, repeats=2, budget_s=1.2)
+    assert once.turns == {1: [], 4: []} and len(once.latencies) == len(once.rates(1)) == 1
+
+
 def test_larger_cells_of_what_ran_out_of_limits_are_not_tried(model: Model) -> None:
     done = [
         Cell("a", "tiny", 6, 4, refusal="> 30 s", out_of_limits=True),
@@ -175,7 +189,10 @@ def test_ratios_are_ours_over_the_best_peer_at_its_best() -> None:
     assert report.lowest({"a": found, "b": found | {"rate": 0.5}}) == 0.5
     assert report.highest_memory({"a": found, "b": found | {"memory": None}}) == 3.0
     assert report.ratios(cells, 512) == {} and report.lowest({}) is None
-    assert report.ratios([cells[0], Cell("slow", "m", 6, 128, refusal="> 30 s")], 128) == {}
+    refused = [Cell(system, "m", 6, 128, refusal="> 30 s") for system in (NAME, "slow")]
+    assert report.ratios([cells[0], refused[1]], 128) == {}
+    (found,) = report.ratios([refused[0], *cells[1:]], 128).values()
+    assert found["rate"] == 0.0 and found["memory"] is None
 
 
 def test_a_cell_as_a_line_and_as_json() -> None:
@@ -240,7 +257,6 @@ def test_ours_beside_a_peer(model: Model, scripted) -> None:
         assert cells[0].valid_rate() == 1.0 and cells[0].distinct() == 16
         assert cells[0].compute_s("prefill") > 0 and cells[0].compute_s("decode") > 0
         assert cells[0].memory > 50 << 20 and cells[1].compute_s("prefill") is None
-        assert work(model.config, 12, 16, "f32").decode_operations > 0
         assert len(report.ratios(cells, 16)) == 1
     finally:
         ours.stop()
@@ -289,8 +305,14 @@ def test_every_peer_has_its_environment_and_its_worker() -> None:
     assert all("==" in package for e in ENVIRONMENTS.values() for package in e.packages)
 
 
-def test_a_reason_is_one_line() -> None:
-    assert (
-        Refusal("x").reason == "x"
-        and os.linesep not in report.table([Cell("a", "m", 6, 4, refusal="x")])[1:4]
-    )
+def test_of_an_output_the_last_line_is_the_reason() -> None:
+    assert last_line("a\n  ERROR: no wheel  \n\n") == "ERROR: no wheel"
+    assert last_line(" \n") == "no output" and len(last_line("x" * 999)) == 160
+
+
+def test_share_of_the_gemm_rate(model: Model) -> None:
+    """Prefill took 0.5 s and decode 0.25 s."""
+    cell, cost = timed(NAME, 1.0, 1), work(model.config, 6, 128, "f32")
+    (found,) = of_gemm_peak([cell, timed("fast", 1.0, 1)], {"m": model}, 2.0).values()
+    assert found["prefill"] == pytest.approx(cost.prefill_operations / 0.5 / 2e9)
+    assert found["decode"] == pytest.approx(cost.decode_operations / 0.25 / 2e9)
