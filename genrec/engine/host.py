@@ -65,9 +65,9 @@ class HostGenerator:
         beams = self._expand(1, logits, [None] * batch, constraints)
         for level in range(2, c.levels + 1):
             count = counts[level - 2]
-            codes = np.zeros((batch, count), np.int64)
-            for row, found in enumerate(beams):
-                codes[row, : len(found)] = found.prefixes % c.codebook_sizes[level - 2]
+            codes = (
+                np.stack([_filled(found.prefixes, count) for found in beams]) % c.codebook_sizes[level - 2]
+            )
             views = [[_first(kept, batch, count) for kept in each] for each in past]
             for each in views:
                 _inherit(each[: level - 2], beams, counts[level - 3])
@@ -107,7 +107,12 @@ def _inherit(kept: list[Array], beams: list[Beams], before: int) -> None:
         for row in range(batch - 1, -1, -1):
             if row and before != count:
                 tensor[row, :before] = parents[row]
-            reorder_in_place(tensor[row].reshape(count, -1), beams[row].parents)
+            reorder_in_place(tensor[row].reshape(count, -1), _filled(beams[row].parents, count))
+
+
+def _filled(values: Array, count: int) -> Array:
+    """Padding repeats the last beam, so that no pass ever reads what was left over."""
+    return values[np.minimum(np.arange(count), len(values) - 1)]
 
 
 def _first(tensor: Array, batch: int, count: int) -> Array:

@@ -23,7 +23,7 @@ from genrec import swap
 from genrec.catalogue import Catalogue
 from genrec.errors import ArtifactError, GenrecError
 from genrec.versions import CATALOGUE, folder_of, point, read_current
-from tests.serving.test_kill import stub_of, until
+from tests.serving.processes import stub_of, until
 
 pytestmark = pytest.mark.serving
 WIDTH, TOP_K = 32, 20
@@ -186,7 +186,7 @@ def test_a_version_that_cannot_be_loaded_is_refused_and_the_old_one_goes_on(
 def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving: RunningServer) -> None:
     assert swaps.switch(world.artifact, 3).version == 3
     restarts = moving.restarts
-    os.kill(stub_of(moving, "beam_search"), signal.SIGKILL)
+    os.kill(stub_of(moving.pid, "beam_search"), signal.SIGKILL)
     until(lambda: moving.restarts == restarts + 1)
     with Load(world, moving) as load:
         load.settled = 3
