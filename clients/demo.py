@@ -139,7 +139,8 @@ def timed(
     stages = {
         model: (after[model]["infer"] - before[model]["infer"]) / 1e6 / len(histories)
         for model in sorted(after)
-        if model != ensemble and after[model]["calls"] > before[model]["calls"]
+        # Fewer calls than requests are the supervisor's probes of the other ensembles.
+        if model != ensemble and after[model]["calls"] - before[model]["calls"] >= len(histories)
     }
     return seconds, answers, stages
 
