@@ -111,7 +111,9 @@ def _inherit(kept: list[Array], beams: list[Beams], before: int) -> None:
 
 
 def _filled(values: Array, count: int) -> Array:
-    """Padding repeats the last beam, so that no pass ever reads what was left over."""
+    """Padding repeats the last beam, so that no pass ever reads what was left over; 0 where there is none."""
+    if not len(values):
+        return np.zeros(count, values.dtype)
     return values[np.minimum(np.arange(count), len(values) - 1)]
 
 

@@ -80,6 +80,16 @@ def test_what_is_queued_is_answered_before_the_end(twin):
     assert done.wait(0) and all(isinstance(answer, dict) for answer in answers)
 
 
+def test_a_prompt_that_excludes_every_item_finds_none_and_leaves_the_others_alone(twin):
+    step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
+    rows = np.arange(len(load_catalogue(twin, load_config(twin))), dtype=np.int32)[None]
+    (alone,) = step.run([prompt(3)])
+    for nothing, other in (step.run([prompt(3) | {"excluded": rows}, prompt(3)]) for _ in range(3)):
+        assert nothing["prefixes"].size == 0
+        assert np.array_equal(other["prefixes"], alone["prefixes"])
+    step.close()
+
+
 def test_bad_requests_are_answered_at_once(twin):
     step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
     broken = [prompt(99), prompt(2, 999), {**prompt(2), "excluded": np.array([[5000]], np.int32)}]
