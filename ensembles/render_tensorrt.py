@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -20,7 +21,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from ensembles.description import Ensemble, Model
 from ensembles.render import ensemble_config, model_config, write_warmup_values
-from ensembles.tensorrt import Plan, recommend_tensorrt
+from ensembles.tensorrt import Plan, served_tensorrt
 from genrec.config import ModelConfig
 
 HEADER = "# rendered by ensembles/render_tensorrt.py from ensembles/tensorrt.py; edit that, not this\n"
@@ -41,16 +42,21 @@ def plan_config(plan: Plan) -> TritonConfig:
     return config
 
 
-def configs(ensemble: Ensemble) -> list[TritonConfig]:
-    """Of every model, then of the ensemble."""
-    models = [plan_config(m) if isinstance(m, Plan) else model_config(m) for m in ensemble.models]
-    return [*models, ensemble_config(ensemble)]
+def configs(ensembles: Sequence[Ensemble]) -> list[TritonConfig]:
+    """Of every model, once, and of the ensembles."""
+    models = [plan_config(m) if isinstance(m, Plan) else model_config(m) for m in _models(ensembles)]
+    return [*models, *(ensemble_config(ensemble) for ensemble in ensembles)]
 
 
-def render(ensemble: Ensemble, out: Path) -> list[Path]:
+def _models(ensembles: Sequence[Ensemble]) -> list[Model]:
+    """What several ensembles use stands once; `recommend_draft` shares both its ends with `recommend`."""
+    return list({model.name: model for ensemble in ensembles for model in ensemble.models}.values())
+
+
+def render(ensembles: Sequence[Ensemble], out: Path) -> list[Path]:
     """Write the committed files; returns them."""
     written = []
-    for config in configs(ensemble):
+    for config in configs(ensembles):
         level = re.fullmatch(r"(decode)_(\d+)", config.name)
         folder, name = (level[1], f"tensorrt_{level[2]}") if level else (config.name, "tensorrt")
         path = out / folder / "configs" / f"{name}.pbtxt"
@@ -60,9 +66,9 @@ def render(ensemble: Ensemble, out: Path) -> list[Path]:
     return written
 
 
-def repository(ensemble: Ensemble, plans: Path, python_models: Path, out: Path) -> None:
+def repository(ensembles: Sequence[Ensemble], plans: Path, python_models: Path, out: Path) -> None:
     """Lay out a repository: `plans`/<name>.plan, and the Python models of `python_models` (model_repository)."""
-    for config in configs(ensemble):
+    for config in configs(ensembles):
         version = out / config.name / "1"
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(HEADER + text_format.MessageToString(config))
@@ -70,12 +76,8 @@ def repository(ensemble: Ensemble, plans: Path, python_models: Path, out: Path) 
             shutil.copy(plans / f"{config.name}.plan", version / "model.plan")
         elif config.backend == "python":
             shutil.copy(python_models / config.name / "1" / "model.py", version)
-    for model in ensemble.models:
-        _warm(model, out)
-
-
-def _warm(model: Model, out: Path) -> None:
-    write_warmup_values(model, out / model.name / "warmup")
+    for model in _models(ensembles):
+        write_warmup_values(model, out / model.name / "warmup")
 
 
 def main() -> None:
@@ -90,7 +92,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     config = ModelConfig.load(arguments.config) if arguments.config else COMMITTED
-    for path in render(recommend_tensorrt(config, arguments.kv_type), arguments.out):
+    for path in render(served_tensorrt(config, arguments.kv_type, config.levels), arguments.out):
         print(path)
 
 

@@ -1,9 +1,10 @@
-"""Ensemble `recommend` for the target `tensorrt`: prefill and every decode are plans, the rest stays Python.
+"""The ensembles of the target `tensorrt`: prefill, every decode and the draft's prefill are plans, the rest is Python.
 
 The chain is that of `ensembles.recommend_staged`, with one edge typed anew: where the KV arena's handle went from step
 to step, the KV itself goes, as tensors that stay on the GPU between two models of Triton's tensorrt backend. So
 beam search takes logits, and each level's decode is a model of its own (it has its own block of the head and its
-own number of unshared tokens). The shapes are a model's, so the description is made from its configuration.
+own number of unshared tokens). `recommend_draft` differs from the default target's in one model: its prefill is a plan
+and takes the prompt. The shapes are a model's, so the descriptions are made from its configuration.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from build.profiles import MAX_BATCH, SPAN
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.recommend import NO_PROMPT, PREFIXES, TICKET
+from ensembles.recommend_draft import recommend_draft
 from ensembles.recommend_staged import PARENTS, PREFILL_DELAY_US, recommend_staged
 from genrec.config import ModelConfig
 
@@ -137,3 +139,29 @@ def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
             steps.append(step)
     models = (*python.values(), *plans)
     return Ensemble("recommend", plain.inputs, plain.outputs, models, tuple(steps), MAX_BATCH)
+
+
+def _prefill_draft(config: ModelConfig, placeholders: int) -> Plan:
+    """States stay float32 whatever the plan's type, because the draft head reads them on the host."""
+    states = Tensor("states", "FP32", ((1 + placeholders) * config.hidden_size,))
+    return _plan("prefill_draft", (PROMPT, TICKET), (states,))
+
+
+def recommend_draft_tensorrt(config: ModelConfig, placeholders: int) -> Ensemble:
+    """`recommend_draft` for one generator with a draft head; its draft is made on the host, as everywhere."""
+    plain = recommend_draft()
+    plan = _prefill_draft(config, placeholders)
+    models = tuple(plan if model.name == plan.name else model for model in plain.models)
+    steps = tuple(
+        replace(step, inputs={"prompt": "tokens", "ticket": "ticket"}) if step.model == plan.name else step
+        for step in plain.steps
+    )
+    return replace(plain, models=models, steps=steps, max_batch=MAX_BATCH)
+
+
+def served_tensorrt(
+    config: ModelConfig, kv_type: str = "f16", placeholders: int | None = None
+) -> tuple[Ensemble, ...]:
+    """`recommend`, and `recommend_draft` where the generator has a draft head, read behind so many placeholders."""
+    drafts = () if placeholders is None else (recommend_draft_tensorrt(config, placeholders),)
+    return (recommend_tensorrt(config, kv_type), *drafts)

@@ -55,6 +55,12 @@ def build_plan(
     return bytes(plan)
 
 
+def graphs(artifact: Path, config: ModelConfig) -> list[str]:
+    """What `ensembles.tensorrt` serves by plans: prefill, every decode, the draft's prefill where there is one."""
+    drafts = [name for name in ("prefill_draft",) if (artifact / "onnx" / f"{name}.onnx").is_file()]
+    return ["prefill", *(f"decode_{n}" for n in range(2, config.levels + 1)), *drafts]
+
+
 def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
     """All plans of an artifact and their manifest; the folder."""
     import tensorrt as trt
@@ -63,7 +69,7 @@ def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
     config = ModelConfig.load(artifact / "model" / "config.json")
     out = artifact / "engines" / "tensorrt"
     out.mkdir(parents=True, exist_ok=True)
-    for name in ["prefill", *(f"decode_{n}" for n in range(2, config.levels + 1))]:
+    for name in graphs(artifact, config):
         model = served(typed(onnx.load(str(artifact / "onnx" / f"{name}.onnx")), kv_type), name, config)
         scratch = out / f"{name}.onnx"
         (out / f"{name}.plan").write_bytes(build_plan(trt, model, config, beam_width, scratch))

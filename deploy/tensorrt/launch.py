@@ -20,9 +20,9 @@ from deploy.ports import Ports
 from deploy.server_files import find_server
 from deploy.tensorrt import manifest, place
 from ensembles.render_tensorrt import repository
-from ensembles.tensorrt import recommend_tensorrt
+from ensembles.tensorrt import served_tensorrt
 from genrec import swap
-from genrec.artifact import load_config
+from genrec.artifact import has_draft, load_config, load_drafter
 from genrec.manifest import verify
 from genrec.steps import Settings
 from genrec.versions import read_current
@@ -48,7 +48,9 @@ def prepare(artifact: Path, run_dir: Path, here: manifest.Place) -> Path:
     kv_type = manifest.check(plans, here)
     out = run_dir / "model_repository"
     shutil.rmtree(out, ignore_errors=True)
-    repository(recommend_tensorrt(load_config(artifact), kv_type), plans, PYTHON_MODELS, out)
+    config = load_config(artifact)
+    placeholders = load_drafter(artifact, config).placeholders if has_draft(artifact) else None
+    repository(served_tensorrt(config, kv_type, placeholders), plans, PYTHON_MODELS, out)
     return out
 
 

@@ -1,6 +1,8 @@
-"""The tensorrt ensemble with ONNX Runtime where the plans are: what served answers are compared with.
+"""The tensorrt ensembles with ONNX Runtime where the plans are: what served answers are compared with.
 
 python3 -m deploy.tensorrt.reference ARTIFACT --grpc 127.0.0.1:8001 [--requests 64] [--beam-width 256]
+
+An artifact with a draft head is compared twice: `recommend` and `recommend_draft`.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ import onnxruntime
 from build.served_onnx import served
 from ensembles.description import Model
 from ensembles.local import LocalRuntime, request
-from ensembles.tensorrt import Plan, recommend_tensorrt
+from ensembles.tensorrt import Plan, recommend_draft_tensorrt, recommend_tensorrt
 from genrec import steps
-from genrec.artifact import load_catalogue, load_config
+from genrec.artifact import has_draft, load_catalogue, load_config, load_drafter
 from genrec.config import ModelConfig
 from genrec.errors import GenrecError
 from genrec.steps import Answer, Settings, Tensors
@@ -43,12 +45,17 @@ class PlanOnCpu:
 
 
 class ReferenceRuntime(LocalRuntime):
-    """The local runtime of the tensorrt ensemble on a CPU."""
+    """The local runtime of a tensorrt ensemble, by `decoder` (`beam`, `draft`), on a CPU."""
 
-    def __init__(self, artifact: Path, beam_width: int) -> None:
+    def __init__(self, artifact: Path, beam_width: int, decoder: str = "beam") -> None:
         self._artifact, self._config = artifact, load_config(artifact)
         settings = Settings(artifact, artifact / "no-arena", beam_width, "tensorrt")
-        super().__init__(recommend_tensorrt(self._config, "f32"), settings)
+        ensemble = recommend_tensorrt(self._config, "f32")
+        if decoder == "draft":
+            ensemble = recommend_draft_tensorrt(
+                self._config, load_drafter(artifact, self._config).placeholders
+            )
+        super().__init__(ensemble, settings)
 
     def _step(self, model: Model, settings: Settings) -> steps.Step:
         """ONNX Runtime in the plans' place."""
@@ -57,22 +64,23 @@ class ReferenceRuntime(LocalRuntime):
         return super()._step(model, settings)
 
 
-def compare(artifact: Path, url: str, count: int, beam_width: int) -> dict[str, float]:
+def compare(artifact: Path, url: str, count: int, beam_width: int, decoder: str) -> dict[str, float | str]:
     """Ask the server and the reference the same `count` random histories; agreement of items, gap of best scores."""
     from clients.recommender import Recommender
 
     items, draw = load_catalogue(artifact, load_config(artifact)).item_ids, np.random.default_rng(0)
     histories = [draw.choice(items, int(draw.integers(1, 30))).tolist() for _ in range(count)]
-    wanted = ReferenceRuntime(artifact, beam_width).run([request(h, TOP_K) for h in histories])
+    wanted = ReferenceRuntime(artifact, beam_width, decoder).run([request(h, TOP_K) for h in histories])
     shared, gaps = [], []
-    with Recommender(url) as client:
+    with Recommender(url, model="recommend_draft" if decoder == "draft" else "recommend") as client:
         for history, want in zip(histories, wanted, strict=True):
             if isinstance(want, GenrecError):
                 raise want
             got = client.recommend(history, TOP_K)
             shared.append(len(set(map(int, got.item_ids)) & set(want["item_ids"][0].tolist())) / TOP_K)
             gaps.append(abs(float(got.scores[0]) - float(want["scores"][0, 0])))
-    return {"requests": count, "agreement": float(np.mean(shared)), "worst_score_gap": max(gaps)}
+    agreement = float(np.mean(shared))
+    return {"decoder": decoder, "requests": count, "agreement": agreement, "worst_score_gap": max(gaps)}
 
 
 def main() -> None:
@@ -85,9 +93,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--beam-width", type=int, default=256)
     options = parser.parse_args()
-    found = compare(options.artifact, options.grpc, options.requests, options.beam_width)
-    print(json.dumps(found))
-    sys.exit(found["agreement"] < AGREEMENT or found["worst_score_gap"] > SCORE_TOLERANCE)
+    decoders = ("beam", "draft") if has_draft(options.artifact) else ("beam",)
+    found = [
+        compare(options.artifact, options.grpc, options.requests, options.beam_width, d) for d in decoders
+    ]
+    print("\n".join(map(json.dumps, found)))
+    sys.exit(any(f["agreement"] < AGREEMENT or f["worst_score_gap"] > SCORE_TOLERANCE for f in found))
 
 
 if __name__ == "__main__":

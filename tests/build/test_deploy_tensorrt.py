@@ -26,7 +26,7 @@ HERE = Place("26.05", "10.15.1", "9.0", "a" * 64)
 def plans(tmp_path):
     folder = tmp_path / "tensorrt"
     folder.mkdir()
-    for name in ("prefill", "decode_2", "decode_3"):
+    for name in ("prefill", "decode_2", "decode_3", "prefill_draft"):
         (folder / f"{name}.plan").write_bytes(name.encode())
     manifest.write(folder, HERE, "f16")
     return folder

@@ -13,11 +13,12 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as TritonConfig
 
 from build.served_onnx import served
+from deploy.tensorrt.build_engines import graphs
 from deploy.tensorrt.reference import ReferenceRuntime
 from ensembles.lint import lint
 from ensembles.local import LocalRecommender, request
 from ensembles.render_tensorrt import COMMITTED, configs, render, repository
-from ensembles.tensorrt import Plan, recommend_tensorrt
+from ensembles.tensorrt import Plan, served_tensorrt
 from genrec import steps
 from genrec.config import ModelConfig
 from genrec.errors import InputError
@@ -28,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
 
 def test_committed_configs_are_what_the_renderer_prints(tmp_path):
-    for path in render(recommend_tensorrt(COMMITTED), tmp_path):
+    for path in render(served_tensorrt(COMMITTED, placeholders=COMMITTED.levels), tmp_path):
         assert (REPOSITORY / path.relative_to(tmp_path)).read_text() == path.read_text()
     committed = {p.relative_to(REPOSITORY) for p in REPOSITORY.glob("*/configs/tensorrt*.pbtxt")}
     assert committed == {p.relative_to(tmp_path) for p in tmp_path.glob("*/configs/*.pbtxt")}
@@ -38,8 +39,8 @@ def test_committed_configs_are_what_the_renderer_prints(tmp_path):
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16"])
 def test_every_model_of_the_chain_has_a_configuration(levels, kv_type):
     config = replace(COMMITTED, codebook_sizes=(16,) * levels, code_offsets=(), vocab_size=0)
-    made = {c.name: c for c in configs(recommend_tensorrt(config, kv_type))}
-    plans = {"prefill", *(f"decode_{n}" for n in range(2, levels + 1))}
+    made = {c.name: c for c in configs(served_tensorrt(config, kv_type, levels))}
+    plans = {"prefill", "prefill_draft", *(f"decode_{n}" for n in range(2, levels + 1))}
     assert {n for n, c in made.items() if c.backend == "tensorrt"} == plans
     for name in plans:
         assert made[name].platform == "tensorrt_plan" and made[name].instance_group[0].kind == 1
@@ -50,9 +51,10 @@ def test_the_plans_inputs_and_outputs_are_the_graphs(tmp_path, tiny):
     """What Triton is told equals what the engine will have, by name, type and shape."""
     config = ModelConfig.load(tiny / "model" / "config.json")
     types = {onnx.TensorProto.FLOAT: "FP32", onnx.TensorProto.INT32: "INT32", onnx.TensorProto.INT64: "INT64"}
-    for plan in recommend_tensorrt(config, "f32").models:
-        if not isinstance(plan, Plan):
-            continue
+    ensembles = served_tensorrt(config, "f32", config.levels)
+    plans = [model for ensemble in ensembles for model in ensemble.models if isinstance(model, Plan)]
+    assert {plan.name for plan in plans} == set(graphs(tiny, config))
+    for plan in plans:
         graph = served(onnx.load(tiny / "onnx" / f"{plan.name}.onnx"), plan.name, config).graph
         for told, real in ((plan.inputs, graph.input), (plan.outputs, graph.output)):
             assert [t.name for t in told] == [p.name for p in real]
@@ -63,13 +65,14 @@ def test_the_plans_inputs_and_outputs_are_the_graphs(tmp_path, tiny):
                 )
 
 
+@pytest.mark.parametrize("decoder", ["beam", "draft"])
 @pytest.mark.parametrize("exclude", [False, True])
-def test_the_chain_answers_as_the_default_target_does(tiny, exclude):
+def test_the_chain_answers_as_the_default_target_does(tiny, exclude, decoder):
     items = [int(i) for i in tiny_catalogue().item_ids]
     histories = [items[:6], items[9:40], [-7], items[3:4]]
-    with LocalRecommender(tiny, beam_width=16) as local:
+    with LocalRecommender(tiny, beam_width=16, decoder=decoder) as local:
         want = local.recommend(histories, 10, exclude)
-    got = ReferenceRuntime(tiny, 16).run([request(h, 10, exclude) for h in histories])
+    got = ReferenceRuntime(tiny, 16, decoder).run([request(h, 10, exclude) for h in histories])
     for mine, theirs in zip(got, want, strict=True):
         assert not isinstance(mine, Exception), mine
         assert np.array_equal(mine["item_ids"], theirs["item_ids"])
@@ -86,12 +89,11 @@ def test_beam_search_refuses_logits_of_another_shape(tiny):
 
 def test_a_laid_out_repository_is_whole_and_clean(tmp_path, tiny):
     config = ModelConfig.load(tiny / "model" / "config.json")
-    ensemble, plans = recommend_tensorrt(config), tmp_path / "plans"
+    ensembles, plans = served_tensorrt(config, placeholders=config.levels), tmp_path / "plans"
     plans.mkdir()
-    for model in ensemble.models:
-        if isinstance(model, Plan):
-            (plans / f"{model.name}.plan").write_bytes(b"plan")
-    repository(ensemble, plans, REPOSITORY, tmp_path / "repository")
+    for name in graphs(tiny, config):
+        (plans / f"{name}.plan").write_bytes(b"plan")
+    repository(ensembles, plans, REPOSITORY, tmp_path / "repository")
     assert lint(tmp_path / "repository") == []
     for path in (tmp_path / "repository").glob("*/config.pbtxt"):
         parsed = text_format.Parse(path.read_text(), TritonConfig())
@@ -105,4 +107,4 @@ def test_a_laid_out_repository_is_whole_and_clean(tmp_path, tiny):
 def test_plans_are_asked_for_before_anything_is_laid_out(tmp_path, tiny):
     shutil.rmtree(tmp_path / "r", ignore_errors=True)
     with pytest.raises(FileNotFoundError):
-        repository(recommend_tensorrt(COMMITTED), tmp_path, REPOSITORY, tmp_path / "r")
+        repository(served_tensorrt(COMMITTED), tmp_path, REPOSITORY, tmp_path / "r")
