@@ -24,7 +24,13 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
     return True
 
 
-def build_artifact(artifact: Path) -> list[str]:
-    """Build what is not there yet; returns the stages that did work."""
-    stages = {"validity": build_validity, "openvino": build_engines}
+def build_artifact(artifact: Path, target: str = "openvino") -> list[str]:
+    """Build what is not there yet; returns the stages that did work. Target `cuda` needs torch and nvcc.
+
+    Plans of target `tensorrt` are built where they are served: `deploy.tensorrt.build_engines`.
+    """
+    engines = build_engines
+    if target == "cuda":
+        from build.cuda import build_cuda as engines  # imports torch
+    stages = {"validity": build_validity, target: engines}
     return [name for name, build in stages.items() if build(artifact)]

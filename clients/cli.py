@@ -69,12 +69,10 @@ def parser() -> argparse.ArgumentParser:
         "--run-dir", type=Path, help="where the log and server.json go; default: a temporary folder"
     )
 
-    serve.add_argument(
-        "--target",
-        choices=("openvino", "cuda"),
-        default="openvino",
-        help="cuda: needs torch, and engines of `python -m build.cuda ARTIFACT`",
-    )
+    for verb in ("build", "serve"):
+        made[verb].add_argument(
+            "--target", choices=("openvino", "cuda"), default="openvino", help="cuda: a GPU, torch and nvcc"
+        )
     serve.add_argument("--threads", type=int, default=0, help="cores of an engine process; default: all")
     serve.add_argument("--streams", type=int, default=2, help="batches run at once, on shares of the threads")
     serve.add_argument(
@@ -151,7 +149,7 @@ def _export(a: argparse.Namespace) -> None:
 def _build(a: argparse.Namespace) -> None:
     from build.pipeline import build_artifact
 
-    print(f"build: {', '.join(build_artifact(a.artifact)) or 'all still good'}")
+    print(f"build: {', '.join(build_artifact(a.artifact, a.target)) or 'all still good'}")
 
 
 def _serve(a: argparse.Namespace) -> None:

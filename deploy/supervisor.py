@@ -25,6 +25,10 @@ WATCH_S = 1.0
 PROBE_TIMEOUT_S = 10.0
 FAILED_PROBES = 3  # in a row: one slow answer is no reason to throw away every request in flight
 FAILED_STARTS = 3
+# A server that stuck while loading was seen to load at once when started again; so a restart is given a few times
+# what the first start took, and twice, three times that when it is tried again.
+SLOWER_RESTART = 3.0
+LEAST_RESTART_S = 30.0
 PORT_TAKEN = "already in use"
 # A traceback in the server's log is one line with \\n in it; what comes before them is the message.
 LOAD_FAILURE = re.compile(r"\"failed to load '(\w+)' version \d+: (.*?)(?:\\n|\"$)", re.MULTILINE)
@@ -68,6 +72,7 @@ class Supervisor:
         self._launch = launch
         self._item = launch.item()
         self._process: Popen[bytes] | None = None
+        self._first_start_s = 0.0
         self._stubs = 0
         self._begun = threading.Event()
         # Not Thread.join: a signal that interrupts a join makes Python 3.11 take the thread for ended.
@@ -116,7 +121,9 @@ class Supervisor:
     def _live(self) -> None:
         """The thread: start, watch, end."""
         try:
-            self._start()
+            begun = time.monotonic()
+            self._start(self._launch.start_timeout_s)
+            self._first_start_s = time.monotonic() - begun
             self._begun.set()
             self._watch()
         except Exception as error:  # handed to whoever waits
@@ -130,14 +137,14 @@ class Supervisor:
                 self._begun.set()
                 self._ended.set()
 
-    def _start(self) -> None:
+    def _start(self, timeout_s: float) -> None:
         """Arena, process, deep probe. Raises LaunchError."""
         leftovers.remove(self._launch.prefix)
         self._launch.prepare()
         log_file = self._launch.log_file
         log_start = log_file.stat().st_size if log_file.exists() else 0  # after what earlier starts wrote
         self._process = process.start(self._launch.argv, self._launch.environment, log_file)
-        deadline = time.monotonic() + self._launch.start_timeout_s
+        deadline = time.monotonic() + timeout_s
         problem = ""
         while True:
             if self._stopping.is_set():
@@ -147,7 +154,7 @@ class Supervisor:
                 raise LaunchError(problem, log_file, log_start)
             left = deadline - time.monotonic()
             if left <= 0:
-                problem = f"not ready after {self._launch.start_timeout_s:.0f} s: {problem}"
+                problem = f"not ready after {timeout_s:.0f} s: {problem}"
                 raise LaunchError(problem, log_file, log_start)
             self._stopping.wait(0.2)
             url = self._url(self._launch.ports.http)
@@ -227,10 +234,11 @@ class Supervisor:
 
     def _restart(self) -> None:
         """On the same ports. No grace: with a dead stub Triton waits its whole exit timeout for nothing."""
+        patience_s = max(LEAST_RESTART_S, SLOWER_RESTART * self._first_start_s)
         for attempt in range(1, FAILED_STARTS + 1):
             self._end(grace_s=0)
             try:
-                self._start()
+                self._start(min(attempt * patience_s, self._launch.start_timeout_s))
             except LaunchError as error:
                 if attempt == FAILED_STARTS or self._stopping.is_set():
                     raise

@@ -1,6 +1,6 @@
 """Tables 3 and 4 of NEZHA on an artifact: beam search, parallel heads, the draft head and its ablations.
 
-    python -m perf.draft_quality artifacts/ml-1m [--seeds 0,1,2] [--rows draft,parallel] [--users 2000]
+    python -m perf.draft_quality artifacts/ml-1m [--seeds 0,1,2] [--rows draft,parallel] [--epochs 2] [--users 2000]
 
 Every row is a draft head trained anew per seed on the artifact's generator, which stays frozen, so beam search is one
 figure. `unverified` answers what the draft head of row `draft` proposes: what is no item keeps its place in the list.
@@ -40,8 +40,9 @@ METRICS = ("HR@5", "HR@10", "NDCG@5", "NDCG@10")
 
 
 def measure(
-    artifact: Path, seeds: list[int], rows: list[str], users: int | None, width: int, threads: int
-) -> dict[str, list[dict[str, Any]]]:
+    artifact: Path, seeds: list[int], rows: list[str], settings: DraftSettings, users: int | None, width: int,
+    threads: int,
+) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
     """Row -> figures per seed. Raises ArtifactError."""
     histories, catalogue = (
         Histories.load(artifact / "histories.parquet"),
@@ -59,7 +60,7 @@ def measure(
                     histories,
                     catalogue,
                     generator,
-                    DraftSettings(),
+                    settings,
                     ROWS[row],
                     Path(folder),
                     seed=seed,
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--epochs", type=int, default=DraftSettings.epochs, help="of each training, at most")
     parser.add_argument("--users", type=int, help="a sample of test users instead of all")
     parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")
@@ -92,7 +94,8 @@ def main() -> None:
     if a.threads:
         torch.set_num_threads(a.threads)
     seeds = [int(seed) for seed in a.seeds.split(",")]
-    found = measure(a.artifact, seeds, rows, a.users, a.beam_width, a.threads)
+    chosen = DraftSettings(epochs=a.epochs)
+    found = measure(a.artifact, seeds, rows, chosen, a.users, a.beam_width, a.threads)
     users = found["beam search"][0]["users"]
     print(
         f"{a.artifact.name}: {users} test users, beam width {a.beam_width}, seeds {a.seeds}; mean, lowest to highest"

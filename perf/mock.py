@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from build.pipeline import build_artifact
-from export.pipeline import export_artifact
 from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
 from genrec.draft import DraftConfig
@@ -30,18 +28,21 @@ ITEMS = 100_000
 def mock_artifact(
     artifact: Path, config: ModelConfig = SHAPE, items: int = ITEMS, seed: int = 0, draft: bool = True
 ) -> None:
-    """Write `artifact`, unless it is there."""
+    """Write `artifact`, unless it is there, with the default target's engines."""
+    from build.pipeline import build_artifact
+    from export.pipeline import export_artifact
+
     key = stage_key({"config": vars(config), "items": items, "seed": seed, "draft": draft})
     if not is_good(artifact, "train", key):
-        artifact.mkdir(parents=True, exist_ok=True)
-        _write(artifact, config, items, seed, draft)
+        write_model(artifact, config, items, seed, draft)
         model = artifact / "model"
         record(artifact, "train", key, [*model.iterdir(), artifact / "catalogue.parquet"], {})
     export_artifact(artifact)
     build_artifact(artifact)
 
 
-def _write(artifact: Path, config: ModelConfig, items: int, seed: int, draft: bool) -> None:
+def write_model(artifact: Path, config: ModelConfig, items: int, seed: int = 0, draft: bool = False) -> None:
+    """The catalogue of `items` random semantic IDs and the random weights, nothing built from them."""
     import torch
 
     from genrec.nn.checkpoint import save_generator
@@ -49,6 +50,7 @@ def _write(artifact: Path, config: ModelConfig, items: int, seed: int, draft: bo
     from genrec.nn.draft_checkpoint import save_draft
     from genrec.nn.model import Generator
 
+    artifact.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(seed)
     codes = np.stack([draw.integers(0, size, items) for size in config.codebook_sizes], axis=1)
     ids = np.arange(items)

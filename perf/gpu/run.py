@@ -113,12 +113,20 @@ def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
             results["requests"][f"s{span}_b{batch}"] = found
             results["ms"][f"s{span}_b{batch}"] = found["ms"]
 
+    def through_triton() -> None:
+        from perf.gpu import served  # needs what serving needs, which the rest does not
+
+        setting = requests.DRY if dry else requests.FULL
+        results["served"] = served.measure(setting, results["ms"], folder / "served", device)
+
     if not report.part("build", build) or not report.part("ceilings", ceilings):
         return
     if report.part("check kernel", check_kernel):
         report.part("whole requests", whole_requests)
         report.part("time kernel", time_kernel)
         report.part("sanitize", sanitize)
+        torch.cuda.empty_cache()  # the server is another process, with weights of its own
+        report.part("through triton", through_triton)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -137,6 +145,10 @@ def table(results: dict[str, Any]) -> str:
         parts = "".join(f"{row['parts_ms'][n]:10.2f}" for n in names)
         share = row["prefill_utilisation"]
         lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts} {share:5.0%}")
+    for name, row in results.get("served", {}).items():
+        lines.append(
+            f"{name:16} {row['ms']:8.2f} through Triton, by {row['by']}: it adds {row['added_ms']:.2f}"
+        )
     return "\n".join([*lines, *(f"FAILED {part}: {why}" for part, why in results["failed"].items())])
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
-from deploy import leftovers, process, server_files
+from deploy import leftovers, process, server_files, supervisor
 from deploy.launcher import LaunchError, RunningServer, running_server
 from deploy.ports import choose_ports
 from genrec.errors import InputError
@@ -111,6 +111,23 @@ def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Serv
     assert served.told("restarting the server: 3 probes failed") == 1
     np.testing.assert_array_equal(served.ask(items[:3]), before)
     assert process.members(about["pid"]) == []
+
+
+def test_a_server_that_sticks_while_it_loads_is_started_again(
+    tiny: Path, tmp_path: Path, items: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LEAST_RESTART_S", 12.0)
+    monkeypatch.setattr(supervisor, "SLOWER_RESTART", 0.0)
+    with running_server(tiny, run_dir=tmp_path, beam_width=8) as running:
+        first = running.supervisor.pid
+        os.kill(stub_of(first, "draft_beam"), signal.SIGKILL)
+        until(lambda: running.supervisor.pid not in (0, first))
+        stuck = running.supervisor.pid
+        os.kill(stuck, signal.SIGSTOP)
+        until(lambda: running.supervisor.restarts)
+        assert running.supervisor.pid not in (first, stuck)
+        assert process.members(stuck) == []
+        assert len(ask(tritonclient.grpc, running.grpc_url, tensors(items[:3]))["item_ids"][0])
 
 
 def test_sigterm_leaves_nothing(served: Served) -> None:

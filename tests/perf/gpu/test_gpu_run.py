@@ -32,6 +32,8 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
     for row in last["kernel"].values():
         assert {"ms", "baseline_ms", "floor_ms"} <= set(row)
         assert isinstance(row["baseline_ms"], float) and isinstance(row["flex_ms"], float), row
+    assert set(last["served"]) == set(last["ms"]), "the same requests through a real tritonserver"
+    assert "perf_analyzer" in last["served"]["s12_b1"]["by"]
     for row in last["requests"].values():
         assert set(row["parts_ms"]) == {"prefill", "decode", "selection", "gaps"}
 
