@@ -19,6 +19,7 @@ import numpy.typing as npt
 from numba import njit
 
 from genrec.errors import InputError
+from genrec.room import Room
 from genrec.validity import Blocked, ValidityIndex, frozen
 
 Array = npt.NDArray[Any]
@@ -42,6 +43,7 @@ class Beams:
 
 
 _ROOT = Beams(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
+_TYPES = tuple(np.dtype(t) for t in (np.int64, np.int32, np.float32, np.int32))  # of the fields of Beams
 _NOTHING = frozen(np.empty(0, np.int32))
 
 
@@ -83,6 +85,7 @@ def expand(
     width: int,
     blocked: Blocked | None = None,
     workspace: Workspace | None = None,
+    room: Room | None = None,
 ) -> Beams:
     """Extend beams of level-1 by one code and keep the `width` best; fewer only if fewer are valid.
 
@@ -91,6 +94,8 @@ def expand(
     the sum runs in float64. Best is by float32 score descending, then prefix ascending. Logits that belong to
     no valid child are never read. A logit of -inf is probability 0: the child ranks behind every other with
     score -inf, but it still counts, so that beams never starve. NaN or +inf raises InputError.
+
+    The result lies in `room` when one is given: then a step allocates no array at all.
     """
     if not 1 <= level <= index.levels or (level == 1) != (beams is None):
         raise InputError("level", f"is {level}", f"1 to {index.levels}, with beams from level 2 on")
@@ -125,8 +130,7 @@ def expand(
     floor, ties = -np.inf, found
     if kept < found:
         floor, ties = _threshold(work.logit, found, kept, work.keys, work.histogram)
-    node, parents = np.empty(kept, np.int32), np.empty(kept, np.int32)
-    out = Beams(np.empty(kept, np.int64), node, np.empty(kept, np.float32), parents)
+    out = Beams(*((np.empty(kept, t) if room is None else room.take((kept,), t)) for t in _TYPES))
     _emit(
         floor, ties, work.starts, work.child, work.logit, codes, size, prefixes,
         out.prefixes, out.nodes, out.scores, out.parents,
@@ -234,8 +238,8 @@ def _score(starts: Array, best: Array, scores: Array, logit: Array, weight: Arra
 def _threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) -> tuple[float, int]:
     """The kept-th largest of score float32[n], and how many equal to it are among the kept.
 
-    A radix selection on bits that order as the floats do: 11 bits, the survivors' next 11, and a sort of
-    what is left. Linear however the scores are distributed. Needs 0 < kept <= n.
+    A radix selection on bits that order as the floats do: 11 bits, the survivors' next 11, and the last 10.
+    Linear however the scores are distributed. Needs 0 < kept <= n.
     """
     bits = score.view(np.uint32)
     histogram[:] = 0
@@ -264,11 +268,16 @@ def _threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) -
         key = keys[i]
         keys[second] = key
         second += ((key >> np.uint32(10)) & np.uint32(2047)) == digit
-    rest = np.sort(keys[:second])
-    last = rest[second - kept]
-    above = second - np.searchsorted(rest, last, side="right")
+    histogram[:] = 0
+    for i in range(second):
+        histogram[keys[i] & np.uint32(1023)] += 1
+    digit = 1023
+    while histogram[digit] < kept:
+        kept -= histogram[digit]
+        digit -= 1
+    last = (keys[0] & np.uint32(0xFFFFFC00)) | np.uint32(digit)
     keys[0] = last ^ (np.uint32(0x80000000) if last >> np.uint32(31) else np.uint32(0xFFFFFFFF))
-    return keys[:1].view(np.float32)[0], kept - above
+    return keys[:1].view(np.float32)[0], kept
 
 
 @njit(cache=True, nogil=True)

@@ -6,38 +6,15 @@ every pass of the generator together, and work arrays are reused from batch to b
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from genrec.beam import Beams, expand
 from genrec.config import ModelConfig
 from genrec.engine.base import Array, Constraint, Passes
-from genrec.kv import KV_TYPES, LINE
+from genrec.kv import KV_TYPES
 from genrec.reorder import reorder_in_place
+from genrec.room import Room
 from genrec.validity import ValidityIndex
-
-
-class Room:
-    """Memory that is handed out in pieces, taken back as a whole, and grows to the largest use seen."""
-
-    def __init__(self) -> None:
-        self._memory, self._used, self._wanted = np.empty(0, np.uint8), 0, 0
-
-    def clear(self) -> None:
-        """Take everything back."""
-        if self._wanted > len(self._memory):
-            self._memory = np.empty(self._wanted, np.uint8)
-        self._used = self._wanted = 0
-
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An array whose contents are left over; a fresh one where the memory is too small this once."""
-        size = -(-int(np.prod(shape)) * dtype.itemsize // LINE) * LINE
-        self._wanted += size
-        if self._used + size > len(self._memory):
-            return np.empty(shape, dtype)
-        start, self._used = self._used, self._used + size
-        return self._memory[start : start + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
 
 
 class HostGenerator:
@@ -65,12 +42,13 @@ class HostGenerator:
         beams = self._expand(1, logits, [None] * batch, constraints)
         for level in range(2, c.levels + 1):
             count = counts[level - 2]
-            codes = (
-                np.stack([_filled(found.prefixes, count) for found in beams]) % c.codebook_sizes[level - 2]
-            )
+            codes = self._rows([found.prefixes for found in beams], count)
+            np.remainder(codes, c.codebook_sizes[level - 2], out=codes)
             views = [[_first(kept, batch, count) for kept in each] for each in past]
-            for each in views:
-                _inherit(each[: level - 2], beams, counts[level - 3])
+            if level > 2:
+                parents = self._rows([found.parents for found in beams], count)
+                for each in views:
+                    _inherit(each[: level - 2], parents, counts[level - 3])
             logits = self._logits(batch, count, level)
             self._passes.decode(level, codes, lengths, shared, views, logits)
             beams = self._expand(level, logits, beams, constraints)
@@ -88,33 +66,40 @@ class HostGenerator:
         beams: list[Beams] | list[None],
         constraints: list[Constraint],
     ) -> list[Beams]:
+        last = level == self._config.levels  # the answer outlives the room
         return [
-            expand(index, level, scores[: 1 if before is None else len(before)], before, self._width, blocked)
+            expand(index, level, scores[: 1 if before is None else len(before)], before, self._width, blocked,
+                   room=None if last else self._room)
             for scores, before, (index, blocked) in zip(logits, beams, constraints, strict=True)
-        ]
+        ]  # fmt: skip
+
+    def _rows(self, values: list[Array], count: int) -> Array:
+        """int64[B, W] of a row of up to W values each. Padding repeats the last, so that no pass ever reads what was
+        left over; 0 where there is none.
+        """  # fmt: skip
+        out = self._room.take((len(values), count), np.dtype(np.int64))
+        for row, found in zip(out, values, strict=True):
+            row[: len(found)] = found
+            row[len(found) :] = found[-1] if len(found) else 0
+        return out
 
     def _logits(self, batch: int, count: int, level: int) -> Array:
         shape = (batch, count, self._config.codebook_sizes[level - 1])
         return self._room.take(shape, np.dtype(np.float32))
 
 
-def _inherit(kept: list[Array], beams: list[Beams], before: int) -> None:
-    """Let every beam's unshared KV [B, W, G, D] be its parent's, of `before` beams, in place (section 5.1)."""
+def _inherit(kept: list[Array], parents: Array, before: int) -> None:
+    """Let every beam's unshared KV [B, W, G, D] be its parent's, parents [B, W] of `before` beams, in place
+    (section 5.1).
+    """  # fmt: skip
     for tensor in kept:
         batch, count = tensor.shape[:2]
-        parents = _first(tensor, batch, before)
+        was = _first(tensor, batch, before)
         # From the last row on: where beams have become more, a row moves up into space that is done with.
         for row in range(batch - 1, -1, -1):
             if row and before != count:
-                tensor[row, :before] = parents[row]
-            reorder_in_place(tensor[row].reshape(count, -1), _filled(beams[row].parents, count))
-
-
-def _filled(values: Array, count: int) -> Array:
-    """Padding repeats the last beam, so that no pass ever reads what was left over; 0 where there is none."""
-    if not len(values):
-        return np.zeros(count, values.dtype)
-    return values[np.minimum(np.arange(count), len(values) - 1)]
+                tensor[row, :before] = was[row]
+            reorder_in_place(tensor[row].reshape(count, -1), parents[row])
 
 
 def _first(tensor: Array, batch: int, count: int) -> Array:

@@ -56,7 +56,7 @@ def test_an_engine_that_fails_fails_its_batch_and_no_other(twin, monkeypatch):
     passes = step._scheduler._threads  # the threads outlive the failure
     (whole,) = step.run([prompt(3)])
     with monkeypatch.context() as broken:
-        broken.setattr("genrec.engine.host.expand", lambda *_: 1 / 0)
+        broken.setattr("genrec.engine.host.expand", lambda *_, **__: 1 / 0)
         (failed,) = step.run([prompt(3)])
     assert isinstance(failed, GenrecError) and "ZeroDivisionError" in str(failed)
     assert all(thread.is_alive() for thread in passes)
