@@ -130,7 +130,8 @@ def expand(
     floor, ties = -np.inf, found
     if kept < found:
         floor, ties = _threshold(work.logit, found, kept, work.keys, work.histogram)
-    out = Beams(*((np.empty(kept, t) if room is None else room.take((kept,), t)) for t in _TYPES))
+    arrays: list[Array] = [np.empty(kept, t) if room is None else room.take((kept,), t) for t in _TYPES]
+    out = Beams(*arrays)
     _emit(
         floor, ties, work.starts, work.child, work.logit, codes, size, prefixes,
         out.prefixes, out.nodes, out.scores, out.parents,

@@ -33,7 +33,7 @@ def reorder_in_place(rows: Array, source: npt.ArrayLike) -> int:
         raise InputError("source", f"is {order.dtype}{list(order.shape)}", f"at most {len(rows)} integers")
     if rows.size == 0:
         return 0
-    moved: int = _move(_as_words(rows), np.require(order, np.int64, "CW"))
+    moved: int = _move(_as_words(rows), np.require(order, np.int64, ["C", "W"]))
     if moved < 0:
         raise InputError("source", "decreases or leaves the rows", f"non-decreasing, 0 to {len(rows) - 1}")
     return moved

@@ -12,16 +12,19 @@ def seen(**ms):
 
 def test_parts_of_a_request_add_up():
     models = {"prefill": 20, "decode": 60, "beam_search": 6, "validity_lookup": 2, "encode_history": 1}
-    found = summarise("recommend", 512, [([0.05, 0.06], seen(**models)), ([0.07, 0.04], seen(**models))])
+    found = summarise(
+        "recommend_staged", 512, [([0.05, 0.06], seen(**models)), ([0.07, 0.04], seen(**models))]
+    )
     assert isinstance(found, Speed) and found.requests == 4
-    assert (found.prefill_ms, found.decode_ms, found.verify_ms) == (10, 33, 1)
+    assert found.parts_ms == pytest.approx({"prefill": 10, "decode": 33, "verify": 1, "system": 11})
     assert found.p50_ms == pytest.approx(55)
-    assert found.prefill_ms + found.decode_ms + found.verify_ms + found.system_ms == pytest.approx(55)
-    assert "recommend" in table([found])
+    fused = summarise("recommend", 512, [([0.05], seen(**models))])
+    assert fused.parts_ms == {}, "what is not seen is not made up"
+    assert "recommend_staged" in table([found, fused])
 
 
-def test_both_ensembles_have_the_same_parts():
-    assert [list(parts) for parts in PARTS.values()] == [["prefill", "decode", "verify"]] * 2
+def test_ensembles_whose_passes_are_seen_have_the_same_parts():
+    assert [list(parts) for parts in PARTS.values()] == [[], *[["prefill", "decode", "verify"]] * 2]
 
 
 def test_all_ways_to_hold_the_set_agree():
