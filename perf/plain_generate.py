@@ -1,0 +1,56 @@
+"""The step `generate` as Triton's dynamic batcher would have it: every batch it makes is one call of the generator.
+
+Counted in requests, first come first served, whatever their lengths: what `genrec.schedule` is compared with.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genrec.artifact import load_config, load_generators, load_validity
+from genrec.engine.base import Constraint
+from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.steps.prompts import read_prompt, spans, warm_up
+
+MODEL = """
+from genrec.steps import Settings
+from genrec.triton.adapter import output_types, step_model
+from perf.plain_generate import PlainGenerate
+
+
+class TritonPythonModel(step_model("generate")):
+    def initialize(self, args):
+        self.outputs = output_types(args["model_config"])
+        self.step, self.deferred = PlainGenerate(Settings.from_environment()), None
+"""
+
+
+class PlainGenerate:
+    """tokens, ticket, excluded -> prefixes and scores, the whole batch padded to its longest prompt.
+
+    For well-formed requests only: one that is refused fails its batch.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        config = self._config = load_config(settings.artifact)
+        self._index = load_validity(settings.artifact, config)
+        self._generator = load_generators(settings, config)[0]
+        free = Constraint(self._index, self._index.blocked(np.array([-1], np.int32)))
+
+        def once(shape: tuple[int, int]) -> None:
+            rows = shape[0]
+            self._generator.answers(np.zeros(shape, np.int64), np.ones(rows, np.int64), [free] * rows)
+
+        warm_up(((rows, span) for rows in (1, 2, 4) for span in spans(config)), once)
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `genrec.steps.Step.run`."""
+        prompts = [read_prompt(request, self._config) for request in requests]
+        tokens = np.zeros((len(prompts), max(len(each) for each, _ in prompts)), np.int64)
+        for row, (prompt, _) in zip(tokens, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        lengths = np.array([max(ticket.prompt_length, 1) for _, ticket in prompts], np.int64)
+        blocked = [self._index.blocked(check_tensor(request, "excluded", np.int32)) for request in requests]
+        constraints = [Constraint(self._index, each) for each in blocked]
+        answers = self._generator.answers(tokens, lengths, constraints)
+        return [{"prefixes": beams.prefixes[None], "scores": beams.scores[None]} for beams in answers]

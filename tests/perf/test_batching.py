@@ -1,0 +1,40 @@
+"""perf.batching: its arithmetic, its histories, and that Triton's own batcher answers as ours does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+from deploy import launcher
+from deploy.launcher import RunningServer, running_server
+from genrec.config import ModelConfig
+from perf.batching import held, histories, repository
+from tests.conftest import BEAM_WIDTH
+from tests.serving.wire import ask, tensors
+
+
+def test_the_rate_that_holds_is_the_last_before_the_first_failure():
+    assert held([10, 20, 30, 40], [5, 9, 11, 8], 10) == 20
+    assert held([10], [11], 10) == 0
+
+
+def test_histories_are_long_and_short_and_within_the_model(tiny: Path):
+    config = ModelConfig.load(tiny / "model" / "config.json")
+    lengths = [len(history) for history in histories(tiny, 500, seed=0)]
+    assert min(lengths) == 4 and max(lengths) == config.max_history
+
+
+@pytest.mark.serving
+def test_the_plain_server_answers_as_ours_does(tiny: Path, server: RunningServer, items: list[int]) -> None:
+    ours = launcher.REPOSITORY
+    with repository(plain=True):
+        with running_server(tiny, beam_width=BEAM_WIDTH) as plain:
+            for history in (items[:1], items[:9], items[3:40]):
+                got = ask(tritonclient.grpc, plain.grpc_url, tensors(history))
+                want = ask(tritonclient.grpc, server.grpc_url, tensors(history))
+                np.testing.assert_array_equal(got["item_ids"], want["item_ids"])
+        assert ours != launcher.REPOSITORY
+    assert ours == launcher.REPOSITORY
