@@ -248,10 +248,7 @@ def _threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) -
         sign = np.uint32(np.int32(bits[i]) >> 31)
         keys[i] = bits[i] ^ (sign | np.uint32(0x80000000))
         histogram[keys[i] >> np.uint32(21)] += 1
-    digit = 2047
-    while histogram[digit] < kept:
-        kept -= histogram[digit]
-        digit -= 1
+    digit, kept = _digit_of(histogram, kept)
     first = 0
     for i in range(n):
         key = keys[i]
@@ -260,10 +257,7 @@ def _threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) -
     histogram[:] = 0
     for i in range(first):
         histogram[(keys[i] >> np.uint32(10)) & np.uint32(2047)] += 1
-    digit = 2047
-    while histogram[digit] < kept:
-        kept -= histogram[digit]
-        digit -= 1
+    digit, kept = _digit_of(histogram, kept)
     second = 0
     for i in range(first):
         key = keys[i]
@@ -272,13 +266,20 @@ def _threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) -
     histogram[:] = 0
     for i in range(second):
         histogram[keys[i] & np.uint32(1023)] += 1
-    digit = 1023
-    while histogram[digit] < kept:
-        kept -= histogram[digit]
-        digit -= 1
+    digit, kept = _digit_of(histogram, kept)
     last = (keys[0] & np.uint32(0xFFFFFC00)) | np.uint32(digit)
     keys[0] = last ^ (np.uint32(0x80000000) if last >> np.uint32(31) else np.uint32(0xFFFFFFFF))
     return keys[:1].view(np.float32)[0], kept
+
+
+@njit(cache=True, nogil=True)
+def _digit_of(histogram: Array, kept: int) -> tuple[int, int]:
+    """The digit that the kept-th largest has, of int32[2048] counts, and which of its own it is from the top."""
+    digit = len(histogram) - 1
+    while histogram[digit] < kept:
+        kept -= histogram[digit]
+        digit -= 1
+    return digit, kept
 
 
 @njit(cache=True, nogil=True)
