@@ -1,6 +1,6 @@
 """Catalogue swaps under load: is a request lost, does an answer mix two versions, what does it cost the others.
 
-    python -m perf.swap artifacts/beauty --seconds 60 --rate 20
+    python -m perf.swap [artifacts/ml-100k] [--seconds 60] [--rate 20]
 
 Open loop against a server of its own, over `recommend` and, with a draft head, `recommend_draft`; stretches without
 and with swaps take turns. The artifact is left alone: versions are made in a folder of links to it. Swaps run in a
@@ -170,7 +170,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("artifact", type=Path, help="artifact folder to serve")
+    parser.add_argument(
+        "artifact", type=Path, nargs="?", default=Path("artifacts/ml-100k"), help="default: what `make demo` made"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of load, half of it without swaps")
     parser.add_argument("--rounds", type=int, default=2, help="stretches of each kind, in turn")
     parser.add_argument("--rate", type=float, default=20.0, help="requests per second")

@@ -24,13 +24,14 @@ class Tree:
     """The semantic IDs of a catalogue as a tree; nodes of a level are numbered in ascending prefix order.
 
     `codes` int64[n, L] as in the catalogue;
-    `children[l]` int64[P_l, T_{l+1}] node of level l+1 or -1 (level 0 is the root, P_0 = 1);
+    `children[l]` int64[P_l, T_{l+1}] node of level l+1 or -1 (level 0 is the root, P_0 = 1), `invalid[l]` where -1;
     `node_of[l]` int64[n] the node of level l+1 above every item row; `leaf_items` item rows by leaf, most
     popular first (then smallest item id), `leaf_offsets` int64[P_L + 1].
     """
 
     codes: Tensor
     children: list[Tensor]
+    invalid: list[Tensor]
     node_of: list[Tensor]
     leaf_items: npt.NDArray[np.int64]
     leaf_offsets: npt.NDArray[np.int64]
@@ -49,7 +50,12 @@ class Tree:
             parent, parents = node, len(prefix)
         order = np.lexsort((catalogue.item_ids, -catalogue.popularity, parent))
         offsets = np.concatenate(([0], np.cumsum(np.bincount(parent))))
-        return cls(torch.from_numpy(catalogue.codes.astype(np.int64)), children, node_of, order, offsets)
+        invalid = [
+            table < 0 for table in children
+        ]  # an eighth of the bytes, for who reads rows of it all day
+        return cls(
+            torch.from_numpy(catalogue.codes.astype(np.int64)), children, invalid, node_of, order, offsets
+        )
 
     def alive(self, excluded: list[npt.NDArray[np.int64]]) -> list[Tensor]:
         """Which nodes keep an item without each request's `excluded` item rows: per level bool[B, P_l]."""

@@ -156,10 +156,7 @@ def draft_losses(
         states = torch.cat((states, read_blocks(generator, kv, block)), 2)
     hidden = states[:, :-1][follows]  # [M, 1 + L, hidden]
     came = rows[:, 1:][follows]
-    hard = [
-        F.one_hot(c, size).float() for c, size in zip(tree.codes[came].T, config.codebook_sizes, strict=True)
-    ]
-    losses = _forced(generator, head, tree.codes[came] + offsets, hidden, hard)
+    losses = _forced(generator, head, tree.codes[came] + offsets, hidden, list(tree.codes[came].T))
     if not frozen:
         return losses, torch.zeros_like(losses)
     with torch.no_grad():
@@ -172,16 +169,20 @@ def draft_losses(
         likely, codes = likely[:, :-1][follows], codes[:, :-1][follows]
         expected = []
         for level in range(1, config.levels + 1):
-            parent = torch.zeros_like(likely) if level == 1 else tree.node_of[level - 2][likely]
             logits = generator.head(seen[:, level - 1], level)
-            expected.append(logits.masked_fill(tree.children[level - 1][parent] < 0, -torch.inf).softmax(-1))
+            invalid = tree.invalid[level - 1]
+            if level > 1:
+                invalid = invalid[tree.node_of[level - 2][likely]]
+            expected.append(logits.masked_fill(invalid, -torch.inf).softmax(-1))
     return losses, _forced(generator, head, codes, hidden, expected)
 
 
 def _forced(
     generator: Generator, head: DraftHead, tokens: Tensor, hidden: Tensor, targets: list[Tensor]
 ) -> Tensor:
-    """Cross entropy per level along tokens [M, L], to targets [M, T_l]; hidden [M, 1 + L, hidden] -> float32[L]."""
+    """Cross entropy per level along tokens [M, L], to targets, codes [M] or shares [M, T_l]; hidden [M, 1 + L, hidden]
+    -> float32[L].
+    """  # fmt: skip
     state, losses = hidden[:, 0], []
     for level, target in enumerate(targets, 1):
         losses.append(F.cross_entropy(head.logits(level, hidden, state).float(), target))
@@ -192,7 +193,7 @@ def _forced(
 
 def _likely(generator: Generator, tree: Tree, context: Tensor) -> Tensor:
     """An item for each h_0 [..., hidden]: its first code drawn as the generator expects it, then any such item."""
-    logits = generator.head(context, 1).masked_fill(tree.children[0][0] < 0, -torch.inf)
+    logits = generator.head(context, 1).masked_fill(tree.invalid[0], -torch.inf)
     nodes = tree.children[0][0][torch.distributions.Categorical(logits=logits).sample()]
     order, counts = tree.node_of[0].argsort(stable=True), torch.bincount(tree.node_of[0])
     pick = (torch.rand(nodes.shape) * counts[nodes]).long().clamp(max=counts.max() - 1)

@@ -33,7 +33,7 @@ def level_losses(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Te
         else:
             at, target, keep = hidden[:, :, level - 2], rows, real
             parent = tree.node_of[level - 2][rows]
-        invalid = tree.children[level - 1][parent[keep]] < 0
+        invalid = tree.invalid[level - 1][parent[keep]]
         logits = model.head(at[keep], level).float().masked_fill(invalid, -torch.inf)
         losses.append(F.cross_entropy(logits, tree.codes[target[keep], level - 1]))
     return torch.stack(losses)
