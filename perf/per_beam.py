@@ -1,0 +1,40 @@
+"""Decode without a shared prompt, from the very same graph: every beam is a request with a copy of the prompt's KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from genrec.engine.base import Array, Passes
+
+
+class PerBeam:
+    """`genrec.engine.base.Passes` whose decode gives every beam the prompt's KV as its own: [B * W, G, S, D]."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self.prefill, self.draft_states = passes.prefill, passes.draft_states
+        self._copies: list[Array] = []
+
+    def decode(
+        self,
+        level: int,
+        codes: Array,
+        lengths: Array,
+        shared: Sequence[Array],
+        past: Sequence[Sequence[Array]],
+        logits: Array,
+    ) -> None:
+        """See `Passes.decode`: B requests of W beams are B * W requests of one."""
+        if level == 2 or len(self._copies[0]) != codes.size:  # beams may become more at every level
+            self._copies.clear()
+            self._copies += (np.repeat(tensor, codes.shape[1], axis=0) for tensor in shared)
+        alone = [[_alone(tensor) for tensor in each] for each in past]
+        lengths = np.repeat(lengths, codes.shape[1])
+        self._passes.decode(level, _alone(codes), lengths, self._copies, alone, _alone(logits))
+
+
+def _alone(tensor: Array) -> Array:
+    """[B, W, ...] as [B * W, 1, ...]."""
+    return tensor.reshape(-1, 1, *tensor.shape[2:])
