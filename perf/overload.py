@@ -4,7 +4,8 @@
 
 The server's capacity is measured first (16 requests in flight, no deadline); then Poisson arrivals at shares of it,
 open loop, latency from the scheduled time. A server that sheds well keeps the P99 of what it admits flat past 1.0,
-and its goodput near capacity. Writes overload.png. Load generator and server share the machine's cores.
+and its goodput near capacity. Writes overload.png. Load generator and server share the machine's cores;
+`client` says how many of them the generator took, and what it takes the server does not have.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from perf import load, machine, replay, serving
 from perf.capacity import capacity
 
 SHARES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 IN_FLIGHT = 16
+
+
+class Load(NamedTuple):
+    """A share of the capacity, what became of it, and how many cores the load generator took."""
+
+    share: float
+    report: replay.Report
+    client_cores: float
 
 
 def overload(
@@ -30,36 +41,33 @@ def overload(
     seconds: float,
     top_k: int,
     seed: int,
-) -> tuple[float, list[tuple[float, replay.Report]]]:
+) -> tuple[float, list[Load]]:
     """Capacity in answers per second, and a replay per share of it."""
     most, _ = capacity(server, histories, IN_FLIGHT, seconds / 2, top_k)
-    reports = []
+    loads = []
     for number, share in enumerate(SHARES):
         arrivals = load.poisson(share * most, max(int(share * most * seconds), 1), seed + number)
-        reports.append(
-            (
-                share,
-                replay.run(server, histories, arrivals, deadline_ms, top_k=top_k, deadline_ms=deadline_ms),
-            )
-        )
-    return most, reports
+        begun, busy = time.perf_counter(), time.process_time()
+        report = replay.run(server, histories, arrivals, deadline_ms, top_k=top_k, deadline_ms=deadline_ms)
+        loads.append(Load(share, report, (time.process_time() - busy) / (time.perf_counter() - begun)))
+    return most, loads
 
 
-def table(most: float, reports: Sequence[tuple[float, replay.Report]]) -> str:
+def table(most: float, loads: Sequence[Load]) -> str:
     """For people."""
     head = f"{'share':>6}{'asked/s':>9}{'answered':>10}{'shed':>8}{'failed':>8}"
-    head += f"{'goodput/s':>11}{'p50 ms':>9}{'p99 ms':>9}"
+    head += f"{'goodput/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'client':>8}"
     return "\n".join(
         [f"capacity {most:.0f} answers/s", head]
         + [
             f"{share:6.2f}{r.sent_rate:9.1f}{r.answered / r.requests:10.1%}{r.shed / r.requests:8.1%}{r.failed:8}"
-            f"{r.goodput:11.1f}{r.p50_ms or 0:9.1f}{r.p99_ms or 0:9.1f}"
-            for share, r in reports
+            f"{r.goodput:11.1f}{r.p50_ms or 0:9.1f}{r.p99_ms or 0:9.1f}{cores:8.2f}"
+            for share, r, cores in loads
         ]
     )
 
 
-def plot(reports: Sequence[tuple[float, replay.Report]], deadline_ms: int, path: Path) -> None:
+def plot(loads: Sequence[Load], deadline_ms: int, path: Path) -> None:
     """P99 of the admitted and goodput against the share of capacity."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no pyplot: no global state, no display
     from matplotlib.figure import Figure
@@ -67,15 +75,15 @@ def plot(reports: Sequence[tuple[float, replay.Report]], deadline_ms: int, path:
     figure = Figure(figsize=(7, 5), layout="constrained")
     FigureCanvasAgg(figure)
     latency, rate = figure.subplots(2, 1, sharex=True)
-    shares = [share for share, _ in reports]
+    shares, reports = [each.share for each in loads], [each.report for each in loads]
     for name, style in (("p99_ms", "o-"), ("p50_ms", "o--")):
         latency.plot(
-            shares, [getattr(r, name) for _, r in reports], style, label=f"{name[:3].upper()} of the admitted"
+            shares, [getattr(r, name) for r in reports], style, label=f"{name[:3].upper()} of the admitted"
         )
     latency.axhline(deadline_ms, color="C3", label=f"deadline {deadline_ms} ms")
     latency.set(ylabel="ms", ylim=(0, None))
-    rate.plot(shares, [r.sent_rate for _, r in reports], "o:", color="0.6", label="asked")
-    rate.plot(shares, [r.goodput for _, r in reports], "o-", label="answered in time")
+    rate.plot(shares, [r.sent_rate for r in reports], "o:", color="0.6", label="asked")
+    rate.plot(shares, [r.goodput for r in reports], "o-", label="answered in time")
     rate.set(xlabel="share of capacity", ylabel="requests/s", ylim=(0, None))
     for axis in (latency, rate):
         axis.legend(fontsize="small")
@@ -96,13 +104,15 @@ def main() -> None:
     a = parser.parse_args()
     sample = load.histories(a.artifact, a.histories, a.seed)
     with serving.target(a.artifact, a.url, a.server_json, **serving.options_of(a)) as server:
-        most, reports = overload(server, sample, a.deadline_ms, a.seconds, a.top_k, a.seed)
+        most, loads = overload(server, sample, a.deadline_ms, a.seconds, a.top_k, a.seed)
     out = a.out or Path("artifacts") / "perf"
     out.mkdir(parents=True, exist_ok=True)
-    plot(reports, a.deadline_ms, out / "overload.png")
+    plot(loads, a.deadline_ms, out / "overload.png")
     machine.report(facts := machine.facts(), sys.stdout)
-    print(table(most, reports))
-    by_share = {f"{share:g}": asdict(report) for share, report in reports}
+    print(table(most, loads))
+    by_share = {
+        f"{each.share:g}": {**asdict(each.report), "client_cores": each.client_cores} for each in loads
+    }
     print(
         json.dumps(
             {

@@ -171,7 +171,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "artifact", type=Path, nargs="?", default=Path("artifacts/ml-100k"), help="default: what `make demo` made"
+        "artifact",
+        type=Path,
+        nargs="?",
+        default=Path("artifacts/ml-100k"),
+        help="default: what `make demo` made",
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="of load, half of it without swaps")
     parser.add_argument("--rounds", type=int, default=2, help="stretches of each kind, in turn")

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from genrec.engine.base import Array
 from genrec.errors import ArtifactError
 
+MOST_SCORES = 400_000  # beams x prompt tokens of one decode call, per head
+LEAST_BEAMS = 32  # of a slice: fewer leave the matrix products too thin
+
 
 class OpenVinoGraphs:
     """The compiled graphs of one process; each compiles when it is first used."""
@@ -64,7 +67,35 @@ class OpenVinoPasses:
         past: Sequence[Sequence[Array]],
         logits: Array,
     ) -> None:
-        """See `Passes.decode`."""
+        """See `Passes.decode`. Many beams over a long prompt go in slices, whose results do not differ.
+
+        OpenVINO writes out the scores of a whole attention, W x H x S: at BW 1,024 and S = 3,000 that was twenty times
+        the KV (`perf.memory`), and slices of 128 beams were no slower.
+        """
+        batch, beams = codes.shape
+        span = shared[0].shape[2]
+        if batch * beams * span <= MOST_SCORES:
+            self._decode(level, codes, lengths, shared, past, logits)
+            return
+        size = max(MOST_SCORES // span, LEAST_BEAMS)
+        for row in range(batch):
+            one = slice(row, row + 1)
+            for first in range(0, beams, size):
+                part = (one, slice(first, first + size))
+                self._decode(
+                    level, codes[part], lengths[one], [tensor[one] for tensor in shared],
+                    [[tensor[part] for tensor in each] for each in past], logits[part],
+                )  # fmt: skip
+
+    def _decode(
+        self,
+        level: int,
+        codes: Array,
+        lengths: Array,
+        shared: Sequence[Array],
+        past: Sequence[Sequence[Array]],
+        logits: Array,
+    ) -> None:
         inputs = [codes, lengths, *shared]
         for n in range(0, len(shared), 2):  # the graph's order: per layer, per earlier level, k then v
             inputs += [past[n + kind][u] for u in range(level - 2) for kind in (0, 1)]
