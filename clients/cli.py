@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
             "--target", choices=("openvino", "cuda"), default="openvino", help="cuda: a GPU, torch and nvcc"
         )
     serve.add_argument("--threads", type=int, default=0, help="cores of an engine process; default: all")
-    serve.add_argument("--streams", type=int, default=2, help="batches run at once, on shares of the threads")
+    serve.add_argument("--streams", type=int, default=1, help="batches run at once, on shares of the threads")
     serve.add_argument(
         "--batch-tokens",
         type=int,

@@ -51,7 +51,7 @@ class Options:
     beam_width: int = 128
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
-    streams: int = 2  # batches that `generate` runs at once; they share the threads
+    streams: int = 1  # batches that `generate` runs at once; they share the threads
     batch_tokens: int = 2048  # of such a batch: prompts, and a token of every beam and level
     verify: str = "every"  # drafts: constrained at every level, or verified at the last
     arena_slots: int = 64  # requests in flight that hold KV; more are shed

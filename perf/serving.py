@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=0, help="of an engine process started here; 0: all cores"
     )
-    parser.add_argument("--streams", type=int, default=2, help="batches that `generate` runs at once")
+    parser.add_argument("--streams", type=int, default=1, help="batches that `generate` runs at once")
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the order of histories and of the arrivals")
 

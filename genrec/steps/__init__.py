@@ -38,7 +38,7 @@ class Settings:
     beam_width: int = 128
     target: str = "openvino"
     threads: int = 0  # of an engine process; 0 is all cores
-    streams: int = 2  # batches of whole requests that run at once; they share the threads
+    streams: int = 1  # batches of whole requests that run at once; they share the threads
     batch_tokens: int = 2048  # of a batch of whole requests: prompts, and a token of every beam and level
     verify: str = "every"  # where drafts are held against the catalogue: at every level, or the last
     swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
