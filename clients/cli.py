@@ -73,6 +73,9 @@ def parser() -> argparse.ArgumentParser:
         made[verb].add_argument(
             "--target", choices=("openvino", "cuda"), default="openvino", help="cuda: a GPU, torch and nvcc"
         )
+    serve.add_argument(
+        "--ensembles", type=_names, default=(), help="e.g. recommend: fewer models, less memory; default: all"
+    )
     serve.add_argument("--threads", type=int, default=0, help="cores of an engine process; default: all")
     serve.add_argument("--streams", type=int, default=1, help="batches run at once, on shares of the threads")
     serve.add_argument(
@@ -158,7 +161,7 @@ def _serve(a: argparse.Namespace) -> None:
 
     verify(a.artifact)
     serve(a.artifact, http_port=a.http_port, grpc_port=a.grpc_port, metrics_port=a.metrics_port,
-          beam_width=a.beam_width, target=a.target, threads=a.threads, streams=a.streams,
+          beam_width=a.beam_width, target=a.target, ensembles=a.ensembles, threads=a.threads, streams=a.streams,
           batch_tokens=a.batch_tokens, verify=a.verify, run_dir=a.run_dir)  # fmt: skip
 
 
@@ -191,6 +194,10 @@ def _sweep(a: argparse.Namespace) -> None:
 
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _ids(text: str) -> list[int]:

@@ -31,6 +31,7 @@ from ensembles.served import served
 from genrec import swap
 from genrec.arena import Arena
 from genrec.artifact import has_draft, load_config, load_layout
+from genrec.errors import InputError
 from genrec.progress import ticking
 from genrec.steps import Settings
 from genrec.versions import read_current
@@ -50,6 +51,7 @@ class Options:
     metrics_port: int | None = None
     beam_width: int = 128
     target: str = "openvino"
+    ensembles: tuple[str, ...] = ()  # by name; none: all that the artifact and the target have
     threads: int = 0  # of an engine process; 0 is all cores
     streams: int = 1  # batches that `generate` runs at once; they share the threads
     batch_tokens: int = 2048  # of such a batch: prompts, and a token of every beam and level
@@ -139,7 +141,7 @@ def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
-    ensembles = _ensembles(artifact, options.target)
+    ensembles = _ensembles(artifact, options.target, options.ensembles)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
     repository = _repository(ensembles, run_dir)
@@ -202,8 +204,13 @@ def _run_dir(options: Options) -> Path:
     return options.run_dir.resolve()
 
 
-def _ensembles(artifact: Path, target: str) -> tuple[Ensemble, ...]:
-    return served(load_config(artifact).levels, has_draft(artifact), target)
+def _ensembles(artifact: Path, target: str, wanted: tuple[str, ...] = ()) -> tuple[Ensemble, ...]:
+    """Those wanted, of all that can be served. Raises InputError for a name that is none of them."""
+    found = served(load_config(artifact).levels, has_draft(artifact), target)
+    names = [ensemble.name for ensemble in found]
+    if unknown := [name for name in wanted if name not in names]:
+        raise InputError("ensembles", f"names {', '.join(unknown)}", f"of this artifact: {', '.join(names)}")
+    return tuple(ensemble for ensemble in found if not wanted or ensemble.name in wanted)
 
 
 def _repository(ensembles: tuple[Ensemble, ...], run_dir: Path) -> Path:

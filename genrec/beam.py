@@ -20,6 +20,7 @@ from numba import njit
 
 from genrec.errors import InputError
 from genrec.room import Room
+from genrec.selection import threshold
 from genrec.validity import Blocked, ValidityIndex, frozen
 
 Array = npt.NDArray[Any]
@@ -129,7 +130,7 @@ def expand(
     kept = min(width, found)
     floor, ties = -np.inf, found
     if kept < found:
-        floor, ties = _threshold(work.logit, found, kept, work.keys, work.histogram)
+        floor, ties = threshold(work.logit, found, kept, work.keys, work.histogram)
     arrays: list[Array] = [np.empty(kept, t) if room is None else room.take((kept,), t) for t in _TYPES]
     out = Beams(*arrays)
     _emit(
@@ -150,7 +151,7 @@ def largest(score: Array, kept: int, workspace: Workspace | None = None) -> npt.
     if kept >= len(score):
         return np.arange(len(score))
     work.fit(1, len(score))
-    floor, ties = _threshold(score, len(score), kept, work.keys, work.histogram)
+    floor, ties = threshold(score, len(score), kept, work.keys, work.histogram)
     return np.sort(np.append(np.flatnonzero(score > floor), np.flatnonzero(score == floor)[:ties]))
 
 
@@ -233,53 +234,6 @@ def _score(starts: Array, best: Array, scores: Array, logit: Array, weight: Arra
         for k in range(begin, end):
             # + 0.0 turns -0.0 into 0.0: equal scores must be equal bits for the selection.
             logit[k] = np.float32((np.float64(logit[k]) - shift) + scores[b]) + np.float32(0.0)
-
-
-@njit(cache=True, nogil=True)
-def _threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) -> tuple[float, int]:
-    """The kept-th largest of score float32[n], and how many equal to it are among the kept.
-
-    A radix selection on bits that order as the floats do: 11 bits, the survivors' next 11, and the last 10.
-    Linear however the scores are distributed. Needs 0 < kept <= n.
-    """
-    bits = score.view(np.uint32)
-    histogram[:] = 0
-    for i in range(n):
-        sign = np.uint32(np.int32(bits[i]) >> 31)
-        keys[i] = bits[i] ^ (sign | np.uint32(0x80000000))
-        histogram[keys[i] >> np.uint32(21)] += 1
-    digit, kept = _digit_of(histogram, kept)
-    first = 0
-    for i in range(n):
-        key = keys[i]
-        keys[first] = key  # written whether or not it survives: no branch to mispredict
-        first += (key >> np.uint32(21)) == digit
-    histogram[:] = 0
-    for i in range(first):
-        histogram[(keys[i] >> np.uint32(10)) & np.uint32(2047)] += 1
-    digit, kept = _digit_of(histogram, kept)
-    second = 0
-    for i in range(first):
-        key = keys[i]
-        keys[second] = key
-        second += ((key >> np.uint32(10)) & np.uint32(2047)) == digit
-    histogram[:] = 0
-    for i in range(second):
-        histogram[keys[i] & np.uint32(1023)] += 1
-    digit, kept = _digit_of(histogram, kept)
-    last = (keys[0] & np.uint32(0xFFFFFC00)) | np.uint32(digit)
-    keys[0] = last ^ (np.uint32(0x80000000) if last >> np.uint32(31) else np.uint32(0xFFFFFFFF))
-    return keys[:1].view(np.float32)[0], kept
-
-
-@njit(cache=True, nogil=True)
-def _digit_of(histogram: Array, kept: int) -> tuple[int, int]:
-    """The digit that the kept-th largest has, of int32[2048] counts, and which of its own it is from the top."""
-    digit = len(histogram) - 1
-    while histogram[digit] < kept:
-        kept -= histogram[digit]
-        digit -= 1
-    return digit, kept
 
 
 @njit(cache=True, nogil=True)

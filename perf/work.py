@@ -44,9 +44,11 @@ def work(config: ModelConfig, prompt: int, width: int, kv_type: str) -> Work:
     weights = c.num_hidden_layers * layer
     first, later = c.codebook_sizes[0], c.codebook_sizes[1:]
     passes = len(later)
-    # Causal attention reads half of the S x S scores; q k and p v are each 2 H D per score.
-    prefill = 2 * weights * prompt + c.num_hidden_layers * 4 * heads * prompt**2 / 2
-    prefill += 2 * c.hidden_size * first
+    # Causal attention reads half of the S x S scores; q k and p v are each 2 H D per score. The last layer works for
+    # one position, but for k and v.
+    whole, kv_only = c.num_hidden_layers - 1, 2 * c.hidden_size * groups
+    prefill = 2 * (whole * layer + kv_only) * prompt + whole * 4 * heads * prompt**2 / 2
+    prefill += 2 * (layer - kv_only) + 4 * heads * prompt + 2 * c.hidden_size * first
     # A beam attends to the prompt and to its own tokens: 1 in the first pass, 2 in the second, ...
     scores = prompt * passes + sum(range(1, passes + 1))
     decode = width * (2 * weights * passes + c.num_hidden_layers * 4 * heads * scores)

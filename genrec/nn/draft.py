@@ -11,7 +11,7 @@ The generator's own parameters and their names are left as they are.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from genrec.config import ModelConfig
 from genrec.draft import DraftConfig
 from genrec.nn.beam import Tree
-from genrec.nn.model import Generator, rotary
+from genrec.nn.model import Generator, attend, rotary
 
 
 class DraftHead(nn.Module):
@@ -87,8 +87,7 @@ class DraftHead(nn.Module):
 def prompt_states(generator: Generator, head: DraftHead, tokens: Tensor, prompt_length: Tensor) -> Tensor:
     """One pass over prompts whose placeholders are in `tokens` already: [B, S], [B] -> [B, 1 + L, hidden].
 
-    Placeholder l is token V + l - 1 and stands right after the row's last real token. Only the wanted
-    positions go through the last block: nobody reads what it makes of the others.
+    Placeholder l is token V + l - 1 and stands right after the row's last real token.
     """
     config = generator.config
     table = generator.embed_tokens.weight
@@ -96,19 +95,8 @@ def prompt_states(generator: Generator, head: DraftHead, tokens: Tensor, prompt_
         table = torch.cat((table, head.placeholders))
     reach = config.levels + 1 if head.options.placeholders else 1
     wanted = (prompt_length.to(torch.int64) - 1).unsqueeze(1) + torch.arange(reach)
-    x = F.embedding(tokens, table)
-    cos, sin = rotary(torch.arange(tokens.shape[1]), config.head_dim, config.rope_theta)
-    for layer in generator.blocks()[:-1]:
-        q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-        x = layer.finish(x, _attend(q, k, v, is_causal=True))
-    last = generator.blocks()[-1]
-    _, k, v = last.self_attn.project(last.input_layernorm(x), cos, sin)
-    x = x.gather(1, wanted.unsqueeze(2).expand(-1, -1, x.shape[2]))
-    q, _, _ = last.self_attn.project(
-        last.input_layernorm(x), *rotary(wanted, config.head_dim, config.rope_theta)
-    )
-    visible = torch.arange(tokens.shape[1]) <= wanted.unsqueeze(2)
-    return generator.norm(last.finish(x, _attend(q, k, v, attn_mask=visible.unsqueeze(1))))
+    hidden, _ = generator.prefill_at(F.embedding(tokens, table), wanted)
+    return hidden
 
 
 def read_blocks(generator: Generator, kv: list[tuple[Tensor, Tensor]], embedded: Tensor) -> Tensor:
@@ -131,7 +119,7 @@ def read_blocks(generator: Generator, kv: list[tuple[Tensor, Tensor]], embedded:
     for layer, (k, v) in zip(generator.blocks(), kv, strict=True):
         q, own_k, own_v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
         keys, values = torch.cat((k, own_k), 1), torch.cat((v, own_v), 1)
-        x = layer.finish(x, _attend(q, keys, values, attn_mask=visible))
+        x = layer.finish(x, attend(q, keys, values, attn_mask=visible))
     return generator.norm(x).unflatten(1, (items, size))
 
 
@@ -210,9 +198,3 @@ class PrefillDraftGraph(nn.Module):
     def forward(self, tokens: Tensor, prompt_length: Tensor) -> Tensor:
         """tokens [B, S], prompt_length [B] -> states [B, 1 + L, hidden]."""
         return prompt_states(self.generator, self.head, tokens, prompt_length)
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    """Attention with heads in Hugging Face's order: q [B, Q, H, D], k, v [B, S, G, D] -> [B, Q, H, D]."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **how).transpose(1, 2)

@@ -5,7 +5,7 @@ Covers Qwen2 (no QK-norm, biases on q, k, v), Qwen3 (QK-norm) and Llama (neither
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -131,9 +131,34 @@ class Generator(nn.Module):
         x, kv = self.drop(self.embed_tokens(tokens)), []
         for layer in self.blocks():
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            attended = F.scaled_dot_product_attention(
-                q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
-            ).transpose(1, 2)
-            x = layer.finish(x, attended)
+            x = layer.finish(x, attend(q, k, v, is_causal=True))
             kv.append((k, v))
         return self.norm(x), kv
+
+    def prefill_at(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """As `prefill`, of embedded tokens x [B, S, hidden], read at `wanted` [B, n] only: hidden [B, n, hidden], KV.
+
+        Nobody reads what the last block makes of other positions, so it works on the wanted ones alone, and gives
+        the KV of all.
+        """
+        size, theta = self.config.head_dim, self.config.rope_theta
+        positions = torch.arange(x.shape[1], device=x.device)
+        cos, sin = rotary(positions, size, theta)
+        kv = []
+        for layer in self.blocks()[:-1]:
+            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+            x = layer.finish(x, attend(q, k, v, is_causal=True))
+            kv.append((k, v))
+        last = self.blocks()[-1]
+        _, k, v = last.self_attn.project(last.input_layernorm(x), cos, sin)
+        x = x.gather(1, wanted.unsqueeze(2).expand(-1, -1, x.shape[2]))
+        q, _, _ = last.self_attn.project(last.input_layernorm(x), *rotary(wanted, size, theta))
+        visible = positions <= wanted.unsqueeze(2)
+        x = last.finish(x, attend(q, k, v, attn_mask=visible.unsqueeze(1)))
+        return self.norm(x), [*kv, (k, v)]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    """Attention with heads in Hugging Face's order: q [B, Q, H, D], k, v [B, S, G, D] -> [B, Q, H, D]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **how).transpose(1, 2)

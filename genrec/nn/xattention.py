@@ -61,10 +61,10 @@ class PrefillGraph(nn.Module):
 
     def forward(self, tokens: Tensor, prompt_length: Tensor) -> tuple[Tensor, ...]:
         """tokens [B, S], prompt_length [B] -> logits [B, 1, T_1], then per layer k, v [B, G, S, D]."""
-        hidden, kv = self.generator.prefill(tokens)
-        last = hidden[torch.arange(tokens.shape[0]), prompt_length.to(torch.int64) - 1]
+        model, last = self.generator, prompt_length.to(torch.int64).unsqueeze(1) - 1
+        hidden, kv = model.prefill_at(model.embed_tokens(tokens), last)
         flat = [x.transpose(1, 2).contiguous() for pair in kv for x in pair]
-        return (self.generator.head(last, 1).unsqueeze(1), *flat)
+        return (model.head(hidden, 1), *flat)
 
 
 class DecodeGraph(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -28,7 +27,7 @@ PHASES = {"prefill": ("prefill",), "decode": ("decode",)}
 
 
 class Ours:
-    """See `perf.peers.system.System`. One server per beam width."""
+    """See `perf.peers.system.System`. One server per beam width, and one beside it whose passes Triton sees."""
 
     name = NAME
 
@@ -43,21 +42,24 @@ class Ours:
             return
         self.stop()
         try:
-            self._server = self._stack.enter_context(
-                running_server(
-                    self._model.artifact, beam_width=width, threads=self._threads, streams=1,
-                    arena_slots=SLOTS_PER_REQUEST * self._clients, probe_every_s=3600.0,
-                )
-            )  # fmt: skip
+            self._server = self._serve(width, "recommend")
+            staged = self._serve(width, STAGED)
         except GenrecError as error:
             raise Refusal(str(error)) from error
         self._width = width
-        target = serving.Target(self._server.grpc_url, self._server.grpc_headers)
-        self._staged = Triton(replace(target, ensemble=STAGED))
+        self._staged = Triton(serving.Target(staged.grpc_url, staged.grpc_headers, STAGED))
         self._stack.callback(self._staged.close)
         self._recommenders = [
-            self._stack.enter_context(Recommender(target.grpc_url)) for _ in range(self._clients)
+            self._stack.enter_context(Recommender(self._server.grpc_url)) for _ in range(self._clients)
         ]
+
+    def _serve(self, width: int, ensemble: str) -> RunningServer:
+        return self._stack.enter_context(
+            running_server(
+                self._model.artifact, beam_width=width, threads=self._threads, ensembles=(ensemble,),
+                arena_slots=SLOTS_PER_REQUEST * self._clients, probe_every_s=3600.0,
+            )
+        )  # fmt: skip
 
     def turn(self, prompts: Prompts, width: int, concurrency: int, limit_s: float) -> Turn:
         """Each of `concurrency` clients sends its next request when the last was answered."""

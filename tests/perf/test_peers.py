@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -13,19 +12,18 @@ import pytest
 
 from deploy import process
 from ensembles.local import LocalRecommender
-from genrec.errors import InputError
 from perf.peers import report
-from perf.peers.__main__ import Refused, arguments, of_gemm_peak
+from perf.peers.__main__ import Refused, of_gemm_peak
 from perf.peers.cells import Cell, measure, too_large
-from perf.peers.envs import ENVIRONMENTS, is_installed
+from perf.peers.envs import is_installed
 from perf.peers.folder import Model, write_hugging_face
 from perf.peers.ours import NAME, Ours
-from perf.peers.peer import FOLDER, Deadline, Peer, Worker
-from perf.peers.refusal import last_line
+from perf.peers.peer import Deadline, Peer, Worker
 from perf.peers.same import agreement, score, score_difference
-from perf.peers.system import Prompts, Turn
-from perf.peers.table import PEERS, make_peer
+from perf.peers.system import Prompts
+from perf.peers.table import make_peer
 from perf.work import work
+from tests.perf.test_peers_report import timed
 
 INSTALLED = Path(__file__).parents[2] / "artifacts" / "peers"
 # A peer without a model: it does what options["does"] says and answers the first item of every prompt.
@@ -173,39 +171,6 @@ def test_larger_cells_of_what_ran_out_of_limits_are_not_tried(model: Model) -> N
     assert cell.refusal == "> 30 s (at 6 tokens, BW 4 already)" and cell.out_of_limits
 
 
-def timed(system: str, seconds: float, memory: int, at_once: float = 0.0, **about: Any) -> Cell:
-    """A cell of one request at a time, and of four in `at_once` seconds."""
-    answers = [np.array([0, 1, 1, -1])]
-    cell = Cell(system, "m", 6, 128, memory=memory, **about)
-    cell.turns[1] = [Turn([seconds], seconds, answers, {"prefill": 0.5, "decode": 0.25})]
-    cell.turns[4] = [Turn([at_once], at_once, answers * 4)] if at_once else []
-    return cell
-
-
-def test_ratios_are_ours_over_the_best_peer_at_its_best() -> None:
-    cells = [timed(NAME, 0.5, 300, 1.0), timed("slow", 4.0, 100), timed("fast", 1.0, 200, 2.0)]
-    (found,) = report.ratios(cells, 128).values()
-    assert found == {"rate": 2.0, "fastest": "fast", "memory": 3.0, "smallest": "slow"}
-    assert report.lowest({"a": found, "b": found | {"rate": 0.5}}) == 0.5
-    assert report.highest_memory({"a": found, "b": found | {"memory": None}}) == 3.0
-    assert report.ratios(cells, 512) == {} and report.lowest({}) is None
-    refused = [Cell(system, "m", 6, 128, refusal="> 30 s") for system in (NAME, "slow")]
-    assert report.ratios([cells[0], refused[1]], 128) == {}
-    (found,) = report.ratios([refused[0], *cells[1:]], 128).values()
-    assert found["rate"] == 0.0 and found["memory"] is None
-
-
-def test_a_cell_as_a_line_and_as_json() -> None:
-    cell = timed("fast", 1.0, 200 << 20, 2.0)
-    line = report.table([cell]).splitlines()[-1].split()
-    assert line[:4] == ["fast", "1000.0", "(1000.0", "-"] and line[-4:] == ["200", "75.0%", "2.0", "5"]
-    found = report.as_json(cell)
-    assert json.loads(json.dumps(found)) == found
-    assert found["requests_per_s"] == {"1": [1.0] * 3, "4": [2.0] * 3} and found["valid_rate"] == 0.75
-    alone = report.as_json(timed("slow", 4.0, 100, missing={4: "> 30 s"}))
-    assert alone["requests_per_s"]["4"] == "> 30 s"
-
-
 def test_rows_of_tokens_are_those_of_a_plain_dictionary(model: Model) -> None:
     first = {}
     for row, item in enumerate(model.tokens.tolist()):
@@ -290,24 +255,6 @@ def test_agreement_is_the_share_of_the_same_answers(model: Model, scripted) -> N
     teller, same = scripted(), scripted()
     assert agreement(teller, [same], asked, 4) == {"scripted": 1.0}
     assert agreement(teller, [scripted("prompts[:] = [[5, 5, 5]]")], asked, 4) == {"scripted": 0.0}
-
-
-def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert arguments([]).peers == list(PEERS) and arguments(["--quick"]).models == ["30m"]
-    assert arguments(["--beam-widths", "512,32", "--peers", "vllm"]).beam_widths == [32, 512]
-    with pytest.raises(InputError, match="gpt"):
-        arguments(["--peers", "gpt"])
-
-
-def test_every_peer_has_its_environment_and_its_worker() -> None:
-    for entry in PEERS.values():
-        assert entry.environment in ENVIRONMENTS and (FOLDER / entry.script).is_file()
-    assert all("==" in package for e in ENVIRONMENTS.values() for package in e.packages)
-
-
-def test_of_an_output_the_last_line_is_the_reason() -> None:
-    assert last_line("a\n  ERROR: no wheel  \n\n") == "ERROR: no wheel"
-    assert last_line(" \n") == "no output" and len(last_line("x" * 999)) == 160
 
 
 def test_share_of_the_gemm_rate(model: Model) -> None:

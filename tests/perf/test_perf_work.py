@@ -45,8 +45,11 @@ def test_operations_against_a_loop_over_tokens() -> None:
     def attention(seen: float) -> float:
         return c.num_hidden_layers * seen * c.num_attention_heads * (2 * c.head_dim + 2 * c.head_dim)
 
-    prefill = sum(token + attention(position + 0.5) for position in range(prompt))  # half of the diagonal
-    prefill += 2 * c.hidden_size * 12
+    last = 1 / c.num_hidden_layers
+    whole = sum(token + attention(position + 0.5) for position in range(prompt))  # half of the diagonal
+    kv = 2 * 2 * c.hidden_size * groups
+    prefill = (1 - last) * whole + prompt * kv  # the last layer gives the KV of all positions,
+    prefill += last * (token + attention(prompt)) - kv + 2 * c.hidden_size * 12  # and the rest of one
     decode = 0.0
     for level, size in ((2, 10), (3, 14)):
         decode += width * (token + attention(prompt + level - 1) + 2 * c.hidden_size * size)

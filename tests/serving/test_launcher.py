@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc
 
 from deploy import leftovers, process, server_files, supervisor
-from deploy.launcher import LaunchError, RunningServer, running_server
+from deploy.launcher import LaunchError, RunningServer, _ensembles, _repository, running_server
 from deploy.ports import choose_ports
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
@@ -199,6 +199,16 @@ LOADING_FAILED = r"""E 1 model_lifecycle.cc:642] "failed to load 'prefill' versi
 error: creating server: Internal - failed to load all models
 """
 PORT_TAKEN = "error: failed to start HTTP service: Unavailable - Socket '127.0.0.1:1' already in use\n"
+
+
+def test_ensembles_left_out_take_their_models_along(tiny: Path, tmp_path: Path) -> None:
+    chosen = _ensembles(tiny, "openvino", ("recommend",))
+    names = {path.name for path in _repository(chosen, tmp_path).iterdir()}
+    assert names == {"recommend", "encode_history", "generate", "validity_lookup"}
+    with pytest.raises(
+        InputError, match="ensembles names rank .*recommend, recommend_staged, recommend_draft"
+    ):
+        _ensembles(tiny, "openvino", ("recommend", "rank"))
 
 
 @pytest.mark.parametrize(
