@@ -206,7 +206,7 @@ def test_ensembles_left_out_take_their_models_along(tiny: Path, tmp_path: Path) 
     names = {path.name for path in _repository(chosen, tmp_path).iterdir()}
     assert names == {"recommend", "encode_history", "generate", "validity_lookup"}
     with pytest.raises(
-        InputError, match="ensembles names rank .*recommend, recommend_staged, recommend_draft"
+        InputError, match="rank .*recommend, recommend_staged, recommend_draft"
     ):
         _ensembles(tiny, "openvino", ("recommend", "rank"))
 
