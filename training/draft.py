@@ -34,6 +34,7 @@ from genrec.nn.model import Generator
 from genrec.validity import ValidityIndex
 from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate
+from training.runs import power_of_two
 from training.windows import batches, cut_windows, gather, training_rows
 
 VALIDATION_USERS = 2000
@@ -47,7 +48,7 @@ class DraftSettings:
 
     epochs: int = 12
     patience: int = 3  # validations without a better NDCG@10 before it stops
-    batch_items: int = 1024
+    batch_items: int = 0  # 0: about a thousand steps an epoch, within 256 to 1024
     learning_rate: float = 5e-3
     weight_decay: float = 0.05
     averaging: float = 0.99
@@ -188,6 +189,7 @@ def train_draft(
     run = DraftRun(generator, options, settings, joint, seed)
     past = histories.cut(2)
     rows, offsets = training_rows(past, catalogue.rows_of(past.items))
+    batch_items = settings.batch_items or power_of_two(len(rows) / 1000, 256, 1024)
     tree = Tree.of(catalogue)
     sample = histories.sample(VALIDATION_USERS, seed=0)
     recommend = draft_recommender(*run.average, catalogue, VALIDATION_BEAMS)
@@ -198,7 +200,7 @@ def train_draft(
             rng = np.random.default_rng([seed, epoch])
             run.head.train()
             run.generator.train(joint)  # a frozen generator does not drop anything
-            todo = batches(cut_windows(offsets, generator.config.max_history, rng), settings.batch_items, rng)
+            todo = batches(cut_windows(offsets, generator.config.max_history, rng), batch_items, rng)
             total = torch.zeros(catalogue.levels)
             for number, batch in enumerate(todo):
                 picked = torch.from_numpy(gather(rows, batch))
