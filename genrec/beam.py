@@ -57,10 +57,11 @@ class Workspace:
 
     def _reserve(self, beams: int, candidates: int) -> None:
         self.starts = np.empty(beams + 1, np.int64)  # candidates of beam b: starts[b] .. starts[b + 1]
+        self.families = np.empty(beams + 1, np.int64)  # its children, blocked ones included, likewise
         self.best = np.empty(beams, np.float32)  # its largest logit
         self.child = np.empty(candidates, np.int32)  # node of the next level
         self.logit = np.empty(candidates, np.float32)  # its logit, then its score
-        self.weight = np.empty(candidates, np.float32)  # exp(logit - best)
+        self.weight = np.empty(candidates, np.float32)  # of every child: exp(logit - best)
         self.keys = np.empty(candidates, np.uint32)
 
     def fit(self, beams: int, candidates: int) -> None:
@@ -91,10 +92,11 @@ def expand(
     """Extend beams of level-1 by one code and keep the `width` best; fewer only if fewer are valid.
 
     `logits` is float32 [W, T_level], a row per beam; at level 1 it is [1, T_1] and `beams` is None. The score
-    of a child is its logit - logsumexp(the logits of its unblocked siblings and itself) + the beam's score;
-    the sum runs in float64. Best is by float32 score descending, then prefix ascending. Logits that belong to
-    no valid child are never read. A logit of -inf is probability 0: the child ranks behind every other with
-    score -inf, but it still counts, so that beams never starve. NaN or +inf raises InputError.
+    of a child is its logit - logsumexp(the logits of its siblings and itself) + the beam's score; the sum runs in
+    float64, over blocked siblings too: what a request excludes must not make the rest of a family likelier. Best is
+    by float32 score descending, then prefix ascending. Logits that belong to no valid child are never read. A logit
+    of -inf is probability 0: the child ranks behind every other with score -inf, but it still counts, so that beams
+    never starve. NaN or +inf raises InputError.
 
     The result lies in `room` when one is given: then a step allocates no array at all.
     """
@@ -121,12 +123,12 @@ def expand(
     hidden = _NOTHING if blocked is None else _as(blocked.at(level), np.int32)
     found = _gather(
         _view(logits), nodes, pointers, codes, hidden,
-        work.starts, work.best, work.child, work.logit, work.weight,
+        work.starts, work.families, work.best, work.child, work.logit, work.weight,
     )  # fmt: skip
     if found < 0:
         raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
-    np.exp(work.weight[:found], out=work.weight[:found])  # NumPy's exp is vectorised, numba's is not
-    _score(work.starts, work.best, scores, work.logit, work.weight)
+    np.exp(work.weight[:total], out=work.weight[:total])  # NumPy's exp is vectorised, numba's is not
+    _score(work.starts, work.families, work.best, scores, work.logit, work.weight)
     kept = min(width, found)
     floor, ties = -np.inf, found
     if kept < found:
@@ -182,35 +184,42 @@ def _family_sizes(nodes: Array, scores: Array, pointers: Array) -> int:
 @njit(cache=True, nogil=True)
 def _gather(
     logits: Array, nodes: Array, pointers: Array, codes: Array, hidden: Array,
-    starts: Array, best: Array, child: Array, logit: Array, weight: Array,
+    starts: Array, families: Array, best: Array, child: Array, logit: Array, weight: Array,
 ) -> int:  # fmt: skip
     """Lay the unblocked children of every beam side by side; their number, or -1 for NaN or +inf.
+
+    weight is of all children, as `families` has them.
 
     nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending. Nodes ascend,
     so `hidden` is walked once.
     """
     n = 0
+    m = 0
     h = 0
     bad = False
     for b in range(len(nodes)):
         starts[b] = n
+        families[b] = m
         first, end = pointers[nodes[b]], pointers[nodes[b] + 1]
         h += np.searchsorted(hidden[h:], first)
         top = np.float32(-np.inf)
         for c in range(first, end):
-            if h < len(hidden) and hidden[h] == c:
-                h += 1
-                continue
             x = logits[b, codes[c]]
             bad |= not x < np.inf
             top = max(top, x)
+            weight[m] = x
+            m += 1
+            if h < len(hidden) and hidden[h] == c:
+                h += 1
+                continue
             child[n] = c
             logit[n] = x
             n += 1
         best[b] = top
-        for k in range(starts[b], n):
-            weight[k] = logit[k] - top  # NaN where top is -inf; `_score` does not read those
+        for k in range(families[b], m):
+            weight[k] -= top  # NaN where top is -inf; `_score` does not read those
     starts[len(nodes)] = n
+    families[len(nodes)] = m
     return -1 if bad else n
 
 
@@ -224,13 +233,13 @@ def _sum(values: Array) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _score(starts: Array, best: Array, scores: Array, logit: Array, weight: Array) -> None:
-    """Turn logit float32[n] into scores, in place; weight float32[n] holds exp(logit - best of the beam)."""
+def _score(starts: Array, families: Array, best: Array, scores: Array, logit: Array, weight: Array) -> None:
+    """Turn logit float32[n] into scores, in place; weight holds exp(logit - best of the beam) of every child."""
     for b in range(len(scores)):
         begin, end = starts[b], starts[b + 1]
         if best[b] == -np.inf:
             continue  # every logit is -inf, and so is every score
-        shift = np.float64(best[b]) + math.log(_sum(weight[begin:end]))
+        shift = np.float64(best[b]) + math.log(_sum(weight[families[b] : families[b + 1]]))
         for k in range(begin, end):
             # + 0.0 turns -0.0 into 0.0: equal scores must be equal bits for the selection.
             logit[k] = np.float32((np.float64(logit[k]) - shift) + scores[b]) + np.float32(0.0)

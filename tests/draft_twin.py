@@ -57,10 +57,10 @@ def plain_logits(
     return out
 
 
-def score_tuples(generator, head, states, alive=None) -> dict[tuple[int, ...], float]:
-    """Log-probability of every tuple of codes; with `alive` of those alone, renormalised over them per level."""
+def score_tuples(generator, head, states, valid=None) -> dict[tuple[int, ...], float]:
+    """Log-probability of every tuple of codes; with `valid` of those alone, renormalised over them per level."""
     sizes = generator.config.codebook_sizes
-    tuples = sorted(alive) if alive is not None else list(product(*(range(t) for t in sizes)))
+    tuples = sorted(valid) if valid is not None else list(product(*(range(t) for t in sizes)))
     scores = {(): 0.0}
     for level in range(1, len(sizes) + 1):
         longer = {}

@@ -85,23 +85,22 @@ def twin_artifact(
 
 @torch.no_grad()
 def score_every_item(generator: Generator, catalogue, history, excluded=frozenset()) -> dict[int, float]:
-    """Log-probability of every item that is not excluded, renormalised at every level by plain enumeration, float64.
+    """Log-probability of every item that is not excluded, renormalised at every level over the whole catalogue by plain
+    enumeration, float64.
 
     `history` and `excluded` are catalogue rows. The whole prompt runs again for every prefix.
     """
     config = generator.config
     offsets = [0, *accumulate(config.codebook_sizes)]
     prompt = [int(c) + offsets[level] for row in history for level, c in enumerate(catalogue.codes[row])]
-    alive = {
-        tuple(int(c) for c in catalogue.codes[row]) for row in range(len(catalogue)) if row not in excluded
-    }
+    every = {tuple(int(c) for c in codes) for codes in catalogue.codes}
     scores = {(): 0.0}
     for level in range(1, config.levels + 1):
         longer = {}
         for prefix, score in scores.items():
             tokens = torch.tensor([prompt + [c + offsets[n] for n, c in enumerate(prefix)]])
             logits = generator.head(generator.prefill(tokens)[0][0, -1], level).double().numpy()
-            children = sorted({sid[level - 1] for sid in alive if sid[: level - 1] == prefix})
+            children = sorted({sid[level - 1] for sid in every if sid[: level - 1] == prefix})
             total = np.logaddexp.reduce(logits[children])
             longer.update({(*prefix, c): score + logits[c] - total for c in children})
         scores = longer

@@ -122,11 +122,11 @@ def beam_search(
     own: list[list[tuple[Tensor, Tensor]]] = [[] for _ in model.layers]
     for level in range(1, config.levels + 1):
         child = tree.children[level - 1][nodes]  # [B, W, T]
-        valid = (child >= 0) & alive[level - 1].gather(1, child.clamp(min=0).flatten(1)).view(child.shape)
-        valid &= (scores > -torch.inf).unsqueeze(-1)
+        valid = (child >= 0) & (scores > -torch.inf).unsqueeze(-1)
+        left = valid & alive[level - 1].gather(1, child.clamp(min=0).flatten(1)).view(child.shape)
         logits = model.head(hidden, level).float().masked_fill(~valid, -torch.inf)
         extended = (
-            (scores.unsqueeze(-1) + F.log_softmax(logits, -1)).masked_fill(~valid, -torch.inf).flatten(1)
+            (scores.unsqueeze(-1) + F.log_softmax(logits, -1)).masked_fill(~left, -torch.inf).flatten(1)
         )
         scores, picked = extended.topk(min(beam_width, extended.shape[1]))
         parents, codes = picked // child.shape[2], picked % child.shape[2]

@@ -83,8 +83,9 @@ def test_a_beam_as_wide_as_the_catalogue_scores_it_exactly(sizes, options):
     excluded = np.arange(0, len(catalogue), 3)
     left = {tuple(map(int, c)) for row, c in enumerate(catalogue.codes) if row not in set(excluded)}
     found = draft("every", drafter, states, index, valid, 256, index.blocked(excluded))
-    truth = score_tuples(generator, head, states.astype(np.float64), left)
-    want = {int(pack([t], sizes)[0]): score for t, score in truth.items()}
+    every = {tuple(map(int, c)) for c in catalogue.codes}
+    truth = score_tuples(generator, head, states.astype(np.float64), every)
+    want = {int(pack([t], sizes)[0]): score for t, score in truth.items() if t in left}
     assert sorted(want) == found.semantic_ids.tolist()
     assert np.allclose(found.scores, [want[i] for i in found.semantic_ids], atol=5e-5)
     assert (found.candidates, found.lost) == (len(want), 0)

@@ -205,9 +205,7 @@ def test_ensembles_left_out_take_their_models_along(tiny: Path, tmp_path: Path) 
     chosen = _ensembles(tiny, "openvino", ("recommend",))
     names = {path.name for path in _repository(chosen, tmp_path).iterdir()}
     assert names == {"recommend", "encode_history", "generate", "validity_lookup"}
-    with pytest.raises(
-        InputError, match="rank .*recommend, recommend_staged, recommend_draft"
-    ):
+    with pytest.raises(InputError, match=r"rank .*recommend, recommend_staged, recommend_draft"):
         _ensembles(tiny, "openvino", ("recommend", "rank"))
 
 

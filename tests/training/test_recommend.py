@@ -29,7 +29,7 @@ def generator(sizes: tuple[int, ...] = SIZES, max_history: int = 6) -> Generator
 def item_scores(
     model: Generator, catalogue: Catalogue, history: np.ndarray, excluded: set[int]
 ) -> np.ndarray:
-    """Log-probability of every item's semantic ID, renormalised over what is left of the catalogue: float[n]."""
+    """Log-probability of every item's semantic ID, renormalised over the catalogue, of what is left of it: float[n]."""
     offsets = np.array(model.config.code_offsets)
     prompt = (catalogue.codes[history] + offsets).ravel()
     left = [row for row in range(len(catalogue)) if row not in excluded]
@@ -45,7 +45,9 @@ def item_scores(
                 .numpy()
             )
             valid = {
-                int(catalogue.codes[r, level]) for r in left if (catalogue.codes[r, :level] == prefix).all()
+                int(catalogue.codes[r, level])
+                for r in range(len(catalogue))
+                if (catalogue.codes[r, :level] == prefix).all()
             }
             scores[row] += logits[catalogue.codes[row, level]] - np.log(sum(np.exp(logits[c]) for c in valid))
     return scores
@@ -72,12 +74,13 @@ def test_wide_beam_equals_every_item(remove_seen: bool) -> None:
         assert answer.tolist() == catalogue.item_ids[order[:12]].tolist()
 
 
-def test_scores_are_probabilities_of_what_is_left() -> None:
+def test_scores_are_probabilities_over_the_catalogue_of_what_is_left() -> None:
     catalogue, model = tiny_catalogue(60, SIZES), generator()
     tree, excluded = Tree.of(catalogue), [np.arange(20), np.arange(0)]
     tokens = torch.randint(0, 5, (2, 3))
     leaves, scores = beam_search(model, tree, tokens, torch.tensor([3, 3]), excluded, 200)
-    np.testing.assert_allclose(scores.exp().sum(1), 1, rtol=1e-5)
+    assert 0 < scores[0].exp().sum() < 1
+    np.testing.assert_allclose(scores[1].exp().sum(), 1, rtol=1e-5)
     for request, gone in enumerate(excluded):
         alive = {tuple(catalogue.codes[r]) for r in range(60) if r not in gone}
         assert int((scores[request] > -torch.inf).sum()) == len(alive)

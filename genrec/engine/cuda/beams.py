@@ -90,13 +90,14 @@ def expand(
     child = pointers[node].unsqueeze(-1) + torch.arange(family, device=logits.device)  # [B, W', F]
     valid = (child < pointers[node + 1].unsqueeze(-1)) & living.unsqueeze(-1)
     child = child.clamp(max=len(codes) - 1)
+    left = valid
     if blocked is not None:
         place = torch.searchsorted(blocked, child.flatten(1)).clamp(max=blocked.shape[1] - 1)
-        valid &= (blocked.gather(1, place) != child.flatten(1)).view(child.shape)
+        left = valid & (blocked.gather(1, place) != child.flatten(1)).view(child.shape)
     logit = logits.gather(2, codes[child])
     bad = beams.bad | (valid & ~(logit < torch.inf)).flatten(1).any(1)
     score = _scores(logit, valid, beams.scores).flatten(1)
-    kept, alive = _best(score, valid.flatten(1), width)
+    kept, alive = _best(score, left.flatten(1), width)
     parents = kept // family
     nodes = child.flatten(1).gather(1, kept)
     prefixes = beams.prefixes.gather(1, parents) * tree.sizes[level - 1] + codes[nodes]
@@ -105,7 +106,10 @@ def expand(
 
 
 def _scores(logit: Tensor, valid: Tensor, before: Tensor) -> Tensor:
-    """logit, valid [B, W', F], scores before [B, W'] -> float32 [B, W', F]; sums in float64, as on the CPU."""
+    """logit, valid [B, W', F], scores before [B, W'] -> float32 [B, W', F]; sums in float64, as on the CPU.
+
+    What is blocked is valid too: it takes its share of the probability.
+    """
     logit = logit.masked_fill(~valid, -torch.inf)
     best = logit.amax(-1, keepdim=True)
     known = best.masked_fill(best == -torch.inf, 0.0)  # a family without probability stays at -inf, not NaN
