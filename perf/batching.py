@@ -5,7 +5,7 @@
 The same server three times: `generate` fed by Triton's own batcher, which counts requests; by our scheduler on one
 stream; on two. The same arrivals, open loop, at shares of what Triton's batcher can do. Servers run one at a time, in
 rounds that turn the order around. The figure is the highest rate that holds the P99 in the median of the rounds.
-The default artifact, made when it is not there, has random weights and reads up to 1,500 tokens.
+An artifact that is not there is made, with random weights, and reads up to 1,500 tokens.
 """
 
 from __future__ import annotations

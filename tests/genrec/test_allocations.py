@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -78,7 +77,7 @@ class Silent:
 
 def test_a_request_allocates_its_answer_and_no_other_array() -> None:
     index = index_of()
-    generator = HostGenerator(Silent(), replace(CONFIG), WIDTH, "f32")
+    generator = HostGenerator(Silent(), CONFIG, WIDTH, "f32")
     tokens, lengths = np.zeros((2, 12), np.int64), np.full(2, 12)
     constraints = [Constraint(index, index.blocked(np.array([-1])))] * 2
     answer = 2 * WIDTH * (8 + 4 + 4 + 4)
