@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class GenrecError(Exception):
     """Root of every error this project raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is pickled as its class called with its message, which is not what subclasses take; and a worker
+        # whose error cannot be read breaks its pool, so that nobody learns what was wrong.
+        return _same_again, (type(self), self.args), vars(self)
+
+
+def _same_again(kind: type[GenrecError], args: tuple[Any, ...]) -> GenrecError:
+    return kind.__new__(kind, *args)
 
 
 class InputError(GenrecError):
