@@ -2,9 +2,9 @@
 
 xGR section 6, with the constraint BEFORE the top-k (section 6.1): a mask laid over the result of a top-k
 leaves duplicates and too few beams. Only valid children of a beam are read, so a step costs what the
-catalogue's tree is wide there, never W x T. Section 6.2 selects with a heap; here a radix selection finds the
-score of the last beam kept, which for 131 072 candidates took 0.2 ms against 0.26 ms (9.6 ms when scores
-arrive in ascending order) for a heap and 1.2 ms for np.partition. Section 6.3: work arrays are reused.
+catalogue's tree is wide there, never W x T. Section 6.2 selects with a heap; here a heap or a radix selection
+finds the score of the last beam kept, whichever was faster when the process started (`genrec.selection`).
+Section 6.3: work arrays are reused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba import njit
 
 from genrec.errors import InputError
 from genrec.room import Room
-from genrec.selection import threshold
+from genrec.selection import learn, threshold
 from genrec.validity import Blocked, ValidityIndex, frozen
 
 Array = npt.NDArray[Any]
@@ -69,6 +69,12 @@ class Workspace:
         if beams > len(self.best) or candidates > len(self.child):
             # Doubled, so that a slowly growing catalogue does not allocate at every request.
             self._reserve(max(beams, len(self.best)), max(2 * candidates, len(self.child)))
+
+
+def learn_selection(index: ValidityIndex, width: int) -> None:
+    """Find the faster selection of `width` beams at every level of the index. A second at most, once per process."""
+    sizes = enumerate(index.codebook_sizes, 1)
+    learn(width, max(min(index.node_count(level), width * size) for level, size in sizes))
 
 
 class _PerThread(threading.local):
@@ -153,7 +159,11 @@ def largest(score: Array, kept: int, workspace: Workspace | None = None) -> npt.
     if kept >= len(score):
         return np.arange(len(score))
     work.fit(1, len(score))
-    floor, ties = threshold(score, len(score), kept, work.keys, work.histogram)
+    return chosen(score, *threshold(score, len(score), kept, work.keys, work.histogram))
+
+
+def chosen(score: npt.NDArray[np.float32], floor: float, ties: int) -> npt.NDArray[np.int64]:
+    """Indices of what is above `floor`, and of the first `ties` that equal it, ascending."""
     return np.sort(np.append(np.flatnonzero(score > floor), np.flatnonzero(score == floor)[:ties]))
 
 

@@ -1,7 +1,13 @@
-"""The score of the last beam kept, by counting digits: xGR's section 6.2 without a heap (see `genrec.beam`)."""
+"""The score of the last beam kept: by xGR's min-heap (section 6.2) or by counting digits, whichever is faster here.
+
+Both read the candidates as they come. The paper's lists are sorted, which lets its heap leave a list early; on a host,
+sorting them costs more than all the rest of a step (`python -m perf.selection`).
+"""
 
 from __future__ import annotations
 
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -9,15 +15,89 @@ import numpy.typing as npt
 from numba import njit
 
 Array = npt.NDArray[Any]
+REPEATS = 7
+_HEAP_IS_FASTER: dict[tuple[int, int], bool] = {}  # of (scores kept, bits of the number of candidates)
 
 
-@njit(cache=True, nogil=True)
 def threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) -> tuple[float, int]:
     """The kept-th largest of score float32[n], and how many equal to it are among the kept.
 
-    A radix selection on bits that order as the floats do: 11 bits, the survivors' next 11, and the last 10.
-    Linear however the scores are distributed. Needs 0 < kept <= n.
+    Needs 0 < kept <= n, no NaN, no -0.0; keys uint32[n] and histogram int32[2048] are work space. What `learn` has
+    not measured is counted.
     """
+    if _HEAP_IS_FASTER.get((kept, n.bit_length()), False):
+        floor, ties = by_heap(score, n, kept, keys)
+        if ties:
+            return floor, ties
+    return by_counting(score, n, kept, keys, histogram)
+
+
+def learn(kept: int, most: int) -> None:
+    """Measure both ways to keep `kept` of up to `most` random scores; milliseconds, for when a process starts."""
+    draw, histogram = np.random.default_rng(0), np.empty(2048, np.int32)
+    scores, keys = draw.standard_normal(2 * most, np.float32), np.empty(most, np.uint32)
+    for bits in range((kept + 1).bit_length(), most.bit_length() + 1):
+        n = min(max(kept + 1, 3 << bits >> 2), most)  # the middle of what has so many bits
+        taken: tuple[list[float], list[float]] = ([], [])
+        for turn in range(REPEATS):
+            start = (turn * most) // REPEATS  # never the same scores: branches must not be learnt by heart
+            here = scores[start : start + n]
+            begun = perf_counter()
+            by_heap(here, n, kept, keys)
+            between = perf_counter()
+            by_counting(here, n, kept, keys, histogram)
+            taken[0].append(between - begun)
+            taken[1].append(perf_counter() - between)
+        _HEAP_IS_FASTER[kept, bits] = median(taken[0]) < median(taken[1])
+
+
+@njit(cache=True, nogil=True)
+def by_heap(score: Array, n: int, kept: int, keys: Array) -> tuple[float, int]:
+    """As `threshold`, by a min-heap of the best so far; (0, 0) when half of the candidates would enter it.
+
+    Scores in random order enter kept * log(n / kept) times. In ascending order all of them do, 50 times as slow.
+    """
+    held = keys[:kept].view(np.float32)
+    for i in range(kept):
+        held[i] = score[i]
+    for i in range(kept // 2 - 1, -1, -1):
+        _sink(held, i)
+    entries = n // 2
+    for i in range(kept, n):
+        if score[i] > held[0]:
+            held[0] = score[i]
+            _sink(held, 0)
+            entries -= 1
+            if entries < 0:
+                return 0.0, 0
+    ties = kept
+    for i in range(kept):
+        ties -= held[i] > held[0]
+    return float(held[0]), ties
+
+
+@njit(cache=True, nogil=True)
+def _sink(held: Array, place: int) -> None:
+    """Let an entry of the min-heap down to where it belongs."""
+    moved = held[place]
+    while True:
+        child = 2 * place + 1
+        if child >= len(held):
+            break
+        if child + 1 < len(held) and held[child + 1] < held[child]:
+            child += 1
+        if moved <= held[child]:
+            break
+        held[place] = held[child]
+        place = child
+    held[place] = moved
+
+
+@njit(cache=True, nogil=True)
+def by_counting(score: Array, n: int, kept: int, keys: Array, histogram: Array) -> tuple[float, int]:
+    """As `threshold`, by a radix selection on bits that order as the floats do: 11 bits, the survivors' next 11, and
+    the last 10. Linear however the scores are distributed.
+    """  # fmt: skip
     bits = score.view(np.uint32)
     histogram[:] = 0
     for i in range(n):

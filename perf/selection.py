@@ -1,11 +1,12 @@
-"""Choosing the W best of W beams x K candidates: the xGR paper's heap (section 6.2), NumPy and ours.
+"""Choosing the W best of W beams x K candidates: the xGR paper's heap (section 6.2), NumPy and the two that serve.
 
     python -m perf.selection [--beam-widths 32,128,512,1024] [--candidates 32,128,512,2048] [--repeats 15]
 
 `heap` is the paper's: candidates of a beam come in descending order, and a beam is left as soon as its next candidate
 cannot enter a full min-heap of W entries. On the paper's device the lists come sorted; on a host they do not, so it is
-timed both with the sort of the lists and (`heap, sorted`) without. `argpartition` is NumPy's, `radix` is
-`genrec.beam.largest`. All answer the same cell in turn, interleaved, and are held to the same answer.
+timed both with the sort of the lists and (`heap, sorted`) without. `argpartition` is NumPy's; `one heap` over lists as
+they come and `counting` are those that `genrec.selection` decides between at load; a heap that gives up is charged the
+counting after it. All answer the same cell in turn, interleaved, and are held to the same answer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from numba import njit
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from genrec.beam import Workspace, largest
+from genrec.beam import chosen
+from genrec.selection import by_counting, by_heap
 from perf.machine import facts, report
 
 Scores = NDArray[np.float32]  # [W, K], no NaN, no -0.0
@@ -115,12 +117,22 @@ def argpartition(scores: Scores) -> Chosen:
 
 def ways(scores: Scores) -> dict[str, Callable[[], Chosen]]:
     """Every way to choose, on one input."""
-    lists, work = sorted_lists(scores), Workspace()
+    lists, flat = sorted_lists(scores), scores.reshape(-1)
+    keys, histogram = np.empty(flat.size, np.uint32), np.empty(2048, np.int32)
+
+    def counting() -> Chosen:
+        return chosen(flat, *by_counting(flat, flat.size, len(scores), keys, histogram))
+
+    def one_heap() -> Chosen:
+        floor, ties = by_heap(flat, flat.size, len(scores), keys)
+        return chosen(flat, floor, ties) if ties else counting()
+
     return {
         GIVEN: lambda: heap(*lists),
         "heap": lambda: heap(*sorted_lists(scores)),
         "argpartition": lambda: argpartition(scores),
-        "radix": lambda: largest(scores.reshape(-1), len(scores), work),
+        "one heap": one_heap,
+        "counting": counting,
     }
 
 
@@ -128,13 +140,13 @@ def measure(scores: Scores, repeats: int) -> dict[str, float]:
     """Median microseconds by way."""
     taken: dict[str, list[float]] = {}
     made = ways(scores)
-    truth = made["radix"]()
+    truth = made["counting"]()
     for turn in range(repeats + 1):  # the first one warms up
         for name, choose in made.items():
             begun = perf_counter()
-            chosen = choose()
+            found = choose()
             seconds = perf_counter() - begun
-            if not np.array_equal(chosen, truth):
+            if not np.array_equal(found, truth):
                 raise AssertionError(f"{name} chooses otherwise")
             if turn:
                 taken.setdefault(name, []).append(seconds * 1e6)

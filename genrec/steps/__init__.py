@@ -62,7 +62,7 @@ class Settings:
                 int(os.environ.get("GENREC_BEAM_WIDTH", "128")),
                 os.environ.get("GENREC_TARGET", "openvino"),
                 int(os.environ.get("GENREC_THREADS", "0")),
-                int(os.environ.get("GENREC_STREAMS", "2")),
+                int(os.environ.get("GENREC_STREAMS", "1")),
                 int(os.environ.get("GENREC_BATCH_TOKENS", "2048")),
                 os.environ.get("GENREC_VERIFY", "every"),
                 Path(os.environ["GENREC_SWAP"]) if os.environ.get("GENREC_SWAP") else None,

@@ -8,7 +8,7 @@ import numpy as np
 
 from genrec.arena import NO_KV, Arena
 from genrec.artifact import load_config, load_layout, load_validity
-from genrec.beam import Beams, expand
+from genrec.beam import Beams, expand, learn_selection
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.held import holding, read_handle, read_level
@@ -29,6 +29,7 @@ class BeamSearch:
         self._layout = load_layout(settings, self._config)
         self._arena = Arena(settings.arena)
         self._width = settings.beam_width
+        learn_selection(self._indices.of(0), self._width)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from genrec.artifact import load_config, load_validity
-from genrec.beam import expand
+from genrec.beam import expand, learn_selection
 from genrec.errors import InputError
 from genrec.steps import Settings, Tensors, check_tensor
 from genrec.steps.beam_search import NO_BEAMS, BeamSearch, beams_answer
@@ -24,6 +24,7 @@ class BeamSearchOfLogits(BeamSearch):
         self._indices = Loaded(settings, "beam_search", partial(load_validity, config=self._config))
         self.close = self._indices.close
         self._width = settings.beam_width
+        learn_selection(self._indices.of(0), self._width)
 
     def _expand(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.max_prompt)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config, load_drafter, load_indices
+from genrec.beam import learn_selection
 from genrec.drafting import draft
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
@@ -29,6 +30,7 @@ class DraftBeam:
         self._shape = (1 + self._drafter.placeholders, self._config.hidden_size)
         self._indices = Loaded(settings, "draft_beam", partial(load_indices, config=self._config))
         self.close = self._indices.close
+        learn_selection(self._indices.of(0)[0], self._width)
         # The first call compiles; no request should wait for that.
         draft(self._mode, self._drafter, np.zeros(self._shape, np.float32), *self._indices.of(0), self._width)
 

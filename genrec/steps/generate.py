@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config, load_generators, load_validity
-from genrec.beam import Beams
+from genrec.beam import Beams, learn_selection
 from genrec.engine.base import Constraint, Generator
 from genrec.errors import GenrecError, InputError
 from genrec.schedule import Scheduler
@@ -39,6 +39,7 @@ class Generate:
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
         self._indices = Loaded(settings, "generate", partial(load_validity, config=self._config))
+        learn_selection(self._indices.of(0), settings.beam_width)
         self._beam_tokens = settings.beam_width * (self._config.levels - 1)
         generators = load_generators(settings, self._config)
         self._most_blocked = generators[0].most_blocked
