@@ -54,6 +54,7 @@ class DraftSettings:
     averaging: float = 0.99
     dropout: float = 0.05  # of the head's inputs, and of the generator when both learn
     imitation: float = 0.95  # share of the loss that is a frozen generator's own expectation
+    validity: float = 0.1  # weight of knowing which codes are valid, beside which of those (nn/draft.py)
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
 
 
@@ -144,7 +145,9 @@ class DraftRun:
 
     def step(self, tree: Tree, rows: Tensor, real: Tensor, done: float) -> Tensor:
         """One update on rows [B, n]; `done` in 0..1 places it on the cosine. Returns draft losses [L]."""
-        losses, imitated = draft_losses(self.generator, self.head, tree, rows, real, not self.joint)
+        losses, imitated = draft_losses(
+            self.generator, self.head, tree, rows, real, not self.joint, self.settings.validity
+        )
         if self.joint:
             total = losses.sum() + level_losses(self.generator, tree, rows, real).sum()
         else:

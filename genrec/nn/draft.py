@@ -124,18 +124,19 @@ def read_blocks(generator: Generator, kv: list[tuple[Tensor, Tensor]], embedded:
 
 
 def draft_losses(
-    generator: Generator, head: DraftHead, tree: Tree, rows: Tensor, real: Tensor, frozen: bool
-) -> tuple[Tensor, Tensor]:
+    generator: Generator, head: DraftHead, tree: Tree, rows: Tensor, real: Tensor, frozen: bool, validity: float
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Per level float32[L] each, of catalogue rows int64[B, n], real bool[B, n] (False: padding):
 
-    equation 6, every item but the first drafted from the history before it, its own codes forced (Algorithm 3),
-    the softmax over all codes, so that mode `last` may do without the catalogue; and, of a frozen generator,
-    the cross entropy to what it expects itself along an item it finds likely (zeros when it learns too). Beams
-    go where histories do not, and there only the generator can say what is right.
+    equation 6, every item but the first drafted from the history before it, its own codes forced (Algorithm 3); and,
+    of a frozen generator, the cross entropy to what it expects itself along an item it finds likely (zeros when it
+    learns too). Beams go where histories do not, and there only the generator can say what is right.
+
+    A softmax over all codes says which codes are valid, and which of the valid ones: -log p = -log p(valid) - log
+    p(code given valid). `validity` weighs the first part; at 1 this is the paper's loss. Only mode `last` reads it.
     """
     config, follows = generator.config, real[:, 1:]
-    offsets = torch.tensor(config.code_offsets)
-    tokens = (tree.codes[rows] + offsets).flatten(1)
+    tokens = (tree.codes[rows] + torch.tensor(config.code_offsets)).flatten(1)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
         read, kv = generator.prefill(tokens)
     states = read[:, config.levels - 1 :: config.levels].unsqueeze(2)
@@ -144,39 +145,46 @@ def draft_losses(
         states = torch.cat((states, read_blocks(generator, kv, block)), 2)
     hidden = states[:, :-1][follows]  # [M, 1 + L, hidden]
     came = rows[:, 1:][follows]
-    losses = _forced(generator, head, tree.codes[came] + offsets, hidden, list(tree.codes[came].T))
+    losses = _forced(generator, head, tree, came, hidden, list(tree.codes[came].T), validity)
     if not frozen:
         return losses, torch.zeros_like(losses)
     with torch.no_grad():
         likely = _likely(generator, tree, states[:, :, 0])
-        codes = tree.codes[likely] + offsets
+        codes = tree.codes[likely] + torch.tensor(config.code_offsets)
         own = read_blocks(generator, kv, generator.embed_tokens(codes[..., :-1]))
         seen = torch.cat((states[:, :, :1], own), 2)[:, :-1][
             follows
         ]  # the states that read levels 1 .. L - 1
-        likely, codes = likely[:, :-1][follows], codes[:, :-1][follows]
+        likely = likely[:, :-1][follows]
         expected = []
         for level in range(1, config.levels + 1):
             logits = generator.head(seen[:, level - 1], level)
-            invalid = tree.invalid[level - 1]
-            if level > 1:
-                invalid = invalid[tree.node_of[level - 2][likely]]
-            expected.append(logits.masked_fill(invalid, -torch.inf).softmax(-1))
-    return losses, _forced(generator, head, codes, hidden, expected)
+            expected.append(logits.masked_fill(_invalid(tree, level, likely), -torch.inf).softmax(-1))
+    return losses, _forced(generator, head, tree, likely, hidden, expected, validity)
 
 
 def _forced(
-    generator: Generator, head: DraftHead, tokens: Tensor, hidden: Tensor, targets: list[Tensor]
-) -> Tensor:
-    """Cross entropy per level along tokens [M, L], to targets, codes [M] or shares [M, T_l]; hidden [M, 1 + L, hidden]
-    -> float32[L].
+    generator: Generator, head: DraftHead, tree: Tree, items: Tensor, hidden: Tensor, targets: list[Tensor],
+    validity: float,
+) -> Tensor:  # fmt: skip
+    """Cross entropy per level along the codes of items [M], to targets, codes [M] or shares [M, T_l]; hidden
+    [M, 1 + L, hidden] -> float32[L].
     """  # fmt: skip
     state, losses = hidden[:, 0], []
     for level, target in enumerate(targets, 1):
-        losses.append(F.cross_entropy(head.logits(level, hidden, state).float(), target))
+        logits = head.logits(level, hidden, state).float()
+        valid = logits.masked_fill(_invalid(tree, level, items), -torch.inf).logsumexp(-1)
+        wanted = logits.gather(1, target[:, None])[:, 0] if target.dim() == 1 else (logits * target).sum(-1)
+        losses.append((valid - wanted + validity * (logits.logsumexp(-1) - valid)).mean())
         if level < len(targets):
-            state = head.advance(level, state, generator.embed_tokens(tokens[:, level - 1]))
+            token = tree.codes[items, level - 1] + generator.config.code_offsets[level - 1]
+            state = head.advance(level, state, generator.embed_tokens(token))
     return torch.stack(losses)
+
+
+def _invalid(tree: Tree, level: int, items: Tensor) -> Tensor:
+    """What cannot follow the prefixes that items [M] have before `level`: bool[M, T_l], or [1, T_1]."""
+    return tree.invalid[level - 1][tree.node_of[level - 2][items]] if level > 1 else tree.invalid[0]
 
 
 def _likely(generator: Generator, tree: Tree, context: Tensor) -> Tensor:

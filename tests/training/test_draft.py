@@ -52,9 +52,13 @@ def run(artifact: Path, folder: Path, **changes: object) -> dict[str, object]:
     )  # fmt: skip
 
 
-def test_loss_is_the_twin_s(artifact: Path) -> None:
-    """Equation 6 by hand: every item after the first, every level, its own codes forced."""
-    generator, catalogue = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
+@pytest.mark.parametrize("validity", [1.0, 0.25])
+def test_loss_is_the_twin_s(artifact: Path, validity: float) -> None:
+    """Equation 6 by hand, of a catalogue with holes: every item after the first, every level, its own codes forced."""
+    generator, whole = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
+    catalogue = Catalogue(
+        whole.item_ids[:10], whole.codes[:10], whole.titles[:10], whole.popularity[:10], SIZES
+    )
     head = DraftHead(generator.config, DraftConfig())
     rows, real = (
         torch.tensor([[3, 4, 5, 6], [8, 9, 0, 0]]),
@@ -71,8 +75,12 @@ def test_loss_is_the_twin_s(artifact: Path) -> None:
             states, codes = plain_states(generator, head, before), catalogue.codes[rows[row, item]].tolist()
             for level in (0, 1):
                 logits = plain_logits(generator, head, states, tuple(codes[:level]))
-                want[level].append(np.logaddexp.reduce(logits) - logits[codes[level]])
-    losses, _ = draft_losses(generator, head, Tree.of(catalogue), rows, real, frozen=True)
+                all_codes = np.logaddexp.reduce(logits)
+                like = (catalogue.codes[:, :level] == codes[:level]).all(axis=1)
+                valid = np.logaddexp.reduce(logits[np.unique(catalogue.codes[like, level])])
+                assert level == 0 or valid < all_codes - 0.01, "there are holes"
+                want[level].append(valid - logits[codes[level]] + validity * (all_codes - valid))
+    losses, _ = draft_losses(generator, head, Tree.of(catalogue), rows, real, True, validity)
     assert losses.tolist() == pytest.approx([np.mean(w) for w in want], abs=1e-5)
 
 
@@ -105,7 +113,7 @@ def test_imitation_vanishes_where_the_head_says_what_the_generator_expects(artif
     head = DraftHead(generator.config, DraftConfig("gru", False))
     head.start_from(generator)
     rows, real = torch.tensor([[3, 4, 5, 6]]), torch.ones(1, 4, dtype=torch.bool)
-    _, imitated = draft_losses(generator, head, Tree.of(catalogue), rows, real, frozen=True)
+    _, imitated = draft_losses(generator, head, Tree.of(catalogue), rows, real, True, 0.1)
     tokens = [
         int(c) + o
         for r in rows[0]
