@@ -27,8 +27,9 @@ from genrec.hashset import SemanticIdSet
 from genrec.lookup import lookup
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
-from genrec.nn.draft import DraftHead, draft_losses, prompt_states
+from genrec.nn.draft import DraftHead, prompt_states
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
+from genrec.nn.draft_loss import draft_losses
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
 from genrec.validity import ValidityIndex
@@ -53,7 +54,7 @@ class DraftSettings:
     weight_decay: float = 0.05
     averaging: float = 0.99
     dropout: float = 0.05  # of the head's inputs, and of the generator when both learn
-    imitation: float = 0.95  # share of the loss that is a frozen generator's own expectation
+    imitation: float = 0.95  # share of the items where a frozen generator's own expectation is learnt
     validity: float = 0.1  # weight of knowing which codes are valid, beside which of those (nn/draft.py)
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
 
@@ -145,13 +146,11 @@ class DraftRun:
 
     def step(self, tree: Tree, rows: Tensor, real: Tensor, done: float) -> Tensor:
         """One update on rows [B, n]; `done` in 0..1 places it on the cosine. Returns draft losses [L]."""
-        losses, imitated = draft_losses(
-            self.generator, self.head, tree, rows, real, not self.joint, self.settings.validity
-        )
+        imitation = 0.0 if self.joint else self.settings.imitation
+        losses = draft_losses(self.generator, self.head, tree, rows, real, imitation, self.settings.validity)
+        total = losses.sum()
         if self.joint:
-            total = losses.sum() + level_losses(self.generator, tree, rows, real).sum()
-        else:
-            total = torch.lerp(losses, imitated, self.settings.imitation).sum()
+            total = total + level_losses(self.generator, tree, rows, real).sum()
         self.optimiser.zero_grad()
         total.backward()
         nn.utils.clip_grad_norm_((p for g in self.optimiser.param_groups for p in g["params"]), 1.0)

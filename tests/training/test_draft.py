@@ -13,8 +13,9 @@ from genrec.draft import DraftConfig
 from genrec.manifest import read, record, verify
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
-from genrec.nn.draft import DraftHead, draft_losses
+from genrec.nn.draft import DraftHead
 from genrec.nn.draft_checkpoint import load_draft
+from genrec.nn.draft_loss import CodeLoss, draft_losses
 from genrec.nn.model import Generator
 from tests.draft_twin import plain_logits, plain_states
 from training.data import Histories
@@ -56,15 +57,14 @@ def run(artifact: Path, folder: Path, **changes: object) -> dict[str, object]:
 def test_loss_is_the_twin_s(artifact: Path, validity: float) -> None:
     """Equation 6 by hand, of a catalogue with holes: every item after the first, every level, its own codes forced."""
     generator, whole = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
-    catalogue = Catalogue(
-        whole.item_ids[:10], whole.codes[:10], whole.titles[:10], whole.popularity[:10], SIZES
-    )
+    catalogue = Catalogue(whole.item_ids[:8], whole.codes[1:9], whole.titles[:8], whole.popularity[:8], SIZES)
     head = DraftHead(generator.config, DraftConfig())
     rows, real = (
-        torch.tensor([[3, 4, 5, 6], [8, 9, 0, 0]]),
+        torch.tensor([[2, 3, 0, 1], [7, 6, 0, 0]]),
         torch.tensor([[True] * 4, [True, True, False, False]]),
     )
     want: list[list[float]] = [[], []]
+    holes = 0
     for row, length in ((0, 4), (1, 2)):
         for item in range(1, length):
             before = [
@@ -78,10 +78,33 @@ def test_loss_is_the_twin_s(artifact: Path, validity: float) -> None:
                 all_codes = np.logaddexp.reduce(logits)
                 like = (catalogue.codes[:, :level] == codes[:level]).all(axis=1)
                 valid = np.logaddexp.reduce(logits[np.unique(catalogue.codes[like, level])])
-                assert level == 0 or valid < all_codes - 0.01, "there are holes"
+                holes += valid < all_codes - 0.01
                 want[level].append(valid - logits[codes[level]] + validity * (all_codes - valid))
-    losses, _ = draft_losses(generator, head, Tree.of(catalogue), rows, real, True, validity)
+    losses = draft_losses(generator, head, Tree.of(catalogue), rows, real, 0.0, validity)
     assert losses.tolist() == pytest.approx([np.mean(w) for w in want], abs=1e-5)
+    assert holes, "the catalogue has some"
+
+
+@pytest.mark.parametrize("validity", [1.0, 0.25, 0.0])
+@pytest.mark.parametrize("shares", [False, True])
+def test_slope_is_the_twin_s(validity: float, shares: bool) -> None:
+    """What CodeLoss says its gradient is, against torch's of the two parts written out."""
+    torch.manual_seed(0)
+    logits, invalid = torch.randn(6, 9, dtype=torch.float64), torch.rand(6, 9) < 0.4
+    codes = (~invalid).double().argmax(-1)
+    target = torch.rand(6, 9).masked_fill(invalid, -torch.inf).softmax(-1).double() if shares else codes
+    slopes = []
+    for twin in (False, True):
+        x = logits.clone().requires_grad_()
+        if twin:
+            valid = x.masked_fill(invalid, -torch.inf).logsumexp(-1)
+            wanted = (x * target).sum(-1) if shares else x.gather(1, codes[:, None])[:, 0]
+            loss = valid - wanted + validity * (x.logsumexp(-1) - valid)
+        else:
+            loss = CodeLoss.apply(x, target, invalid, validity)
+        (loss * torch.arange(6)).sum().backward()
+        slopes.append((loss.detach(), x.grad))
+    torch.testing.assert_close(slopes[0], slopes[1])
 
 
 def test_head_begins_as_the_generator_does(artifact: Path) -> None:
@@ -113,7 +136,7 @@ def test_imitation_vanishes_where_the_head_says_what_the_generator_expects(artif
     head = DraftHead(generator.config, DraftConfig("gru", False))
     head.start_from(generator)
     rows, real = torch.tensor([[3, 4, 5, 6]]), torch.ones(1, 4, dtype=torch.bool)
-    _, imitated = draft_losses(generator, head, Tree.of(catalogue), rows, real, True, 0.1)
+    imitated = draft_losses(generator, head, Tree.of(catalogue), rows, real, 1.0, 0.1)
     tokens = [
         int(c) + o
         for r in rows[0]
