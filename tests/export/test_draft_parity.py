@@ -10,8 +10,8 @@ from genrec.draft import DraftConfig
 from genrec.engine.base import load_passes
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft import prompt_states
-from genrec.nn.draft_loss import read_blocks
 from genrec.nn.draft_checkpoint import load_draft
+from genrec.nn.draft_loss import read_blocks
 from genrec.nn.model import Generator
 from tests.draft_twin import plain_states
 from tests.tiny import random_head
