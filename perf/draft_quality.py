@@ -83,7 +83,9 @@ def main() -> None:
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--epochs", type=int, default=DraftSettings.epochs, help="of each training, at most")
+    parser.add_argument(
+        "--epochs", type=int, default=DraftSettings.epochs, help="of each training; 0: as `genrec train` does"
+    )
     parser.add_argument("--users", type=int, help="a sample of test users instead of all")
     parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")

@@ -122,7 +122,7 @@ def test_alone_the_generator_stays_and_figures_repeat(artifact: Path, tmp_path: 
     assert (artifact / "model" / "model.safetensors").read_bytes() == before
     first, last = (sum(reports[0]["log"][n]["loss"]) for n in (0, -1))
     assert last < 0.9 * first
-    assert reports[0]["best"] > reports[0]["log"][0]["NDCG@10"]
+    assert reports[0]["log"][-1]["NDCG@10"] > reports[0]["log"][0]["NDCG@10"]
     assert [line["loss"] for line in reports[0]["log"]] == [line["loss"] for line in reports[1]["log"]]
     (tmp_path / "a" / "config.json").write_text((artifact / "model" / "config.json").read_text())
     a, b = (load_file(tmp_path / name / "draft.safetensors") for name in ("a", "b"))
@@ -147,12 +147,6 @@ def test_imitation_vanishes_where_the_head_says_what_the_generator_expects(artif
         logits = generator.head(generator.prefill(torch.tensor([tokens[: 2 * items]]))[0][0, -1], 1)
         entropies.append(torch.distributions.Categorical(logits=logits).entropy().item())
     assert imitated[0].item() == pytest.approx(np.mean(entropies), abs=1e-5)
-
-
-def test_it_stops_once_validation_stands_still(artifact: Path, tmp_path: Path) -> None:
-    frozen = DraftSettings(epochs=9, patience=2, batch_items=64, learning_rate=0.0, weight_decay=0.0)
-    report = run(artifact, tmp_path / "a", settings=frozen)
-    assert (len(report["log"]), report["best_epoch"]) == (3, 1)
 
 
 @pytest.mark.parametrize("remove_seen", [True, False])
