@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from genrec.config import ModelConfig
 from genrec.errors import ArenaFull, GenrecError, InputError
+from genrec.memory import give_back
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.ticket import Ticket, read_ticket
 
@@ -53,9 +54,10 @@ def warm_up(shapes: Iterable[T], run: Callable[[T], None]) -> None:
         try:
             run(shape)
         except ArenaFull:
-            return
+            break
         if time.monotonic() > end:
-            return
+            break
+    give_back()
 
 
 def read_prompts(
