@@ -3,7 +3,8 @@
 Requests of a recommender differ a hundredfold in length, so a batch is counted in tokens, padding included, not in
 requests. It goes when it is full or when its oldest request has waited for its quota, on one of several streams;
 while one computes, the host prepares the next (section 7.2). A request whose deadline the queue ahead of it
-already takes is refused at once: answering it late would cost those behind it their deadlines too.
+already takes is refused at once: answering it late would cost those behind it their deadlines too. Estimates are
+held to what became of them: beyond capacity a third of the answers came too late without that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from genrec.errors import DeadlineExceeded, QueueFull
 T = TypeVar("T")
 LIMIT = 256  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
 MEMORY = 0.9  # weight of the past in the average cost of a token
+LATER, EARLIER = (
+    0.1,
+    0.005,
+)  # how fast the margin follows: where both balance, one estimate in some twenty is exceeded
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 
 
@@ -27,6 +32,7 @@ class _Waiting(Generic[T]):
     item: T
     tokens: int
     since: float  # time.monotonic
+    expected: float  # when it will be done, as estimated
 
 
 class Scheduler(Generic[T]):
@@ -47,6 +53,7 @@ class Scheduler(Generic[T]):
         self._queue: list[_Waiting[T]] = []
         self._ahead = 0  # tokens waiting or running
         self._token_s = 0.0  # what a token costs one stream, on average; 0 until something ran
+        self._margin_s = 0.0  # how much longer than estimated it takes, at worst but for one in some twenty
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [threading.Thread(target=self._work, args=(each,), daemon=True) for each in run]
@@ -59,13 +66,14 @@ class Scheduler(Generic[T]):
         with self._changed:
             if len(self._queue) >= LIMIT:
                 raise QueueFull(f"generate: {LIMIT} requests wait already")
-            needed = (self._ahead / len(self._threads) + tokens) * self._token_s
+            estimate = (self._ahead / len(self._threads) + tokens) * self._token_s
+            needed = estimate + (self._margin_s if self._ahead else 0.0)  # or a bad time would never be over
             if deadline_s is not None and now + needed > deadline_s:
                 left = 1000 * max(deadline_s - now, 0.0)
                 raise DeadlineExceeded(
                     f"deadline_ms: {left:.1f} ms are left and {1000 * needed:.1f} ms are needed, with what is queued"
                 )
-            self._queue.append(_Waiting(item, tokens, now))
+            self._queue.append(_Waiting(item, tokens, now, now + estimate))
             self._ahead += tokens
             self._changed.notify()
 
@@ -81,10 +89,19 @@ class Scheduler(Generic[T]):
         while batch := self._take():
             begun = time.monotonic()
             run([each.item for each in batch])
-            cost = (time.monotonic() - begun) / sum(each.tokens for each in batch)
+            done, tokens = time.monotonic(), sum(each.tokens for each in batch)
             with self._changed:
-                self._ahead -= sum(each.tokens for each in batch)
+                self._ahead -= tokens
+                if self._token_s:  # the first estimates were of nothing
+                    self._follow([done - each.expected for each in batch])
+                cost = (done - begun) / tokens
                 self._token_s = MEMORY * self._token_s + (1 - MEMORY) * cost if self._token_s else cost
+
+    def _follow(self, late_s: list[float]) -> None:
+        """Move the margin towards what estimates were wrong by."""
+        for late in late_s:
+            self._margin_s += (LATER if late > self._margin_s else EARLIER) * (late - self._margin_s)
+        self._margin_s = max(self._margin_s, 0.0)
 
     def _take(self) -> list[_Waiting[T]]:
         """The next batch; empty once closed and drained."""

@@ -3,8 +3,8 @@
     python -m perf.replay artifacts/beauty --rate 40 --requests 2000 --slo-p99-ms 100
 
 perf_analyzer counts from the actual send and aborts on the first refusal, so what a user waits under
-overload, and what is shed, only this measures. It runs on the server's own cores: late sends are reported,
-not hidden.
+overload, and what is shed, only this measures. It runs on the server's own cores, ahead of it where it has the
+right to (`CAP_SYS_NICE`); late sends are reported, not hidden.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -173,14 +175,24 @@ def run(
             for number in range(WARM_UP):
                 await recommender.recommend(histories[number % len(histories)], top_k)
             gc.disable()  # a collection in the sender would look like latency of the server
+            _go_first()
             try:
                 return await replay(
                     recommender, histories, arrivals, top_k=top_k, deadline_ms=deadline_ms, show=show
                 )
             finally:
                 gc.enable()
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
     return summarise(asyncio.run(session()), slo_ms)
+
+
+def _go_first() -> None:
+    """Run before anything else on the machine, if allowed to: the sender stands for other machines. Where a loaded
+    server makes it wait for a core, what is measured is the sender, late by up to 120 ms at twice the capacity.
+    """  # fmt: skip
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def arrivals_of(arguments: argparse.Namespace) -> load.Seconds:

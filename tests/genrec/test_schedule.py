@@ -99,6 +99,31 @@ def test_a_deadline_that_the_queue_takes_is_refused_at_once():
     assert [item for batch in gate.batches for item in batch] == ["first", "long", "patient", "unhurried"]
 
 
+def test_estimates_that_were_too_low_leave_a_margin_while_something_is_ahead():
+    gate, done = Gate(), threading.Semaphore(0)
+
+    def run(batch):
+        gate(batch)
+        time.sleep(0.5 if batch[0] == "stall" else 0)
+        done.release()
+
+    scheduler = Scheduler([run], 100, 0.05, 8)
+    for items in (["quick"], ["stall"] * 5, *[["quick"]] * 60):  # 60: a token is cheap again, on average
+        for item in items:
+            scheduler.submit(item, 1)
+        assert done.acquire(timeout=30)
+    scheduler.submit("nothing is ahead of it", 1, time.monotonic() + 0.07)
+    assert done.acquire(timeout=30)
+    gate.go.clear()
+    gate.begun.clear()
+    scheduler.submit("running", 1)
+    assert gate.begun.wait(30)
+    with pytest.raises(DeadlineExceeded):
+        scheduler.submit("estimates have been wrong by more", 1, time.monotonic() + 0.07)
+    gate.go.set()
+    scheduler.close()
+
+
 def test_no_more_wait_than_the_limit_allows():
     gate = Gate(open_=False)
     scheduler = Scheduler([gate], 1, 0.0, 1)
