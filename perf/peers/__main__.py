@@ -104,6 +104,18 @@ def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> 
     return found
 
 
+def add_limits(
+    found: dict[str, dict[str, Any]], models: dict[str, Model], prompts: list[int], width: int, gflops: float
+) -> None:
+    """The ratio that no system with these weights could pass here: every operation of a request at the GEMM rate."""
+    for name, model in models.items():
+        for prompt in prompts:
+            cost = work(model.config, prompt, width, "f32")
+            most = gflops * 1e9 / (cost.prefill_operations + cost.decode_operations)
+            if one := found.get(f"{name}, {prompt} tokens"):
+                one["limit"] = most / one["fastest_rate"]
+
+
 def gemm_gflops() -> float:
     """What an OpenVINO matmul reaches here, in the arithmetic that our engines use."""
     rate = machine.openvino_gemm("bf16" if machine.has_bf16() else "f32", 5)
@@ -140,6 +152,9 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     peaks = of_gemm_peak(cells, models, max(gemm))
     largest = next(reversed(peaks.values()), {})
     by_width = {width: report.ratios(cells, width) for width in a.beam_widths}
+    whole = sorted({cell.prompt for cell in cells})
+    for width, blocks in by_width.items():
+        add_limits(blocks, models, whole, width, max(gemm))
     ours = [cell.valid_rate() for cell in cells if cell.system == NAME and not cell.refusal]
     return {
         "benchmark": "peers",
@@ -212,7 +227,10 @@ def main() -> None:
     for width, blocks in found["ratios"].items():
         for block, one in blocks.items():
             memory = f", {one['memory']:.2f} x the memory of {one['smallest']}" if one["memory"] else ""
-            print(f"BW {width}, {block}: {one['rate']:.2f} x the requests/s of {one['fastest']}{memory}")
+            print(
+                f"BW {width}, {block}: {one['rate']:.2f} x the requests/s of {one['fastest']}, "
+                f"at the GEMM rate {one['limit']:.2f} x{memory}"
+            )
     print(json.dumps(found))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from pathlib import Path
 
 from deploy import leftovers, process
@@ -36,10 +37,32 @@ def resident(session: int, field: str = "VmRSS") -> int:
 
 
 def server_bytes(session: int, prefix: str) -> int:
-    """Bytes of a server: its processes' pages, shared ones divided among them, and its files in /dev/shm, once."""
-    fields = ("Pss_Anon", "Pss_File")
-    pages = sum(1024 * _kilobytes(m.pid, "smaps_rollup", fields) for m in process.members(session))
-    return pages + sum(path.stat().st_blocks * 512 for path in leftovers.files_of(prefix))
+    """Bytes of a server: its processes' own pages, mapped files once, and its files in /dev/shm once.
+
+    Of a mapped file counts what the process holds that holds most of it, whoever else on the machine maps it: a second
+    server beside this one must not halve its libraries.
+    """
+    own, files = 0, Counter[str]()
+    for member in process.members(session):
+        own += 1024 * _kilobytes(member.pid, "smaps_rollup", ("Pss_Anon",))
+        files |= _mapped(member.pid)  # the larger of both, file by file
+    return own + files.total() + sum(path.stat().st_blocks * 512 for path in leftovers.files_of(prefix))
+
+
+def _mapped(pid: int) -> Counter[str]:
+    """Resident bytes of every file that a process maps, without those that it has written to, which are its own."""
+    found, path = Counter[str](), ""
+    try:
+        lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    except OSError:
+        return found  # it has just ended
+    for line in lines:
+        word, *rest = line.split(maxsplit=5)
+        if not word.endswith(":"):
+            path = rest[4] if len(rest) == 5 and rest[4].startswith("/") else ""
+        elif path and not path.startswith("/dev/shm/") and word in ("Rss:", "Anonymous:"):
+            found[path] += (1024 if word == "Rss:" else -1024) * int(rest[0])
+    return found
 
 
 def _kilobytes(pid: int, file: str, fields: tuple[str, ...]) -> int:

@@ -73,6 +73,7 @@ def ratios(cells: Sequence[Cell], width: int) -> dict[str, dict[str, Any]]:
         found[f"{model}, {prompt} tokens"] = {
             "rate": 0.0 if ours[0].refusal else (ours[0].best_rate() or 0.0) / rates[fastest],
             "fastest": fastest,
+            "fastest_rate": rates[fastest],
             "memory": ours[0].memory / min(memories.values()) if memories and ours[0].memory else None,
             "smallest": min(memories, key=lambda name: memories[name]) if memories else None,
         }

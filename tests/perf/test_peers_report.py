@@ -10,14 +10,16 @@ import pytest
 
 from genrec.errors import InputError
 from perf.peers import report
-from perf.peers.__main__ import arguments
+from perf.peers.__main__ import add_limits, arguments
 from perf.peers.cells import Cell
 from perf.peers.envs import ENVIRONMENTS
+from perf.peers.folder import SHAPES
 from perf.peers.ours import NAME
 from perf.peers.peer import FOLDER
 from perf.peers.refusal import last_line
 from perf.peers.system import Turn
 from perf.peers.table import PEERS
+from perf.work import work
 
 
 def timed(system: str, seconds: float, memory: int, at_once: float = 0.0, **about: Any) -> Cell:
@@ -32,6 +34,7 @@ def timed(system: str, seconds: float, memory: int, at_once: float = 0.0, **abou
 def test_ratios_are_ours_over_the_best_peer_at_its_best() -> None:
     cells = [timed(NAME, 0.5, 300, 1.0), timed("slow", 4.0, 100), timed("fast", 1.0, 200, 2.0)]
     (found,) = report.ratios(cells, 128).values()
+    assert found.pop("fastest_rate") == 2.0  # four in two seconds
     assert found == {"rate": 2.0, "fastest": "fast", "memory": 3.0, "smallest": "slow"}
     assert report.lowest({"a": found, "b": found | {"rate": 0.5}}) == 0.5
     assert report.highest_memory({"a": found, "b": found | {"memory": None}}) == 3.0
@@ -69,3 +72,16 @@ def test_every_peer_has_its_environment_and_its_worker() -> None:
 def test_of_an_output_the_last_line_is_the_reason() -> None:
     assert last_line("a\n  ERROR: no wheel  \n\n") == "ERROR: no wheel"
     assert last_line(" \n") == "no output" and len(last_line("x" * 999)) == 160
+
+
+def test_no_ratio_passes_what_the_gemm_rate_allows() -> None:
+    class Shape:
+        config = SHAPES["30m"]
+
+    cost = work(SHAPES["30m"], 6, 128, "f32")
+    operations = cost.prefill_operations + cost.decode_operations
+    found = report.ratios([timed(NAME, 0.5, 300), timed("fast", 1.0, 200)], 128)
+    add_limits(
+        found, {"m": Shape()}, [6], 128, 3 * operations / 1e9
+    )  # three requests a second at the GEMM rate
+    assert found["m, 6 tokens"]["limit"] == pytest.approx(3.0)
