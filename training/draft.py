@@ -48,7 +48,7 @@ WARM_UP_STEPS = 50
 class DraftSettings:
     """How a draft head is trained; chosen on validation items."""
 
-    epochs: int = 0  # 0: about two million items, 1 to 12
+    epochs: int = 0  # 0: about four million items, 1 to 12
     batch_items: int = 0  # 0: about a thousand steps an epoch, within 256 to 1024
     learning_rate: float = 5e-3
     weight_decay: float = 0.05
@@ -195,7 +195,7 @@ def train_draft(
     tree = Tree.of(catalogue)
     sample = histories.sample(VALIDATION_USERS, seed=0)
     recommend = draft_recommender(*run.average, catalogue, VALIDATION_BEAMS)
-    epochs = settings.epochs or min(max(round(2_000_000 / len(rows)), 1), 12)
+    epochs = settings.epochs or min(max(round(4_000_000 / len(rows)), 1), 12)
     log: list[dict[str, object]] = []
     begun = time.monotonic()
     with tqdm(total=epochs * len(rows), unit="item", unit_scale=True, desc="train draft") as bar:
