@@ -1,18 +1,30 @@
-"""ONNX to OpenVINO: function bodies inlined, KV in bf16 where the CPU computes in it."""
+"""ONNX to OpenVINO: function bodies inlined, KV in bf16 where the CPU computes in it.
+
+OpenVINO lays a graph's weights out anew and keeps that copy for as long as the graph lives, so that prefill and L - 1
+decode graphs are L copies. Within one graph, passes that read the same constant share it. So the passes of a large
+generator become one graph, of which one pass at a time gets a batch that is not empty. What is empty costs a
+millisecond all the same, which a small generator has not.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import onnx
 import openvino as ov
 from onnx import inliner
 from openvino.preprocess import PrePostProcessor
 
+from genrec.engine.openvino import PASSES
 from genrec.progress import ticking
+
+LARGE = 64 << 20  # bytes of weights from which on passes are one graph
+SHARED = 1 << 16  # bytes of a constant that is worth finding twice
 
 
 def kv_type_of_this_cpu() -> str:
@@ -26,12 +38,42 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str) -> None:
         shutil.rmtree(out)
     out.mkdir(parents=True)
     graphs = sorted(onnx_folder.glob("*.onnx"))
+    passes: dict[str, ov.Model] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
         for path in graphs:
             model = _with_kv_type(read_inlined(path), kv_type)
-            ov.save_model(model, str(out / f"{path.stem}.xml"), compress_to_fp16=False)
+            if path.stem != "prefill_draft" and _bytes(model) > LARGE:
+                passes[path.stem] = model
+            else:
+                ov.save_model(model, str(out / f"{path.stem}.xml"), compress_to_fp16=False)
             bar.update()
+        if passes:
+            ov.save_model(one_graph(passes), str(out / f"{PASSES}.xml"), compress_to_fp16=False)
     (out / "engine.json").write_text(json.dumps({"kv_type": kv_type, "openvino": ov.get_version()}) + "\n")
+
+
+def one_graph(models: dict[str, ov.Model]) -> ov.Model:
+    """All models side by side, equal constants once; ports are named `<model>.<port>`. The models are used up."""
+    constants: dict[tuple[str, tuple[int, ...], bytes], ov.Node] = {}
+    inputs, outputs = [], []
+    for name, model in models.items():
+        for node in model.get_ops():
+            if node.get_type_name() == "Constant" and node.get_byte_size() >= SHARED:
+                kind, shape = str(node.get_element_type()), tuple(node.get_output_shape(0))
+                key = (kind, shape, hashlib.sha256(np.ascontiguousarray(node.data)).digest())
+                first = constants.setdefault(key, node)
+                if first is not node:
+                    for reader in list(node.output(0).get_target_inputs()):
+                        reader.replace_source_output(first.output(0))
+        inputs += model.get_parameters()
+        outputs += model.results
+        for port in (*model.inputs, *model.outputs):
+            port.get_tensor().set_names({f"{name}.{port.any_name}"})
+    return ov.Model(outputs, inputs)
+
+
+def _bytes(model: ov.Model) -> int:
+    return sum(node.get_byte_size() for node in model.get_ops() if node.get_type_name() == "Constant")
 
 
 def read_inlined(path: Path) -> ov.Model:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import openvino
 
-from build.openvino import build_openvino, kv_type_of_this_cpu
+from build.openvino import LARGE, build_openvino, kv_type_of_this_cpu
 from build.validity import build_validity
 from genrec.manifest import is_good, record, stage_key
 
@@ -14,7 +14,7 @@ from genrec.manifest import is_good, record, stage_key
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
     """OpenVINO engines of the artifact's ONNX; an empty `kv_type` follows the CPU. Returns whether work was done."""
     kv_type = kv_type or kv_type_of_this_cpu()
-    settings = {"kv_type": kv_type, "openvino": openvino.get_version()}
+    settings = {"kv_type": kv_type, "openvino": openvino.get_version(), "one_graph_from": LARGE}
     key = stage_key(settings, sorted((artifact / "onnx").iterdir()))
     if is_good(artifact, "openvino", key):
         return False

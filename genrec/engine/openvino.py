@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from genrec.engine.base import Array
 from genrec.errors import ArtifactError
 
+PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino.py)
 MOST_SCORES = 400_000  # beams x prompt tokens of one decode call, per head
 LEAST_BEAMS = 32  # of a slice: fewer leave the matrix products too thin
 
@@ -24,15 +25,20 @@ class OpenVinoGraphs:
         """`folder` is `engines/openvino`; `threads` are the cores that all `streams` share, 0 for all."""
         self._folder, self._kv_type = Path(folder), kv_type
         self._threads, self._streams = threads, streams
+        self._one_graph = (self._folder / f"{PASSES}.xml").is_file()
         self._core = ov.Core()
         self._core.set_property({"CACHE_DIR": str(self._folder / "cache")})
         self._compiled: dict[str, Any] = {}
 
-    def new_request(self, name: str) -> Any:
-        """An infer request of the graph `name`. Raises ArtifactError when OpenVINO cannot load it."""
-        if name not in self._compiled:
-            self._compiled[name] = self._compile(self._folder / f"{name}.xml")
-        return self._compiled[name].create_infer_request()
+    def file_of(self, name: str) -> str:
+        """Which graph a pass is in."""
+        return PASSES if self._one_graph and name != "prefill_draft" else name
+
+    def new_request(self, file: str) -> Request:
+        """An infer request of a graph. Raises ArtifactError when OpenVINO cannot load it."""
+        if file not in self._compiled:
+            self._compiled[file] = self._compile(self._folder / f"{file}.xml")
+        return Request(self._compiled[file])
 
     def _compile(self, path: Path) -> Any:
         hints = {
@@ -47,12 +53,53 @@ class OpenVinoGraphs:
             raise ArtifactError(path, f"OpenVINO cannot load it: {error}") from error
 
 
+class Request:
+    """An infer request of a graph of one pass, or of several of which one runs: the others get empty tensors."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._inputs, self._outputs = _ports(compiled.inputs), _ports(compiled.outputs)
+        self._ran = ""
+        if len(self._inputs) > 1:
+            for name in self._inputs:
+                self._empty(name)
+
+    def infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+        """Run pass `name` on arrays where they lie, in the graph's order."""
+        name = name if len(self._inputs) > 1 else ""
+        if self._ran != name:
+            self._empty(self._ran)
+            self._ran = name
+        for (place, _), array in zip(self._inputs[name], inputs, strict=True):
+            self._request.set_input_tensor(place, _tensor(array))
+        for (place, _), array in zip(self._outputs[name], outputs, strict=bool(outputs)):
+            self._request.set_output_tensor(place, _tensor(array))
+        self._request.infer()
+        return self._request
+
+    def _empty(self, name: str) -> None:
+        for place, tensor in self._inputs.get(name, ()):
+            self._request.set_input_tensor(place, tensor)
+        for place, tensor in self._outputs.get(name, ()):
+            self._request.set_output_tensor(place, tensor)
+
+
+def _ports(ports: Sequence[Any]) -> dict[str, list[tuple[int, ov.Tensor]]]:
+    """Pass -> its ports' places, and an empty tensor for each. A graph of one pass has no pass in its names."""
+    found: dict[str, list[tuple[int, ov.Tensor]]] = {}
+    for place, port in enumerate(ports):
+        shape = [each.get_length() if each.is_static else 0 for each in port.get_partial_shape()]
+        name, dot, _ = port.any_name.partition(".")
+        found.setdefault(name if dot else "", []).append((place, ov.Tensor(port.get_element_type(), shape)))
+    return found
+
+
 class OpenVinoPasses:
     """See `genrec.engine.base.Passes`."""
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
         self._graphs = graphs
-        self._requests: dict[str, Any] = {}
+        self._requests: dict[str, Request] = {}
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """See `Passes.prefill`."""
@@ -109,15 +156,10 @@ class OpenVinoPasses:
         return states
 
     def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
-        if name not in self._requests:
-            self._requests[name] = self._graphs.new_request(name)
-        request = self._requests[name]
-        for place, array in enumerate(inputs):
-            request.set_input_tensor(place, _tensor(array))
-        for place, array in enumerate(outputs):
-            request.set_output_tensor(place, _tensor(array))
-        request.infer()
-        return request
+        file = self._graphs.file_of(name)
+        if file not in self._requests:
+            self._requests[file] = self._graphs.new_request(file)
+        return self._requests[file].infer(name, inputs, outputs)
 
 
 def _tensor(array: Array) -> ov.Tensor:

@@ -1,15 +1,20 @@
 """One generator, four ways to run it: torch's full pass, torch staged, ONNX Runtime, OpenVINO."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
 
+import build.openvino
 from build.openvino import build_openvino
 from genrec.arena import Arena
+from genrec.artifact import load_config, load_validity
 from genrec.config import ModelConfig
-from genrec.engine.base import Engine, load_passes
+from genrec.engine.base import Constraint, Engine, load_passes
+from genrec.engine.host import HostGenerator
 from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, past_names, shared_names
@@ -123,26 +128,72 @@ def test_openvino_in_the_arena_equals_torch(tiny, tmp_path, kv_type, tolerance):
             assert np.allclose(layout.logits(row, level, 5), later[level - 2][number].numpy(), atol=tolerance)
 
 
-def test_no_kv_is_copied_on_its_way_through_the_engine(tiny, tmp_path):
+def engines_of(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_graph: bool) -> Path:
+    """The tiny engines, or the same passes as one graph."""
+    if not one_graph:
+        return tiny / "engines" / "openvino"
+    monkeypatch.setattr(build.openvino, "LARGE", 0)
+    monkeypatch.setattr(build.openvino, "SHARED", 1)
+    build_openvino(tiny / "onnx", tmp_path / "one", "f32")
+    return tmp_path / "one"
+
+
+@pytest.mark.parametrize("one_graph", [False, True])
+def test_no_kv_is_copied_on_its_way_through_the_engine(tiny, tmp_path, monkeypatch, one_graph):
     """Every KV tensor and every logit that OpenVINO reads or writes is the arena's own memory: 0 bytes copied."""
     config = ModelConfig.load(tiny / "model" / "config.json")
     layout = Layout(config, 8, "f32")
-    (passes,) = load_passes("openvino", tiny / "engines" / "openvino", "f32")
+    (passes,) = load_passes("openvino", engines_of(tiny, tmp_path, monkeypatch, one_graph), "f32")
     engine = Engine(layout, passes)
     arena = Arena.create(tmp_path / "arena", 2, layout.slot_bytes)
     region = arena.allocate(2, 9)
+
+    def copied() -> int:
+        count = 0
+        for name, one in passes._requests.items():
+            request = one._request
+            tensors = [(p, request.get_output_tensor(n)) for n, p in enumerate(request.model_outputs)]
+            tensors += [(p, request.get_input_tensor(n)) for n, p in enumerate(request.model_inputs)]
+            for port, tensor in tensors:
+                outside = tensor.data.dtype == np.float32 and not np.shares_memory(tensor.data, arena._bytes)
+                if outside and tensor.byte_size:
+                    count += tensor.byte_size
+                    print(name, port.any_name, tensor.shape)
+        return count
+
     engine.prefill(PROMPTS.numpy(), LENGTHS.numpy(), region)
+    assert copied() == 0
     arena.rest(region.handles[1])
     row = arena.hold(region.handles[1])
     for level in (2, 3):
         engine.decode(level, CODES[0][1].numpy(), 6, row)
-    copied = 0
-    for name, request in passes._requests.items():
-        tensors = [(p, request.get_output_tensor(n)) for n, p in enumerate(request.model_outputs)]
-        tensors += [(p, request.get_input_tensor(n)) for n, p in enumerate(request.model_inputs)]
-        for port, tensor in tensors:
-            if tensor.data.dtype == np.float32 and not np.shares_memory(tensor.data, arena._bytes):
-                copied += tensor.byte_size
-                print(name, port.any_name, tensor.shape)
-    assert copied == 0
-    assert len(passes._requests) == 3
+        assert copied() == 0
+    assert len(passes._requests) == (1 if one_graph else 3)
+
+
+def test_one_graph_holds_its_weights_once_and_answers_as_many_do(tiny, tmp_path, monkeypatch):
+    config, index = load_config(tiny), load_validity(tiny, load_config(tiny))
+    one = engines_of(tiny, tmp_path, monkeypatch, one_graph=True)
+    assert sorted(path.name for path in one.glob("*.xml")) == ["passes.xml", "prefill_draft.xml"]
+    many = tiny / "engines" / "openvino"
+    sizes = [path.stat().st_size for path in (one / "passes.bin", many / "prefill.bin")]
+    assert sizes[0] < 1.3 * sizes[1]
+    generators = [
+        HostGenerator(passes, config, 12, "f32")
+        for folder in (one, many)
+        for passes in load_passes("openvino", folder, "f32", threads=1, streams=2)
+    ]
+    free = Constraint(index, index.blocked(np.array([-1], np.int32)))
+    for tokens, lengths in (
+        (PROMPTS, LENGTHS),
+        (PROMPTS[:1, :4], LENGTHS[:1].clamp(max=4)),
+        (PROMPTS, LENGTHS),
+    ):
+        found = [
+            each.answers(tokens.numpy().astype(np.int64), lengths.numpy(), [free] * len(tokens))
+            for each in generators
+        ]
+        for other in found[1:]:
+            for mine, theirs in zip(found[0], other, strict=True):
+                np.testing.assert_array_equal(mine.prefixes, theirs.prefixes)
+                np.testing.assert_allclose(mine.scores, theirs.scores, atol=1e-6)
