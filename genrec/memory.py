@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-MAPPED = (".blob", ".bin")  # OpenVINO's cached and saved graphs
+MAPPED = (".blob", ".bin")  # OpenVINO's compiled and saved graphs
 
 
 def give_back() -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from genrec.config import MAX_BEAM_WIDTH
 from genrec.errors import GenrecError, InputError
+from genrec.memory import give_back
 
 Tensors = dict[str, NDArray[Any]]
 Answer = Tensors | GenrecError
@@ -108,6 +109,7 @@ def load(name: str, settings: Settings) -> Step:
         raise InputError("step", f"is {name!r}", f"one of {', '.join(STEPS)}")
     name = OF_TARGET.get((settings.target, name), name)
     step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
+    give_back()
     return step
 
 

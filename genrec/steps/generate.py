@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
@@ -44,8 +44,7 @@ class Generate:
         generators = load_generators(settings, self._config)
         self._most_blocked = generators[0].most_blocked
         for generator in generators:
-            shapes = ((rows, span) for rows in (1, 2, 4) for span in spans(self._config))
-            warm_up(shapes, partial(self._try, generator))
+            warm_up(self._shapes(settings.batch_tokens), partial(self._try, generator))
         run = [partial(self._generate, generator) for generator in generators]
         self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, QUOTA_S, MAX_ROWS)
 
@@ -102,6 +101,13 @@ class Generate:
             tokens[row, : len(prompt.tokens)] = prompt.tokens
         lengths = np.array([each.ticket.prompt_length for each in prompts], np.int64)
         return generator.answers(tokens, lengths, [each.constraint for each in prompts])
+
+    def _shapes(self, capacity: int) -> Iterator[tuple[int, int]]:
+        """Batches to come: larger ones than the scheduler makes would only take memory."""
+        for rows in (1, 2, 4):
+            for span in spans(self._config):
+                if rows == 1 or rows * (span + self._beam_tokens) <= capacity:
+                    yield rows, span
 
     def _try(self, generator: Generator, shape: tuple[int, int]) -> None:
         index = self._indices.of(0)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from genrec.config import ModelConfig
 from genrec.errors import ArenaFull, GenrecError, InputError
-from genrec.memory import give_back
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.ticket import Ticket, read_ticket
 
@@ -57,7 +56,6 @@ def warm_up(shapes: Iterable[T], run: Callable[[T], None]) -> None:
             break
         if time.monotonic() > end:
             break
-    give_back()
 
 
 def read_prompts(
