@@ -42,13 +42,15 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str) -> None:
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
         for path in graphs:
             model = _with_kv_type(read_inlined(path), kv_type)
-            if path.stem != "prefill_draft" and _bytes(model) > LARGE:
-                passes[path.stem] = model
+            if path.stem == "prefill_draft":
+                _save(model, out, path.stem)
             else:
-                ov.save_model(model, str(out / f"{path.stem}.xml"), compress_to_fp16=False)
+                passes[path.stem] = model
             bar.update()
-        if passes:
-            ov.save_model(one_graph(passes), str(out / f"{PASSES}.xml"), compress_to_fp16=False)
+        if any(_bytes(model) > LARGE for model in passes.values()):
+            passes = {PASSES: one_graph(passes)}
+        for name, model in passes.items():
+            _save(model, out, name)
     (out / "engine.json").write_text(json.dumps({"kv_type": kv_type, "openvino": ov.get_version()}) + "\n")
 
 
@@ -70,6 +72,10 @@ def one_graph(models: dict[str, ov.Model]) -> ov.Model:
         for port in (*model.inputs, *model.outputs):
             port.get_tensor().set_names({f"{name}.{port.any_name}"})
     return ov.Model(outputs, inputs)
+
+
+def _save(model: ov.Model, out: Path, name: str) -> None:
+    ov.save_model(model, str(out / f"{name}.xml"), compress_to_fp16=False)
 
 
 def _bytes(model: ov.Model) -> int:

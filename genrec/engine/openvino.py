@@ -60,13 +60,13 @@ class Request:
         self._request = compiled.create_infer_request()
         self._inputs, self._outputs = _ports(compiled.inputs), _ports(compiled.outputs)
         self._ran = ""
-        if len(self._inputs) > 1:
-            for name in self._inputs:
+        for name in self._inputs:
+            if name:
                 self._empty(name)
 
     def infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
         """Run pass `name` on arrays where they lie, in the graph's order."""
-        name = name if len(self._inputs) > 1 else ""
+        name = name if name in self._inputs else ""
         if self._ran != name:
             self._empty(self._ran)
             self._ran = name
