@@ -55,7 +55,7 @@ class DraftSettings:
     averaging: float = 0.99
     dropout: float = 0.05  # of the head's inputs, and of the generator when both learn
     imitation: float = 0.95  # share of the items where a frozen generator's own expectation is learnt
-    validity: float = 0.1  # weight of knowing which codes are valid, beside which of those (nn/draft.py)
+    validity: float = 0.1  # weight of knowing which codes are valid, beside which of those (nn/draft_loss.py)
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
 
 

@@ -9,7 +9,7 @@ from genrec.artifact import load_config, load_engine_of
 from genrec.errors import ArenaFull
 from genrec.steps import Answer, Settings, Tensors
 from genrec.steps.held import handle_of
-from genrec.steps.prompts import MAX_ROWS, Batch, read_prompts, spans, warm_up
+from genrec.steps.prompts import Batch, batch_shapes, read_prompts, warm_up
 
 
 class Prefill:
@@ -19,7 +19,7 @@ class Prefill:
         self._config = load_config(settings.artifact)
         self._engine = load_engine_of(settings, self._config)
         self._arena = Arena(settings.arena)
-        warm_up(((rows, span) for rows in range(1, MAX_ROWS + 1) for span in spans(self._config)), self._try)
+        warm_up(batch_shapes(self._config), self._try)
 
     def _try(self, shape: tuple[int, int]) -> None:
         """Write a batch of that shape and give it back."""

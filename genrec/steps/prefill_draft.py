@@ -6,7 +6,7 @@ import numpy as np
 
 from genrec.artifact import load_config, load_drafter, load_engine_of
 from genrec.steps import Answer, Settings, Tensors
-from genrec.steps.prompts import MAX_ROWS, Batch, read_prompts, spans, warm_up
+from genrec.steps.prompts import Batch, batch_shapes, read_prompts, warm_up
 
 
 class PrefillDraft:
@@ -20,7 +20,7 @@ class PrefillDraft:
         self._config = load_config(settings.artifact)
         self._engine = load_engine_of(settings, self._config)
         self._placeholders = load_drafter(settings.artifact, self._config).placeholders
-        warm_up(((rows, span) for rows in range(1, MAX_ROWS + 1) for span in spans(self._config)), self._try)
+        warm_up(batch_shapes(self._config), self._try)
 
     def _try(self, shape: tuple[int, int]) -> None:
         self._states(Batch(np.zeros(shape, np.int64), np.ones(shape[0], np.int64)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -43,6 +44,11 @@ def spans(config: ModelConfig) -> list[int]:
     return [min(end, config.max_prompt) for end in range(SPAN, config.max_prompt + SPAN, SPAN)]
 
 
+def batch_shapes(config: ModelConfig) -> Iterator[tuple[int, int]]:
+    """(rows, tokens) of every batch that `read_prompts` makes."""
+    return product(range(1, MAX_ROWS + 1), spans(config))
+
+
 def warm_up(shapes: Iterable[T], run: Callable[[T], None]) -> None:
     """Run the shapes to come, the likeliest first, for a few seconds: engines are slow the first time they see one.
 
@@ -53,9 +59,9 @@ def warm_up(shapes: Iterable[T], run: Callable[[T], None]) -> None:
         try:
             run(shape)
         except ArenaFull:
-            break
+            return
         if time.monotonic() > end:
-            break
+            return
 
 
 def read_prompts(

@@ -81,7 +81,6 @@ def test_no_ratio_passes_what_the_gemm_rate_allows() -> None:
     cost = work(SHAPES["30m"], 6, 128, "f32")
     operations = cost.prefill_operations + cost.decode_operations
     found = report.ratios([timed(NAME, 0.5, 300), timed("fast", 1.0, 200)], 128)
-    add_limits(
-        found, {"m": Shape()}, [6], 128, 3 * operations / 1e9
-    )  # three requests a second at the GEMM rate
+    gflops = 3 * operations / 1e9  # three requests a second
+    add_limits(found, {"m": Shape()}, [6], 128, gflops)
     assert found["m, 6 tokens"]["limit"] == pytest.approx(3.0)
