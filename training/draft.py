@@ -53,9 +53,10 @@ class DraftSettings:
     learning_rate: float = 5e-3
     weight_decay: float = 0.05
     averaging: float = 0.99
-    dropout: float = 0.05  # of the head's inputs, and of the generator when both learn
-    imitation: float = 0.95  # share of the items where a frozen generator's own expectation is learnt
-    validity: float = 0.1  # weight of knowing which codes are valid, beside which of those (nn/draft_loss.py)
+    dropout: float = 0.05  # of the generator and of the head's inputs when both learn
+    validity: float = (
+        0.01  # weight of knowing which codes are valid, beside which of those (nn/draft_loss.py)
+    )
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
 
 
@@ -129,8 +130,10 @@ class DraftRun:
         torch.manual_seed(seed)
         self.settings, self.joint, self.steps = settings, joint, 0
         self.generator = generator.requires_grad_(joint)
-        self.head = DraftHead(generator.config, options, settings.dropout)
+        self.head = DraftHead(generator.config, options, settings.dropout if joint else 0.0)
         self.head.start_from(generator)
+        if not joint:
+            self.head.keep_first_level()
         self.average = copy.deepcopy(nn.ModuleList([self.generator, self.head])).eval()
         groups = [(self.head, 1.0), *([(self.generator, settings.generator_rate)] if joint else [])]
         self.rates = [rate for _, rate in groups for _ in range(2)]
@@ -146,8 +149,9 @@ class DraftRun:
 
     def step(self, tree: Tree, rows: Tensor, real: Tensor, done: float) -> Tensor:
         """One update on rows [B, n]; `done` in 0..1 places it on the cosine. Returns draft losses [L]."""
-        imitation = 0.0 if self.joint else self.settings.imitation
-        losses = draft_losses(self.generator, self.head, tree, rows, real, imitation, self.settings.validity)
+        losses = draft_losses(
+            self.generator, self.head, tree, rows, real, not self.joint, self.settings.validity
+        )
         total = losses.sum()
         if self.joint:
             total = total + level_losses(self.generator, tree, rows, real).sum()

@@ -29,6 +29,7 @@ class DraftHead(nn.Module):
     def __init__(self, config: ModelConfig, options: DraftConfig, dropout: float = 0.0) -> None:
         super().__init__()
         self.config, self.options, self.drop = config, options, nn.Dropout(dropout)
+        self.learns_from = 1
         size, levels = config.hidden_size, config.levels
         if options.placeholders:
             self.placeholders = nn.Parameter(torch.randn(levels, size) * 0.02)
@@ -67,6 +68,16 @@ class DraftHead(nn.Module):
                 hidden_head.weight.copy_(rows)
                 if level == 1 and state_head is not None:
                     hidden_head.weight.zero_()
+
+    def keep_first_level(self) -> None:
+        """Leave level 1 as `start_from` left it where it says what a frozen generator says: nothing is to be learnt."""
+        reads_h_1 = self.options.placeholders and self.options.transition == "none"
+        if reads_h_1 or self.config.levels == 1:
+            return
+        self.learns_from = 2
+        for part in (self.hidden_head(1), self.state_head(1)):
+            if part is not None:
+                part.requires_grad_(False)
 
     def logits(self, level: int, hidden: Tensor, state: Tensor) -> Tensor:
         """Equation 2: hidden [..., 1 + L, hidden] (h_0 first; h_0 alone without placeholders), state [..., hidden]

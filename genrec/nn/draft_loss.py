@@ -13,77 +13,74 @@ from genrec.nn.model import Generator, attend, rotary
 
 
 def draft_losses(
-    generator: Generator, head: DraftHead, tree: Tree, rows: Tensor, real: Tensor, imitation: float, validity: float
+    generator: Generator, head: DraftHead, tree: Tree, rows: Tensor, real: Tensor, imitate: bool, validity: float
 ) -> Tensor:  # fmt: skip
     """Per level float32[L], of catalogue rows int64[B, n], real bool[B, n] (False: padding): equation 6, every item but
     the first drafted from the history before it, its own codes forced (Algorithm 3).
 
-    A share `imitation` of them learns what the generator itself expects along an item that it finds likely instead:
-    beams go where histories do not, and there only the generator can say what is right. Nothing of this part moves
-    the generator. `validity` as in `CodeLoss`.
+    To `imitate` is to learn what the generator itself expects along an item that it finds likely instead: beams go
+    where histories do not, and there only the generator can say what is right. Nothing of this moves the generator.
+    `validity` as in `CodeLoss`. Levels that the head does not learn count nothing.
     """  # fmt: skip
     config, follows = generator.config, real[:, 1:]
     tokens = (tree.codes[rows] + torch.tensor(config.code_offsets)).flatten(1)
     read, kv = generator.prefill(tokens)
-    states = read[:, config.levels - 1 :: config.levels].unsqueeze(2)
+    context = read[:, config.levels - 1 :: config.levels]
+    states = context.unsqueeze(2)
     if head.options.placeholders:
         block = head.placeholders.expand(*rows.shape, -1, -1)
         states = torch.cat((states, read_blocks(generator, kv, block)), 2)
-    hidden = states[:, :-1][follows]  # [M, 1 + L, hidden]
-    came = rows[:, 1:][follows]
-    imitated = torch.rand(len(came)) < imitation
-    losses = _forced(generator, head, tree, came[~imitated], hidden[~imitated], None, validity)
-    if imitation:
-        likely, expected = _expected(generator, tree, states[:, :, 0], kv, follows, imitated)
-        losses = losses + _forced(generator, head, tree, likely, hidden[imitated], expected, validity)
-    return losses / len(came)
+    items, expected = rows[:, 1:][follows], None
+    if imitate:
+        items, expected = _expected(generator, tree, context, kv, follows)
+    return _forced(generator, head, tree, items, states[:, :-1][follows], expected, validity) / len(items)
 
 
 @torch.no_grad()
 def _expected(
-    generator: Generator,
-    tree: Tree,
-    context: Tensor,
-    kv: list[tuple[Tensor, Tensor]],
-    follows: Tensor,
-    wanted: Tensor,
+    generator: Generator, tree: Tree, context: Tensor, kv: list[tuple[Tensor, Tensor]], follows: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """What the generator expects after h_0 [B, n, hidden]: items it finds likely [m], and shares [m, T_l] along them.
-
-    follows bool[B, n - 1] where an item follows, wanted bool[M] those of them that are asked for.
+    """What the generator expects after h_0 [B, n, hidden]: items it finds likely [M] and, before each of their codes,
+    its own state [M, hidden]. `follows` bool[B, n - 1] where an item follows: M in all.
     """
-    levels = generator.config.levels
     items = _likely(generator, tree, context)
     tokens = tree.codes[items] + torch.tensor(generator.config.code_offsets)
     seen = torch.cat(
         (context.unsqueeze(2), read_blocks(generator, kv, generator.embed_tokens(tokens[..., :-1]))), 2
     )
-    items, seen = items[:, :-1][follows][wanted], seen[:, :-1][follows][wanted]
-    return items, [
-        generator.head(seen[:, level - 1], level)
-        .masked_fill(_invalid(tree, level, items), -torch.inf)
-        .softmax(-1)
-        for level in range(1, levels + 1)
-    ]
+    return items[:, :-1][follows], list(seen[:, :-1][follows].unbind(1))
 
 
 def _forced(
     generator: Generator, head: DraftHead, tree: Tree, items: Tensor, hidden: Tensor, expected: list[Tensor] | None,
     validity: float,
 ) -> Tensor:  # fmt: skip
-    """Summed loss per level along the codes of items [M], which are the targets unless shares [M, T_l] are given;
-    hidden [M, 1 + L, hidden] -> float32[L].
+    """Summed loss per level along the codes of items [M], which are the targets unless the generator's states
+    [M, hidden] before each level are given; hidden [M, 1 + L, hidden] -> float32[L].
     """  # fmt: skip
-    state, losses, levels = hidden[:, 0], [], generator.config.levels
+    state, losses, levels = (
+        hidden[:, 0],
+        [hidden.new_zeros(())] * (head.learns_from - 1),
+        generator.config.levels,
+    )
     for level in range(1, levels + 1):
         codes = tree.codes[items, level - 1]
-        logits = head.logits(level, hidden, state).float()
-        target = codes if expected is None else expected[level - 1]
-        losses.append(CodeLoss.apply(logits, target, _invalid(tree, level, items), validity).sum())
+        if level >= head.learns_from:
+            invalid, target = _invalid(tree, level, items), codes
+            if expected is not None:
+                target = _shares(generator, level, expected[level - 1], invalid)
+            logits = head.logits(level, hidden, state).float()
+            losses.append(CodeLoss.apply(logits, target, invalid, validity).sum())
         if level < levels:
             token = codes + generator.config.code_offsets[level - 1]
             state = head.advance(level, state, generator.embed_tokens(token))
     return torch.stack(losses)
+
+
+@torch.no_grad()
+def _shares(generator: Generator, level: int, seen: Tensor, invalid: Tensor) -> Tensor:
+    """How the generator shares one among the valid codes of a level, from its states [M, hidden]: [M, T_level]."""
+    return generator.head(seen, level).masked_fill_(invalid, -torch.inf).softmax(-1)
 
 
 class CodeLoss(torch.autograd.Function):
