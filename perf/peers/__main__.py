@@ -26,7 +26,7 @@ from perf import machine
 from perf.peers import report
 from perf.peers.cells import CONCURRENCY, Cell, measure
 from perf.peers.folder import SHAPES, Model
-from perf.peers.ours import NAME, Ours
+from perf.peers.ours import DRAFT, ENSEMBLES, NAME, Ours
 from perf.peers.peer import Peer
 from perf.peers.refusal import Refusal
 from perf.peers.same import agreement, score_difference
@@ -55,7 +55,7 @@ class Refused:
 def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
     """Ours and the peers asked for, stopped on leaving."""
     with ExitStack() as stack:
-        made: list[Any] = [Ours(model, a.cores, max(CONCURRENCY))]
+        made: list[Any] = [Ours(model, a.cores, max(CONCURRENCY), name) for name in ENSEMBLES]
         for name in a.peers:
             try:
                 made.append(
@@ -155,11 +155,14 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     whole = sorted({cell.prompt for cell in cells})
     for width, blocks in by_width.items():
         add_limits(blocks, models, whole, width, max(gemm))
-    ours = [cell.valid_rate() for cell in cells if cell.system == NAME and not cell.refusal]
+    drafts = {width: report.ratios(cells, width, DRAFT) for width in a.beam_widths}
+    ours = [cell.valid_rate() for cell in cells if cell.system in ENSEMBLES and not cell.refusal]
     return {
         "benchmark": "peers",
         **{f"ratio_bw{width}": report.lowest(found) for width, found in by_width.items()},
         **{f"memory_ratio_bw{width}": report.highest_memory(found) for width, found in by_width.items()},
+        **{f"draft_ratio_bw{width}": report.lowest(found) for width, found in drafts.items()},
+        **{f"draft_memory_ratio_bw{width}": report.highest_memory(found) for width, found in drafts.items()},
         "valid_rate": min(ours, default=None),
         "prefill_of_gemm_peak": largest.get("prefill"),
         "decode_of_gemm_peak": largest.get("decode"),
@@ -167,6 +170,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
         "gemm_gflops": max(gemm),
         "same_weights": same,
         "ratios": {str(width): found for width, found in by_width.items()},
+        "draft_ratios": {str(width): found for width, found in drafts.items()},
         "cells": [report.as_json(cell) for cell in cells],
         "settings": machine.settings_of(vars(a)),
         "machine": machine.facts(),
@@ -231,6 +235,9 @@ def main() -> None:
                 f"BW {width}, {block}: {one['rate']:.2f} x the requests/s of {one['fastest']}, "
                 f"at the GEMM rate {one['limit']:.2f} x{memory}"
             )
+            if drafted := found["draft_ratios"][width].get(block):
+                memory = f", {drafted['memory']:.2f} x the memory" if drafted["memory"] else ""
+                print(f"  by the draft head: {drafted['rate']:.2f} x{memory}")
     print(json.dumps(found))
 
 

@@ -45,7 +45,7 @@ class Model:
     def make(cls, name: str, folder: Path, config: ModelConfig, items: int = ITEMS) -> Model:
         """The model in `folder`, made with random weights and a random catalogue unless it is there."""
         model = cls(name, folder)
-        mock_artifact(model.artifact, config, items, draft=False)
+        mock_artifact(model.artifact, config, items)
         write_hugging_face(model.artifact, folder / "hugging_face")
         np.save(folder / "items.npy", model.tokens)
         return model

@@ -20,20 +20,23 @@ from perf.peers.memory import Peak
 from perf.peers.refusal import Refusal
 from perf.peers.system import Prompts, Turn
 
-NAME = "genrec-triton"
+NAME, DRAFT = "genrec-triton", "genrec-triton draft"
+ENSEMBLES = {NAME: "recommend", DRAFT: "recommend_draft"}
 SLOTS_PER_REQUEST = 2  # a request may still hold its slot when the next one of the same client comes
 STAGED = "recommend_staged"  # of which Triton sees every pass
 PHASES = {"prefill": ("prefill",), "decode": ("decode",)}
 
 
 class Ours:
-    """See `perf.peers.system.System`. One server per beam width, and one beside it whose passes Triton sees."""
+    """See `perf.peers.system.System`. One server per beam width; of beam search one beside it whose passes Triton sees.
 
-    name = NAME
+    DRAFT is no beam search over the generator as the peers do: the draft head answers (NEZHA).
+    """
 
-    def __init__(self, model: Model, threads: int, clients: int) -> None:
-        self._model, self._threads, self._clients = model, threads, clients
+    def __init__(self, model: Model, threads: int, clients: int, name: str = NAME) -> None:
+        self.name, self._model, self._threads, self._clients = name, model, threads, clients
         self._stack, self._width = ExitStack(), 0
+        self._staged: Triton | None = None
         self._server: RunningServer | None = None
 
     def start(self, width: int) -> None:
@@ -42,15 +45,17 @@ class Ours:
             return
         self.stop()
         try:
-            self._server = self._serve(width, "recommend")
-            staged = self._serve(width, STAGED)
+            self._server = self._serve(width, ENSEMBLES[self.name])
+            if self.name == NAME:
+                staged = self._serve(width, STAGED)
+                self._staged = Triton(serving.Target(staged.grpc_url, staged.grpc_headers, STAGED))
+                self._stack.callback(self._staged.close)
         except GenrecError as error:
             raise Refusal(str(error)) from error
         self._width = width
-        self._staged = Triton(serving.Target(staged.grpc_url, staged.grpc_headers, STAGED))
-        self._stack.callback(self._staged.close)
         self._recommenders = [
-            self._stack.enter_context(Recommender(self._server.grpc_url)) for _ in range(self._clients)
+            self._stack.enter_context(Recommender(self._server.grpc_url, model=ENSEMBLES[self.name]))
+            for _ in range(self._clients)
         ]
 
     def _serve(self, width: int, ensemble: str) -> RunningServer:
@@ -96,6 +101,8 @@ class Ours:
 
     def _compute(self, history: NDArray[np.int64], width: int) -> dict[str, float]:
         """Seconds that Triton counts for each phase of one request, with a model for every pass; not timed itself."""
+        if not self._staged:
+            return {}
         before = self._staged.statistics()
         self._staged.recommender.recommend(history, width)
         counted = spent(before, self._staged.settled(before, 1))
@@ -120,4 +127,4 @@ class Ours:
     def stop(self) -> None:
         """End the server, if any."""
         self._stack.close()
-        self._server, self._width = None, 0
+        self._server, self._staged, self._width = None, None, 0

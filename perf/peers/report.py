@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perf.peers.cells import CONCURRENCY, Cell
-from perf.peers.ours import NAME
+from perf.peers.ours import ENSEMBLES, NAME
 
 MIB = 1 << 20
 
@@ -55,16 +55,16 @@ def grouped(cells: Iterable[Cell]) -> list[tuple[tuple[str, int, int], list[Cell
     return list(groups.items())
 
 
-def ratios(cells: Sequence[Cell], width: int) -> dict[str, dict[str, Any]]:
-    """Ours over the best peer at one beam width, per model and prompt: requests per second, and peak memory.
+def ratios(cells: Sequence[Cell], width: int, name: str = NAME) -> dict[str, dict[str, Any]]:
+    """Ours (`name`) over the best peer at one beam width, per model and prompt: requests per second, and peak memory.
 
     A system's rate is the better of its concurrencies. What no peer managed has no ratio; what a peer managed
     and we did not is 0.
     """
     found: dict[str, dict[str, Any]] = {}
     for (model, prompt, of_width), block in grouped(cells):
-        ours = [cell for cell in block if cell.system == NAME]
-        peers = [cell for cell in block if cell.system != NAME and not cell.refusal]
+        ours = [cell for cell in block if cell.system == name]
+        peers = [cell for cell in block if cell.system not in ENSEMBLES and not cell.refusal]
         if of_width != width or not ours or not peers:
             continue
         rates = {cell.system: cell.best_rate() or 0.0 for cell in peers}
