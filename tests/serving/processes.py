@@ -9,11 +9,21 @@ from pathlib import Path
 from deploy import process
 
 
-def until(done: Callable[[], object], seconds: float = 120) -> None:
+def until(done: Callable[[], object], seconds: float = 120, look: Callable[[], object] = str) -> None:
+    """Wait for it; a failure shows what a `look` finds."""
     deadline = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, look()
         time.sleep(0.05)
+
+
+def until_ended(session: int, seconds: float) -> None:
+    """Wait until nothing of a session runs. The dead may lie there: when they go is up to whoever adopted them."""
+
+    def running() -> list[process.Member]:
+        return [member for member in process.members(session) if member.state not in "ZX"]
+
+    until(lambda: not running(), seconds, running)
 
 
 def stub_of(session: int, model: str) -> int:
