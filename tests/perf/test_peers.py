@@ -139,9 +139,13 @@ def test_a_frozen_peer_takes_no_time(model: Model, scripted, tmp_path: Path) -> 
     peer.start(4)
     peer.turn(Prompts.draw(model, 6, 1, (0,)), 4, 1, 20.0)
     stat = Path(f"/proc/{peer._process.pid}/stat")
-    before = stat.read_text().split()[13:15]
-    time.sleep(0.3)
-    assert stat.read_text().split()[13:15] == before
+
+    def ticks() -> int:
+        return sum(int(field) for field in stat.read_text().split()[13:15])
+
+    before = ticks()
+    time.sleep(0.5)
+    assert ticks() - before <= 3  # of 50; a stop reaches a thread on another core a tick later
 
 
 def test_what_is_slow_is_measured_once_and_what_does_not_fit_says_so(
