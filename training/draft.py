@@ -54,9 +54,7 @@ class DraftSettings:
     weight_decay: float = 0.05
     averaging: float = 0.99
     dropout: float = 0.05  # of the generator and of the head's inputs when both learn
-    validity: float = (
-        0.01  # weight of knowing which codes are valid, beside which of those (nn/draft_loss.py)
-    )
+    validity: float = 0.01  # weight of knowing which codes are valid, beside which of those (CodeLoss)
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
 
 
