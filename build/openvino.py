@@ -20,6 +20,7 @@ import openvino as ov
 from onnx import inliner
 from openvino.preprocess import PrePostProcessor
 
+from build.causal import in_blocks
 from genrec.engine.openvino import PASSES
 from genrec.progress import ticking
 
@@ -32,8 +33,11 @@ def kv_type_of_this_cpu() -> str:
     return "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
 
 
-def build_openvino(onnx_folder: Path, out: Path, kv_type: str) -> None:
-    """Convert every graph of `onnx_folder` into `out`; `kv_type` is `f32` or `bf16` (KV tensors and arithmetic)."""
+def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int) -> None:
+    """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
+
+    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic).
+    """
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
@@ -42,6 +46,8 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str) -> None:
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
         for path in graphs:
             model = _with_kv_type(read_inlined(path), kv_type)
+            if path.stem.startswith("prefill"):
+                in_blocks(model, longest)
             if path.stem == "prefill_draft":
                 _save(model, out, path.stem)
             else:

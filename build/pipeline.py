@@ -6,20 +6,27 @@ from pathlib import Path
 
 import openvino
 
+from build.causal import QUERIES
 from build.openvino import LARGE, build_openvino, kv_type_of_this_cpu
 from build.validity import build_validity
+from genrec.artifact import load_config
 from genrec.manifest import is_good, record, stage_key
 
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
     """OpenVINO engines of the artifact's ONNX; an empty `kv_type` follows the CPU. Returns whether work was done."""
     kv_type = kv_type or kv_type_of_this_cpu()
-    settings = {"kv_type": kv_type, "openvino": openvino.get_version(), "one_graph_from": LARGE}
+    settings = {
+        "kv_type": kv_type,
+        "openvino": openvino.get_version(),
+        "one_graph_from": LARGE,
+        "queries": QUERIES,
+    }
     key = stage_key(settings, sorted((artifact / "onnx").iterdir()))
     if is_good(artifact, "openvino", key):
         return False
     out = artifact / "engines" / "openvino"
-    build_openvino(artifact / "onnx", out, kv_type)
+    build_openvino(artifact / "onnx", out, kv_type, load_config(artifact).max_prompt)
     record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
     return True
 
