@@ -14,6 +14,8 @@ class Work:
 
     prefill_operations: float
     decode_operations: float  # of all L - 1 passes
+    prefill_attention: float  # of these, what attention takes
+    decode_attention: float
     weight_bytes: float  # of the layers, read once per pass
     kv_shared_bytes: int  # the prompt's, one copy whatever W is
     kv_unshared_bytes: int  # the beams' own, of the levels 2 to L - 1 (the last pass keeps none)
@@ -47,15 +49,17 @@ def work(config: ModelConfig, prompt: int, width: int, kv_type: str) -> Work:
     # Causal attention reads half of the S x S scores; q k and p v are each 2 H D per score. The last layer works for
     # one position, but for k and v.
     whole, kv_only = c.num_hidden_layers - 1, 2 * c.hidden_size * groups
-    prefill = 2 * (whole * layer + kv_only) * prompt + whole * 4 * heads * prompt**2 / 2
-    prefill += 2 * (layer - kv_only) + 4 * heads * prompt + 2 * c.hidden_size * first
+    prefill_attention = whole * 4 * heads * prompt**2 / 2 + 4 * heads * prompt
+    prefill = 2 * (whole * layer + kv_only) * prompt + 2 * (layer - kv_only) + 2 * c.hidden_size * first
     # A beam attends to the prompt and to its own tokens: 1 in the first pass, 2 in the second, ...
     scores = prompt * passes + sum(range(1, passes + 1))
-    decode = width * (2 * weights * passes + c.num_hidden_layers * 4 * heads * scores)
-    decode += width * 2 * c.hidden_size * sum(later)
+    decode_attention = width * c.num_hidden_layers * 4 * heads * scores
+    decode = width * 2 * (weights * passes + c.hidden_size * sum(later))
     return Work(
-        prefill_operations=prefill,
-        decode_operations=decode,
+        prefill_operations=prefill + prefill_attention,
+        decode_operations=decode + decode_attention,
+        prefill_attention=prefill_attention,
+        decode_attention=decode_attention,
         weight_bytes=weights * size,
         kv_shared_bytes=2 * c.num_hidden_layers * groups * prompt * size,
         kv_unshared_bytes=2 * c.num_hidden_layers * groups * width * max(passes - 1, 0) * size,

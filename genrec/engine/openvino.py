@@ -22,13 +22,24 @@ LEAST_BEAMS = 32  # of a slice: fewer leave the matrix products too thin
 class OpenVinoGraphs:
     """The compiled graphs of one process; each compiles when it is first used."""
 
-    def __init__(self, folder: Path, kv_type: str, threads: int, streams: int = 1) -> None:
-        """`folder` is `engines/openvino`; `threads` are the cores that all `streams` share, 0 for all."""
-        self._folder, self._kv_type = Path(folder), kv_type
-        self._threads, self._streams = threads, streams
+    def __init__(
+        self, folder: Path, kv_type: str, threads: int, streams: int = 1, cache: bool = True
+    ) -> None:
+        """`folder` is `engines/openvino`; `threads` are the cores that all `streams` share, 0 for all.
+
+        Compiled graphs are kept in `cache`, which starts of a server are faster by.
+        """
+        self._folder = Path(folder)
+        self.hints = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": kv_type,
+        }
         self._one_graph = (self._folder / f"{PASSES}.xml").is_file()
         self._core = ov.Core()
-        self._core.set_property({"CACHE_DIR": str(self._folder / "cache")})
+        if cache:
+            self._core.set_property({"CACHE_DIR": str(self._folder / "cache")})
         self._compiled: dict[str, Any] = {}
 
     def file_of(self, name: str) -> str:
@@ -42,14 +53,8 @@ class OpenVinoGraphs:
         return Request(self._compiled[file])
 
     def _compile(self, path: Path) -> Any:
-        hints = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": self._streams,
-            "INFERENCE_NUM_THREADS": self._threads,
-            "INFERENCE_PRECISION_HINT": self._kv_type,
-        }
         try:
-            return self._core.compile_model(str(path), "CPU", hints)
+            return self._core.compile_model(str(path), "CPU", self.hints)
         except RuntimeError as error:
             raise ArtifactError(path, f"OpenVINO cannot load it: {error}") from error
 

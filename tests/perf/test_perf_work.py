@@ -55,6 +55,11 @@ def test_operations_against_a_loop_over_tokens() -> None:
         decode += width * (token + attention(prompt + level - 1) + 2 * c.hidden_size * size)
     found = work(c, prompt, width, "f32")
     assert found.prefill_operations == prefill and found.decode_operations == decode
+    prompts = sum((1 - last) * attention(position + 0.5) for position in range(prompt)) + last * attention(
+        prompt
+    )
+    beams = width * (attention(prompt + 1) + attention(prompt + 2))
+    assert (found.prefill_attention, found.decode_attention) == (prompts, beams)
     assert found.weight_bytes == 4 * token / 2
 
 
