@@ -61,7 +61,7 @@ class Drafter:
     """The draft head of one generator. `states` is float32[1 + L, d] (h_0 .. h_L), d the hidden size.
 
     hidden_l [d, T_l], bias_l [T_l]   the part of equation 2 that reads h_l
-    state_l  [d, T_l]                 the part that reads s_l
+    state_l  [d, T_l]                 the part that reads s_l; kept once, a row per code
     input_l  [T_l, 3d], recurrent_l [d, 3d], recurrent_bias_l [d]   the GRU; only input_l [T_l, d] when it adds
     """
 
@@ -80,7 +80,10 @@ class Drafter:
         self._rows: list[Array] = []  # state_l the other way round, a row per code
         if options.transition != "none":
             levels = range(1, config.levels + 1)
-            self._rows = [np.ascontiguousarray(self._tensors[f"state_{level}"].T) for level in levels]
+            self._rows = [np.ascontiguousarray(tensors[f"state_{level}"].T) for level in levels]
+            self._tensors |= {
+                f"state_{level}": rows.T for level, rows in zip(levels, self._rows, strict=True)
+            }
 
     @classmethod
     def load(cls, path: Path, config: ModelConfig) -> Drafter:
