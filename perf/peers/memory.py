@@ -36,6 +36,18 @@ def resident(session: int, field: str = "VmRSS") -> int:
     return sum(1024 * _kilobytes(member.pid, "status", (field,)) for member in process.members(session))
 
 
+def shared_files(session: int) -> set[Path]:
+    """Files in /dev/shm that processes of a session map. Who is killed leaves them behind."""
+    found = set()
+    for member in process.members(session):
+        try:
+            lines = Path(f"/proc/{member.pid}/maps").read_text().splitlines()
+        except OSError:
+            continue  # it has just ended
+        found |= {Path(line.split(maxsplit=5)[5]) for line in lines if " /dev/shm/" in line}
+    return found
+
+
 def server_bytes(session: int, prefix: str) -> int:
     """Bytes of a server: its processes' own pages, mapped files once, and its files in /dev/shm once.
 

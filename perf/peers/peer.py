@@ -117,9 +117,12 @@ class Peer:
         return memory.resident(self._process.pid, "VmHWM") if self._process else 0
 
     def stop(self) -> None:
-        """End its processes, if any."""
+        """End its processes, if any, and remove what they shared."""
         if self._process:
+            shared = memory.shared_files(self._process.pid)
             process.end(self._process, grace_s=0)
+            for path in shared:
+                path.unlink(missing_ok=True)
             for pipe in (self._process.stdin, self._process.stdout):
                 with suppress(BrokenPipeError):  # what it never read
                     pipe.close()  # type: ignore[union-attr]

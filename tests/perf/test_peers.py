@@ -147,6 +147,17 @@ def test_a_frozen_peer_takes_no_time(model: Model, scripted, tmp_path: Path) -> 
     assert [of()[13:15] for of in fields] == before and len(before) > 1
 
 
+def test_a_stopped_peer_leaves_no_shared_memory(model: Model, scripted) -> None:
+    does = "from multiprocessing import shared_memory as m; os.kept = m.SharedMemory(f'peer-{os.getpid()}', True, 9)"
+    peer = scripted(does)
+    peer.start(4)
+    peer.turn(Prompts.draw(model, 6, 1, (0,)), 4, 1, 20.0)
+    kept = Path(f"/dev/shm/peer-{peer._process.pid}")
+    assert kept.exists()
+    peer.stop()
+    assert not kept.exists()
+
+
 def test_what_is_slow_is_measured_once_and_what_does_not_fit_says_so(
     model: Model, scripted, monkeypatch
 ) -> None:
