@@ -17,15 +17,6 @@ def until(done: Callable[[], object], seconds: float = 120, look: Callable[[], o
         time.sleep(0.05)
 
 
-def until_ended(session: int, seconds: float) -> None:
-    """Wait until nothing of a session runs. The dead may lie there: when they go is up to whoever adopted them."""
-
-    def running() -> list[process.Member]:
-        return [member for member in process.members(session) if member.state not in "ZX"]
-
-    until(lambda: not running(), seconds, running)
-
-
 def stub_of(session: int, model: str) -> int:
     """Pid of the process that runs a model; `session` is the server's pid."""
     for pid in process.living_stubs(session):

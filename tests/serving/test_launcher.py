@@ -23,7 +23,7 @@ from deploy.launcher import LaunchError, RunningServer, _ensembles, _repository,
 from deploy.ports import choose_ports
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
-from tests.serving.processes import stub_of, until, until_ended
+from tests.serving.processes import stub_of, until
 from tests.serving.wire import ask, tensors
 
 pytestmark = pytest.mark.serving
@@ -143,7 +143,7 @@ def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> N
     killed = Served(tiny, tmp_path)
     pid = killed.about["pid"]
     killed.end(signal.SIGKILL)
-    until_ended(pid, 30)
+    until(lambda: process.members(pid) == [], 30, lambda: process.members(pid))
     assert killed.shm()  # the arena at least: nobody was there to unlink it
     leftovers.remove_of_the_dead()
     assert killed.shm() == []
