@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class OpenVinoPasses:
         if batch * beams * span <= MOST_SCORES:
             self._decode(level, codes, lengths, shared, past, logits)
             return
-        size = max(-(-beams // -(-beams * span // MOST_SCORES)), LEAST_BEAMS)  # all slices alike
+        size = max(ceil(beams / ceil(beams * span / MOST_SCORES)), LEAST_BEAMS)  # all slices alike
         for row in range(batch):
             one = slice(row, row + 1)
             for first in range(0, beams, size):
