@@ -30,10 +30,11 @@ PREFILL_DELAY_US = 500
 
 KV = Tensor("kv", "INT64", (4,))
 NODES = Tensor("nodes", "INT32", (-1,))
+CODES = Tensor("codes", "INT32", (-1,))  # of the beams that the next pass is to score
 PARENTS = Tensor("parents", "INT32", (-1,))
 LEVEL = Tensor("level", "INT32", (1,))
 
-BEAMS = (PREFIXES, NODES, SCORES, PARENTS, LEVEL)
+BEAMS = (PREFIXES, NODES, SCORES, CODES, PARENTS, LEVEL)
 # There is no level 0. A kv of zeros is the arena's scratch slot.
 FIRST_LEVEL = {"level": (1,)}
 
@@ -51,11 +52,9 @@ PREFILL = Model(
 )
 DECODE = Model(
     "decode",
-    inputs=(KV, TICKET, PREFIXES, PARENTS, LEVEL),
+    inputs=(KV, TICKET, CODES, PARENTS, LEVEL),
     outputs=(KV,),
-    warmups=(
-        WarmUp("scratch", {"kv": (4,), "prefixes": (1,), "parents": (1,)}, {**NO_PROMPT, **FIRST_LEVEL}),
-    ),
+    warmups=(WarmUp("scratch", {"kv": (4,), "codes": (1,), "parents": (1,)}, {**NO_PROMPT, **FIRST_LEVEL}),),
 )
 
 
@@ -93,7 +92,7 @@ def _steps(levels: int) -> list[Step]:
     for level in range(1, levels + 1):
         beams: dict[str, str] = {}
         if level > 1:
-            last = _beams(level - 1, "prefixes", "parents", "level")
+            last = _beams(level - 1, "codes", "parents", "level")
             steps.append(Step("decode", {"kv": f"kv_{level - 1}", **ticket, **last}, {"kv": f"kv_{level}"}))
             beams = _beams(level - 1, "prefixes", "nodes", "scores", "level")
         # What nobody reads at the last level is not mapped, so it does not leave the model either.

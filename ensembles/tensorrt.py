@@ -15,7 +15,7 @@ from build.profiles import MAX_BATCH, SPAN
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.recommend import NO_PROMPT, PREFIXES, TICKET
 from ensembles.recommend_draft import recommend_draft
-from ensembles.recommend_staged import PARENTS, PREFILL_DELAY_US, recommend_staged
+from ensembles.recommend_staged import CODES, PARENTS, PREFILL_DELAY_US, recommend_staged
 from genrec.config import ModelConfig
 
 PROMPT = Tensor("prompt", "INT32", (-1,))
@@ -107,13 +107,14 @@ def _decode_step(config: ModelConfig, level: int) -> Step:
 
 
 def _of_logits(model: Model) -> Model:
-    """Beam search with logits where the handle was."""
+    """Beam search with logits where the handle was. A plan scores all beams: it batches requests of one width."""
     inputs = (LOGITS, *model.inputs[1:])
     warmups = tuple(
         replace(w, dims={"logits": (1, 1), **{k: d for k, d in w.dims.items() if k != "kv"}})
         for w in model.warmups
     )
-    return replace(model, inputs=inputs, warmups=warmups)
+    outputs = tuple(tensor for tensor in model.outputs if tensor != CODES)
+    return replace(model, inputs=inputs, outputs=outputs, warmups=warmups)
 
 
 def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
@@ -134,7 +135,8 @@ def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
             steps.append(_decode_step(config, level))
         elif step.model == "beam_search":
             others = {own: shared for own, shared in step.inputs.items() if own != "kv"}
-            steps.append(replace(step, inputs={"logits": f"logits_{level}", **others}))
+            given = {own: shared for own, shared in step.outputs.items() if own != CODES.name}
+            steps.append(replace(step, inputs={"logits": f"logits_{level}", **others}, outputs=given))
         else:
             steps.append(step)
     models = (*python.values(), *plans)

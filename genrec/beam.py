@@ -46,6 +46,7 @@ class Beams:
 _ROOT = Beams(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
 _TYPES = tuple(np.dtype(t) for t in (np.int64, np.int32, np.float32, np.int32))  # of the fields of Beams
 _NOTHING = frozen(np.empty(0, np.int32))
+_NO_ROW = -2
 
 
 class Workspace:
@@ -59,6 +60,7 @@ class Workspace:
         self.starts = np.empty(beams + 1, np.int64)  # candidates of beam b: starts[b] .. starts[b + 1]
         self.families = np.empty(beams + 1, np.int64)  # its children, blocked ones included, likewise
         self.best = np.empty(beams, np.float32)  # its largest logit
+        self.all_beams = np.arange(beams)
         self.child = np.empty(candidates, np.int32)  # node of the next level
         self.logit = np.empty(candidates, np.float32)  # its logit, then its score
         self.weight = np.empty(candidates, np.float32)  # of every child: exp(logit - best)
@@ -94,15 +96,18 @@ def expand(
     blocked: Blocked | None = None,
     workspace: Workspace | None = None,
     room: Room | None = None,
+    asked: npt.NDArray[np.int64] | None = None,
 ) -> Beams:
     """Extend beams of level-1 by one code and keep the `width` best; fewer only if fewer are valid.
 
-    `logits` is float32 [W, T_level], a row per beam; at level 1 it is [1, T_1] and `beams` is None. The score
-    of a child is its logit - logsumexp(the logits of its siblings and itself) + the beam's score; the sum runs in
-    float64, over blocked siblings too: what a request excludes must not make the rest of a family likelier. Best is
-    by float32 score descending, then prefix ascending. Logits that belong to no valid child are never read. A logit
-    of -inf is probability 0: the child ranks behind every other with score -inf, but it still counts, so that beams
-    never starve. NaN or +inf raises InputError.
+    `logits` is float32 [W, T_level], a row per beam; at level 1 it is [1, T_1] and `beams` is None. Where `asked`
+    int64[W'] is given, ascending, only the beams at these places have a row, and the others must have one child each.
+
+    An only child has its parent's score, whatever its logit. The score of another child is its logit - logsumexp(the
+    logits of its siblings and itself) + the beam's score; the sum runs in float64, over blocked siblings too: what a
+    request excludes must not make the rest of a family likelier. Best is by float32 score descending, then prefix
+    ascending. Logits that belong to no valid child are never read. A logit of -inf is probability 0: the child ranks
+    behind every other with score -inf, but it still counts, so that beams never starve. NaN or +inf raises InputError.
 
     The result lies in `room` when one is given: then a step allocates no array at all.
     """
@@ -112,10 +117,12 @@ def expand(
         raise InputError("width", f"is {width}", "at least 1")
     parent = _ROOT if beams is None else beams
     size = index.codebook_sizes[level - 1]
-    if logits.dtype != np.float32 or logits.shape != (len(parent), size):
-        have = f"is {logits.dtype}{list(logits.shape)}"
-        raise InputError("logits", have, f"float32[{len(parent)}, {size}]")
     work = _PER_THREAD.workspace if workspace is None else workspace
+    work.fit(len(parent), 0)
+    rows = work.all_beams[: len(parent)] if asked is None else asked
+    if logits.dtype != np.float32 or logits.shape != (len(rows), size):
+        have = f"is {logits.dtype}{list(logits.shape)}"
+        raise InputError("logits", have, f"float32[{len(rows)}, {size}]")
     pointers, codes = index.children_into(level), index.codes[level - 1]
     nodes, scores = _as(parent.nodes, np.int32), _as(parent.scores, np.float32)
     prefixes = _as(parent.prefixes, np.int64)
@@ -128,9 +135,12 @@ def expand(
     work.fit(len(parent), total)
     hidden = _NOTHING if blocked is None else _as(blocked.at(level), np.int32)
     found = _gather(
-        _view(logits), nodes, pointers, codes, hidden,
+        _view(logits), _as(rows, np.int64), nodes, pointers, codes, hidden,
         work.starts, work.families, work.best, work.child, work.logit, work.weight,
     )  # fmt: skip
+    if found == _NO_ROW:
+        problem = "does not name every beam of several children, in their order"
+        raise InputError("asked", problem, f"places 0 to {len(parent) - 1}")
     if found < 0:
         raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
     np.exp(work.weight[:total], out=work.weight[:total])  # NumPy's exp is vectorised, numba's is not
@@ -193,28 +203,34 @@ def _family_sizes(nodes: Array, scores: Array, pointers: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def _gather(
-    logits: Array, nodes: Array, pointers: Array, codes: Array, hidden: Array,
+    logits: Array, asked: Array, nodes: Array, pointers: Array, codes: Array, hidden: Array,
     starts: Array, families: Array, best: Array, child: Array, logit: Array, weight: Array,
 ) -> int:  # fmt: skip
-    """Lay the unblocked children of every beam side by side; their number, or -1 for NaN or +inf.
+    """Lay the unblocked children of every beam side by side; their number, or -1 for NaN or +inf, -2 for no row.
 
-    weight is of all children, as `families` has them.
+    weight is of all children, as `families` has them. An only child's logit counts as 0.
 
-    nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending. Nodes ascend,
-    so `hidden` is walked once.
+    asked int64[W'], nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending.
+    Nodes ascend, so `hidden` is walked once.
     """
     n = 0
     m = 0
     h = 0
+    row = -1
     bad = False
     for b in range(len(nodes)):
         starts[b] = n
         families[b] = m
         first, end = pointers[nodes[b]], pointers[nodes[b] + 1]
+        alone = end - first == 1
+        if row + 1 < len(asked) and asked[row + 1] == b:
+            row += 1
+        elif not alone:
+            return _NO_ROW
         h += np.searchsorted(hidden[h:], first)
         top = np.float32(-np.inf)
         for c in range(first, end):
-            x = logits[b, codes[c]]
+            x = np.float32(0.0) if alone else logits[row, codes[c]]
             bad |= not x < np.inf
             top = max(top, x)
             weight[m] = x
@@ -228,6 +244,8 @@ def _gather(
         best[b] = top
         for k in range(families[b], m):
             weight[k] -= top  # NaN where top is -inf; `_score` does not read those
+    if row + 1 < len(asked):
+        return _NO_ROW
     starts[len(nodes)] = n
     families[len(nodes)] = m
     return -1 if bad else n

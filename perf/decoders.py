@@ -30,8 +30,9 @@ from tqdm import tqdm
 
 from clients.quality import measure as quality
 from ensembles.local import LocalRecommender, request
-from genrec.artifact import load_catalogue, load_config, load_layout
+from genrec.artifact import load_catalogue, load_config, load_layout, load_validity
 from genrec.errors import GenrecError
+from genrec.undecided import beams_of_passes
 from genrec.versions import folder_of, read_current
 from perf import load, machine, serving
 from perf.counters import Seen, Triton, spent
@@ -197,7 +198,8 @@ def main() -> None:
     fused, staged, draft = (by[name, widest] for name in PARTS)
     with LocalRecommender(timed, widest) as local:
         kv_type = load_layout(local.settings, config).kv_type
-    least = work(config, config.max_prompt, widest, kv_type).least_ms(roofline, kv_type == "bf16")
+    beams = beams_of_passes(load_validity(timed, config), widest)
+    least = work(config, config.max_prompt, widest, kv_type, beams).least_ms(roofline, kv_type == "bf16")
     alone = without_triton(timed, widest, a.requests, a.top_k)
     print(
         f"\nroofline at {config.max_prompt} tokens, BW {widest}: "

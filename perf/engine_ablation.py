@@ -32,7 +32,7 @@ from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph
 from genrec.steps import Settings
-from genrec.validity import ValidityIndex
+from genrec.undecided import Int64
 from perf import load, machine
 
 BASE, FILTERED, COMPILED, STREAMS = "base", "+ filtering", "+ compiled engine", "+ two streams"
@@ -70,12 +70,19 @@ class EagerPasses:
 class Unfiltered(HostGenerator):
     """Beam search over all codes, as an LLM's: what is no item is found out afterwards."""
 
-    def _counts(self, indices: set[ValidityIndex]) -> list[int]:
-        sizes = np.cumprod(np.array(self._config.codebook_sizes, np.float64))
-        return [int(min(self._width, size)) for size in sizes]
+    def answers(
+        self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = True
+    ) -> list[Beams]:
+        """See `Generator.answers`: without a catalogue no beam is an item yet."""
+        return super().answers(tokens, lengths, constraints, every_beam)
 
     def _expand(
-        self, level: int, logits: Array, beams: list[Beams] | list[None], constraints: list[Constraint]
+        self,
+        level: int,
+        logits: Array,
+        beams: list[Beams] | list[None],
+        asked: list[Int64] | list[None],
+        constraints: list[Constraint],
     ) -> list[Beams]:
         return [
             _extend(scores[: 1 if before is None else len(before)], before, self._width)

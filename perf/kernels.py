@@ -2,7 +2,8 @@
 
     python -m perf.kernels [artifacts/mine] [--tokens 1023] [--beam-width 512] [--repeats 5]
 
-One request after the other in this process, all cores, the first not counted; random codes. FullyConnected are the
+One request after the other in this process, all cores, the first not counted; random codes. A decode pass has the
+beams that are not items yet, padding included. FullyConnected are the
 products with weights; attention of a prefill is a Subgraph, of a decode MatMul and what lies around it. Counting itself
 takes a few per cent, so only the shares are from here. By default the 31 M generator of perf.mock, made when it is not
 there, for prompts of up to 3,000 tokens.
@@ -43,7 +44,12 @@ class CountingPasses(OpenVinoPasses):
         graphs.hints["PERF_COUNT"] = True
         super().__init__(graphs)
         self.ms: dict[str, Counter[str]] = defaultdict(Counter)
+        self.beams: dict[int, list[int]] = defaultdict(list)  # that every decode pass of a level scored
         self._calls, self._before = Counter[str](), defaultdict[str, Counter[int]](Counter)
+
+    def _decode(self, level: int, codes: Array, *others: Any) -> None:
+        self.beams[level].append(codes.size)
+        super()._decode(level, codes, *others)
 
     def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
         """OpenVINO tells the mean over all calls of a graph, whichever pass they were of: a call is the difference."""
@@ -58,8 +64,10 @@ class CountingPasses(OpenVinoPasses):
         return request
 
 
-def measure(artifact: Path, tokens: int, width: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Median milliseconds of one request by phase and kind of node."""
+def measure(
+    artifact: Path, tokens: int, width: int, repeats: int
+) -> tuple[dict[str, dict[str, float]], list[float]]:
+    """Median milliseconds of one request by phase and kind of node; beams of each decode pass, on average."""
     config = load_config(artifact)
     kv_type = load_layout(Settings(artifact, artifact, width), config).kv_type
     index = load_validity(artifact, config)
@@ -72,10 +80,11 @@ def measure(artifact: Path, tokens: int, width: int, repeats: int) -> dict[str, 
         passes.ms.clear()
         generator.answers(prompt, np.array([tokens]), [free])
         runs.append({phase: dict(spent) for phase, spent in passes.ms.items()})
-    return {
+    medians = {
         phase: {kind: median(run[phase].get(kind, 0.0) for run in runs[1:]) for kind in kinds}
         for phase, kinds in runs[-1].items()
     }
+    return medians, [sum(passes.beams[n]) / len(prompts) for n in range(2, config.levels + 1)]
 
 
 def shares(spent: dict[str, dict[str, float]], cost: Work, gflops: float) -> dict[str, dict[str, float]]:
@@ -133,14 +142,17 @@ def main() -> None:
     kv_type = load_layout(Settings(asked.artifact, asked.artifact), config).kv_type
     gflops = openvino_gemm(kv_type, asked.repeats)
     assert gflops  # OpenVINO is what is measured
-    cost = work(config, asked.tokens, asked.beam_width, kv_type)
-    found = shares(measure(asked.artifact, asked.tokens, asked.beam_width, asked.repeats), cost, gflops)
-    print(f"\nS {asked.tokens}, BW {asked.beam_width}, GEMM {gflops:.0f} GFLOP/s\n{table(found)}")
+    spent, beams = measure(asked.artifact, asked.tokens, asked.beam_width, asked.repeats)
+    found = shares(spent, work(config, asked.tokens, asked.beam_width, kv_type, beams), gflops)
+    passes = ", ".join(f"{count:.0f}" for count in beams)
+    print(f"\nS {asked.tokens}, BW {asked.beam_width}, passes of {passes} beams, GEMM {gflops:.0f} GFLOP/s")
+    print(table(found))
     print(
         json.dumps(
             {
                 "benchmark": "kernels",
                 **found,
+                "beams_of_passes": beams,
                 "gemm_gflops": gflops,
                 "settings": settings_of(vars(asked)),
                 "machine": machine,

@@ -3,9 +3,9 @@
     python -m perf.memory [--beam-widths 128,256,512,1024] [--prompts 256,1024,3000] [--repeats 3] [--plot FILE]
 
 Every cell is a fresh process with one OpenVINO thread: the engine is loaded and its graphs compiled, then what one
-request takes on top is the kernel's peak of resident memory. `per beam` is the same decode graph asked for W requests
-of one beam each, with the prompt's KV expanded to W copies: what a cache without sharing holds, and a paged one where
-no block is shared. What does not fit in half of the free memory is not run; its KV by arithmetic is a lower bound.
+request takes on top is the kernel's peak of resident memory; every beam is scored, as in the densest catalogue. `per
+beam` is the same decode graph asked for W requests of one beam each, with the prompt's KV expanded to W copies: what a
+cache without sharing holds, and a paged one where no block is shared. What does not fit in half of the free memory is not run; its KV by arithmetic is a lower bound.
 What lies above the KV is the engine's own: activations, and attention scores of W x H x S, which OpenVINO writes out.
 The model is the 31 M generator of perf.mock with a longer prompt, made when `--artifact` is not there.
 """
@@ -79,13 +79,13 @@ def peak_bytes(artifact: Path, prompt: int, width: int, way: str) -> int:
     (passes,) = load_passes("openvino", artifact / "engines" / "openvino", kv_type, THREADS)
     # A graph compiles when it is first used.
     HostGenerator(passes, config, 1, kv_type).answers(
-        np.zeros((1, 1), np.int64), np.ones(1, np.int64), [free]
+        np.zeros((1, 1), np.int64), np.ones(1, np.int64), [free], every_beam=True
     )
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (1, prompt))
     generator = HostGenerator(WAYS[way](passes), config, width, kv_type)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
     loaded = resident("VmRSS")
-    generator.answers(tokens, np.array([prompt]), [free])
+    generator.answers(tokens, np.array([prompt]), [free], every_beam=True)
     return resident("VmHWM") - loaded
 
 

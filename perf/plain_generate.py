@@ -39,7 +39,9 @@ class PlainGenerate:
 
         def once(shape: tuple[int, int]) -> None:
             rows = shape[0]
-            self._generator.answers(np.zeros(shape, np.int64), np.ones(rows, np.int64), [free] * rows)
+            for every_beam in (True, False):
+                tokens, lengths = np.zeros(shape, np.int64), np.ones(rows, np.int64)
+                self._generator.answers(tokens, lengths, [free] * rows, every_beam)
 
         warm_up(((rows, span) for rows in (1, 2, 4) for span in spans(config)), once)
 

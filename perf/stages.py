@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ensembles.local import LocalRecommender, request
-from genrec.artifact import load_config, load_layout
+from genrec.artifact import load_config, load_layout, load_validity
 from genrec.errors import InputError
 from genrec.steps import Answer, Step, Tensors
+from genrec.undecided import beams_of_passes
 from perf import load, machine, serving
 from perf.counters import Seen, Triton, spent
 from perf.replay import percentile
@@ -169,6 +170,7 @@ def stages(
         raise InputError("beam_widths, requests, rounds", "leave nothing to measure", "at least one each")
     sample = load.histories(artifact, requests, seed)
     config, roofline = load_config(artifact), machine.roofline()
+    index = load_validity(artifact, config)
     measured: dict[int, list[Round]] = {width: [] for width in beam_widths}
     extra: dict[int, dict[str, Any]] = {}
     with ExitStack() as stack:
@@ -195,7 +197,7 @@ def stages(
         for width, (_, local) in pairs.items():
             kv_type = load_layout(local.settings, config).kv_type
             tokens = round(statistics.fmean(one.prompt_tokens for one in measured[width]))
-            cost = work(config, tokens, width, kv_type)
+            cost = work(config, tokens, width, kv_type, beams_of_passes(index, width))
             extra[width] = {
                 "triton_bytes": tensor_bytes(local, max(sample, key=len), min(top_k, width)),
                 "arena_bytes": cost.kv_bytes,

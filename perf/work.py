@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genrec.config import ModelConfig
@@ -18,7 +19,7 @@ class Work:
     decode_attention: float
     weight_bytes: float  # of the layers, read once per pass
     kv_shared_bytes: int  # the prompt's, one copy whatever W is
-    kv_unshared_bytes: int  # the beams' own, of the levels 2 to L - 1 (the last pass keeps none)
+    kv_unshared_bytes: int  # of W beams, of the levels 2 to L - 1 (the last pass keeps none)
     logits_bytes: int  # float32, of the first level and of W beams of the largest later one
     levels: int
 
@@ -37,8 +38,13 @@ class Work:
         return {"prefill": 1000 * prefill, "decode": 1000 * decode}
 
 
-def work(config: ModelConfig, prompt: int, width: int, kv_type: str) -> Work:
-    """What S = `prompt` tokens and W = `width` beams cost; `kv_type` is f32 or bf16, also of the weights."""
+def work(
+    config: ModelConfig, prompt: int, width: int, kv_type: str, beams: Sequence[float] | None = None
+) -> Work:
+    """What S = `prompt` tokens and W = `width` beams cost; `kv_type` is f32 or bf16, also of the weights.
+
+    `beams` is how many each of the L - 1 decode passes scores (`genrec.undecided`); all W where it is None.
+    """
     c, size = config, 2 if kv_type == "bf16" else 4
     heads, groups = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     # q and o, k and v, gate and up and down
@@ -46,15 +52,18 @@ def work(config: ModelConfig, prompt: int, width: int, kv_type: str) -> Work:
     weights = c.num_hidden_layers * layer
     first, later = c.codebook_sizes[0], c.codebook_sizes[1:]
     passes = len(later)
+    scored = [float(width)] * passes if beams is None else beams
     # Causal attention reads half of the S x S scores; q k and p v are each 2 H D per score. The last layer works for
     # one position, but for k and v.
     whole, kv_only = c.num_hidden_layers - 1, 2 * c.hidden_size * groups
     prefill_attention = whole * 4 * heads * prompt**2 / 2 + 4 * heads * prompt
     prefill = 2 * (whole * layer + kv_only) * prompt + 2 * (layer - kv_only) + 2 * c.hidden_size * first
     # A beam attends to the prompt and to its own tokens: 1 in the first pass, 2 in the second, ...
-    scores = prompt * passes + sum(range(1, passes + 1))
-    decode_attention = width * c.num_hidden_layers * 4 * heads * scores
-    decode = width * 2 * (weights * passes + c.hidden_size * sum(later))
+    scores = sum(count * (prompt + own) for own, count in enumerate(scored, 1))
+    decode_attention = c.num_hidden_layers * 4 * heads * scores
+    decode = sum(
+        2 * count * (weights + c.hidden_size * size) for count, size in zip(scored, later, strict=True)
+    )
     return Work(
         prefill_operations=prefill + prefill_attention,
         decode_operations=decode + decode_attention,

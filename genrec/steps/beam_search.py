@@ -11,12 +11,14 @@ from genrec.artifact import load_config, load_layout, load_validity
 from genrec.beam import Beams, expand, learn_selection
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
-from genrec.steps.held import holding, read_handle, read_level
+from genrec.steps.held import NO_PASS, holding, read_handle, read_level
 from genrec.steps.loaded import Loaded
 from genrec.steps.ticket import read_ticket
+from genrec.undecided import Int64, rows_of_parents, undecided
 from genrec.validity import ValidityIndex
 
 NO_BEAMS = Beams(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
+_NOTHING_TO_SCORE: Tensors = {"codes": NO_PASS[None], "parents": NO_PASS[None]}
 
 
 class BeamSearch:
@@ -41,11 +43,13 @@ class BeamSearch:
         before = self._beams(request, index) if "level" in request else None
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if handle == NO_KV:
-            return beams_answer(NO_BEAMS, level)
+            return beams_answer(NO_BEAMS, level) | _NOTHING_TO_SCORE
         blocked = index.blocked(check_tensor(request, "excluded", np.int32))
         with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
-            logits = self._layout.logits(row, level, 1 if before is None else len(before.nodes))
-            return beams_answer(expand(index, level, logits, before, self._width, blocked), level)
+            asked = None if before is None else undecided(index, level - 1, before.nodes)
+            logits = self._layout.logits(row, level, 1 if asked is None else len(asked))
+            beams = expand(index, level, logits, before, self._width, blocked, asked=asked)
+            return beams_answer(beams, level) | _next_pass(index, level, beams, asked)
 
     def _beams(self, request: Tensors, index: ValidityIndex) -> Beams:
         """Beams as `expand` gave them; their numbers are checked because compiled code trusts them."""
@@ -60,6 +64,15 @@ class BeamSearch:
                 "nodes", f"span {nodes.min()} to {nodes.max()}", f"0 to {index.node_count(level) - 1}"
             )
         return Beams(prefixes, nodes, scores, np.zeros(len(prefixes), np.int32))
+
+
+def _next_pass(index: ValidityIndex, level: int, beams: Beams, former: Int64 | None) -> Tensors:
+    """What `decode` is to score: of undecided beams the last code, and where their parents' KV is."""
+    if level == index.levels or not len(places := undecided(index, level, beams.nodes)):
+        return _NOTHING_TO_SCORE
+    codes = (beams.prefixes[places] % index.codebook_sizes[level - 1]).astype(np.int32)
+    rows = beams.parents[places] if former is None else rows_of_parents(beams.parents, places, former)
+    return {"codes": codes[None], "parents": rows.astype(np.int32)[None]}
 
 
 def beams_answer(beams: Beams, level: int) -> Tensors:

@@ -9,13 +9,14 @@ from genrec.artifact import load_config, load_engine_of
 from genrec.errors import InputError
 from genrec.reorder import reorder_in_place
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
-from genrec.steps.held import holding, read_handle, read_level
+from genrec.steps.held import NO_PASS, holding, read_handle, read_level
 from genrec.steps.prompts import spans, warm_up
 from genrec.steps.ticket import read_ticket
+from genrec.undecided import pass_size
 
 
 class Decode:
-    """kv, ticket, prefixes, parents, level -> kv, once the next level's logits are there."""
+    """kv, ticket, codes, parents, level -> kv, once the next level's logits are there."""
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
@@ -43,20 +44,19 @@ class Decode:
     def _decode(self, request: Tensors) -> Tensors:
         handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)
         level = read_level(request, self._config.levels)
-        prefixes = check_tensor(request, "prefixes", np.int64)
-        parents = check_tensor(request, "parents", np.int32, len(prefixes))
+        codes = check_tensor(request, "codes", np.int32)
+        parents = check_tensor(request, "parents", np.int32, len(codes))
         answer = {"kv": request["kv"]}
-        if handle == NO_KV:
+        if handle == NO_KV or np.array_equal(codes, NO_PASS):
             return answer
-        if not 1 <= len(prefixes) <= self._width or int(prefixes.min()) < 0:
-            raise InputError(
-                "prefixes",
-                f"are {len(prefixes)} from {prefixes.min(initial=0)}",
-                f"1 to {self._width}, none negative",
-            )
+        size = self._config.codebook_sizes[level - 1]
+        if not 1 <= len(codes) <= self._width or int(codes.min()) < 0 or int(codes.max()) >= size:
+            have = f"are {len(codes)} from {codes.min(initial=0)} to {codes.max(initial=0)}"
+            raise InputError("codes", have, f"1 to {self._width}, from 0 to {size - 1}")
         if parents[0] < 0 or parents[-1] >= self._width or (parents[1:] < parents[:-1]).any():
             raise InputError("parents", "are out of order or range", f"rising, 0 to {self._width - 1}")
-        codes = prefixes % self._config.codebook_sizes[level - 1]
+        padding = (0, pass_size(len(codes), self._width) - len(codes))
+        codes, parents = (np.pad(each, padding, "edge") for each in (codes.astype(np.int64), parents))
         with holding(self._arena, handle, ticket, "decode") as row:
             self._reorder(row, level, parents)
             self._engine.decode(level + 1, codes, max(ticket.prompt_length, 1), row)

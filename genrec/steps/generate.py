@@ -20,6 +20,7 @@ from genrec.steps import Answer, Settings, Tensors, check_tensor
 from genrec.steps.loaded import Loaded
 from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
+from genrec.undecided import beams_of_passes
 
 QUOTA_S = 0.0005  # that a request waits for company
 Respond = Callable[[Answer], None]
@@ -40,7 +41,7 @@ class Generate:
         self._config = load_config(settings.artifact)
         self._indices = Loaded(settings, "generate", partial(load_validity, config=self._config))
         learn_selection(self._indices.of(0), settings.beam_width)
-        self._beam_tokens = settings.beam_width * (self._config.levels - 1)
+        self._beam_tokens = round(sum(beams_of_passes(self._indices.of(0), settings.beam_width)))
         generators = load_generators(settings, self._config)
         self._most_blocked = generators[0].most_blocked
         for generator in generators:
@@ -112,7 +113,9 @@ class Generate:
     def _try(self, generator: Generator, shape: tuple[int, int]) -> None:
         index = self._indices.of(0)
         free = Constraint(index, index.blocked(np.array([-1], np.int32)))
-        generator.answers(np.zeros(shape, np.int64), np.ones(shape[0], np.int64), [free] * shape[0])
+        for every_beam in (True, False):  # all graphs are loaded; the likely sizes of passes are known
+            tokens, lengths = np.zeros(shape, np.int64), np.ones(shape[0], np.int64)
+            generator.answers(tokens, lengths, [free] * shape[0], every_beam)
 
 
 def _answer(beams: Beams) -> Tensors:

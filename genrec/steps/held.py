@@ -13,6 +13,8 @@ from genrec.errors import InputError, StaleHandle
 from genrec.steps import Tensors, check_tensor
 from genrec.steps.ticket import Ticket
 
+NO_PASS = np.array([-1], np.int32)  # `codes` of a request whose beams are items already
+
 
 def handle_of(numbers: NDArray[np.int64]) -> Handle:
     """int64[4] as a handle."""

@@ -32,7 +32,6 @@ from perf.peers.refusal import Refusal
 from perf.peers.same import agreement, score_difference
 from perf.peers.system import Prompts, System
 from perf.peers.table import PEERS, make_peer
-from perf.work import work
 
 SAME_WIDTH = 8  # beams of the check that all compute the same
 
@@ -96,7 +95,7 @@ def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> 
     found = {}
     for cell in cells:
         if cell.system == NAME and cell.compute_s("prefill") and cell.compute_s("decode"):
-            cost = work(models[cell.model].config, cell.prompt, cell.width, "f32")  # bytes are not asked for
+            cost = models[cell.model].work(cell.prompt, cell.width)
             found[f"{cell.model}, {cell.prompt} tokens, BW {cell.width}"] = {
                 "prefill": cost.prefill_operations / cell.compute_s("prefill") / gflops / 1e9,
                 "decode": cost.decode_operations / cell.compute_s("decode") / gflops / 1e9,
@@ -110,7 +109,7 @@ def add_limits(
     """The ratio that no system with these weights could pass here: every operation of a request at the GEMM rate."""
     for name, model in models.items():
         for prompt in prompts:
-            cost = work(model.config, prompt, width, "f32")
+            cost = model.work(prompt, width)
             most = gflops * 1e9 / (cost.prefill_operations + cost.decode_operations)
             if one := found.get(f"{name}, {prompt} tokens"):
                 one["limit"] = most / one["fastest_rate"]

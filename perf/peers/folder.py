@@ -14,13 +14,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from genrec.artifact import load_catalogue, load_config
+from genrec.artifact import load_catalogue, load_config, load_validity
 from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
 from genrec.manifest import digest_file
 from genrec.semantic_id import pack
+from genrec.undecided import beams_of_passes
+from genrec.validity import ValidityIndex
 from perf.mock import SHAPE, mock_artifact
 from perf.peers.refusal import Refusal, last_line
+from perf.work import Work, work
 
 ITEMS = 100_000
 LONGEST = 341  # items of the longest prompt: 1,023 tokens
@@ -59,6 +62,14 @@ class Model:
     def config(self) -> ModelConfig:
         """Its shape."""
         return load_config(self.artifact)
+
+    def work(self, prompt: int, width: int) -> Work:
+        """Of a request of ours: a beam that is an item already is not scored. Bytes as in float32."""
+        return work(self.config, prompt, width, "f32", beams_of_passes(self._index, width))
+
+    @cached_property
+    def _index(self) -> ValidityIndex:
+        return load_validity(self.artifact, self.config)
 
     @cached_property
     def catalogue(self) -> Catalogue:

@@ -14,7 +14,7 @@ from genrec.engine.host import HostGenerator
 from genrec.room import Room
 from genrec.validity import ValidityIndex
 
-WIDTH = 2048
+WIDTH = 4096
 SMALLEST_ARRAY = 4 * WIDTH  # bytes: a beam's parent; every other array of a step is larger
 SIZES = (256, 256, 256)
 CONFIG = ModelConfig(

@@ -140,7 +140,7 @@ def test_missing_tensors_are_named(world, missing):
 
 def test_inner_tensors_from_strangers_are_errors(chain):
     """Every model of a Triton repository can be called by anyone: numbers that compiled code trusts are checked."""
-    _, _, _, narrow = chain
+    catalogue, _, _, narrow = chain
     steps, levels = narrow.runtime._steps, narrow.runtime.ensemble
     ticket, kv = np.int64([[3, 2, 0, 0, 0, 0]]), np.zeros((1, 4), np.int64)
     tokens = np.zeros((1, 2), np.int32)
@@ -157,10 +157,16 @@ def test_inner_tensors_from_strangers_are_errors(chain):
     calls.append(("validity_lookup", answers | {"scores": np.float32([[np.nan]])}))
     if len([s for s in levels.steps if s.model == "decode"]):
         beams = {"prefixes": np.int64([[0, 1]]), "level": np.int32([[1]]), "ticket": ticket, "kv": kv}
-        calls += [("decode", beams | {"parents": np.int32([p])}) for p in ([1, 0], [-1, 0], [0, 9], [0])]
-        calls += [("decode", beams | {"parents": np.int32([[0, 0]])} | bad) for bad in (
-            {"level": np.int32([[0]])}, {"level": np.int32([[99]])}, {"prefixes": np.int64([[-1, 1]])},
-            {"prefixes": np.zeros((1, 0), np.int64), "parents": np.zeros((1, 0), np.int32)}, {"kv": kv + 3},
+        scored = {"codes": np.int32([[0, 1]]), "parents": np.int32([[0, 0]]), "level": beams["level"]}
+        scored |= {"ticket": ticket, "kv": kv}
+        assert not isinstance(steps["decode"].run([scored])[0], GenrecError)
+        calls += [("decode", scored | {"parents": np.int32([p])}) for p in ([1, 0], [-1, 0], [0, 9], [0])]
+        calls += [("decode", scored | bad) for bad in (
+            {"level": np.int32([[0]])}, {"level": np.int32([[99]])}, {"codes": np.int32([[-1, 1]])},
+            {"codes": np.int32([[0, catalogue.codebook_sizes[0]]])},
+            {"codes": np.int32([[-2]]), "parents": np.int32([[0]])},
+            {"codes": np.zeros((1, 0), np.int32), "parents": np.zeros((1, 0), np.int32)}, {"kv": kv + 3},
+            {"codes": np.zeros((1, 10), np.int32), "parents": np.zeros((1, 10), np.int32)},
         )]  # fmt: skip
         more = {"nodes": np.int32([[0, 1]]), "scores": np.float32([[0, -1]]), "excluded": np.int32([[-1]])}
         calls += [("beam_search", beams | more | bad) for bad in (

@@ -13,7 +13,8 @@ from perf.work import Work
 def test_every_phase_is_counted_and_nothing_is_kept_in_the_artifact(tiny: Path) -> None:
     cache = tiny / "engines" / "openvino" / "cache"
     before = sorted(cache.glob("*"))
-    found = measure(tiny, 9, 8, 2)
+    found, beams = measure(tiny, 9, 8, 2)
+    assert len(beams) == 2 and all(0 < count <= 8 for count in beams)
     assert set(found) == {"prefill", "decode"}
     for kinds in found.values():
         assert kinds["FullyConnected"] > 0 and len(kinds) > 3
@@ -31,7 +32,7 @@ def test_slices_of_a_pass_are_counted_together(tiny: Path, monkeypatch: pytest.M
     monkeypatch.setattr(CountingPasses, "_infer", counted)
     monkeypatch.setattr("genrec.engine.openvino.MOST_SCORES", 1)
     monkeypatch.setattr("genrec.engine.openvino.LEAST_BEAMS", 4)
-    assert set(measure(tiny, 9, 8, 1)) == {"prefill", "decode"}
+    assert set(measure(tiny, 9, 8, 1)[0]) == {"prefill", "decode"}
     assert calls == 2 * ["prefill", "decode_2", "decode_2", "decode_3", "decode_3"]
 
 

@@ -47,7 +47,7 @@ def test_both_ways_compute_the_same(tiny: Path, lengths: list[int]) -> None:
     ours, below = Remembering(passes), Remembering(passes)
     theirs = PerBeam(below)
     found = [
-        HostGenerator(way, config, WIDTH, kv_type).answers(tokens, np.array(lengths), free)
+        HostGenerator(way, config, WIDTH, kv_type).answers(tokens, np.array(lengths), free, every_beam=True)
         for way in (ours, theirs)
     ]
     counts = [min(WIDTH, index.node_count(level)) for level in (1, 2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,12 +76,10 @@ def test_of_an_output_the_last_line_is_the_reason() -> None:
 
 
 def test_no_ratio_passes_what_the_gemm_rate_allows() -> None:
-    class Shape:
-        config = SHAPES["30m"]
-
     cost = work(SHAPES["30m"], 6, 128, "f32")
+    model = SimpleNamespace(work=lambda prompt, width: work(SHAPES["30m"], prompt, width, "f32"))
     operations = cost.prefill_operations + cost.decode_operations
     found = report.ratios([timed(NAME, 0.5, 300), timed("fast", 1.0, 200)], 128)
     gflops = 3 * operations / 1e9  # three requests a second
-    add_limits(found, {"m": Shape()}, [6], 128, gflops)
+    add_limits(found, {"m": model}, [6], 128, gflops)
     assert found["m, 6 tokens"]["limit"] == pytest.approx(3.0)

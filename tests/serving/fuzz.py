@@ -211,7 +211,7 @@ class Cases:
         width = self._beams()
         parents = np.sort(self._integers(width, self.pick([1, width, 33])))
         return [
-            self._kv(), self._ticket(), tensor("prefixes", self._integers(width, 2**40)),
+            self._kv(), self._ticket(), tensor("codes", self._integers(width, self.pick([12, 12, 14])), "INT32"),
             tensor("parents", parents, "INT32"), tensor("level", self.pick([1, 2, 1, 2, 0, 3]), "INT32"),
         ]  # fmt: skip
 

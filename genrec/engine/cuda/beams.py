@@ -94,7 +94,8 @@ def expand(
     if blocked is not None:
         place = torch.searchsorted(blocked, child.flatten(1)).clamp(max=blocked.shape[1] - 1)
         left = valid & (blocked.gather(1, place) != child.flatten(1)).view(child.shape)
-    logit = logits.gather(2, codes[child])
+    alone = valid.sum(-1, keepdim=True) == 1  # an only child has its parent's score, whatever its logit
+    logit = logits.gather(2, codes[child]).masked_fill(alone, 0.0)
     bad = beams.bad | (valid & ~(logit < torch.inf)).flatten(1).any(1)
     score = _scores(logit, valid, beams.scores).flatten(1)
     kept, alive = _best(score, left.flatten(1), width)
