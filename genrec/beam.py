@@ -10,7 +10,6 @@ Section 6.3: work arrays are reused.
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from genrec.errors import InputError
 from genrec.room import Room
 from genrec.selection import learn, threshold
 from genrec.validity import Blocked, ValidityIndex, frozen
+from genrec.workspace import Workspace, of_thread
 
 Array = npt.NDArray[Any]
 
@@ -43,48 +43,22 @@ class Beams:
         return len(self.nodes)
 
 
-_ROOT = Beams(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
+def zeros(count: int) -> Beams:
+    """Beams of code 0 and probability 1: the root, where a request has no beams, and for rehearsals."""
+    whole = np.zeros(count, np.int32)
+    return Beams(np.zeros(count, np.int64), whole, np.zeros(count, np.float32), whole)
+
+
+_ROOT = zeros(1)
 _TYPES = tuple(np.dtype(t) for t in (np.int64, np.int32, np.float32, np.int32))  # of the fields of Beams
 _NOTHING = frozen(np.empty(0, np.int32))
 _NO_ROW = -2
-
-
-class Workspace:
-    """Arrays that steps share; they grow to the largest step seen and stay. One per thread."""
-
-    def __init__(self) -> None:
-        self.histogram = np.empty(2048, np.int32)
-        self._reserve(beams=1, candidates=1024)
-
-    def _reserve(self, beams: int, candidates: int) -> None:
-        self.starts = np.empty(beams + 1, np.int64)  # candidates of beam b: starts[b] .. starts[b + 1]
-        self.families = np.empty(beams + 1, np.int64)  # its children, blocked ones included, likewise
-        self.best = np.empty(beams, np.float32)  # its largest logit
-        self.all_beams = np.arange(beams)
-        self.child = np.empty(candidates, np.int32)  # node of the next level
-        self.logit = np.empty(candidates, np.float32)  # its logit, then its score
-        self.weight = np.empty(candidates, np.float32)  # of every child: exp(logit - best)
-        self.keys = np.empty(candidates, np.uint32)
-
-    def fit(self, beams: int, candidates: int) -> None:
-        """Make room."""
-        if beams > len(self.best) or candidates > len(self.child):
-            # Doubled, so that a slowly growing catalogue does not allocate at every request.
-            self._reserve(max(beams, len(self.best)), max(2 * candidates, len(self.child)))
 
 
 def learn_selection(index: ValidityIndex, width: int) -> None:
     """Find the faster selection of `width` beams at every level of the index. A second at most, once per process."""
     sizes = enumerate(index.codebook_sizes, 1)
     learn(width, max(min(index.node_count(level), width * size) for level, size in sizes))
-
-
-class _PerThread(threading.local):
-    def __init__(self) -> None:
-        self.workspace = Workspace()
-
-
-_PER_THREAD = _PerThread()
 
 
 def expand(
@@ -117,7 +91,7 @@ def expand(
         raise InputError("width", f"is {width}", "at least 1")
     parent = _ROOT if beams is None else beams
     size = index.codebook_sizes[level - 1]
-    work = _PER_THREAD.workspace if workspace is None else workspace
+    work = of_thread() if workspace is None else workspace
     work.fit(len(parent), 0)
     rows = work.all_beams[: len(parent)] if asked is None else asked
     if logits.dtype != np.float32 or logits.shape != (len(rows), size):
@@ -161,20 +135,6 @@ def expand(
 def ranked(beams: Beams) -> npt.NDArray[np.int64]:
     """The order of an answer: score descending, then prefix ascending -> int64[W] indices into beams."""
     return np.lexsort((beams.prefixes, -beams.scores))
-
-
-def largest(score: Array, kept: int, workspace: Workspace | None = None) -> npt.NDArray[np.int64]:
-    """Indices of the `kept` largest of float32[C] without -0.0 (all when fewer), ascending; of equals the first."""
-    work = _PER_THREAD.workspace if workspace is None else workspace
-    if kept >= len(score):
-        return np.arange(len(score))
-    work.fit(1, len(score))
-    return chosen(score, *threshold(score, len(score), kept, work.keys, work.histogram))
-
-
-def chosen(score: npt.NDArray[np.float32], floor: float, ties: int) -> npt.NDArray[np.int64]:
-    """Indices of what is above `floor`, and of the first `ties` that equal it, ascending."""
-    return np.sort(np.append(np.flatnonzero(score > floor), np.flatnonzero(score == floor)[:ties]))
 
 
 def _view(array: Array) -> Array:

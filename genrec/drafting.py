@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.beam import Workspace, expand, largest
+from genrec.beam import expand
 from genrec.draft import Drafter
 from genrec.errors import InputError
 from genrec.hashset import SemanticIdSet
 from genrec.validity import Blocked, ValidityIndex
+from genrec.workspace import Workspace, largest
 
 MODES = ("every", "last")
 Array = NDArray[np.float32]

@@ -45,16 +45,19 @@ def rows_of_parents(parents: Array, places: Int64, former: Int64, room: Room | N
     return rows
 
 
-def pass_size(count: int, most: int) -> int:
-    """Beams of a pass of which `count` are wanted, the rest padding: 8, 12, 16, 24, 32, 48, ... `most`; 0 for none.
+def pass_sizes(most: int) -> list[int]:
+    """How many beams a pass may have, padding included: 8, 16, 32, ... `most`. Few, because engines are slow the first
+    time they see a shape.
+    """  # fmt: skip
+    sizes = [LEAST << n for n in range(most.bit_length()) if LEAST << n < most]
+    return [*sizes, most]
 
-    Engines are slow the first time they see a shape, so there are few.
-    """
+
+def pass_size(count: int, most: int) -> int:
+    """The size of a pass in which `count` beams, up to `most`, are wanted; 0 for none."""
     if count == 0:
         return 0
-    power = max(LEAST, 1 << (count - 1).bit_length())
-    between = 3 * power // 4
-    return min(between if LEAST < count <= between else power, most)
+    return next(size for size in pass_sizes(most) if size >= count)
 
 
 def _take(count: int, room: Room | None) -> Int64:

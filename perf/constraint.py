@@ -19,12 +19,13 @@ import numpy as np
 
 from genrec.arena import Row
 from genrec.artifact import load_config, load_layout
-from genrec.beam import Beams, Workspace, expand
+from genrec.beam import Beams, expand
 from genrec.engine.base import Engine, load_passes
 from genrec.hashset import SemanticIdSet
 from genrec.lookup import lookup
 from genrec.steps import Settings
 from genrec.validity import ValidityIndex
+from genrec.workspace import Workspace
 from perf.machine import facts
 from perf.mock import mock_artifact
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from genrec.artifact import load_catalogue, load_config, load_layout, load_validity
-from genrec.beam import Beams, largest
+from genrec.beam import Beams
 from genrec.engine.base import Array, Constraint, Passes, load_passes
 from genrec.engine.host import HostGenerator
 from genrec.nn.checkpoint import load_generator
@@ -33,6 +33,7 @@ from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph
 from genrec.steps import Settings
 from genrec.undecided import Int64
+from genrec.workspace import largest
 from perf import load, machine
 
 BASE, FILTERED, COMPILED, STREAMS = "base", "+ filtering", "+ compiled engine", "+ two streams"

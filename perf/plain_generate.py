@@ -35,13 +35,9 @@ class PlainGenerate:
         config = self._config = load_config(settings.artifact)
         self._index = load_validity(settings.artifact, config)
         self._generator = load_generators(settings, config)[0]
-        free = Constraint(self._index, self._index.blocked(np.array([-1], np.int32)))
 
         def once(shape: tuple[int, int]) -> None:
-            rows = shape[0]
-            for every_beam in (True, False):
-                tokens, lengths = np.zeros(shape, np.int64), np.ones(rows, np.int64)
-                self._generator.answers(tokens, lengths, [free] * rows, every_beam)
+            self._generator.rehearse(*shape, self._index)
 
         warm_up(((rows, span) for rows in (1, 2, 4) for span in spans(config)), once)
 

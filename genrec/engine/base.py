@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -53,6 +54,7 @@ class Constraint(NamedTuple):
 
     valid: ValidityIndex
     blocked: Blocked
+    wanted: int = sys.maxsize  # the best that are asked for; a generator need not get the others right
 
 
 class Generator(Protocol):
@@ -65,9 +67,12 @@ class Generator(Protocol):
     ) -> list[Beams]:
         """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
-        `every_beam` scores beams that are items already, too: the same answers, for warm-ups and comparisons.
+        `every_beam` scores all beams, whether or not the answer needs them: for warm-ups and comparisons.
         Raises InputError when a logit of a valid code is NaN or +inf.
         """
+
+    def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
+        """Run every pass that a batch of `rows` prompts of `span` tokens may need: engines are slow the first time."""
 
 
 class Engine:

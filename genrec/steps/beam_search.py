@@ -8,7 +8,7 @@ import numpy as np
 
 from genrec.arena import NO_KV, Arena
 from genrec.artifact import load_config, load_layout, load_validity
-from genrec.beam import Beams, expand, learn_selection
+from genrec.beam import Beams, expand, learn_selection, zeros
 from genrec.errors import InputError
 from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
 from genrec.steps.held import NO_PASS, holding, read_handle, read_level
@@ -17,7 +17,7 @@ from genrec.steps.ticket import read_ticket
 from genrec.undecided import Int64, rows_of_parents, undecided
 from genrec.validity import ValidityIndex
 
-NO_BEAMS = Beams(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
+NO_BEAMS = zeros(1)
 _NOTHING_TO_SCORE: Tensors = {"codes": NO_PASS[None], "parents": NO_PASS[None]}
 
 

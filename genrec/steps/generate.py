@@ -69,7 +69,7 @@ class Generate:
                     "excluded", f"rules out {most} semantic IDs", f"at most {self._most_blocked}"
                 )
             if ticket.prompt_length:
-                prompt = _Prompt(tokens, ticket, Constraint(index, blocked), respond)
+                prompt = _Prompt(tokens, ticket, Constraint(index, blocked, ticket.top_k), respond)
                 deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
                 self._scheduler.submit(prompt, len(tokens) + self._beam_tokens, deadline_s)
                 return
@@ -111,11 +111,7 @@ class Generate:
                     yield rows, span
 
     def _try(self, generator: Generator, shape: tuple[int, int]) -> None:
-        index = self._indices.of(0)
-        free = Constraint(index, index.blocked(np.array([-1], np.int32)))
-        for every_beam in (True, False):  # all graphs are loaded; the likely sizes of passes are known
-            tokens, lengths = np.zeros(shape, np.int64), np.ones(shape[0], np.int64)
-            generator.answers(tokens, lengths, [free] * shape[0], every_beam)
+        generator.rehearse(*shape, self._indices.of(0))
 
 
 def _answer(beams: Beams) -> Tensors:

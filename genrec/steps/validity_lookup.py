@@ -71,7 +71,7 @@ class ValidityLookup:
             items, best, invalid = lookup(
                 loaded.index, loaded.valid, loaded.item_ids, ids, scores, ticket.top_k, excluded
             )
-            valid = len(ids) - invalid
+            valid = min(len(ids) - invalid, ticket.top_k)
         report = [source, ticket.dropped, ticket.cut, ticket.prompt_length, valid, version]
         return {
             "item_ids": items[None],

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from genrec.beam import Beams, Workspace, expand
+from genrec.beam import Beams, expand
 from genrec.config import ModelConfig
 from genrec.engine.base import Constraint
 from genrec.engine.host import HostGenerator
 from genrec.room import Room
 from genrec.validity import ValidityIndex
+from genrec.workspace import Workspace
 
 WIDTH = 4096
 SMALLEST_ARRAY = 4 * WIDTH  # bytes: a beam's parent; every other array of a step is larger

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.beam import Beams, Workspace, expand, ranked
+from genrec.beam import Beams, expand, ranked
 from genrec.errors import InputError
 from genrec.semantic_id import unpack
 from genrec.validity import ValidityIndex
+from genrec.workspace import Workspace
 
 
 def make_index(rng, sizes, items):

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.beam import largest
 from genrec.config import ModelConfig
 from genrec.draft import DraftConfig, Drafter
 from genrec.drafting import draft
@@ -18,6 +17,7 @@ from genrec.nn.draft_checkpoint import load_draft, save_draft, save_serving, ser
 from genrec.nn.model import Generator
 from genrec.semantic_id import pack
 from genrec.validity import ValidityIndex
+from genrec.workspace import largest
 from tests.draft_twin import plain_logits, score_tuples
 from tests.tiny import random_head, tiny_catalogue
 

@@ -11,7 +11,7 @@ from genrec.beam import expand
 from genrec.engine.base import Constraint
 from genrec.engine.host import HostGenerator
 from genrec.errors import InputError
-from genrec.undecided import pass_size, rows_of_parents, undecided
+from genrec.undecided import pass_size, pass_sizes, rows_of_parents, undecided
 from genrec.validity import ValidityIndex
 from tests.twin import TwinPasses, twin_artifact
 
@@ -65,8 +65,9 @@ def test_a_pass_has_room_for_its_beams_and_little_more(most, short):
     count = max(most - short, 0)
     size = pass_size(count, most)
     assert (size == 0) == (count == 0) and count <= size <= most
-    assert size <= max(8, 1.5 * count)
-    assert len({pass_size(n, most) for n in range(most + 1)}) <= 2 * most.bit_length()
+    assert size < max(9, 2 * count)
+    assert sorted({pass_size(n, most) for n in range(1, most + 1)}) == pass_sizes(most)
+    assert len(pass_sizes(most)) <= most.bit_length()
 
 
 class Counting(TwinPasses):

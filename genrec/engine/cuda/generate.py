@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from genrec.engine.base import Constraint
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.errors import InputError
 
 if TYPE_CHECKING:
     from genrec.beam import Beams
-    from genrec.engine.base import Array, Constraint
+    from genrec.engine.base import Array
     from genrec.validity import Blocked, ValidityIndex
 
 MOST_BLOCKED = 1024
@@ -188,6 +189,11 @@ class CudaGenerator:
             found = self._generator(index).generate(tokens[rows], lengths[rows], blocked)
             answers |= {row: found.row(place) for place, row in enumerate(mine)}
         return [answers[row] for row in range(len(constraints))]
+
+    def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
+        """See `Generator.rehearse`."""
+        free = Constraint(valid, valid.blocked(np.array([-1], np.int32)))
+        self.answers(np.zeros((rows, span), np.int64), np.ones(rows, np.int64), [free] * rows)
 
     def _generator(self, index: ValidityIndex) -> DeviceGenerator:
         if index not in self._of:

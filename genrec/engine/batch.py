@@ -1,0 +1,142 @@
+"""Requests that go through the passes of the generator together: their KV, and one pass over some of their beams."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from genrec.beam import Beams
+from genrec.config import ModelConfig
+from genrec.engine.base import Array, Passes
+from genrec.reorder import reorder_in_place
+from genrec.room import Room
+from genrec.undecided import Int64, pass_size, rows_of_parents
+
+_INT64 = np.dtype(np.int64)
+
+
+class Held(NamedTuple):
+    """Whose unshared KV a batch holds, and a copy of it."""
+
+    scored: list[Int64]
+    size: int
+    kept: list[list[Array]]
+
+
+class Batch:
+    """The prompts' KV, once per request, and the unshared KV of the beams that the last pass scored (xGR, section 5.1).
+
+    All memory is of `room`.
+    """
+
+    def __init__(
+        self, passes: Passes, config: ModelConfig, width: int, kv_type: np.dtype[np.generic], room: Room
+    ) -> None:
+        self._passes, self._config, self._width, self._kv_type, self._room = (
+            passes,
+            config,
+            width,
+            kv_type,
+            room,
+        )
+        self._scored: list[Int64] = []  # places, among a request's beams, of those that the last pass scored
+        self._count = 1  # of them in a row of the KV, padding included
+
+    def prefill(self, tokens: Array, lengths: Array) -> Array:
+        """tokens int64[B, S], lengths int64[B] -> logits float32[B, 1, T_1]."""
+        c, (batch, span) = self._config, tokens.shape
+        tensors, self._lengths = range(2 * c.num_hidden_layers), lengths
+        logits = self._logits(batch, 1, 1)
+        heads = c.num_key_value_heads
+        self._shared = [self._room.take((batch, heads, span, c.head_dim), self._kv_type) for _ in tensors]
+        own = (batch, self._width, heads, c.head_dim)
+        self._past = [[self._room.take(own, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors]
+        self._passes.prefill(tokens, lengths, logits, self._shared)
+        return logits
+
+    def score(self, level: int, beams: list[Beams], asked: list[Int64]) -> Array:
+        """One pass over the beams of level - 1 at the places `asked`: logits float32[B, W', T_level], with padding."""
+        batch, count = len(beams), pass_size(max(len(places) for places in asked), self._width)
+        logits = self._logits(batch, count, level)
+        if count:
+            if level > 2:
+                parents = self._parents(beams, asked, count)
+                for each in self._past:
+                    _inherit(each[: level - 2], parents, self._count)
+            views = [[_first(kept, batch, count) for kept in each] for each in self._past]
+            codes = self._codes(level, beams, asked, count)
+            self._passes.decode(level, codes, self._lengths, self._shared, views, logits)
+        self._scored, self._count = asked, count
+        return logits
+
+    def held(self, level: int) -> Held:
+        """To come back to, before a pass of `level` that may not be the last of its level."""
+        read = [
+            [_first(kept, len(self._lengths), self._count) for kept in each[: level - 2]]
+            for each in self._past
+        ]
+        return Held(self._scored, self._count, [[kept.copy() for kept in each] for each in read])
+
+    def back_to(self, held: Held) -> None:
+        """Hold what was held then."""
+        self._scored, self._count, kept = held
+        for mine, saved in zip(self._past, kept, strict=True):
+            for tensor, copy in zip(mine, saved, strict=False):  # the latest token's is written anew
+                _first(tensor, len(copy), self._count)[:] = copy
+
+    def _codes(self, level: int, beams: list[Beams], asked: list[Int64], count: int) -> Array:
+        """int64[B, W'], the last code of every beam that the pass of `level` scores."""
+        prefixes = [
+            np.take(found.prefixes, places, out=self._room.take(places.shape, _INT64), mode="clip")
+            for found, places in zip(beams, asked, strict=True)
+        ]
+        codes = self._rows(prefixes, count)
+        return np.remainder(codes, self._config.codebook_sizes[level - 2], out=codes)
+
+    def _parents(self, beams: list[Beams], asked: list[Int64], count: int) -> Array:
+        """int64[B, W'], rows of the pass before."""
+        rows = [
+            rows_of_parents(found.parents, places, former, self._room)
+            for found, places, former in zip(beams, asked, self._scored, strict=True)
+        ]
+        return self._rows(rows, count)
+
+    def _rows(self, values: list[Array], count: int) -> Array:
+        """int64[B, W'] of a row of up to W' values each. Padding repeats the last, so that no pass ever reads what was
+        left over; 0 where there is none.
+        """  # fmt: skip
+        out = self._room.take((len(values), count), _INT64)
+        for row, found in zip(out, values, strict=True):
+            row[: len(found)] = found
+            row[len(found) :] = found[-1] if len(found) else 0
+        return out
+
+    def _logits(self, batch: int, count: int, level: int) -> Array:
+        shape = (batch, count, self._config.codebook_sizes[level - 1])
+        return self._room.take(shape, np.dtype(np.float32))
+
+
+def _inherit(kept: list[Array], parents: Array, before: int) -> None:
+    """Let every beam's unshared KV be its parent's, in place (section 5.1).
+
+    kept [B, W, G, D] holds [B, before, G, D] at its start, then [B, W', G, D]; parents [B, W'].
+    """
+    batch, count = parents.shape
+    wide = max(before, count)
+    # Where beams have become more, a row moves up into space that is done with, the last one first.
+    rows = range(batch - 1, -1, -1) if before < count else range(batch)
+    for tensor in kept:
+        was, now, both = (_first(tensor, batch, beams) for beams in (before, count, wide))
+        for row in rows:
+            if row and before < count:
+                now[row, :before] = was[row]
+            reorder_in_place(both[row].reshape(wide, -1), parents[row])
+            if row and before > count:
+                now[row] = was[row, :count]
+
+
+def _first(tensor: Array, batch: int, count: int) -> Array:
+    """The start of the memory of [B, W, G, D] as [B, W', G, D], W' <= W."""
+    shape = (batch, count, *tensor.shape[2:])
+    return tensor.reshape(-1)[: int(np.prod(shape))].reshape(shape)
