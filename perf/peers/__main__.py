@@ -26,13 +26,17 @@ from perf import machine
 from perf.peers import report
 from perf.peers.cells import CONCURRENCY, Cell, measure
 from perf.peers.folder import SHAPES, Model
-from perf.peers.ours import DRAFT, ENSEMBLES, NAME, Ours
+from perf.peers.ours import BEST, DRAFT, NAME, OURS, Ours
 from perf.peers.peer import Peer
 from perf.peers.refusal import Refusal
 from perf.peers.same import agreement, score_difference
 from perf.peers.system import Prompts, System
 from perf.peers.table import PEERS, make_peer
 
+OTHERS = {
+    "best10": BEST,
+    "draft": DRAFT,
+}  # ways of ours that answer the same history differently than peers do
 SAME_WIDTH = 8  # beams of the check that all compute the same
 
 
@@ -54,7 +58,7 @@ class Refused:
 def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
     """Ours and the peers asked for, stopped on leaving."""
     with ExitStack() as stack:
-        made: list[Any] = [Ours(model, a.cores, max(CONCURRENCY), name) for name in ENSEMBLES]
+        made: list[Any] = [Ours(model, a.cores, max(CONCURRENCY), name) for name in OURS]
         for name in a.peers:
             try:
                 made.append(
@@ -154,14 +158,21 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     whole = sorted({cell.prompt for cell in cells})
     for width, blocks in by_width.items():
         add_limits(blocks, models, whole, width, max(gemm))
-    drafts = {width: report.ratios(cells, width, DRAFT) for width in a.beam_widths}
-    ours = [cell.valid_rate() for cell in cells if cell.system in ENSEMBLES and not cell.refusal]
+    others = {
+        name: {width: report.ratios(cells, width, system) for width in a.beam_widths}
+        for name, system in OTHERS.items()
+    }
+    ours = [cell.valid_rate() for cell in cells if cell.system in OURS and not cell.refusal]
     return {
         "benchmark": "peers",
         **{f"ratio_bw{width}": report.lowest(found) for width, found in by_width.items()},
         **{f"memory_ratio_bw{width}": report.highest_memory(found) for width, found in by_width.items()},
-        **{f"draft_ratio_bw{width}": report.lowest(found) for width, found in drafts.items()},
-        **{f"draft_memory_ratio_bw{width}": report.highest_memory(found) for width, found in drafts.items()},
+        **{
+            f"{name}_{key}_bw{width}": worst(found)
+            for name, widths in others.items()
+            for key, worst in (("ratio", report.lowest), ("memory_ratio", report.highest_memory))
+            for width, found in widths.items()
+        },
         "valid_rate": min(ours, default=None),
         "prefill_of_gemm_peak": largest.get("prefill"),
         "decode_of_gemm_peak": largest.get("decode"),
@@ -169,7 +180,10 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
         "gemm_gflops": max(gemm),
         "same_weights": same,
         "ratios": {str(width): found for width, found in by_width.items()},
-        "draft_ratios": {str(width): found for width, found in drafts.items()},
+        **{
+            f"{name}_ratios": {str(width): found for width, found in widths.items()}
+            for name, widths in others.items()
+        },
         "cells": [report.as_json(cell) for cell in cells],
         "settings": machine.settings_of(vars(a)),
         "machine": machine.facts(),
@@ -234,9 +248,10 @@ def main() -> None:
                 f"BW {width}, {block}: {one['rate']:.2f} x the requests/s of {one['fastest']}, "
                 f"at the GEMM rate {one['limit']:.2f} x{memory}"
             )
-            if drafted := found["draft_ratios"][width].get(block):
-                memory = f", {drafted['memory']:.2f} x the memory" if drafted["memory"] else ""
-                print(f"  by the draft head: {drafted['rate']:.2f} x{memory}")
+            for name, system in OTHERS.items():
+                if other := found[f"{name}_ratios"][width].get(block):
+                    memory = f", {other['memory']:.2f} x the memory" if other["memory"] else ""
+                    print(f"  {system}: {other['rate']:.2f} x{memory}")
     print(json.dumps(found))
 
 

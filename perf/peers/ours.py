@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,21 @@ from perf.peers.memory import Peak
 from perf.peers.refusal import Refusal
 from perf.peers.system import Prompts, Turn
 
-NAME, DRAFT = "genrec-triton", "genrec-triton draft"
-ENSEMBLES = {NAME: "recommend", DRAFT: "recommend_draft"}
+NAME, BEST, DRAFT = "genrec-triton", "genrec-triton best 10", "genrec-triton draft"
+
+
+class Way(NamedTuple):
+    """An ensemble, and how many of the beams are asked for."""
+
+    ensemble: str
+    top_k: int
+
+
+OURS = {
+    NAME: Way("recommend", sys.maxsize),
+    BEST: Way("recommend", 10),
+    DRAFT: Way("recommend_draft", sys.maxsize),
+}
 SLOTS_PER_REQUEST = 2  # a request may still hold its slot when the next one of the same client comes
 STAGED = "recommend_staged"  # of which Triton sees every pass
 PHASES = {"prefill": ("prefill",), "decode": ("decode",)}
@@ -30,11 +45,13 @@ PHASES = {"prefill": ("prefill",), "decode": ("decode",)}
 class Ours:
     """See `perf.peers.system.System`. One server per beam width; of beam search one beside it whose passes Triton sees.
 
+    BEST asks for the best 10 items that this beam search finds, so that fewer beams need be scored (`genrec.bound`).
     DRAFT is no beam search over the generator as the peers do: the draft head answers (NEZHA).
     """
 
     def __init__(self, model: Model, threads: int, clients: int, name: str = NAME) -> None:
         self.name, self._model, self._threads, self._clients = name, model, threads, clients
+        self._ensemble, self._top_k = OURS[name]
         self._stack, self._width = ExitStack(), 0
         self._staged: Triton | None = None
         self._server: RunningServer | None = None
@@ -45,7 +62,7 @@ class Ours:
             return
         self.stop()
         try:
-            self._server = self._serve(width, ENSEMBLES[self.name])
+            self._server = self._serve(width, self._ensemble)
             if self.name == NAME:
                 staged = self._serve(width, STAGED)
                 self._staged = Triton(serving.Target(staged.grpc_url, staged.grpc_headers, STAGED))
@@ -54,7 +71,7 @@ class Ours:
             raise Refusal(str(error)) from error
         self._width = width
         self._recommenders = [
-            self._stack.enter_context(Recommender(self._server.grpc_url, model=ENSEMBLES[self.name]))
+            self._stack.enter_context(Recommender(self._server.grpc_url, model=self._ensemble))
             for _ in range(self._clients)
         ]
 
@@ -79,7 +96,7 @@ class Ours:
             done = []
             for history in histories:
                 sent = time.perf_counter()
-                answer = client.recommend(history, width)
+                answer = client.recommend(history, min(width, self._top_k))
                 done.append((time.perf_counter() - sent, answer.item_ids))
                 if time.monotonic() > end:
                     raise Refusal(f"> {limit_s:g} s", limit=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perf.peers.cells import CONCURRENCY, Cell
-from perf.peers.ours import ENSEMBLES, NAME
+from perf.peers.ours import NAME, OURS
 
 MIB = 1 << 20
 
@@ -64,7 +64,7 @@ def ratios(cells: Sequence[Cell], width: int, name: str = NAME) -> dict[str, dic
     found: dict[str, dict[str, Any]] = {}
     for (model, prompt, of_width), block in grouped(cells):
         ours = [cell for cell in block if cell.system == name]
-        peers = [cell for cell in block if cell.system not in ENSEMBLES and not cell.refusal]
+        peers = [cell for cell in block if cell.system not in OURS and not cell.refusal]
         if of_width != width or not ours or not peers:
             continue
         rates = {cell.system: cell.best_rate() or 0.0 for cell in peers}
