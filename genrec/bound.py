@@ -24,7 +24,10 @@ from genrec.workspace import of_thread
 Array = npt.NDArray[Any]
 
 WORTH = 0.5  # of the beams of a pass: to score more than that first gains little and costs much when it is not enough
-RISE, FALL = 0.5, 0.005  # how fast the memory follows: where both balance, one request in a hundred needs more
+RISE, FALL = (
+    0.5,
+    0.005,
+)  # how fast the memory follows: where both balance, one request in a hundred needs more
 
 
 def floor_of(beams: Beams, still: Int64, width: int, wanted: int) -> float:

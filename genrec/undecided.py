@@ -28,12 +28,6 @@ def undecided(index: ValidityIndex, level: int, nodes: Array, room: Room | None 
     return places[: _undecided(nodes, index.first_child[level - 1 : -1], places)]
 
 
-def beams_of_passes(index: ValidityIndex, width: int) -> list[float]:
-    """How many beams the passes of the levels 2 to L have to score, were the beams of a level like its nodes."""
-    shares = [float((index.leaf_count(level) > 1).mean()) for level in range(1, index.levels)]
-    return [share * min(width, index.node_count(level)) for level, share in enumerate(shares, 1)]
-
-
 def rows_of_parents(parents: Array, places: Int64, former: Int64, room: Room | None = None) -> Int64:
     """Rows of the pass before in which the beams at `places` have their parents' KV: int64[W'], never decreasing.
 

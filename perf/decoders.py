@@ -32,11 +32,10 @@ from clients.quality import measure as quality
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_catalogue, load_config, load_layout, load_validity
 from genrec.errors import GenrecError
-from genrec.undecided import beams_of_passes
 from genrec.versions import folder_of, read_current
 from perf import load, machine, serving
 from perf.counters import Seen, Triton, spent
-from perf.work import work
+from perf.work import beams_of_passes, work
 
 # Which models are which part of Table 1; the rest of what a client waits is `system`.
 PARTS: dict[str, dict[str, list[str]]] = {

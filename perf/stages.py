@@ -29,11 +29,10 @@ from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config, load_layout, load_validity
 from genrec.errors import InputError
 from genrec.steps import Answer, Step, Tensors
-from genrec.undecided import beams_of_passes
 from perf import load, machine, serving
 from perf.counters import Seen, Triton, spent
 from perf.replay import percentile
-from perf.work import work
+from perf.work import beams_of_passes, work
 
 ENSEMBLE = "recommend_staged"  # of which Triton sees every stage
 ARENA_SLOTS = 16  # one request is in flight, so a small arena does

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genrec.config import ModelConfig
+from genrec.validity import ValidityIndex
 from perf.machine import Roofline
 
 
@@ -38,12 +39,18 @@ class Work:
         return {"prefill": 1000 * prefill, "decode": 1000 * decode}
 
 
+def beams_of_passes(index: ValidityIndex, width: int) -> list[float]:
+    """How many beams the passes of the levels 2 to L have to score, were the beams of a level like its nodes."""
+    shares = [float((index.leaf_count(level) > 1).mean()) for level in range(1, index.levels)]
+    return [share * min(width, index.node_count(level)) for level, share in enumerate(shares, 1)]
+
+
 def work(
     config: ModelConfig, prompt: int, width: int, kv_type: str, beams: Sequence[float] | None = None
 ) -> Work:
     """What S = `prompt` tokens and W = `width` beams cost; `kv_type` is f32 or bf16, also of the weights.
 
-    `beams` is how many each of the L - 1 decode passes scores (`genrec.undecided`); all W where it is None.
+    `beams` is how many each of the L - 1 decode passes scores (`beams_of_passes`); all W where it is None.
     """
     c, size = config, 2 if kv_type == "bf16" else 4
     heads, groups = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim

@@ -20,7 +20,6 @@ from genrec.steps import Answer, Settings, Tensors, check_tensor
 from genrec.steps.loaded import Loaded
 from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
-from genrec.undecided import beams_of_passes
 
 QUOTA_S = 0.0005  # that a request waits for company
 Respond = Callable[[Answer], None]
@@ -41,7 +40,7 @@ class Generate:
         self._config = load_config(settings.artifact)
         self._indices = Loaded(settings, "generate", partial(load_validity, config=self._config))
         learn_selection(self._indices.of(0), settings.beam_width)
-        self._beam_tokens = round(sum(beams_of_passes(self._indices.of(0), settings.beam_width)))
+        self._beam_tokens = settings.beam_width * (self._config.levels - 1)  # at most: hardly a pass has all
         generators = load_generators(settings, self._config)
         self._most_blocked = generators[0].most_blocked
         for generator in generators:

@@ -19,11 +19,10 @@ from genrec.catalogue import Catalogue
 from genrec.config import ModelConfig
 from genrec.manifest import digest_file
 from genrec.semantic_id import pack
-from genrec.undecided import beams_of_passes
 from genrec.validity import ValidityIndex
 from perf.mock import SHAPE, mock_artifact
 from perf.peers.refusal import Refusal, last_line
-from perf.work import Work, work
+from perf.work import Work, beams_of_passes, work
 
 ITEMS = 100_000
 LONGEST = 341  # items of the longest prompt: 1,023 tokens
