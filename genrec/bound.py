@@ -2,8 +2,9 @@
 
 A child never scores more than its beam, for probabilities are at most 1. So a beam that scores less than the last one
 kept has no child that will be kept; and one that scores less than the last item of the answer has no item in it, once
-so many items are found. A pass first scores the likeliest beams, as many as were needed of late; only where a beam left
-out could still matter, all that could are scored. xGR's early termination (section 6.2), of passes instead of sorting.
+so many items are found. A pass first scores the likeliest beams, as many as nearly all requests needed of late; only
+where a beam left out could still matter, all that could are scored. xGR's early termination (section 6.2), of passes
+instead of sorting.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from genrec.workspace import of_thread
 
 Array = npt.NDArray[Any]
 
-WORTH = 0.5  # of the beams of a pass: to score more than that first gains little and costs much when it is not enough
-RISE, FALL = (
-    0.5,
-    0.005,
-)  # how fast the memory follows: where both balance, one request in a hundred needs more
+WORTH = 0.5  # of the beams of a pass: to score more than that first gains little, and costs much in vain
+FIRST, UP, DOWN = (
+    1.5,
+    1.2,
+    0.99,
+)  # steps of the memory, whatever the distance: one request in twenty needs more
 
 
 def floor_of(beams: Beams, still: Int64, width: int, wanted: int) -> float:
@@ -92,8 +94,9 @@ class Lately:
     def learn(self, level: int, wanted: int, needed: int) -> None:
         """So many would have been enough."""
         key = level, wanted.bit_length()
-        lately = self._needed.get(key, float(needed))
-        self._needed[key] = lately + (RISE if needed > lately else FALL) * (needed - lately)
+        lately = self._needed.get(key)
+        step = FIRST * needed if lately is None else lately * (UP if needed > lately else DOWN)
+        self._needed[key] = max(step, 1.0)
 
 
 @njit(cache=True, nogil=True)
