@@ -25,11 +25,8 @@ from genrec.workspace import of_thread
 Array = npt.NDArray[Any]
 
 WORTH = 0.5  # of the beams of a pass: to score more than that first gains little, and costs much in vain
-FIRST, UP, DOWN = (
-    1.5,
-    1.2,
-    0.99,
-)  # steps of the memory, whatever the distance: one request in twenty needs more
+# Steps of the memory, whatever the distance: where both balance, one request in twenty needs more.
+FIRST, UP, DOWN = 1.5, 1.2, 0.99
 
 
 def floor_of(beams: Beams, still: Int64, width: int, wanted: int) -> float:

@@ -14,6 +14,7 @@ from genrec.engine.base import Constraint, Passes, load_passes
 from genrec.engine.host import HostGenerator
 from genrec.kv import Layout
 from genrec.steps import Settings
+from genrec.undecided import pass_size
 from perf.memory import WAYS, KvBytes, as_cell, flat_in_bw, kv_bytes, measure, table
 from perf.memory_plot import plot_memory
 from perf.per_beam import PerBeam
@@ -53,7 +54,7 @@ def test_both_ways_compute_the_same(tiny: Path, lengths: list[int]) -> None:
     counts = [min(WIDTH, index.node_count(level)) for level in (1, 2)]
     assert counts[0] < counts[1], "beams become more"
     assert ours.shared_tokens == [batch * PROMPT] * 2
-    assert below.shared_tokens == [batch * PROMPT * count for count in counts]
+    assert below.shared_tokens == [batch * PROMPT * pass_size(count, WIDTH) for count in counts]
     np.testing.assert_allclose(below.logits.reshape(ours.logits.shape), ours.logits, atol=1e-5)
     for mine, other in zip(*found, strict=True):
         np.testing.assert_array_equal(mine.prefixes, other.prefixes)
