@@ -3,9 +3,9 @@
     python -m perf.engine_ablation artifacts/ml-1m [--beam-width 128] [--requests 40] [--rounds 3]
 
 Each way has one thing more than the one before: shared and unshared KV in torch, run eagerly, beams of any codes; beams
-of items alone; the engine that serves; two streams of it, each on half of the cores. Ways take turns, a round of
-requests each. Rate and latency are of one request at a time, or one per stream; `valid` is the share of the last beams
-that are items.
+of items alone; the engine that serves; two streams of it, each on half of the cores. All score every beam. Ways take
+turns, a round of requests each. Rate and latency are of one request at a time, or one per stream; `valid` is the share
+of the last beams that are items.
 """
 
 from __future__ import annotations
@@ -70,12 +70,6 @@ class EagerPasses:
 
 class Unfiltered(HostGenerator):
     """Beam search over all codes, as an LLM's: what is no item is found out afterwards."""
-
-    def answers(
-        self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = True
-    ) -> list[Beams]:
-        """See `Generator.answers`: without a catalogue no beam is an item yet."""
-        return super().answers(tokens, lengths, constraints, every_beam)
 
     def _expand(
         self,
@@ -149,7 +143,7 @@ def measure(
         done = []
         for tokens, lengths in asked[number :: len(generators)]:
             begun = perf_counter()
-            (beams,) = generators[number].answers(tokens, lengths, [free])
+            (beams,) = generators[number].answers(tokens, lengths, [free], every_beam=True)
             done.append((perf_counter() - begun, beams))
         return done
 

@@ -44,11 +44,11 @@ class CountingPasses(OpenVinoPasses):
         graphs.hints["PERF_COUNT"] = True
         super().__init__(graphs)
         self.ms: dict[str, Counter[str]] = defaultdict(Counter)
-        self.beams: dict[int, list[int]] = defaultdict(list)  # that every decode pass of a level scored
+        self.beams = Counter[int]()  # that the decode passes of a level scored
         self._calls, self._before = Counter[str](), defaultdict[str, Counter[int]](Counter)
 
     def _decode(self, level: int, codes: Array, *others: Any) -> None:
-        self.beams[level].append(codes.size)
+        self.beams[level] += codes.size
         super()._decode(level, codes, *others)
 
     def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
@@ -75,16 +75,18 @@ def measure(
     passes = CountingPasses(artifact / "engines" / "openvino", kv_type)
     generator = HostGenerator(passes, config, width, kv_type)
     prompts = np.random.default_rng(0).integers(0, config.vocab_size, (repeats + 1, 1, tokens))
-    runs = []
+    runs, scored = [], []
     for prompt in tqdm(prompts, unit="request", file=sys.stderr):
         passes.ms.clear()
+        passes.beams.clear()
         generator.answers(prompt, np.array([tokens]), [free])
         runs.append({phase: dict(spent) for phase, spent in passes.ms.items()})
+        scored.append([passes.beams[level] for level in range(2, config.levels + 1)])
     medians = {
         phase: {kind: median(run[phase].get(kind, 0.0) for run in runs[1:]) for kind in kinds}
         for phase, kinds in runs[-1].items()
     }
-    return medians, [sum(passes.beams[n]) / len(prompts) for n in range(2, config.levels + 1)]
+    return medians, np.mean(scored[1:], axis=0).tolist()
 
 
 def shares(spent: dict[str, dict[str, float]], cost: Work, gflops: float) -> dict[str, dict[str, float]]:

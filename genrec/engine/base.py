@@ -62,12 +62,9 @@ class Generator(Protocol):
 
     most_blocked: int  # nodes of one level that a request may exclude
 
-    def answers(
-        self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False
-    ) -> list[Beams]:
+    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
         """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
-        `every_beam` scores all beams, whether or not the answer needs them: for warm-ups and comparisons.
         Raises InputError when a logit of a valid code is NaN or +inf.
         """
 

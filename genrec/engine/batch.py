@@ -20,7 +20,7 @@ class Held(NamedTuple):
     """Whose unshared KV a batch holds, and a copy of it."""
 
     scored: list[Int64]
-    size: int
+    count: int
     kept: list[list[Array]]
 
 
@@ -33,13 +33,8 @@ class Batch:
     def __init__(
         self, passes: Passes, config: ModelConfig, width: int, kv_type: np.dtype[np.generic], room: Room
     ) -> None:
-        self._passes, self._config, self._width, self._kv_type, self._room = (
-            passes,
-            config,
-            width,
-            kv_type,
-            room,
-        )
+        self._passes, self._config, self._room = passes, config, room
+        self._width, self._kv_type = width, kv_type
         self._scored: list[Int64] = []  # places, among a request's beams, of those that the last pass scored
         self._count = 1  # of them in a row of the KV, padding included
 

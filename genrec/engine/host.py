@@ -38,7 +38,7 @@ class HostGenerator:
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False
     ) -> list[Beams]:
-        """See `Generator.answers`."""
+        """See `Generator.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
         self._room.clear()
         batch = Batch(self._passes, self._config, self._width, self._kv_type, self._room)
         logits, nothing = batch.prefill(tokens, lengths), [None] * len(tokens)

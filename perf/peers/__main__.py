@@ -33,10 +33,8 @@ from perf.peers.same import agreement, score_difference
 from perf.peers.system import Prompts, System
 from perf.peers.table import PEERS, make_peer
 
-OTHERS = {
-    "best10": BEST,
-    "draft": DRAFT,
-}  # ways of ours that answer the same history differently than peers do
+# Ways of ours that answer a history otherwise than the peers do.
+OTHERS = {"best10": BEST, "draft": DRAFT}
 SAME_WIDTH = 8  # beams of the check that all compute the same
 
 

@@ -174,12 +174,10 @@ class CudaGenerator:
         self._forward, self._width = forward, width
         self._of: WeakKeyDictionary[ValidityIndex, DeviceGenerator] = WeakKeyDictionary()
 
-    def answers(
-        self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = True
-    ) -> list[Beams]:
+    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
         """See `Generator.answers`. Batches are filled up to a power of two with rows that are thrown away.
 
-        Every beam is scored always: graphs of a device have fixed shapes.
+        Every beam is scored: graphs of a device have fixed shapes.
         """
         answers: dict[int, Beams] = {}
         for index in {constraint.valid for constraint in constraints}:
