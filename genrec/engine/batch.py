@@ -20,7 +20,7 @@ class Held(NamedTuple):
     """Whose unshared KV a batch holds, and a copy of it."""
 
     scored: list[Int64]
-    count: int
+    size: int
     kept: list[list[Array]]
 
 
