@@ -1,7 +1,8 @@
 """Causal attention of a prefill graph in blocks of queries, each of which reads the keys up to its end.
 
-OpenVINO computes all S x S scores and masks half of them. Slices have constant bounds: computed ones would hold up the
-inference of shapes, which OpenVINO does ahead of the work. Blocks that a short prompt does not reach are empty.
+For where it is not one operation (build/attention.py). OpenVINO computes all S x S scores and masks half of them.
+Slices have constant bounds: computed ones would hold up the inference of shapes, which OpenVINO does ahead of the work.
+Blocks that a short prompt does not reach are empty.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ QUERIES = 512  # of a block: 192 to 512 took 7 to 12 % off a prefill of 1,023 to
 END = np.iinfo(np.int32).max
 
 
-class _Attention(NamedTuple):
+class CausalAttention(NamedTuple):
     """softmax(q k + mask) v of one layer: q [B, H, S, D], k [B, H, D, S], mask [S, S], v [B, H, S, D]."""
 
     q: ov.Output
@@ -32,7 +33,7 @@ def in_blocks(model: ov.Model, longest: int, queries: int = QUERIES) -> ov.Model
     """The same prefill, whose prompts have at most `longest` tokens, in blocks of `queries`; changes the model."""
     bounds = list(pairwise([*range(0, longest, queries), END]))
     masks = None
-    for layer in list(_attentions(model)) if len(bounds) > 1 else ():
+    for layer in list(causal_attentions(model)) if len(bounds) > 1 else ():
         masks = masks or [_slice(_slice(layer.mask, 0, start, end), 1, 0, end) for start, end in bounds]
         blocks = [
             _attend(_slice(layer.q, 2, start, end), _slice(layer.k, 3, 0, end), mask, _slice(layer.v, 2, 0, end))
@@ -46,7 +47,7 @@ def in_blocks(model: ov.Model, longest: int, queries: int = QUERIES) -> ov.Model
     return model
 
 
-def _attentions(model: ov.Model) -> Iterator[_Attention]:
+def causal_attentions(model: ov.Model) -> Iterator[CausalAttention]:
     """Of the layers that work for every position: the last one's mask differs from row to row of a batch."""
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Softmax":
@@ -56,7 +57,7 @@ def _attentions(model: ov.Model) -> Iterator[_Attention]:
             (reader,) = node.output(0).get_target_inputs()
             product = reader.get_node()
             q, k = score.input_values()
-            yield _Attention(q, k, mask.output(0), product.input_value(1), product.output(0))
+            yield CausalAttention(q, k, mask.output(0), product.input_value(1), product.output(0))
 
 
 def _attend(q: ov.Node, k: ov.Node, mask: ov.Node, v: ov.Node) -> ov.Node:

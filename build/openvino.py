@@ -1,4 +1,4 @@
-"""ONNX to OpenVINO: function bodies inlined, KV in bf16 where the CPU computes in it.
+"""ONNX to OpenVINO: attention as one operation, or its body inlined; KV in bf16 where the CPU computes in it.
 
 OpenVINO lays a graph's weights out anew and keeps that copy for as long as the graph lives, so that prefill and L - 1
 decode graphs are L copies. Within one graph, passes that read the same constant share it. So the passes of a large
@@ -20,8 +20,9 @@ import openvino as ov
 from onnx import inliner
 from openvino.preprocess import PrePostProcessor
 
+from build.attention import Attention, can_be_compiled
 from build.causal import in_blocks
-from genrec.engine.openvino import PASSES
+from genrec.engine.openvino import ATTENTION, PASSES
 from genrec.progress import ticking
 
 LARGE = 256 << 20  # bytes of weights from which on passes are one graph
@@ -36,7 +37,7 @@ def kv_type_of_this_cpu() -> str:
 def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int) -> None:
     """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
 
-    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic).
+    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Where it can be compiled, attention is one operation.
     """
     if out.exists():
         shutil.rmtree(out)
@@ -44,9 +45,10 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int) -> 
     graphs = sorted(onnx_folder.glob("*.onnx"))
     passes: dict[str, ov.Model] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
+        operation = Attention(out / ATTENTION) if can_be_compiled(kv_type) else None
         for path in graphs:
-            model = _with_kv_type(read_inlined(path), kv_type)
-            if path.stem.startswith("prefill"):
+            model = operation.read(path) if operation else _with_kv_type(read_inlined(path), kv_type)
+            if path.stem.startswith("prefill") and not operation:
                 in_blocks(model, longest)
             if path.stem == "prefill_draft":
                 _save(model, out, path.stem)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import openvino
 
+from build.attention import SOURCES, can_be_compiled
 from build.causal import QUERIES
 from build.openvino import LARGE, build_openvino, kv_type_of_this_cpu
 from build.validity import build_validity
@@ -21,8 +22,9 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
         "openvino": openvino.get_version(),
         "one_graph_from": LARGE,
         "queries": QUERIES,
+        "attention": "operation" if can_be_compiled(kv_type) else "nodes",
     }
-    key = stage_key(settings, sorted((artifact / "onnx").iterdir()))
+    key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
     if is_good(artifact, "openvino", key):
         return False
     out = artifact / "engines" / "openvino"

@@ -15,8 +15,8 @@ import onnx
 import torch
 from torch.export import Dim
 
-from export.pipeline import DRAFT, OPSET
-from export.xattention import DOMAIN, XAttention, symbolic
+from export.pipeline import DOMAIN, DRAFT, OPSET
+from export.xattention import XAttention, symbolic
 from genrec.draft import FILE_NAME as DRAFT_HEAD
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft import DraftHead, PrefillDraftGraph

@@ -16,6 +16,7 @@ from genrec.manifest import is_good, record, stage_key
 from genrec.progress import ticking
 
 OPSET = 20
+DOMAIN = "genrec"  # of the node that is ours
 GRAPHS = 2  # raised when the graphs of the same weights become others, so that artifacts are exported anew
 DRAFT = "prefill_draft"
 

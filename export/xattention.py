@@ -11,7 +11,7 @@ from onnxscript import script
 from onnxscript.values import Opset
 from torch import Tensor
 
-DOMAIN = "genrec"
+from export.pipeline import DOMAIN
 
 
 @script(Opset(DOMAIN, 1), default_opset=op)

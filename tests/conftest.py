@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from build.pipeline import build_artifact
 from deploy import leftovers, process
 from deploy.launcher import RunningServer, running_server
 from genrec.catalogue import Catalogue
@@ -19,6 +21,16 @@ BEAM_WIDTH = 32
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole artifact with random weights, L=3. Tests copy it before they change it."""
     return tiny_artifact(tmp_path_factory.mktemp("tiny") / "artifact")
+
+
+@pytest.fixture(scope="session")
+def tiny_of_nodes(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny` as it is built where there is no compiler: attention in OpenVINO's own nodes, not one operation."""
+    artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("nodes") / "artifact")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")
+        build_artifact(artifact)
+    return artifact
 
 
 @pytest.fixture(scope="session")

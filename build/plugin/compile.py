@@ -29,7 +29,7 @@ def compile_for_gpu(
 ) -> str:
     """Shared library with machine code for every architecture; returns the compiler's resource report."""
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures]
-    return _run(
+    return run(
         ["nvcc", "-std=c++17", "-O3", "--threads=0", "-Xptxas=-v", "-shared", "-Xcompiler=-fPIC", *codes, *extra,
          str(FOLDER / "xattention.cu"), "-o", str(out)]
     )  # fmt: skip
@@ -38,12 +38,12 @@ def compile_for_gpu(
 def compile_for_host(out: Path, extra: Sequence[str] = ()) -> None:
     """The same kernels for this CPU, thread by thread (`emulate.hpp`): slow, and for tests only."""
     flags = ["-O1", "-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC"]
-    _run(["g++", *flags, *extra, "-x", "c++", str(FOLDER / "xattention.cu"), "-o", str(out)])
+    run(["g++", *flags, *extra, "-x", "c++", str(FOLDER / "xattention.cu"), "-o", str(out)])
 
 
 def compile_ptx(out: Path, architecture: int = 90) -> None:
     """PTX of the entry points in quick.cu, for ahead-of-time quick plugins."""
-    _run(
+    run(
         ["nvcc", "-std=c++17", "-O3", "-ptx", f"-arch=compute_{architecture}", str(FOLDER / "quick.cu"), "-o", str(out)]
     )  # fmt: skip
 
@@ -62,7 +62,8 @@ def load(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _run(command: list[str]) -> str:
+def run(command: list[str]) -> str:
+    """What a compiler says. Raises ArtifactError where it is not there or fails."""
     if shutil.which(command[0]) is None:
         raise ArtifactError(command[0], "is not on PATH; needed to compile the attention kernel")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

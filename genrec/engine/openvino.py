@@ -15,6 +15,7 @@ from genrec.engine.base import Array
 from genrec.errors import ArtifactError
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino.py)
+ATTENTION = "attention.so"  # the operation of attention, where graphs have it (build/attention.py)
 MOST_TOKENS = 1024  # of one prefill call: more prompts at once only take memory
 MOST_SCORES = 400_000  # beams x prompt tokens of one decode call, per head
 LEAST_BEAMS = 32  # of a slice: fewer leave the matrix products too thin
@@ -42,6 +43,9 @@ class OpenVinoGraphs:
         if cache:
             self._core.set_property({"CACHE_DIR": str(self._folder / "cache")})
         self._compiled: dict[str, Any] = {}
+        self.writes_scores = not (self._folder / ATTENTION).is_file()
+        if not self.writes_scores:
+            self._add(self._folder / ATTENTION)
 
     def file_of(self, name: str) -> str:
         """Which graph a pass is in."""
@@ -53,11 +57,24 @@ class OpenVinoGraphs:
             self._compiled[file] = self._compile(self._folder / f"{file}.xml")
         return Request(self._compiled[file])
 
+    def _add(self, operation: Path) -> None:
+        if not has_avx2():
+            raise ArtifactError(operation, "is for CPUs with AVX2: `genrec build` it on this machine")
+        try:
+            self._core.add_extension(str(operation))
+        except RuntimeError as error:
+            raise ArtifactError(operation, f"OpenVINO cannot load it: {error}") from error
+
     def _compile(self, path: Path) -> Any:
         try:
             return self._core.compile_model(str(path), "CPU", self.hints)
         except RuntimeError as error:
             raise ArtifactError(path, f"OpenVINO cannot load it: {error}") from error
+
+
+def has_avx2() -> bool:
+    """Whether this CPU can run the operation."""
+    return {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split())
 
 
 class Request:
@@ -124,14 +141,14 @@ class OpenVinoPasses:
         past: Sequence[Sequence[Array]],
         logits: Array,
     ) -> None:
-        """See `Passes.decode`. Many beams over a long prompt go in slices, whose results do not differ.
+        """See `Passes.decode`. Where attention is not one operation, many beams over a long prompt go in slices.
 
-        OpenVINO writes out the scores of a whole attention, W x H x S: at BW 1,024 and S = 3,000 that was twenty times
-        the KV (`perf.memory`). At BW 512 and S = 1,023 two slices take 3 % longer than one, four take 7 %.
+        OpenVINO then writes out the scores of a whole attention, W x H x S: at BW 1,024 and S = 3,000 that was twenty
+        times the KV. At BW 512 and S = 1,023 two slices take 3 % longer than one, four take 7 %. Results do not differ.
         """
         batch, beams = codes.shape
         span = shared[0].shape[2]
-        if batch * beams * span <= MOST_SCORES:
+        if not self._graphs.writes_scores or batch * beams * span <= MOST_SCORES:
             self._decode(level, codes, lengths, shared, past, logits)
             return
         size = max(ceil(beams / ceil(beams * span / MOST_SCORES)), LEAST_BEAMS)  # all slices alike

@@ -13,10 +13,12 @@ from tests.tiny import tiny_catalogue
 
 @pytest.mark.parametrize("decoder", ["beam", "staged", "draft"])
 @pytest.mark.parametrize("least", [1, 5, 32])
-def test_slices_change_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch, decoder: str, least: int) -> None:
+def test_slices_change_nothing(
+    tiny_of_nodes: Path, monkeypatch: pytest.MonkeyPatch, decoder: str, least: int
+) -> None:
     items = [int(i) for i in tiny_catalogue().item_ids]
     histories = [items[:3], items[5:9], items[20:36], items[40:43]]
-    with LocalRecommender(tiny, 32, decoder=decoder) as local:
+    with LocalRecommender(tiny_of_nodes, 32, decoder=decoder) as local:
         want = local.recommend(histories, 10)
         monkeypatch.setattr("genrec.engine.openvino.MOST_TOKENS", 64)  # two of the four prompts
         monkeypatch.setattr("genrec.engine.openvino.MOST_SCORES", 1)

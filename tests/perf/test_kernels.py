@@ -21,7 +21,7 @@ def test_every_phase_is_counted_and_nothing_is_kept_in_the_artifact(tiny: Path) 
     assert sorted(cache.glob("*")) == before
 
 
-def test_slices_of_a_pass_are_counted_together(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_of_a_pass_are_counted_together(tiny_of_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     plain = CountingPasses._infer
 
@@ -32,7 +32,7 @@ def test_slices_of_a_pass_are_counted_together(tiny: Path, monkeypatch: pytest.M
     monkeypatch.setattr(CountingPasses, "_infer", counted)
     monkeypatch.setattr("genrec.engine.openvino.MOST_SCORES", 1)
     monkeypatch.setattr("genrec.engine.openvino.LEAST_BEAMS", 4)
-    assert set(measure(tiny, 9, 8, 1)[0]) == {"prefill", "decode"}
+    assert set(measure(tiny_of_nodes, 9, 8, 1)[0]) == {"prefill", "decode"}
     assert calls == 2 * ["prefill", "decode_2", "decode_2", "decode_3", "decode_3"]
 
 

@@ -1,0 +1,74 @@
+// The attention as an operation of OpenVINO's CPU device: XAttention over
+//   q [B, N, H, D], shared k, v [B, G, S, D]: causal, query n sees the keys up to n; or with three inputs more,
+//   own k, v [B, N, U, G, D] and prompt_length int32 [B]: all queries see the prompt and the keys of their own beam.
+// Gives [B, N, H, D]. Shapes are what the graphs of export/ make; types are float32.
+#include <oneapi/tbb/parallel_for.h>
+
+#include <openvino/core/extension.hpp>
+#include <openvino/core/op_extension.hpp>
+#include <openvino/op/op.hpp>
+
+#include "attention.hpp"
+
+namespace genrec {
+
+class XAttention : public ov::op::Op {
+ public:
+  OPENVINO_OP("XAttention", "genrec");
+
+  XAttention() = default;
+  explicit XAttention(const ov::OutputVector& inputs) : Op(inputs) { constructor_validate_and_infer_types(); }
+
+  void validate_and_infer_types() override {
+    const auto count = get_input_size();
+    OPENVINO_ASSERT(count == 3 || count == 6, "XAttention has ", count, " inputs, not 3 or 6");
+    for (std::size_t i = 0; i < std::min<std::size_t>(count, 5); ++i)
+      OPENVINO_ASSERT(get_input_element_type(i) == ov::element::f32, "XAttention: input ", i, " is not float32");
+    set_output_type(0, ov::element::f32, get_input_partial_shape(0));
+  }
+
+  std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+    return std::make_shared<XAttention>(inputs);
+  }
+
+  bool has_evaluate() const override { return true; }
+
+  bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    const auto shape = inputs[0].get_shape(), keys = inputs[1].get_shape();
+    outputs[0].set_shape(shape);
+    const std::size_t batch = shape[0], places = shape[1], heads = shape[2], size = shape[3];
+    const std::size_t kv_heads = keys[1], span = keys[2], group = heads / kv_heads;
+    const bool causal = inputs.size() == 3;
+    const std::size_t own = causal ? 0 : inputs[3].get_shape()[2];
+    const std::size_t tiles = (places * group + ROWS - 1) / ROWS;
+    oneapi::tbb::parallel_for(std::size_t(0), batch * kv_heads * tiles, [&](std::size_t task) {
+      const std::size_t first = task % tiles, g = task / tiles % kv_heads, b = task / tiles / kv_heads;
+      const std::size_t row = (b * places * heads + g * group) * size, of_head = (b * kv_heads + g) * span * size;
+      const std::size_t of_beam = (b * places * own * kv_heads + g) * size;
+      Head head{};
+      head.q = inputs[0].data<const float>() + row;
+      head.out = outputs[0].data<float>() + row;
+      head.k = inputs[1].data<const float>() + of_head;
+      head.v = inputs[2].data<const float>() + of_head;
+      head.rows = int(places * group);
+      head.group = int(group);
+      head.size = int(size);
+      head.next = heads * size;
+      head.causal = causal;
+      if (!causal) {
+        head.own_k = inputs[3].data<const float>() + of_beam;
+        head.own_v = inputs[4].data<const float>() + of_beam;
+        head.own = int(own);
+        head.own_next = own * kv_heads * size;
+        head.own_step = kv_heads * size;
+        head.length = std::min(inputs[5].data<const std::int32_t>()[b], std::int32_t(span));
+      }
+      tile(head, int(first) * ROWS);
+    });
+    return true;
+  }
+};
+
+}  // namespace genrec
+
+OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({std::make_shared<ov::OpExtension<genrec::XAttention>>()}));

@@ -1,0 +1,153 @@
+"""Attention as an operation of OpenVINO: against the float64 oracle, in graphs, and where it cannot be had."""
+
+import shutil
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+from openvino.utils.node_factory import NodeFactory
+
+from build.attention import compile_operation
+from build.plugin.oracle import xattention as oracle
+from ensembles.local import LocalRecommender
+from genrec.engine.openvino import ATTENTION, OpenVinoGraphs
+from genrec.errors import ArtifactError
+from tests.tiny import tiny_catalogue
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="no g++: attention stays in OpenVINO's nodes"
+)
+RANKS = (4, 4, 4, 5, 5, 1)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    path = tmp_path_factory.mktemp("operation") / ATTENTION
+    compile_operation(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(library):
+    """A function of three inputs (causal) or six."""
+    core, nodes = ov.Core(), NodeFactory()
+    core.add_extension(str(library))
+    nodes.add_extension(str(library))
+    requests = {}
+    for count in (3, 6):
+        types = [*[np.float32] * 5, np.int32][:count]
+        inputs = [
+            op.parameter(ov.PartialShape([-1] * rank), kind) for rank, kind in zip(RANKS, types, strict=False)
+        ]
+        model = ov.Model([nodes.create("XAttention", [each.output(0) for each in inputs])], inputs)
+        requests[count] = ov.compile_model(
+            model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        ).create_infer_request()
+    return lambda *inputs: requests[len(inputs)].infer(list(inputs))[0].copy()
+
+
+def draw(seed, batch, places, heads, kv_heads, size, span, unshared, spread=1.0):
+    generator = np.random.default_rng(seed)
+    shapes = [
+        (batch, places, heads, size),
+        *[(batch, kv_heads, span, size)] * 2,
+        *[(batch, places, unshared, kv_heads, size)] * 2,
+    ]
+    tensors = [spread * generator.standard_normal(shape).astype(np.float32) for shape in shapes]
+    return [*tensors, generator.integers(1, span + 1, batch).astype(np.int32)]
+
+
+def causal_truth(q, k, v):
+    """Position by position: as a decode step of one beam whose prompt ends there."""
+    out = [oracle(q[:, n : n + 1], k, v, *_no_keys(q, k), np.full(len(q), n + 1)) for n in range(q.shape[1])]
+    return np.concatenate(out, axis=1)
+
+
+def _no_keys(q, k):
+    return [np.zeros((len(q), 1, 0, k.shape[1], k.shape[3]))] * 2
+
+
+SHAPES = [  # batch, beams, heads, kv_heads, size, span, unshared: tiles of 24 rows, blocks of 128 keys, 4 at a time
+    (1, 1, 1, 1, 8, 1, 1), (2, 12, 4, 2, 16, 127, 1), (1, 12, 2, 1, 32, 128, 2), (3, 25, 2, 2, 8, 129, 3),
+    (1, 13, 6, 2, 64, 300, 2), (2, 5, 3, 3, 10, 7, 1), (1, 49, 4, 4, 6, 260, 0), (1, 7, 8, 4, 128, 131, 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("spread", [1.0, 6.0])
+def test_a_decode_equals_the_oracle(run, shape, spread):
+    case = draw(1, *shape, spread)
+    for b, length in enumerate(case[-1]):  # what lies behind a prompt is not read
+        case[1][b, :, length:] = case[2][b, :, length:] = np.nan
+    np.testing.assert_allclose(run(*case), oracle(*case), atol=2e-5 * spread**2)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_prefill_equals_the_oracle_at_every_position(run, shape):
+    batch, _, heads, kv_heads, size, span, _ = shape
+    q, k, v, *_ = draw(2, batch, span, heads, kv_heads, size, span, 0)
+    np.testing.assert_allclose(run(q, k, v), causal_truth(q, k, v), atol=2e-5)
+
+
+def test_scores_of_any_size_are_right_and_nan_is_not_hidden(run):
+    q, k, v, own_k, own_v, _ = draw(3, 1, 30, 2, 2, 8, 200, 1)
+    length = np.array([200], np.int32)
+    np.testing.assert_allclose(
+        run(300 * q, k, v, own_k, own_v, length), oracle(300 * q, k, v, own_k, own_v, length), atol=1e-3
+    )
+    np.testing.assert_allclose(
+        run(0 * q, k, v, own_k, own_v, length), oracle(0 * q, k, v, own_k, own_v, length), atol=2e-5
+    )
+    k[0, 1, 3] = np.nan
+    found = run(q, k, v, own_k, own_v, length)
+    assert np.isnan(found[:, :, 1]).all() and np.isfinite(found[:, :, 0]).all()
+
+
+def test_what_the_shapes_cannot_be_is_refused(run, library):
+    nodes = NodeFactory()
+    nodes.add_extension(str(library))
+    inputs = [op.parameter([1, 2, 2, 8], np.float32) for _ in range(4)]
+    with pytest.raises(RuntimeError, match="4 inputs, not 3 or 6"):
+        nodes.create("XAttention", [each.output(0) for each in inputs])
+    whole = [op.parameter([1, 2, 2, 8], np.float16) for _ in range(3)]
+    with pytest.raises(RuntimeError, match="input 0 is not float32"):
+        nodes.create("XAttention", [each.output(0) for each in whole])
+
+
+def test_every_layer_of_every_graph_has_it(tiny):
+    """But a prefill's last, which works for one position."""
+    folder = tiny / "engines" / "openvino"
+    core = ov.Core()
+    core.add_extension(str(folder / ATTENTION))
+    for name, count in (("prefill", 1), ("prefill_draft", 1), ("decode_2", 2), ("decode_3", 2)):
+        kinds = [node.get_type_name() for node in core.read_model(folder / f"{name}.xml").get_ops()]
+        assert (kinds.count("XAttention"), kinds.count("Softmax")) == (
+            count,
+            1 if "prefill" in name else 0,
+        ), name
+
+
+@pytest.mark.parametrize("decoder", ["beam", "staged", "draft"])
+def test_without_a_compiler_the_answers_are_the_same(tiny, tiny_of_nodes, decoder):
+    assert not (tiny_of_nodes / "engines" / "openvino" / ATTENTION).exists()
+    items = [int(i) for i in tiny_catalogue().item_ids]
+    histories = [items[:3], items[5:9], items[20:36], items[40:43]]
+    answers = []
+    for artifact in (tiny, tiny_of_nodes):
+        with LocalRecommender(artifact, 32, decoder=decoder) as local:
+            answers.append(local.recommend(histories, 10))
+    for mine, theirs in zip(*answers, strict=True):
+        np.testing.assert_array_equal(mine["item_ids"], theirs["item_ids"])
+        np.testing.assert_allclose(mine["scores"], theirs["scores"], atol=1e-5)
+
+
+def test_an_operation_that_cannot_run_here_is_an_error_that_says_so(tiny, tmp_path, monkeypatch):
+    folder = tmp_path / "engines"
+    shutil.copytree(tiny / "engines" / "openvino", folder)
+    (folder / ATTENTION).write_bytes(b"no library")
+    with pytest.raises(ArtifactError, match=r"attention\.so.*cannot load it"):
+        OpenVinoGraphs(folder, "f32", 1)
+    monkeypatch.setattr("genrec.engine.openvino.has_avx2", lambda: False)
+    with pytest.raises(ArtifactError, match="CPUs with AVX2"):
+        OpenVinoGraphs(folder, "f32", 1)
