@@ -46,6 +46,7 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int) -> 
     passes: dict[str, ov.Model] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
         operation = Attention(out / ATTENTION) if can_be_compiled(kv_type) else None
+        bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
             model = operation.read(path) if operation else _with_kv_type(read_inlined(path), kv_type)
             if path.stem.startswith("prefill") and not operation:

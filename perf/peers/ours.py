@@ -117,10 +117,15 @@ class Ours:
         return Turn([seconds for seconds, _ in done], wall, answers, compute)
 
     def _compute(self, history: NDArray[np.int64], width: int) -> dict[str, float]:
-        """Seconds that Triton counts for each phase of one request, with a model for every pass; not timed itself."""
+        """Seconds that Triton counts for each phase of one request, with a model for every pass; not timed itself.
+
+        A request before it is not counted: those that are timed come one after the other too.
+        """
         if not self._staged:
             return {}
-        before = self._staged.statistics()
+        cold = self._staged.statistics()
+        self._staged.recommender.recommend(history, width)
+        before = self._staged.settled(cold, 1)
         self._staged.recommender.recommend(history, width)
         counted = spent(before, self._staged.settled(before, 1))
         return {
