@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import onnx
@@ -20,7 +21,7 @@ from openvino.utils.node_factory import NodeFactory
 from build.causal import causal_attentions
 from build.plugin.compile import FOLDER, run
 from export.pipeline import DOMAIN
-from genrec.engine.openvino import has_avx2
+from genrec.engine.openvino import ATTENTION, has_avx2
 
 NAME = "XAttention"
 SOURCES = [FOLDER / "openvino" / name for name in ("op.cpp", "attention.hpp")]
@@ -32,22 +33,29 @@ def can_be_compiled(kv_type: str) -> bool:
     return kv_type == "f32" and has_avx2() and shutil.which("g++") is not None
 
 
-def compile_operation(library: Path) -> None:
-    """For CPUs with AVX2 and the OpenVINO that is installed, whose wheel has what is needed. Raises ArtifactError."""
+@cache
+def compiled() -> bytes:
+    """The library, for CPUs with AVX2 and the OpenVINO that is installed, whose wheel has what is needed.
+
+    Raises ArtifactError. A process that builds many engines compiles once.
+    """
     root = Path(ov.__file__).parent
     flags = ["-O3", "-march=x86-64-v3", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     # Models may outlive the ov.Core that loaded their operation, and unloads it.
     flags += ["-Wl,-z,nodelete", "-isystem", str(root / "include"), f"-L{root / 'libs'}"]
     links = [f"-l:{next((root / 'libs').glob(f'{name}.so.*')).name}" for name in ("libopenvino", "libtbb")]
-    run(["g++", str(SOURCES[0]), *flags, *links, "-o", str(library)])
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / ATTENTION
+        run(["g++", str(SOURCES[0]), *flags, *links, "-o", str(library)])
+        return library.read_bytes()
 
 
 class Attention:
     """The compiled operation, and graphs that are read with it in place."""
 
     def __init__(self, library: Path) -> None:
-        """Compiles to `library`. Raises ArtifactError."""
-        compile_operation(library)
+        """Writes `library`. Raises ArtifactError."""
+        library.write_bytes(compiled())
         self._core, self._nodes = ov.Core(), NodeFactory()
         self._core.add_extension(str(library))
         self._core.add_extension(ConversionExtension(NAME, DOMAIN, self._of_decode))
@@ -63,9 +71,7 @@ class Attention:
         for layer in list(causal_attentions(model)):
             q, k, v = (_heads_first(value) for value in (layer.q, layer.k, layer.v))
             whole = self._nodes.create(NAME, [q.input_value(0), k.output(0), v.output(0)])
-            (back,) = (
-                layer.out.get_target_inputs()
-            )  # the transpose to [B, S, H, D], which `whole` has already
+            (back,) = layer.out.get_target_inputs()  # transposes to [B, S, H, D], as `whole` is already
             for reader in list(back.get_node().output(0).get_target_inputs()):
                 reader.replace_source_output(whole.output(0))
         model.validate_nodes_and_infer_types()

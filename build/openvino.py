@@ -20,7 +20,7 @@ import openvino as ov
 from onnx import inliner
 from openvino.preprocess import PrePostProcessor
 
-from build.attention import Attention, can_be_compiled
+from build.attention import Attention
 from build.causal import in_blocks
 from genrec.engine.openvino import ATTENTION, PASSES
 from genrec.progress import ticking
@@ -34,10 +34,11 @@ def kv_type_of_this_cpu() -> str:
     return "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
 
 
-def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int) -> None:
+def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, operation: bool) -> None:
     """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
 
-    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Where it can be compiled, attention is one operation.
+    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention is one `operation` (build/attention.py) or
+    OpenVINO's own nodes. Raises ArtifactError where the operation cannot be compiled.
     """
     if out.exists():
         shutil.rmtree(out)
@@ -45,11 +46,11 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int) -> 
     graphs = sorted(onnx_folder.glob("*.onnx"))
     passes: dict[str, ov.Model] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
-        operation = Attention(out / ATTENTION) if can_be_compiled(kv_type) else None
+        attention = Attention(out / ATTENTION) if operation else None
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
-            model = operation.read(path) if operation else _with_kv_type(read_inlined(path), kv_type)
-            if path.stem.startswith("prefill") and not operation:
+            model = attention.read(path) if attention else _with_kv_type(read_inlined(path), kv_type)
+            if path.stem.startswith("prefill") and not attention:
                 in_blocks(model, longest)
             if path.stem == "prefill_draft":
                 _save(model, out, path.stem)

@@ -17,18 +17,19 @@ from genrec.manifest import is_good, record, stage_key
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
     """OpenVINO engines of the artifact's ONNX; an empty `kv_type` follows the CPU. Returns whether work was done."""
     kv_type = kv_type or kv_type_of_this_cpu()
+    operation = can_be_compiled(kv_type)
     settings = {
         "kv_type": kv_type,
         "openvino": openvino.get_version(),
         "one_graph_from": LARGE,
         "queries": QUERIES,
-        "attention": "operation" if can_be_compiled(kv_type) else "nodes",
+        "attention": "operation" if operation else "nodes",
     }
     key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
     if is_good(artifact, "openvino", key):
         return False
     out = artifact / "engines" / "openvino"
-    build_openvino(artifact / "onnx", out, kv_type, load_config(artifact).max_prompt)
+    build_openvino(artifact / "onnx", out, kv_type, load_config(artifact).max_prompt, operation)
     record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
     return True
 

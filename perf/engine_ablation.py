@@ -1,11 +1,12 @@
-"""What filtering, a compiled engine and streams are worth (xGR, figure 18): the same requests in one process.
+"""What filtering, a compiled engine, its attention and streams are worth (xGR, figure 18): one process.
 
     python -m perf.engine_ablation artifacts/ml-1m [--beam-width 128] [--requests 40] [--rounds 3]
 
 Each way has one thing more than the one before: shared and unshared KV in torch, run eagerly, beams of any codes; beams
-of items alone; the engine that serves; two streams of it, each on half of the cores. All score every beam. Ways take
-turns, a round of requests each. Rate and latency are of one request at a time, or one per stream; `valid` is the share
-of the last beams that are items.
+of items alone; engines with attention in OpenVINO's own nodes, built for this run; the engines that serve, where
+attention is one operation if it could be compiled; two streams of them, each on half of the cores. All answer the same
+requests and score every beam. Ways take turns, a round of requests each. Rate and latency are of one request at a time,
+or one per stream; `valid` is the share of the last beams that are items.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -24,9 +26,10 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from build.openvino import build_openvino
 from genrec.artifact import load_catalogue, load_config, load_layout, load_validity
 from genrec.beam import Beams
-from genrec.engine.base import Array, Constraint, Passes, load_passes
+from genrec.engine.base import Array, Constraint, load_passes
 from genrec.engine.host import HostGenerator
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
@@ -36,7 +39,9 @@ from genrec.undecided import Int64
 from genrec.workspace import largest
 from perf import load, machine
 
-BASE, FILTERED, COMPILED, STREAMS = "base", "+ filtering", "+ compiled engine", "+ two streams"
+BASE, FILTERED, COMPILED, OPERATION, STREAMS = (
+    "base", "+ filtering", "+ compiled engine", "+ attention in one", "+ two streams",
+)  # fmt: skip
 
 
 class EagerPasses:
@@ -103,21 +108,24 @@ def _fill(arrays: list[Array], tensors: tuple[torch.Tensor, ...]) -> None:
         array[:] = tensor.numpy()
 
 
-def ways(artifact: Path, width: int) -> dict[str, list[HostGenerator]]:
-    """Name -> a generator per stream."""
+def ways(artifact: Path, width: int, scratch: Path) -> dict[str, list[HostGenerator]]:
+    """Name -> a generator per stream. Engines that do not serve are built in the folder `scratch`."""
     config = load_config(artifact)
     eager = EagerPasses(load_generator(artifact / "model"))
-    folder = artifact / "engines" / "openvino"
+    served, plain = artifact / "engines" / "openvino", scratch / "openvino"
     kv_type = load_layout(Settings(artifact, Path("none"), width), config).kv_type
+    build_openvino(artifact / "onnx", plain, kv_type, config.max_prompt, operation=False)
 
-    def compiled(streams: int) -> list[Passes]:
-        return load_passes("openvino", folder, kv_type, streams=streams)
+    def compiled(folder: Path, streams: int = 1) -> list[HostGenerator]:
+        passes = load_passes("openvino", folder, kv_type, streams=streams)
+        return [HostGenerator(each, config, width, kv_type) for each in passes]
 
     return {
         BASE: [Unfiltered(eager, config, width, "f32")],
         FILTERED: [HostGenerator(eager, config, width, "f32")],
-        COMPILED: [HostGenerator(each, config, width, kv_type) for each in compiled(1)],
-        STREAMS: [HostGenerator(each, config, width, kv_type) for each in compiled(2)],
+        COMPILED: compiled(plain),
+        OPERATION: compiled(served),
+        STREAMS: compiled(served, streams=2),
     }
 
 
@@ -158,11 +166,21 @@ def run(artifact: Path, width: int, requests: int, rounds: int, seed: int = 0) -
     config = load_config(artifact)
     index = load_validity(artifact, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
-    asked, made, items = (
-        prompts(artifact, requests, seed),
-        ways(artifact, width),
-        index.prefixes(index.levels),
-    )
+    asked, items = prompts(artifact, requests, seed), index.prefixes(index.levels)
+    with tempfile.TemporaryDirectory() as scratch:
+        seen = _in_turns(ways(artifact, width, Path(scratch)), asked, free, items, rounds)
+    return {
+        name: {
+            "requests_s": median(each["rates"]), "rates": each["rates"], "p50_ms": median(each["ms"]),
+            "p99_ms": float(np.percentile(each["ms"], 99)), "valid": float(np.mean(each["valid"])),
+        }
+        for name, each in seen.items()
+    }  # fmt: skip
+
+
+def _in_turns(
+    made: dict[str, list[HostGenerator]], asked: list[tuple[Array, Array]], free: Constraint, items: Int64, rounds: int
+) -> dict[str, dict[str, list[float]]]:  # fmt: skip
     seen: dict[str, dict[str, list[float]]] = {name: {"rates": [], "ms": [], "valid": []} for name in made}
     with tqdm(total=(rounds + 1) * len(made), desc="ways", file=sys.stderr) as bar:
         for number in range(rounds + 1):  # the first one warms up
@@ -173,13 +191,7 @@ def run(artifact: Path, width: int, requests: int, rounds: int, seed: int = 0) -
                     seen[name]["ms"] += [1000 * s for s in seconds]
                     seen[name]["valid"] += [float(np.isin(each.prefixes, items).mean()) for each in beams]
                 bar.update()
-    return {
-        name: {
-            "requests_s": median(each["rates"]), "rates": each["rates"], "p50_ms": median(each["ms"]),
-            "p99_ms": float(np.percentile(each["ms"], 99)), "valid": float(np.mean(each["valid"])),
-        }
-        for name, each in seen.items()
-    }  # fmt: skip
+    return seen
 
 
 def main() -> None:

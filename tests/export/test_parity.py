@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import build.openvino
+from build.attention import can_be_compiled
 from build.openvino import build_openvino
 from genrec.arena import Arena
 from genrec.artifact import load_config, load_validity
@@ -112,7 +113,7 @@ def test_openvino_in_the_arena_equals_torch(tiny, tmp_path, kv_type, tolerance):
     folder = tiny / "engines" / "openvino"
     if kv_type == "bf16":
         folder = tmp_path / "bf16"
-        build_openvino(tiny / "onnx", folder, "bf16", 48)
+        build_openvino(tiny / "onnx", folder, "bf16", 48, operation=False)
     layout = Layout(generator.config, 8, kv_type)
     engine = Engine(layout, *load_passes("openvino", folder, kv_type))
     arena = Arena.create(tmp_path / "arena", 2, layout.slot_bytes)
@@ -134,7 +135,7 @@ def engines_of(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_
         return tiny / "engines" / "openvino"
     monkeypatch.setattr(build.openvino, "LARGE", 0)
     monkeypatch.setattr(build.openvino, "SHARED", 1)
-    build_openvino(tiny / "onnx", tmp_path / "one", "f32", 48)
+    build_openvino(tiny / "onnx", tmp_path / "one", "f32", 48, can_be_compiled("f32"))
     return tmp_path / "one"
 
 

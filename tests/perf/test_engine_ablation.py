@@ -26,11 +26,11 @@ def every_tuple(sizes: tuple[int, ...]) -> ValidityIndex:
 
 
 @pytest.mark.parametrize("name", [BASE, "+ filtering", "+ compiled engine", "+ two streams"])
-def test_every_way_finds_what_the_slow_engine_finds(tiny: Path, name: str) -> None:
+def test_every_way_finds_what_the_slow_engine_finds(tiny: Path, tmp_path: Path, name: str) -> None:
     config = load_config(tiny)
     index = load_validity(tiny, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
-    _, seconds, found = measure(ways(tiny, WIDTH)[name], PROMPTS, free)
+    _, seconds, found = measure(ways(tiny, WIDTH, tmp_path)[name], PROMPTS, free)
     slow = HostGenerator(TwinPasses(tiny / "engines" / "openvino", "f32", 1, 1), config, WIDTH, "f32")
     whole = every_tuple(config.codebook_sizes) if name == BASE else index
     for (tokens, lengths), beams in zip(PROMPTS, found, strict=True):
