@@ -7,7 +7,8 @@ request takes on top is the kernel's peak of resident memory; every beam is scor
 beam` is the same decode graph asked for W requests of one beam each, with the prompt's KV expanded to W copies: what a
 cache without sharing holds, and a paged one where no block is shared. What does not fit in half of the free memory is
 not run; its KV by arithmetic is a lower bound.
-What lies above the KV is the engine's own: activations, and attention scores of W x H x S, which OpenVINO writes out.
+What lies above the KV is the engine's own: activations, and where attention is not one operation (build/attention.py)
+scores of W x H x S, which OpenVINO writes out.
 The model is the 31 M generator of perf.mock with a longer prompt, made when `--artifact` is not there.
 """
 
