@@ -1,5 +1,6 @@
 """Attention as an operation of OpenVINO: against the float64 oracle, in graphs, and where it cannot be had."""
 
+import os
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
 from build.attention import compiled
+from build.pipeline import build_artifact
 from build.plugin.oracle import xattention as oracle
 from ensembles.local import LocalRecommender
 from genrec.engine.openvino import ATTENTION, OpenVinoGraphs
@@ -140,6 +142,23 @@ def test_without_a_compiler_the_answers_are_the_same(tiny, tiny_of_nodes, decode
     for mine, theirs in zip(*answers, strict=True):
         np.testing.assert_array_equal(mine["item_ids"], theirs["item_ids"])
         np.testing.assert_allclose(mine["scores"], theirs["scores"], atol=1e-5)
+
+
+def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monkeypatch, capfd):
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    shutil.rmtree(artifact / "engines")
+    broken = tmp_path / "bin" / "g++"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho no headers here >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+    compiled.cache_clear()
+    assert build_artifact(artifact) == ["openvino"]
+    assert "attention stays in OpenVINO's own nodes" in (said := capfd.readouterr().err)
+    assert "no headers here" in said
+    assert (artifact / "engines" / "openvino" / "prefill.xml").is_file()
+    assert not (artifact / "engines" / "openvino" / ATTENTION).exists()
+    assert build_artifact(artifact) == []
 
 
 def test_an_operation_that_cannot_run_here_is_an_error_that_says_so(tiny, tmp_path, monkeypatch):
