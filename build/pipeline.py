@@ -39,6 +39,7 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
             raise
         print(f"attention stays in OpenVINO's own nodes: {error}", file=sys.stderr)
         build_openvino(artifact / "onnx", out, kv_type, longest, operation=False)
+        settings["attention"] = "nodes"
     record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
     return True
 

@@ -9,16 +9,19 @@ import pytest
 from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
-from build.attention import compiled
+from build.attention import can_be_compiled, compiled
+from build.openvino import kv_type_of_this_cpu
 from build.pipeline import build_artifact
 from build.plugin.oracle import xattention as oracle
 from ensembles.local import LocalRecommender
+from genrec import manifest
 from genrec.engine.openvino import ATTENTION, OpenVinoGraphs
 from genrec.errors import ArtifactError
 from tests.tiny import tiny_catalogue
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="no g++: attention stays in OpenVINO's nodes"
+    not can_be_compiled(kv_type_of_this_cpu()),
+    reason="attention stays in OpenVINO's nodes: no g++, no AVX2, or bf16",
 )
 RANKS = (4, 4, 4, 5, 5, 1)
 
@@ -106,7 +109,7 @@ def test_scores_of_any_size_are_right_and_nan_is_not_hidden(run):
     assert np.isnan(found[:, :, 1]).all() and np.isfinite(found[:, :, 0]).all()
 
 
-def test_what_the_shapes_cannot_be_is_refused(run, library):
+def test_what_the_shapes_cannot_be_is_refused(library):
     nodes = NodeFactory()
     nodes.add_extension(str(library))
     inputs = [op.parameter([1, 2, 2, 8], np.float32) for _ in range(4)]
@@ -158,6 +161,7 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
     assert "no headers here" in said
     assert (artifact / "engines" / "openvino" / "prefill.xml").is_file()
     assert not (artifact / "engines" / "openvino" / ATTENTION).exists()
+    assert manifest.read(artifact)["openvino"]["facts"]["attention"] == "nodes"
     assert build_artifact(artifact) == []
 
 

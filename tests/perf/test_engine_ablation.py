@@ -12,7 +12,7 @@ from genrec.beam import Beams
 from genrec.engine.base import Constraint
 from genrec.engine.host import HostGenerator
 from genrec.validity import ValidityIndex
-from perf.engine_ablation import BASE, measure, ways
+from perf.engine_ablation import BASE, COMPILED, FILTERED, OPERATION, STREAMS, measure, ways
 from tests.twin import TwinPasses
 
 WIDTH = 12
@@ -25,7 +25,7 @@ def every_tuple(sizes: tuple[int, ...]) -> ValidityIndex:
     return ValidityIndex.build(codes, sizes, np.ones(len(codes), np.int64), np.arange(len(codes)))
 
 
-@pytest.mark.parametrize("name", [BASE, "+ filtering", "+ compiled engine", "+ two streams"])
+@pytest.mark.parametrize("name", [BASE, FILTERED, COMPILED, OPERATION, STREAMS])
 def test_every_way_finds_what_the_slow_engine_finds(tiny: Path, tmp_path: Path, name: str) -> None:
     config = load_config(tiny)
     index = load_validity(tiny, config)
