@@ -21,27 +21,31 @@ from openvino.utils.node_factory import NodeFactory
 from build.causal import causal_attentions
 from build.plugin.compile import FOLDER, run
 from export.pipeline import DOMAIN
-from genrec.engine.openvino import ATTENTION, has_avx2
+from genrec.engine.openvino import ATTENTION, can_run
 from genrec.errors import ArtifactError
 
 NAME = "XAttention"
-SOURCES = [FOLDER / "openvino" / name for name in ("op.cpp", "attention.hpp")]
+SOURCES = [
+    FOLDER / "openvino" / name for name in ("op.cpp", "head.hpp", "attention_f32.hpp", "attention_bf16.hpp")
+]
+# GCC 12 takes what its own intrinsics leave undefined for a mistake.
+MACHINES = {"f32": ["-march=x86-64-v3"], "bf16": ["-march=sapphirerapids", "-Wno-maybe-uninitialized"]}
 HEADS_FIRST = [0, 2, 1, 3]  # [B, S, G, D] -> [B, G, S, D]
 
 
 def can_be_compiled(kv_type: str) -> bool:
-    """Whether the operation is to be had here: it computes in f32, with AVX2, and needs a compiler at build time."""
-    return kv_type == "f32" and has_avx2() and shutil.which("g++") is not None
+    """Whether the operation is to be had here: for f32 with AVX2, for bf16 with AMX, and with a compiler."""
+    return can_run(kv_type) and shutil.which("g++") is not None
 
 
 @cache
-def compiled() -> bytes:
-    """The library, for CPUs with AVX2 and the OpenVINO that is installed, whose wheel has what is needed.
+def compiled(kv_type: str) -> bytes:
+    """The library for values of `kv_type` and the OpenVINO that is installed, whose wheel has what is needed.
 
     Raises ArtifactError. A process that builds many engines compiles once.
     """
     root = Path(ov.__file__).parent
-    flags = ["-O3", "-march=x86-64-v3", "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC"]
+    flags = ["-O3", *MACHINES[kv_type], "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC"]
     # Models may outlive the ov.Core that loaded their operation, and unloads it.
     flags += ["-Wl,-z,nodelete", "-isystem", str(root / "include"), f"-L{root / 'libs'}"]
     links = [f"-l:{next((root / 'libs').glob(f'{name}.so.*')).name}" for name in ("libopenvino", "libtbb")]
@@ -54,10 +58,10 @@ def compiled() -> bytes:
 class Attention:
     """The compiled operation, and graphs that are read with it in place."""
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: Path, kv_type: str) -> None:
         """Writes `library`. Raises ArtifactError."""
-        library.write_bytes(compiled())
-        self._core, self._nodes = ov.Core(), NodeFactory()
+        library.write_bytes(compiled(kv_type))
+        self._core, self._nodes, self._kv_type = ov.Core(), NodeFactory(), kv_type
         try:
             self._core.add_extension(str(library))
         except RuntimeError as error:
@@ -74,7 +78,7 @@ class Attention:
             model = self._core.read_model(str(Path(folder) / path.name))
         for layer in list(causal_attentions(model)):
             q, k, v = (_heads_first(value) for value in (layer.q, layer.k, layer.v))
-            whole = self._nodes.create(NAME, [q.input_value(0), k.output(0), v.output(0)])
+            whole = self._create([q.input_value(0), k.output(0), v.output(0)])
             (back,) = layer.out.get_target_inputs()  # transposes to [B, S, H, D], as `whole` is already
             for reader in list(back.get_node().output(0).get_target_inputs()):
                 reader.replace_source_output(whole.output(0))
@@ -83,8 +87,12 @@ class Attention:
 
     def _of_decode(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         *tensors, length = (node.get_input(i) for i in range(6))
-        whole = self._nodes.create(NAME, [*tensors, op.convert(length, "i32").output(0)])
-        return list(whole.outputs())
+        return list(self._create(tensors, op.convert(length, "i32").output(0)).outputs())
+
+    def _create(self, tensors: list[ov.Output], *length: ov.Output) -> ov.Node:
+        """The operation between values of its type; outside it a graph is of f32, whatever it is computed in."""
+        values = [op.convert(each, self._kv_type).output(0) for each in tensors]
+        return op.convert(self._nodes.create(NAME, [*values, *length]), "f32")
 
 
 def _heads_first(value: ov.Output) -> ov.Node:

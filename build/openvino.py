@@ -46,10 +46,10 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
     graphs = sorted(onnx_folder.glob("*.onnx"))
     passes: dict[str, ov.Model] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
-        attention = Attention(out / ATTENTION) if operation else None
+        attention = Attention(out / ATTENTION, kv_type) if operation else None
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
-            model = attention.read(path) if attention else _with_kv_type(read_inlined(path), kv_type)
+            model = _with_kv_type(attention.read(path) if attention else read_inlined(path), kv_type)
             if path.stem.startswith("prefill") and not attention:
                 in_blocks(model, longest)
             if path.stem == "prefill_draft":

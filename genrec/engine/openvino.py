@@ -45,7 +45,7 @@ class OpenVinoGraphs:
         self._compiled: dict[str, Any] = {}
         self.writes_scores = not (self._folder / ATTENTION).is_file()
         if not self.writes_scores:
-            self._add(self._folder / ATTENTION)
+            self._add(self._folder / ATTENTION, kv_type)
 
     def file_of(self, name: str) -> str:
         """Which graph a pass is in."""
@@ -57,9 +57,10 @@ class OpenVinoGraphs:
             self._compiled[file] = self._compile(self._folder / f"{file}.xml")
         return Request(self._compiled[file])
 
-    def _add(self, operation: Path) -> None:
-        if not has_avx2():
-            raise ArtifactError(operation, "is for CPUs with AVX2: `genrec build` it on this machine")
+    def _add(self, operation: Path, kv_type: str) -> None:
+        if not can_run(kv_type):
+            needed = "AMX" if kv_type == "bf16" else "AVX2"
+            raise ArtifactError(operation, f"is for CPUs with {needed}: `genrec build` it on this machine")
         try:
             self._core.add_extension(str(operation))
         except RuntimeError as error:
@@ -72,9 +73,10 @@ class OpenVinoGraphs:
             raise ArtifactError(path, f"OpenVINO cannot load it: {error}") from error
 
 
-def has_avx2() -> bool:
-    """Whether this CPU can run the operation."""
-    return {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split())
+def can_run(kv_type: str) -> bool:
+    """Whether this CPU has what the operation needs to compute in `kv_type`."""
+    needed = {"amx_bf16", "avx512_bf16"} if kv_type == "bf16" else {"avx2", "fma"}
+    return needed <= set(Path("/proc/cpuinfo").read_text().split())
 
 
 class Request:

@@ -10,8 +10,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "head.hpp"
+
 namespace genrec {
 
+using Value = float;
 constexpr int LANES = 8;             // floats of a vector
 constexpr int VECS = 3;              // with STEP 4: 12 sums, 3 operands and a broadcast fill the 16 registers of AVX2
 constexpr int ROWS = VECS * LANES;
@@ -64,26 +67,12 @@ inline void products(int many, const float* a, std::size_t across, std::size_t a
   for (; m < many; ++m) product<1, ADD>(a + m * across, across, along, b, count, out + m * ROWS);
 }
 
-// What one KV head of one request reads, in floats; rows are queries of all heads that share it.
-struct Head {
-  const float *q, *k, *v;          // q of row 0; keys and values [S, D]
-  const float *own_k, *own_v;      // of row 0's beam: [U, G, D] from here, G * D apart
-  float* out;                      // as q
-  int rows, group, size, own;      // N * R, R, D, U
-  std::size_t next, own_next;      // floats from one position to the next: of q and out, of own keys
-  std::size_t own_step;            // and from one own key to the next
-  int length;                      // shared keys that every row sees ...
-  bool causal;                     // ... or each those up to its own position
-
-  std::size_t place(int row) const { return row / group * next + row % group * size; }
-};
-
 // Work arrays of one thread.
 class Scratch {
  public:
   float *q, *scores, *sums, *own;  // [D][lane], [KEYS][lane], [D][lane], [U]
 
-  void fit(const Head& h) {
+  void fit(const Head<Value>& h) {
     const std::size_t tile = std::size_t(h.size) * ROWS, floats = 2 * tile + KEYS * ROWS + h.own;
     if (lines_.size() * LINE < floats) lines_.resize(floats / LINE + 1);
     q = lines_[0].values;
@@ -101,7 +90,7 @@ class Scratch {
 };
 
 // One block of keys: scores, online softmax, weighted values. `top` and `total` are of every lane so far.
-inline void block(const Head& h, int first_key, int count, const std::int32_t* sees, bool masked, Scratch& s, float* top,
+inline void block(const Head<Value>& h, int first_key, int count, const std::int32_t* sees, bool masked, Scratch& s, float* top,
                   float* total) {
   products<false>(count, h.k + std::size_t(first_key) * h.size, h.size, 1, s.q, h.size, s.scores);
   for (int v = 0; v < ROWS; v += LANES) {
@@ -136,13 +125,12 @@ inline float dot(const float* a, const float* b, int count) {
 }
 
 // A row's own keys, merged with what the shared ones gave, divided and written.
-inline void finish(const Head& h, int row, int lane, const Scratch& s, float top, float total) {
+inline void finish(const Head<Value>& h, int row, int lane, const Scratch& s, float top, float total) {
   const float* q = h.q + h.place(row);
   float* out = h.out + h.place(row);
   float high = top;
   for (int u = 0; u < h.own; ++u) {
-    const float* key = h.own_k + row / h.group * h.own_next + u * h.own_step;
-    s.own[u] = dot(q, key, h.size) / std::sqrt(float(h.size));
+    s.own[u] = dot(q, h.own_key(row, u), h.size) / std::sqrt(float(h.size));
     high = std::max(high, s.own[u]);
   }
   float shrink = std::exp(top - high);
@@ -150,13 +138,17 @@ inline void finish(const Head& h, int row, int lane, const Scratch& s, float top
   for (int u = 0; u < h.own; ++u) total += s.own[u] = std::exp(s.own[u] - high);
   for (int d = 0; d < h.size; ++d) out[d] = s.sums[d * ROWS + lane] * (shrink / total);
   for (int u = 0; u < h.own; ++u) {
-    const float* value = h.own_v + row / h.group * h.own_next + u * h.own_step;
+    const float* value = h.own_value(row, u);
     for (int d = 0; d < h.size; ++d) out[d] += value[d] * (s.own[u] / total);
   }
 }
 
+// Keys and values are read where they are.
+inline std::size_t room_of(int, int) { return 0; }
+inline void lay_out(const Head<Value>&, int, Value*) {}
+
 // Attention of the rows from `first` on, ROWS or fewer.
-inline void tile(const Head& h, int first) {
+inline void attend(const Head<Value>& h, const Value*, int first) {
   thread_local Scratch s;
   s.fit(h);
   const int rows = std::min(ROWS, h.rows - first);
@@ -167,7 +159,7 @@ inline void tile(const Head& h, int first) {
     const int row = first + std::min(lane, rows - 1);  // lanes without a row repeat the last
     const float* q = h.q + h.place(row);
     for (int d = 0; d < h.size; ++d) s.q[d * ROWS + lane] = q[d] * scale;
-    sees[lane] = h.causal ? row / h.group + 1 : h.length;
+    sees[lane] = h.sees(row);
     top[lane] = -1e30f;
   }
   std::fill(s.sums, s.sums + h.size * ROWS, 0.0f);

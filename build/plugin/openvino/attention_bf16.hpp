@@ -1,0 +1,317 @@
+// The same attention in bf16 on CPUs with AMX: both products are of tiles, 16 x 32 values with 32 x 16 into 16 x 16 sums.
+//
+// Scores stand as [key][lane] again: keys are the left operand, queries the right one. Their weights are rounded to bf16
+// and are the right operand of the second product, whose left one is the values, transposed. That, and keys padded to
+// whole tiles, is laid out once for all queries of a KV head.
+#pragma once
+
+#include <asm/prctl.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "head.hpp"
+
+namespace genrec {
+
+using Value = std::uint16_t;         // bf16, of which C++17 has no type
+constexpr int LANES = 16;
+constexpr int PAIRS = 16;            // a row of an operand is 32 values: 16 pairs, which the right operand keeps together
+constexpr int DEEP = 2 * PAIRS;
+constexpr int TILE = 256;            // sums, or pairs, of a tile
+constexpr int TILES = 4;             // of queries, whose sums a thread holds at once
+constexpr int ROWS = TILES * LANES;
+constexpr int KEYS = 128;            // of a block
+
+// Compilers must have stored what tiles are about to read: GCC's tile loads do not say that they read memory.
+inline void written() { asm volatile("" ::: "memory"); }
+
+// What the kernel asks of a thread before it may use tiles, and what they are: 16 rows of 64 bytes.
+class Tiles {
+ public:
+  Tiles() {
+    static const bool allowed = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
+    (void)allowed;
+    alignas(64) std::uint8_t shape[64] = {1};
+    for (int tile = 0; tile < 8; ++tile) {
+      shape[16 + 2 * tile] = 64;
+      shape[48 + tile] = 16;
+    }
+    written();
+    _tile_loadconfig(shape);
+  }
+  ~Tiles() { _tile_release(); }
+};
+
+// out[m] (+)= sum over i < count of a[m][i] b[i] for m < M. Rows of a are `stride` apart, a[m] is `across` from a[m - 1].
+template <int M, bool ADD>
+inline void product(const Value* a, std::size_t across, std::size_t stride, const Value* b, int count, float* out) {
+#define EACH(DO) DO(0) if constexpr (M > 1) { DO(1) } if constexpr (M > 2) { DO(2) } if constexpr (M > 3) { DO(3) }
+#define BEGIN(m) if constexpr (ADD) _tile_loadd(m, out + m * TILE, 64); else _tile_zero(m);
+#define STEP(m) _tile_loadd(5, a + m * across, 2 * stride); _tile_dpbf16ps(m, 5, 4);
+#define END(m) _tile_stored(m, out + m * TILE, 64);
+  written();
+  EACH(BEGIN)
+  for (int i = 0; i < count; ++i, a += DEEP, b += 2 * TILE) {
+    _tile_loadd(4, b, 64);
+    EACH(STEP)
+  }
+  EACH(END)
+#undef EACH
+#undef BEGIN
+#undef STEP
+#undef END
+}
+
+// The same for any number of m.
+template <bool ADD>
+inline void products(int many, const Value* a, std::size_t across, std::size_t stride, const Value* b, int count, float* out) {
+  for (; many >= 4; many -= 4, a += 4 * across, out += 4 * TILE) product<4, ADD>(a, across, stride, b, count, out);
+  if (many == 3) product<3, ADD>(a, across, stride, b, count, out);
+  if (many == 2) product<2, ADD>(a, across, stride, b, count, out);
+  if (many == 1) product<1, ADD>(a, across, stride, b, count, out);
+}
+
+// 16 x 16 words of 32 bits, rows and columns exchanged: blocks of 8 x 8 change places, then of 4, 2 and 1.
+template <int HALF = 8>
+inline void transpose(__m512i (&rows)[16]) {
+  const __m512i place = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __mmask16 upper = _mm512_test_epi32_mask(place, _mm512_set1_epi32(HALF));
+  // Of a row in the upper half (b), 16 on; of one in the lower (a), as is.
+  const __m512i of_upper = _mm512_set1_epi32(16 - HALF), of_lower = _mm512_set1_epi32(HALF);
+  const __m512i low = _mm512_mask_add_epi32(place, upper, place, of_upper);
+  const __m512i high = _mm512_mask_add_epi32(_mm512_add_epi32(place, of_lower), upper, place, _mm512_set1_epi32(16));
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i)
+    if (!(i & HALF)) {
+      const __m512i a = rows[i], b = rows[i + HALF];
+      rows[i] = _mm512_permutex2var_epi32(a, low, b);
+      rows[i + HALF] = _mm512_permutex2var_epi32(a, high, b);
+    }
+  if constexpr (HALF > 1) transpose<HALF / 2>(rows);
+}
+
+// 2^x for x <= 0 to 1e-4 of the result, which will have 8 bits; next to 0 below -126, of -inf too; NaN stays NaN.
+inline __m512 exp2_of(__m512 x) {
+  const __m512 rounder = _mm512_set1_ps(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
+  x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);
+  const __m512 shifted = x + rounder, f = x - (shifted - rounder);
+  __m512 sum = _mm512_set1_ps(0.0558263f);  // 2^f = c0 + c1 f + c2 f^2 + c3 f^3 for |f| <= 1/2
+  for (float c : {0.2402265f, 0.6931472f, 1.0f}) sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(c));
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_castps_si512(sum), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
+}
+
+inline int padded(int count, int to) { return (count + to - 1) / to * to; }
+
+// Work arrays of one thread.
+class Scratch {
+ public:
+  Value *q, *weights;          // [TILES][D / 32][pair][lane][2], [KEYS / 2][lane][2]
+  float *sums, *scores, *own;  // [TILES][D][lane], [KEYS][lane], [U][lane]
+
+  void fit(int size, int unshared) {
+    const std::size_t deep = padded(size, DEEP);
+    Carver carve;
+    for (int pass = 0; pass < 2; ++pass) {
+      q = carve.take<Value>(TILES * deep * LANES);
+      weights = carve.take<Value>(KEYS * LANES);
+      sums = carve.take<float>(TILES * deep * LANES);
+      scores = carve.take<float>(KEYS * LANES);
+      own = carve.take<float>(unshared * LANES);
+      if (carve.taken > bytes_) {
+        memory_.reset(static_cast<char*>(std::aligned_alloc(64, carve.taken)));
+        bytes_ = carve.taken;
+      }
+      carve = {memory_.get(), 0};
+    }
+  }
+
+ private:
+  struct Carver {
+    char* memory = nullptr;
+    std::size_t taken = 0;
+    template <typename T>
+    T* take(std::size_t count) {
+      T* found = reinterpret_cast<T*>(memory + taken);
+      taken += (count * sizeof(T) + 63) / 64 * 64;
+      return found;
+    }
+  };
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<char, Free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+inline __mmask32 first_of(int count) { return count >= 32 ? ~0u : (1u << std::max(count, 0)) - 1; }
+
+// 16 rows of queries as right operands, zeros beyond D: [D / 32][pair][lane][2].
+inline void pack_queries(const Head<Value>& h, int first, int rows, Value* out) {
+  for (int d = 0; d < h.size; d += DEEP, out += 2 * TILE) {
+    __m512i each[16];
+    for (int lane = 0; lane < LANES; ++lane)  // lanes without a row repeat the last
+      each[lane] = _mm512_maskz_loadu_epi16(first_of(h.size - d), h.q + h.place(first + std::min(lane, rows - 1)) + d);
+    transpose(each);
+    for (int pair = 0; pair < PAIRS; ++pair) _mm512_store_si512(out + pair * DEEP, each[pair]);
+  }
+}
+
+// What a KV head's keys and values take as they are laid out: blocks of [key][D] and [D][key], D in whole operands.
+inline std::size_t room_of(int size, int span) { return std::size_t(2) * padded(span, KEYS) * padded(size, DEEP); }
+
+// Lays out the block from key `first` on: zeros beyond D and, up to whole operands, beyond the last key that is seen.
+inline void lay_out(const Head<Value>& h, int first, Value* room) {
+  const int deep = padded(h.size, DEEP), count = std::clamp(h.seen() - first, 0, KEYS), keys = padded(count, DEEP);
+  Value *k = room + std::size_t(2) * first * deep, *v = k + KEYS * deep;
+  const std::size_t from = std::size_t(first) * h.size;
+  for (int key = 0; key < keys; ++key)
+    for (int d = 0; d < deep; d += DEEP)
+      _mm512_store_si512(k + key * deep + d,
+                         _mm512_maskz_loadu_epi16(key < count ? first_of(h.size - d) : 0, h.k + from + key * h.size + d));
+  for (int d = 0; d < h.size; d += 16)
+    for (int key = 0; key < keys; key += DEEP) {
+      __m512i pairs[16];
+      const __mmask16 some = first_of(h.size - d);
+#pragma GCC unroll 16
+      for (int pair = 0; pair < PAIRS; ++pair) {
+        const Value* value = h.v + from + std::size_t(key + 2 * pair) * h.size + d;
+        const int left = count - key - 2 * pair;
+        const __m256i even = _mm256_maskz_loadu_epi16(left > 0 ? some : 0, value);
+        const __m256i odd = _mm256_maskz_loadu_epi16(left > 1 ? some : 0, value + h.size);
+        pairs[pair] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+      }
+      transpose(pairs);
+#pragma GCC unroll 16
+      for (int row = 0; row < 16; ++row) _mm512_store_si512(v + (d + row) * KEYS + key, pairs[row]);
+    }
+}
+
+// A tile of queries so far, by lane: the highest score, the sum of all weights.
+struct Lanes {
+  __m512 top, total;
+};
+
+// One block of keys for one tile: scores, online softmax, weighted values. `scale` is log2(e) / sqrt(D).
+template <bool MASKED>
+inline void block(int size, int first_key, int count, __m512i sees, float scale, const Value* q, const Value* k, float* sums,
+                  Scratch& s, Lanes& lanes) {
+  const int deep = padded(size, DEEP), keys = padded(count, DEEP);
+  products<false>(keys / 16, k, 16 * deep, deep, q, deep / DEEP, s.scores);
+  __m512 high = lanes.top;
+  for (int key = 0; key < keys; ++key) {
+    __m512 score = _mm512_load_ps(s.scores + key * LANES);
+    if constexpr (MASKED) {
+      score = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), _mm512_cmpgt_epi32_mask(sees, _mm512_set1_epi32(first_key + key)), score);
+      _mm512_store_ps(s.scores + key * LANES, score);
+    }
+    high = _mm512_max_ps(high, score);
+  }
+  const __m512 times = _mm512_set1_ps(scale), less = high * -scale;
+  const __m512i together = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                            5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  __m512 even_sum{}, odd_sum{};
+  for (int key = 0; key < keys; key += 2) {
+    const __m512 even = exp2_of(_mm512_fmadd_ps(_mm512_load_ps(s.scores + key * LANES), times, less));
+    const __m512 odd = exp2_of(_mm512_fmadd_ps(_mm512_load_ps(s.scores + key * LANES + LANES), times, less));
+    even_sum += even;
+    odd_sum += odd;
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    _mm512_store_si512(s.weights + key * LANES, _mm512_permutexvar_epi16(together, both));
+  }
+  if (_mm512_cmp_ps_mask(high, lanes.top, _CMP_NEQ_UQ)) {
+    const __m512 shrink = exp2_of((lanes.top - high) * scale);
+    for (int d = 0; d < size; ++d) _mm512_store_ps(sums + d * LANES, _mm512_load_ps(sums + d * LANES) * shrink);
+    lanes = {high, lanes.total * shrink};
+  }
+  lanes.total += even_sum + odd_sum;
+  products<true>(padded(size, 16) / 16, k + KEYS * deep, 16 * KEYS, KEYS, s.weights, keys / DEEP, sums);
+}
+
+inline float dot(const Value* a, const Value* b, int count) {
+  __m512 sum{};
+  for (int i = 0; i < count; i += DEEP) {
+    const __mmask32 some = first_of(count - i);
+    sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_maskz_loadu_epi16(some, a + i), (__m512bh)_mm512_maskz_loadu_epi16(some, b + i));
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
+// The own keys of a tile's rows, merged with what the shared ones gave, divided and written.
+inline void finish(const Head<Value>& h, int first, int rows, float scale, const float* sums, Scratch& s, Lanes lanes) {
+  __m512 high = lanes.top;
+  for (int u = 0; u < h.own; ++u) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int row = first + std::min(lane, rows - 1);
+      s.own[u * LANES + lane] = dot(h.q + h.place(row), h.own_key(row, u), h.size);
+    }
+    high = _mm512_max_ps(high, _mm512_load_ps(s.own + u * LANES));
+  }
+  const __m512 shrink = exp2_of((lanes.top - high) * scale);
+  __m512 total = lanes.total * shrink;
+  for (int u = 0; u < h.own; ++u) {
+    const __m512 weight = exp2_of((_mm512_load_ps(s.own + u * LANES) - high) * scale);
+    _mm512_store_ps(s.own + u * LANES, weight);
+    total += weight;
+  }
+  const __m512 once = _mm512_set1_ps(1.0f) / total;
+  for (int d = 0; d < h.size; d += 16) {
+    __m512i each[16];
+    for (int row = 0; row < 16; ++row)
+      each[row] = _mm512_castps_si512(_mm512_load_ps(sums + (d + row) * LANES) * shrink * once);
+    transpose(each);
+    const __mmask16 some = first_of(h.size - d);
+    for (int lane = 0; lane < rows; ++lane) {
+      __m512 sum = _mm512_castsi512_ps(each[lane]);
+      for (int u = 0; u < h.own; ++u) {
+        const __m256i bits = _mm256_maskz_loadu_epi16(some, h.own_value(first + lane, u) + d);
+        const __m512 value = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+        sum += value * _mm512_set1_ps(s.own[u * LANES + lane] * once[lane]);
+      }
+      _mm256_mask_storeu_epi16(h.out + h.place(first + lane) + d, some, (__m256i)_mm512_cvtneps_pbh(sum));
+    }
+  }
+}
+
+// Attention of the rows from `first` on, ROWS or fewer, over what is laid out in `room`.
+inline void attend(const Head<Value>& h, const Value* room, int first) {
+  thread_local Scratch s;
+  s.fit(h.size, h.own);
+  const Tiles configured;
+  const int rows = std::min(ROWS, h.rows - first), many = (rows + LANES - 1) / LANES;
+  const std::size_t of_tile = padded(h.size, DEEP) * LANES;
+  const float scale = 1.44269504f / std::sqrt(float(h.size));
+  alignas(64) std::int32_t sees[ROWS];
+  Lanes lanes[TILES];
+  for (int row = 0; row < many * LANES; ++row) sees[row] = h.sees(first + std::min(row, rows - 1));
+  for (int tile = 0; tile < many; ++tile) {
+    pack_queries(h, first + tile * LANES, rows - tile * LANES, s.q + tile * of_tile);
+    lanes[tile] = {_mm512_set1_ps(-1e30f), _mm512_setzero_ps()};
+  }
+  std::fill(s.sums, s.sums + many * of_tile, 0.0f);
+  const int keys = sees[many * LANES - 1];
+  for (int key = 0; key < keys; key += KEYS) {
+    const int left = std::min(KEYS, keys - key);
+    const Value* k = room + std::size_t(2) * key * padded(h.size, DEEP);
+    for (int tile = 0; tile < many; ++tile) {
+      const std::int32_t *of = sees + tile * LANES;
+      const int count = std::min(left, of[LANES - 1] - key);  // no lane of the tile sees those behind
+      if (count <= 0) continue;
+      const auto run = padded(count, DEEP) > of[0] - key ? block<true> : block<false>;
+      run(h.size, key, count, _mm512_load_si512(of), scale, s.q + tile * of_tile, k, s.sums + tile * of_tile, s,
+          lanes[tile]);
+    }
+  }
+  for (int tile = 0; tile < many; ++tile)
+    finish(h, first + tile * LANES, std::min(LANES, rows - tile * LANES), scale, s.sums + tile * of_tile, s, lanes[tile]);
+}
+
+}  // namespace genrec
