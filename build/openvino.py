@@ -22,6 +22,7 @@ from openvino.preprocess import PrePostProcessor
 
 from build.attention import Attention
 from build.causal import in_blocks
+from build.rotary import tabulate_angles
 from genrec.engine.openvino import ATTENTION, PASSES
 from genrec.progress import ticking
 
@@ -50,6 +51,8 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
             model = _with_kv_type(attention.read(path) if attention else read_inlined(path), kv_type)
+            if kv_type == "bf16":
+                tabulate_angles(model, longest)
             if path.stem.startswith("prefill") and not attention:
                 in_blocks(model, longest)
             if path.stem == "prefill_draft":

@@ -15,6 +15,8 @@ from genrec.artifact import load_config
 from genrec.errors import ArtifactError
 from genrec.manifest import is_good, record, stage_key
 
+GRAPHS = 2  # raised when the same ONNX becomes other engines, so that artifacts are built anew
+
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
     """OpenVINO engines of the artifact's ONNX; an empty `kv_type` follows the CPU. Returns whether work was done."""
@@ -25,6 +27,7 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
         "openvino": openvino.get_version(),
         "one_graph_from": LARGE,
         "queries": QUERIES,
+        "graphs": GRAPHS,
         "attention": "operation" if operation else "nodes",
     }
     key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
