@@ -34,6 +34,8 @@ def threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) ->
 
 def learn(kept: int, most: int) -> None:
     """Measure both ways to keep `kept` of up to `most` random scores; milliseconds, for when a process starts."""
+    if most <= kept:
+        return  # all are kept, and the ways may not be asked for more than there are
     draw, histogram = np.random.default_rng(0), np.empty(2048, np.int32)
     scores, keys = draw.standard_normal(2 * most, np.float32), np.empty(most, np.uint32)
     for bits in range((kept + 1).bit_length(), most.bit_length() + 1):

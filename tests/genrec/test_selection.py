@@ -63,5 +63,6 @@ def test_learning_measures_every_size_there_can_be(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(selection, "_HEAP_IS_FASTER", learnt)
     learn(32, 5000)
     assert set(learnt) == {(32, n.bit_length()) for n in range(33, 5001)}
-    learn(32, 20)
+    for kept, most in ((32, 20), (32, 32), (300, 275)):  # also where both numbers have as many bits
+        learn(kept, most)
     assert len(learnt) == len({n.bit_length() for n in range(33, 5001)}), "nothing to choose among"
