@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from build.pipeline import build_artifact
-from deploy import leftovers, process
+from deploy import leftovers
 from deploy.launcher import RunningServer, running_server
 from genrec.catalogue import Catalogue
+from tests.serving.processes import left_of
 from tests.tiny import tiny_artifact
 
 BEAM_WIDTH = 32
@@ -40,7 +41,7 @@ def server(tiny: Path) -> Iterator[RunningServer]:
         yield running
         pid, prefix = running.pid, running.supervisor.prefix
         assert leftovers.files_of(prefix)
-    assert process.members(pid) == []
+    assert left_of(pid) == []
     assert leftovers.files_of(prefix) == []
     assert not running.run_dir.exists()
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy import process
 from ensembles.local import LocalRecommender
 from perf.peers import report
 from perf.peers.__main__ import Refused, of_gemm_peak
@@ -24,7 +23,7 @@ from perf.peers.system import Prompts
 from perf.peers.table import make_peer
 from perf.work import work
 from tests.perf.test_peers_report import timed
-from tests.serving.processes import until
+from tests.serving.processes import left_of, until
 
 INSTALLED = Path(__file__).parents[2] / "artifacts" / "peers"
 # A peer without a model: it does what options["does"] says and answers the first item of every prompt.
@@ -73,7 +72,7 @@ def scripted(tmp_path: Path):
     for peer in made:
         pid = peer._process and peer._process.pid
         peer.stop()
-        assert not pid or process.members(pid) == []
+        assert not pid or left_of(pid) == []
 
 
 def cell_of(peer: Any, model: Model, budget_s: float = 20.0, repeats: int = 1, done: Any = ()) -> Cell:

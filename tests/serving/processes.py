@@ -17,6 +17,13 @@ def until(done: Callable[[], object], seconds: float = 120, look: Callable[[], o
         time.sleep(0.05)
 
 
+def left_of(session: int) -> list[process.Member]:
+    """What a server that has ended left behind. Its stubs' zombies are nothing, and init reaps them when it comes by;
+    the server's own is for its launcher to reap.
+    """
+    return [m for m in process.members(session) if m.pid == session or m.state not in "ZX"]
+
+
 def stub_of(session: int, model: str) -> int:
     """Pid of the process that runs a model; `session` is the server's pid."""
     for pid in process.living_stubs(session):

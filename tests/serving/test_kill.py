@@ -25,7 +25,7 @@ from deploy import leftovers, process
 from deploy.launcher import RunningServer, running_server
 from genrec.arena import LEASE_S, Arena
 from genrec.errors import GenrecError
-from tests.serving.processes import stub_of, until
+from tests.serving.processes import left_of, stub_of, until
 from tests.serving.wire import Arrays, ask, inputs, tensors
 
 pytestmark = pytest.mark.serving
@@ -41,7 +41,7 @@ def small(tiny: Path) -> Iterator[RunningServer]:
     with running_server(tiny, beam_width=WIDTH, arena_slots=SLOTS) as running:
         yield running
         pid, prefix = running.pid, running.supervisor.prefix
-    assert process.members(pid) == []
+    assert left_of(pid) == []
     assert leftovers.files_of(prefix) == []
 
 
@@ -128,7 +128,7 @@ def test_kill_9_of_an_engine_process_under_load(
         until(lambda: load.outcomes["right"] > answered + 30)
     assert load.wrong == []
     assert load.outcomes["ServerError"] + load.outcomes["Unreachable"] > 0, load.outcomes
-    assert process.members(old) == []
+    assert left_of(old) == []
     for found, before in zip(answers(small, histories, ensemble), expected, strict=True):
         np.testing.assert_array_equal(found, before)
     until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)

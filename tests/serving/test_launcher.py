@@ -23,7 +23,7 @@ from deploy.launcher import LaunchError, RunningServer, _ensembles, _repository,
 from deploy.ports import choose_ports
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
-from tests.serving.processes import stub_of, until
+from tests.serving.processes import left_of, stub_of, until
 from tests.serving.wire import ask, tensors
 
 pytestmark = pytest.mark.serving
@@ -93,7 +93,7 @@ def test_killed_stub_is_noticed_and_the_server_answers_again(served: Served, ite
     until(lambda: served.about["pid"] not in (0, about["pid"]))
     assert served.about == {**about, "pid": served.about["pid"]}  # the same ports, the same token
     np.testing.assert_array_equal(served.ask(items[:3]), before)
-    assert process.members(about["pid"]) == []
+    assert left_of(about["pid"]) == []
 
 
 def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Served, items: list[int]) -> None:
@@ -110,7 +110,7 @@ def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Serv
     assert served.told("recommend_draft: probe 3 of 3 failed") == 1
     assert served.told("restarting the server: 3 probes failed") == 1
     np.testing.assert_array_equal(served.ask(items[:3]), before)
-    assert process.members(about["pid"]) == []
+    assert left_of(about["pid"]) == []
 
 
 def test_a_server_that_sticks_while_it_loads_is_started_again(
@@ -126,7 +126,7 @@ def test_a_server_that_sticks_while_it_loads_is_started_again(
         os.kill(stuck, signal.SIGSTOP)
         until(lambda: running.supervisor.restarts)
         assert running.supervisor.pid not in (first, stuck)
-        assert process.members(stuck) == []
+        assert left_of(stuck) == []
         assert len(ask(tritonclient.grpc, running.grpc_url, tensors(items[:3]))["item_ids"][0])
 
 
@@ -134,7 +134,7 @@ def test_sigterm_leaves_nothing(served: Served) -> None:
     pid = served.about["pid"]
     assert served.shm()
     assert served.end(signal.SIGTERM) == 0
-    assert process.members(pid) == []
+    assert left_of(pid) == []
     assert served.shm() == []
     assert not served.file.exists()
 
@@ -143,7 +143,7 @@ def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> N
     killed = Served(tiny, tmp_path)
     pid = killed.about["pid"]
     killed.end(signal.SIGKILL)
-    until(lambda: process.members(pid) == [], 30, lambda: process.members(pid))
+    until(lambda: left_of(pid) == [], 30, lambda: left_of(pid))
     assert killed.shm()  # the arena at least: nobody was there to unlink it
     leftovers.remove_of_the_dead()
     assert killed.shm() == []
