@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from build.pipeline import build_artifact
+from build.pipeline import build_engines
 from deploy import leftovers
 from deploy.launcher import RunningServer, running_server
 from genrec.catalogue import Catalogue
@@ -20,7 +20,7 @@ BEAM_WIDTH = 32
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole artifact with random weights, L=3. Tests copy it before they change it."""
+    """A whole artifact with random weights, L=3, engines in f32. Tests copy it before they change it."""
     return tiny_artifact(tmp_path_factory.mktemp("tiny") / "artifact")
 
 
@@ -30,7 +30,7 @@ def tiny_of_nodes(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("nodes") / "artifact")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "")
-        build_artifact(artifact)
+        build_engines(artifact, "f32")
     return artifact
 
 

@@ -27,10 +27,14 @@ def tiny_catalogue(items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed
 def tiny_artifact(
     folder: Path, items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0, draft: bool = True
 ) -> Path:
-    """Write an artifact whose generator, and draft head, have random weights."""
+    """Write an artifact whose generator, and draft head, have random weights.
+
+    Engines are f32 on every CPU, so that what is compared with f32 elsewhere is compared with f32.
+    """
     import torch
 
-    from build.pipeline import build_artifact
+    from build.pipeline import build_engines
+    from build.validity import build_validity
     from export.pipeline import export_artifact
     from genrec.manifest import record
     from genrec.nn.checkpoint import save_generator
@@ -52,7 +56,8 @@ def tiny_artifact(
         save_draft(random_head(config), folder / "model")
     record(folder, "train", "tiny", (folder / "model").iterdir(), {})
     export_artifact(folder)
-    build_artifact(folder)
+    build_validity(folder)
+    build_engines(folder, "f32")
     return folder
 
 
