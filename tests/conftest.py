@@ -35,6 +35,14 @@ def tiny_of_nodes(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_bf16(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny` with engines in bf16, as it is built where the CPU computes in it."""
+    artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("bf16") / "artifact")
+    build_engines(artifact, "bf16")
+    return artifact
+
+
+@pytest.fixture(scope="session")
 def server(tiny: Path) -> Iterator[RunningServer]:
     """A server on `tiny`; whatever its tests did, it leaves no process and no file behind."""
     with running_server(tiny, beam_width=BEAM_WIDTH) as running:

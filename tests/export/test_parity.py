@@ -104,29 +104,30 @@ def test_onnx_runtime_equals_torch(tiny):
         past = fresh[0]
 
 
-@pytest.mark.parametrize(("kv_type", "tolerance"), [("f32", 5e-5), ("bf16", 0.12)])
+@pytest.mark.parametrize(("kv_type", "worst", "usual"), [("f32", 5e-5, 5e-5), ("bf16", 0.25, 0.06)])
 @torch.no_grad()
-def test_openvino_in_the_arena_equals_torch(tiny, tmp_path, kv_type, tolerance):
-    """bf16 keeps 8 bits: logits of a few units are right to some hundredths."""
+def test_openvino_in_the_arena_equals_torch(tiny, tiny_bf16, tmp_path, kv_type, worst, usual):
+    """bf16 keeps 8 bits: logits of 3.3 (root mean square; the largest is 9.8) are right to 0.05, and torch's own are no
+    better.
+    """  # fmt: skip
     generator = load_generator(tiny / "model")
     first, _, later, _ = staged(generator)
-    folder = tiny / "engines" / "openvino"
-    if kv_type == "bf16":
-        folder = tmp_path / "bf16"
-        build_openvino(tiny / "onnx", folder, "bf16", 48, operation=False)
+    folder = {"f32": tiny, "bf16": tiny_bf16}[kv_type] / "engines" / "openvino"
     layout = Layout(generator.config, 8, kv_type)
     engine = Engine(layout, *load_passes("openvino", folder, kv_type))
     arena = Arena.create(tmp_path / "arena", 2, layout.slot_bytes)
     region = arena.allocate(2, PROMPTS.shape[1])
     engine.prefill(PROMPTS.numpy(), LENGTHS.numpy(), region)
-    assert np.allclose(layout.first_logits(region), first.numpy(), atol=tolerance)
+    wrong = [(layout.first_logits(region) - first.numpy()).ravel()]
     for handle in region.handles:
         arena.rest(handle)
     for number, handle in enumerate(region.handles):
         row = arena.hold(handle)
         for level in (2, 3):
             engine.decode(level, CODES[level - 2][number].numpy(), int(LENGTHS[number]), row)
-            assert np.allclose(layout.logits(row, level, 5), later[level - 2][number].numpy(), atol=tolerance)
+            wrong.append((layout.logits(row, level, 5) - later[level - 2][number].numpy()).ravel())
+    errors = np.concatenate(wrong)
+    assert np.abs(errors).max() < worst and np.sqrt(np.mean(errors**2)) < usual
 
 
 def engines_of(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_graph: bool) -> Path:
