@@ -22,8 +22,10 @@ from openvino.preprocess import PrePostProcessor
 
 from build.attention import Attention
 from build.causal import in_blocks
+from build.linear import Linears
+from build.operations import Operations
 from build.rotary import tabulate_angles
-from genrec.engine.openvino import ATTENTION, PASSES
+from genrec.engine.openvino import OPERATIONS, PASSES, WEIGHTS_FILE
 from genrec.progress import ticking
 
 LARGE = 256 << 20  # bytes of weights from which on passes are one graph
@@ -47,12 +49,16 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
     graphs = sorted(onnx_folder.glob("*.onnx"))
     passes: dict[str, ov.Model] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
-        attention = Attention(out / ATTENTION, kv_type) if operation else None
+        operations = Operations(out / OPERATIONS, kv_type) if operation else None
+        attention = Attention(operations) if operations else None
+        linears = Linears(operations) if operations and kv_type == "bf16" else None
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
             model = _with_kv_type(attention.read(path) if attention else read_inlined(path), kv_type)
             if kv_type == "bf16":
                 tabulate_angles(model, longest)
+            if linears:
+                linears.replace(model)
             if path.stem.startswith("prefill") and not attention:
                 in_blocks(model, longest)
             if path.stem == "prefill_draft":
@@ -60,11 +66,13 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
             else:
                 passes[path.stem] = model
             bar.update()
+        places = linears.save(out / WEIGHTS_FILE) if linears else {}
         if any(_bytes(model) > LARGE for model in passes.values()):
             passes = {PASSES: one_graph(passes)}
         for name, model in passes.items():
             _save(model, out, name)
-    (out / "engine.json").write_text(json.dumps({"kv_type": kv_type, "openvino": ov.get_version()}) + "\n")
+    facts = {"kv_type": kv_type, "openvino": ov.get_version(), "weights": places}
+    (out / "engine.json").write_text(json.dumps(facts) + "\n")
 
 
 def one_graph(models: dict[str, ov.Model]) -> ov.Model:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import openvino
 
-from build.attention import SOURCES, can_be_compiled
 from build.causal import QUERIES
+from build.operations import SOURCES, can_be_compiled
 from build.openvino import LARGE, build_openvino, kv_type_of_this_cpu
 from build.validity import build_validity
 from genrec.artifact import load_config

@@ -21,7 +21,9 @@ def tabulate_angles(model: ov.Model, longest: int) -> None:
             angle = node.input_value(0).get_node()
             (frequency,) = (each.get_node() for each in angle.input_values() if _is(each, "Constant"))
             (position,) = (each.get_node() for each in angle.input_values() if not _is(each, "Constant"))
-            whole = position.input_value(0).get_node().input_value(0)  # before it became a float, and [..., 1]
+            whole = (
+                position.input_value(0).get_node().input_value(0)
+            )  # before it became a float, and [..., 1]
             rows = np.arange(longest + BEHIND, dtype=np.float32)[:, None] * frequency.data.reshape(1, -1)
             table = op.gather(op.constant(kind(rows)), whole, op.constant(0))
             for reader in list(node.output(0).get_target_inputs()):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -15,10 +16,20 @@ from genrec.engine.base import Array
 from genrec.errors import ArtifactError
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino.py)
-ATTENTION = "attention.so"  # the operation of attention, where graphs have it (build/attention.py)
+OPERATIONS = "operations.so"  # of ours, where graphs have them (build/operations.py)
+WEIGHTS = "weights_"  # begins the name of an input that is a tensor of WEIGHTS_FILE (build/linear.py)
+WEIGHTS_FILE = "weights.bin"
+LINE = 64  # bytes; tensors in it start on cache lines
 MOST_TOKENS = 1024  # of one prefill call: more prompts at once only take memory
 MOST_SCORES = 400_000  # beams x prompt tokens of one decode call, per head
 LEAST_BEAMS = 32  # of a slice: fewer leave the matrix products too thin
+
+
+class Place(NamedTuple):
+    """Of a tensor in WEIGHTS_FILE: the bytes before it, and its shape."""
+
+    start: int
+    shape: tuple[int, ...]
 
 
 class OpenVinoGraphs:
@@ -43,9 +54,10 @@ class OpenVinoGraphs:
         if cache:
             self._core.set_property({"CACHE_DIR": str(self._folder / "cache")})
         self._compiled: dict[str, Any] = {}
-        self.writes_scores = not (self._folder / ATTENTION).is_file()
+        self._weights = _weights(self._folder)
+        self.writes_scores = not (self._folder / OPERATIONS).is_file()
         if not self.writes_scores:
-            self._add(self._folder / ATTENTION, kv_type)
+            self._add(self._folder / OPERATIONS, kv_type)
 
     def file_of(self, name: str) -> str:
         """Which graph a pass is in."""
@@ -55,7 +67,7 @@ class OpenVinoGraphs:
         """An infer request of a graph. Raises ArtifactError when OpenVINO cannot load it."""
         if file not in self._compiled:
             self._compiled[file] = self._compile(self._folder / f"{file}.xml")
-        return Request(self._compiled[file])
+        return Request(self._compiled[file], self._weights)
 
     def _add(self, operation: Path, kv_type: str) -> None:
         if not can_run(kv_type):
@@ -80,10 +92,16 @@ def can_run(kv_type: str) -> bool:
 
 
 class Request:
-    """An infer request of a graph of one pass, or of several of which one runs: the others get empty tensors."""
+    """An infer request of a graph of one pass, or of several of which one runs: the others get empty tensors.
 
-    def __init__(self, compiled: Any) -> None:
+    Inputs that are weights get them once.
+    """
+
+    def __init__(self, compiled: Any, weights: Mapping[str, Array]) -> None:
         self._request = compiled.create_infer_request()
+        for place, port in enumerate(compiled.inputs):
+            if port.any_name.startswith(WEIGHTS):
+                self._request.set_input_tensor(place, _tensor(weights[port.any_name]))
         self._inputs, self._outputs = _ports(compiled.inputs), _ports(compiled.outputs)
         self._ran = ""
         for name in self._inputs:
@@ -111,9 +129,13 @@ class Request:
 
 
 def _ports(ports: Sequence[Any]) -> dict[str, list[tuple[int, ov.Tensor]]]:
-    """Pass -> its ports' places, and an empty tensor for each. A graph of one pass has no pass in its names."""
+    """Pass -> its ports' places, and an empty tensor for each, without weights. A graph of one pass has no pass in its
+    names.
+    """  # fmt: skip
     found: dict[str, list[tuple[int, ov.Tensor]]] = {}
     for place, port in enumerate(ports):
+        if port.any_name.startswith(WEIGHTS):
+            continue
         shape = [each.get_length() if each.is_static else 0 for each in port.get_partial_shape()]
         name, dot, _ = port.any_name.partition(".")
         found.setdefault(name if dot else "", []).append((place, ov.Tensor(port.get_element_type(), shape)))
@@ -192,6 +214,25 @@ class OpenVinoPasses:
         if file not in self._requests:
             self._requests[file] = self._graphs.new_request(file)
         return self._requests[file].infer(name, inputs, outputs)
+
+
+def _weights(folder: Path) -> dict[str, Array]:
+    """By name, as bits of bf16, mapped: however many graphs and processes have them, their pages are there once.
+
+    Raises ArtifactError.
+    """
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        places = json.loads((folder / "engine.json").read_text())["weights"]
+        values = np.memmap(path, np.uint16, "c").view(np.ndarray)  # "c" as OpenVINO takes no read-only arrays
+        return {
+            name: values[start // 2 :][: np.prod(shape)].reshape(shape)
+            for name, (start, shape) in places.items()
+        }
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(path, f"holds other weights than engine.json says: {error}") from error
 
 
 def _rows(tokens: Array) -> list[slice]:

@@ -12,12 +12,12 @@ import pytest
 from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
-from build.attention import can_be_compiled, compiled
+from build.operations import can_be_compiled, compiled
 from build.pipeline import build_engines
 from build.plugin.oracle import xattention as oracle
 from ensembles.local import LocalRecommender
 from genrec import manifest
-from genrec.engine.openvino import ATTENTION, OpenVinoGraphs
+from genrec.engine.openvino import OPERATIONS, OpenVinoGraphs
 from genrec.errors import ArtifactError
 from tests.tiny import tiny_catalogue
 
@@ -65,7 +65,7 @@ def run(request, tmp_path_factory):
     kv_type = request.param
     if not can_be_compiled(kv_type):
         pytest.skip(f"no CPU for {kv_type}")
-    path = tmp_path_factory.mktemp("operation") / ATTENTION
+    path = tmp_path_factory.mktemp("operation") / OPERATIONS
     path.write_bytes(compiled(kv_type))
     core, nodes = ov.Core(), NodeFactory()
     core.add_extension(str(path))
@@ -158,7 +158,7 @@ def test_every_layer_of_every_graph_has_it(tiny):
     """But a prefill's last, which works for one position."""
     folder = tiny / "engines" / "openvino"
     core = ov.Core()
-    core.add_extension(str(folder / ATTENTION))
+    core.add_extension(str(folder / OPERATIONS))
     for name, count in (("prefill", 1), ("prefill_draft", 1), ("decode_2", 2), ("decode_3", 2)):
         kinds = [node.get_type_name() for node in core.read_model(folder / f"{name}.xml").get_ops()]
         assert (kinds.count("XAttention"), kinds.count("Softmax")) == (
@@ -169,7 +169,7 @@ def test_every_layer_of_every_graph_has_it(tiny):
 
 @pytest.mark.parametrize("decoder", ["beam", "staged", "draft"])
 def test_without_a_compiler_the_answers_are_the_same(tiny, tiny_of_nodes, decoder):
-    assert not (tiny_of_nodes / "engines" / "openvino" / ATTENTION).exists()
+    assert not (tiny_of_nodes / "engines" / "openvino" / OPERATIONS).exists()
     items = [int(i) for i in tiny_catalogue().item_ids]
     histories = [items[:3], items[5:9], items[20:36], items[40:43]]
     answers = []
@@ -194,7 +194,7 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
     assert "attention stays in OpenVINO's own nodes" in (said := capfd.readouterr().err)
     assert "no headers here" in said
     assert (artifact / "engines" / "openvino" / "prefill.xml").is_file()
-    assert not (artifact / "engines" / "openvino" / ATTENTION).exists()
+    assert not (artifact / "engines" / "openvino" / OPERATIONS).exists()
     assert manifest.read(artifact)["openvino"]["facts"]["attention"] == "nodes"
     assert not build_engines(artifact, "f32")
 
@@ -202,8 +202,8 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
 def test_an_operation_that_cannot_run_here_is_an_error_that_says_so(tiny, tmp_path, monkeypatch):
     folder = tmp_path / "engines"
     shutil.copytree(tiny / "engines" / "openvino", folder)
-    (folder / ATTENTION).write_bytes(b"no library")
-    with pytest.raises(ArtifactError, match=r"attention\.so.*cannot load it"):
+    (folder / OPERATIONS).write_bytes(b"no library")
+    with pytest.raises(ArtifactError, match=r"operations\.so.*cannot load it"):
         OpenVinoGraphs(folder, "f32", 1)
     monkeypatch.setattr("genrec.engine.openvino.can_run", lambda _: False)
     with pytest.raises(ArtifactError, match="CPUs with AVX2"):

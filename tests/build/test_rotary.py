@@ -5,10 +5,10 @@ import openvino as ov
 import pytest
 from openvino import opset13 as op
 
-from build.attention import can_be_compiled
+from build.operations import can_be_compiled
 from build.openvino import build_openvino
 from build.rotary import BEHIND, tabulate_angles
-from genrec.engine.openvino import ATTENTION
+from genrec.engine.openvino import OPERATIONS
 
 LONGEST = 3000
 FREQUENCY = 10_000.0 ** -(np.arange(0, 16, 2, dtype=np.float32) / 16)
@@ -44,7 +44,7 @@ def test_no_graph_of_bf16_computes_angles(tiny, tmp_path, operation):
     build_openvino(tiny / "onnx", tmp_path / "engines", "bf16", 48, operation)
     core = ov.Core()
     if operation:
-        core.add_extension(str(tmp_path / "engines" / ATTENTION))
+        core.add_extension(str(tmp_path / "engines" / OPERATIONS))
     for path in (tmp_path / "engines").glob("*.xml"):
         kinds = {node.get_type_name() for node in core.read_model(path).get_ops()}
         assert not kinds & {"Cos", "Sin"}, path.name

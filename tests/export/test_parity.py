@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import build.openvino
-from build.attention import can_be_compiled
+from build.operations import can_be_compiled
 from build.openvino import build_openvino
 from genrec.arena import Arena
 from genrec.artifact import load_config, load_validity
@@ -104,7 +104,7 @@ def test_onnx_runtime_equals_torch(tiny):
         past = fresh[0]
 
 
-@pytest.mark.parametrize(("kv_type", "worst", "usual"), [("f32", 5e-5, 5e-5), ("bf16", 0.25, 0.06)])
+@pytest.mark.parametrize(("kv_type", "worst", "usual"), [("f32", 5e-5, 5e-5), ("bf16", 0.35, 0.06)])
 @torch.no_grad()
 def test_openvino_in_the_arena_equals_torch(tiny, tiny_bf16, tmp_path, kv_type, worst, usual):
     """bf16 keeps 8 bits: logits of 3.3 (root mean square; the largest is 9.8) are right to 0.05, and torch's own are no

@@ -1,0 +1,82 @@
+// A product with weights as an operation: XLinear over x [..., K] and weights as linear.hpp has them, and after "add" a
+// third tensor. Gives [..., N], or [..., N / 2] after "silu". All in bf16.
+#pragma once
+
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/task_arena.h>
+
+#include <openvino/op/op.hpp>
+#include <set>
+
+#include "linear.hpp"
+
+namespace genrec {
+
+constexpr int ROWS_OF_TASK = 256;  // whose activations stay in the second cache
+
+class XLinear : public ov::op::Op {
+ public:
+  OPENVINO_OP("XLinear", "genrec");
+
+  XLinear() = default;
+  XLinear(const ov::OutputVector& inputs, const std::string& after) : Op(inputs), after_(after) {
+    constructor_validate_and_infer_types();
+  }
+
+  bool visit_attributes(ov::AttributeVisitor& visitor) override {
+    visitor.on_attribute("after", after_);
+    return true;
+  }
+
+  void validate_and_infer_types() override {
+    const std::set<std::string> known = {"nothing", "add", "silu"};
+    OPENVINO_ASSERT(known.count(after_), "XLinear: after \"", after_, "\" is not known");
+    OPENVINO_ASSERT(get_input_size() == (after_ == "add" ? 3 : 2), "XLinear, after \"", after_, "\", has ",
+                    get_input_size(), " inputs");
+    for (std::size_t i = 0; i < get_input_size(); ++i)
+      OPENVINO_ASSERT(get_input_element_type(i) == ov::element::bf16, "XLinear: input ", i, " is not bf16");
+    const auto weights = get_input_partial_shape(1);
+    OPENVINO_ASSERT(weights.is_static() && weights.size() == 3 && weights[2] == 4 * TILE, "XLinear: weights are ", weights,
+                    ", not [N / 32, K / 32, ", 4 * TILE, "]");
+    auto shape = get_input_partial_shape(0);
+    OPENVINO_ASSERT(shape.rbegin()->compatible(weights[1] * DEEP), "XLinear: x is ", shape, ", weights are ", weights);
+    *shape.rbegin() = weights[0] * (after_ == "silu" ? BLOCK / 2 : BLOCK);
+    set_output_type(0, ov::element::bf16, shape);
+  }
+
+  std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+    return std::make_shared<XLinear>(inputs, after_);
+  }
+
+  bool has_evaluate() const override { return true; }
+
+  bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    auto shape = inputs[0].get_shape();
+    Linear linear{};
+    linear.wide = int(inputs[1].get_shape()[0]) * BLOCK;
+    linear.deep = int(shape.back());
+    linear.rows = int(inputs[0].get_size() / shape.back());
+    shape.back() = after_ == "silu" ? linear.wide / 2 : linear.wide;
+    outputs[0].set_shape(shape);
+    linear.x = static_cast<const Value*>(inputs[0].data());
+    linear.weights = static_cast<const Value*>(inputs[1].data());
+    linear.added = inputs.size() > 2 ? static_cast<const Value*>(inputs[2].data()) : nullptr;
+    linear.out = static_cast<Value*>(outputs[0].data());
+    const auto run = after_ == "add"    ? multiply<After::add>
+                     : after_ == "silu" ? multiply<After::silu>
+                                        : multiply<After::nothing>;
+    const int down = (linear.rows + ROWS_OF_TASK - 1) / ROWS_OF_TASK;
+    const int tasks = 2 * oneapi::tbb::this_task_arena::max_concurrency();  // so that nobody waits long for the last
+    const int columns = padded(linear.wide / ((tasks + down - 1) / down), BLOCK);
+    const int across = (linear.wide + columns - 1) / columns;
+    oneapi::tbb::parallel_for(0, across * down, [&](int task) {
+      run(linear, task / across * ROWS_OF_TASK, ROWS_OF_TASK, task % across * columns, columns);
+    });
+    return true;
+  }
+
+ private:
+  std::string after_;
+};
+
+}  // namespace genrec

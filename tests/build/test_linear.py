@@ -1,0 +1,156 @@
+"""Products with weights as an operation: against numpy, in graphs, and where their weights are."""
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+from openvino.utils.node_factory import NodeFactory
+
+from build.linear import BLOCK, laid_out
+from build.openvino import build_openvino
+from build.operations import can_be_compiled, compiled
+from genrec.engine.openvino import OPERATIONS, WEIGHTS, WEIGHTS_FILE, OpenVinoGraphs
+from genrec.errors import ArtifactError
+
+pytestmark = pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AMX")
+CLOSE = 0.004  # of the largest result: 8 bits
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("operation") / OPERATIONS
+    path.write_bytes(compiled("bf16"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(tiny, tmp_path_factory):
+    out = tmp_path_factory.mktemp("engines") / "openvino"
+    build_openvino(tiny / "onnx", out, "bf16", 48, operation=True)
+    return out
+
+
+def rounded(values):
+    """bf16, as float32."""
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def bits(values):
+    """bf16, as a tensor takes it: on cache lines, as OpenVINO's own are."""
+    room = np.empty(values.size + 32, np.uint16)
+    start = -room.ctypes.data % 64 // 2
+    found = room[start : start + values.size].reshape(values.shape)
+    found[...] = values.astype(ml_dtypes.bfloat16).view(np.uint16)
+    return found
+
+
+def run(library, after, x, weights, *added):
+    """The operation on float32 arrays; x [B, n, K], weights [N, K]."""
+    core, nodes = ov.Core(), NodeFactory()
+    core.add_extension(str(library))
+    nodes.add_extension(str(library))
+    given = [bits(x), laid_out(weights), *map(bits, added)]
+    inputs = [op.parameter(ov.PartialShape([-1] * 3), ov.Type.bf16) for _ in given]
+    inputs[1] = op.parameter(given[1].shape, ov.Type.bf16)
+    model = ov.Model([nodes.create("XLinear", [each.output(0) for each in inputs], {"after": after})], inputs)
+    request = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"}).create_infer_request()
+    for place, array in enumerate(given):
+        request.set_input_tensor(place, ov.Tensor(array, array.shape, ov.Type.bf16))
+    request.infer()
+    return request.get_output_tensor(0).data.copy().view(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (1, 31), (2, 16), (3, 11), (1, 256), (2, 150), (1, 290)])
+@pytest.mark.parametrize("shape", [(32, 32), (96, 64), (512, 160)])
+@pytest.mark.parametrize("after", ["nothing", "add", "silu"])
+def test_it_is_the_product_and_what_follows(library, rows, shape, after):
+    deep, wide = shape
+    draw = np.random.default_rng(0)
+    x, weights = (rounded(draw.standard_normal(size, np.float32)) for size in ((*rows, deep), (wide, deep)))
+    added = [rounded(draw.standard_normal((*rows, wide), np.float32))] if after == "add" else []
+    truth = x.astype(np.float64) @ weights.T
+    if after == "add":
+        truth += added[0]
+    if after == "silu":
+        halves = truth.reshape(*rows, -1, 2, BLOCK // 2)
+        truth = (silu(halves[..., 0, :]) * halves[..., 1, :]).reshape(*rows, -1)
+    found = run(library, after, x, weights, *added)
+    np.testing.assert_allclose(found, truth, rtol=0, atol=CLOSE * abs(truth).max())
+
+
+def test_a_row_does_not_depend_on_those_beside_it(library):
+    """So that an answer is the same in whatever batch it is computed."""
+    draw = np.random.default_rng(1)
+    x, weights = (draw.standard_normal(size, np.float32) for size in ((1, 300, 64), (96, 64)))
+    whole = run(library, "silu", x, weights)
+    for start, end in ((0, 1), (5, 38), (299, 300)):
+        np.testing.assert_array_equal(run(library, "silu", x[:, start:end], weights), whole[:, start:end])
+
+
+def test_silu_of_any_size_is_right_and_nan_is_not_hidden(library):
+    gates = np.array([-200, -90, -20, -1, -0.0, 0, 1e-3, 1, 20, 90, 200, np.inf, np.nan, 2, 3, 4], np.float32)
+    x = np.zeros((1, 16, 32), np.float32)
+    x[0, :, 0], x[0, :, 1] = gates, 1
+    weights = np.zeros((32, 32), np.float32)
+    weights[:16, 0] = weights[16:, 1] = 1
+    with np.errstate(over="ignore"):
+        truth = silu(rounded(gates))
+    truth[11] = np.nan  # inf x 0 in the same sum
+    np.testing.assert_allclose(run(library, "silu", x, weights)[0, :, 0], truth, rtol=CLOSE, atol=1e-30)
+
+
+def test_what_the_shapes_cannot_be_is_refused(library):
+    nodes = NodeFactory()
+    nodes.add_extension(str(library))
+
+    def make(after, *shapes, kind=ov.Type.bf16):
+        inputs = [op.parameter(shape, kind).output(0) for shape in shapes]
+        nodes.create("XLinear", inputs, {"after": after})
+
+    with pytest.raises(RuntimeError, match='after "add", has 2 inputs'):
+        make("add", [1, 2, 64], [1, 2, 1024])
+    with pytest.raises(RuntimeError, match="input 0 is not bf16"):
+        make("nothing", [1, 2, 64], [1, 2, 1024], kind=ov.Type.f32)
+    with pytest.raises(RuntimeError, match="weights are .*, not"):
+        make("nothing", [1, 2, 64], [64, 64])
+    with pytest.raises(RuntimeError, match="x is .*, weights are"):
+        make("nothing", [1, 2, 32], [1, 2, 1024])
+    with pytest.raises(RuntimeError, match='after "tanh"'):
+        make("tanh", [1, 2, 64], [1, 2, 1024])
+
+
+def test_weights_are_inputs_of_every_graph_and_once_in_the_file(tiny, built):
+    """Of two layers: q, o, gate with up, down; the last of a prefill and the heads are products of one row."""
+    core = ov.Core()
+    core.add_extension(str(built / OPERATIONS))
+    names = {}
+    for path in built.glob("*.xml"):
+        model = core.read_model(path)
+        kinds = [node.get_type_name() for node in model.get_ops()]
+        names[path.stem] = {port.any_name for port in model.inputs if port.any_name.startswith(WEIGHTS)}
+        assert kinds.count("XLinear") == 8, path.stem
+        assert not any(
+            node.get_byte_size() > 40_000 for node in model.get_ops() if node.get_type_name() == "Constant"
+        )
+    assert names["prefill"] == names["decode_2"] == names["decode_3"]
+    places = json.loads((built / "engine.json").read_text())["weights"]
+    assert set(places) == names["prefill"] | names["prefill_draft"]
+    sizes = [2 * int(np.prod(shape)) for _, shape in places.values()]
+    assert sum(sizes) <= (built / WEIGHTS_FILE).stat().st_size < sum(sizes) + 64 * len(sizes)
+
+
+def test_a_file_of_other_weights_is_an_error_that_says_so(built, tmp_path):
+    for path in built.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / WEIGHTS_FILE).write_bytes((built / WEIGHTS_FILE).read_bytes()[:-64])
+    with pytest.raises(ArtifactError, match=r"weights\.bin.*other weights"):
+        OpenVinoGraphs(tmp_path, "bf16", 1)
