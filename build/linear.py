@@ -1,8 +1,7 @@
 """Products with weights as operations of ours, `XLinear`, in bf16 on CPUs with AMX, their weights in one file.
 
-OpenVINO's own products reach half of what a plain one does at a few hundred rows, and lay the weights out anew for every
-graph. Here they are laid out once, in a file that all graphs, streams and processes map; what follows a product (a
-residual, SwiGLU) is done while the sums are in the cache.
+OpenVINO lays the weights out anew for every graph. Here they are laid out once, in a file that all graphs, streams and
+processes map, and what follows a product (a residual, SwiGLU) is done while the sums are in the cache.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from pathlib import Path
 import openvino
 
 from build.causal import QUERIES
-from build.operations import SOURCES, can_be_compiled
 from build.openvino import LARGE, build_openvino, kv_type_of_this_cpu
+from build.operations import SOURCES, can_be_compiled
 from build.validity import build_validity
 from genrec.artifact import load_config
 from genrec.errors import ArtifactError

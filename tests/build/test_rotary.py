@@ -5,8 +5,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as op
 
-from build.operations import can_be_compiled
 from build.openvino import build_openvino
+from build.operations import can_be_compiled
 from build.rotary import BEHIND, tabulate_angles
 from genrec.engine.openvino import OPERATIONS
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import build.openvino
-from build.operations import can_be_compiled
 from build.openvino import build_openvino
+from build.operations import can_be_compiled
 from genrec.arena import Arena
 from genrec.artifact import load_config, load_validity
 from genrec.config import ModelConfig
