@@ -46,6 +46,9 @@ class ValidityLookup:
                 folder / FILE_NAME, f"indexes {index.items} items, the catalogue has {len(catalogue)}"
             )
         popular = PopularityRanking.build(catalogue.popularity, catalogue.item_ids)
+        nobody = np.array([-1], np.int32)
+        # What numba compiles is there before the first request, and the compiler's memory can go.
+        lookup(index, valid, catalogue.item_ids, np.zeros(1, np.int64), np.zeros(1, np.float32), 1, nobody)
         return _Items(catalogue.item_ids, popular, index, valid)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
