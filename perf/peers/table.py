@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perf.machine import has_bf16
 from perf.peers import envs
 from perf.peers.cells import CONCURRENCY
 from perf.peers.folder import Model
@@ -73,6 +74,7 @@ def make_peer(
         "width": width,
         "prompt": prompt,
         "requests": max(CONCURRENCY),
+        "dtype": "bfloat16" if has_bf16() else "float32",
     }
     if entry.constrained:
         options["items"] = str(model.folder / "items.npy")

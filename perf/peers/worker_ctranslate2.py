@@ -1,4 +1,4 @@
-"""CTranslate2: `generate_batch` with beams, fp32."""
+"""CTranslate2: `generate_batch` with beams, fp32: on CPUs it has no bf16."""
 
 import json
 from pathlib import Path

