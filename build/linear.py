@@ -1,14 +1,14 @@
 """Products with weights as operations of ours, `XLinear`, in bf16 on CPUs with AMX, their weights in one file.
 
 OpenVINO lays the weights out anew for every graph. Here they are laid out once, in a file that all graphs, streams and
-processes map, and what follows a product (a residual, SwiGLU) is done while the sums are in the cache.
+processes map, and what surrounds a product (the norm before it, a residual, SwiGLU) is done while values are at hand.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 from openvino import opset13 as op
 
 from build.operations import Operations
+from build.patterns import both_ways, is_, norm, readers, replace
 from genrec.engine.openvino import LINE, WEIGHTS, Place
 
-NAME = "XLinear"
 BLOCK = 32  # columns, and rows, of what the operation computes at once
-SMALL = 1 << 14  # bytes of a table that is not worth a place in the file
-PASSING = {"Reshape", "Squeeze", "Unsqueeze"}
+PASSING = ("Reshape", "Squeeze", "Unsqueeze")
+
+
+class Product(NamedTuple):
+    """x [..., K] normed, unless `eps` is 0, times weights [N, K]."""
+
+    x: ov.Output
+    weights: NDArray[np.float32]
+    eps: float
 
 
 class Linears:
@@ -36,23 +43,21 @@ class Linears:
         """The same graph with its weights as inputs; changes the model."""
         inputs: dict[str, ov.Node] = {}
         for node in model.get_ordered_ops():
-            if node.get_type_name() == "Multiply" and (pair := _gated(node)):
-                (x, gate), (_, up) = pair
-                halves = [each.reshape(-1, BLOCK // 2, each.shape[1]) for each in (gate, up)]
-                both = np.stack(halves, axis=1).reshape(-1, gate.shape[1])
-                self._put(node, [x], self._input(inputs, laid_out(both)), "silu")
+            if is_(node, "Multiply") and (pair := _gated(node)):
+                gate, up = pair
+                halves = [each.weights.reshape(-1, BLOCK // 2, each.weights.shape[1]) for each in pair]
+                both = np.stack(halves, axis=1).reshape(-1, up.weights.shape[1])
+                self._put(node, gate._replace(weights=both), inputs, "silu")
         for node in model.get_ordered_ops():
             if product := _product(node):
-                x, weights = product
-                if (sum_ := _only_reader(node)) and (other := _residual(sum_, node)):
-                    self._put(sum_, [x], self._input(inputs, laid_out(weights)), "add", other)
-                elif not _is_result(node):  # OpenVINO computes in bf16 what leads to a product of its own
-                    self._put(node, [x], self._input(inputs, laid_out(weights)), "nothing")
-            elif node.get_type_name() == "Gather" and _is_table(table := node.input_value(0).get_node()):
-                rows = op.gather(
-                    self._input(inputs, _bf16(table.data)), node.input_value(1), node.input_value(2)
-                )
-                _replace(node, op.convert(rows, "f32"))
+                if other := _residual(node):
+                    (sum_,) = readers(node)
+                    self._put(sum_, product, inputs, "add", other)
+                else:
+                    self._put(node, product, inputs, "widen" if _is_result(node) else "nothing")
+            elif is_(node, "Gather") and (table := _table(node)) is not None:
+                ids = op.convert(node.input_value(1), "i32").output(0)
+                replace(node, self._operations.create("XRows", [self._input(inputs, _bf16(table))], ids))
         model.add_parameters(list(inputs.values()))
         model.validate_nodes_and_infer_types()
 
@@ -69,20 +74,21 @@ class Linears:
         return places
 
     def _put(
-        self, node: ov.Node, x: list[ov.Output], weights: ov.Node, after: str, *added: ov.Output
+        self, node: ov.Node, product: Product, inputs: dict[str, ov.Node], after: str, *added: ov.Output
     ) -> None:
-        values = [*x, weights.output(0), *added]
-        new = self._operations.create(NAME, values, after=after)
+        weights = self._input(inputs, laid_out(product.weights))
+        values = [product.x, weights, *added]
+        new = self._operations.create("XLinear", values, after=after, eps=product.eps)
         new.set_friendly_name(node.get_friendly_name())
-        _replace(node, new)
+        replace(node, new)
 
-    def _input(self, inputs: dict[str, ov.Node], tensor: NDArray[np.uint16]) -> ov.Node:
+    def _input(self, inputs: dict[str, ov.Node], tensor: NDArray[np.uint16]) -> ov.Output:
         name = WEIGHTS + hashlib.sha256(tensor.data).hexdigest()[:16]
         self._weights[name] = tensor
         if name not in inputs:
             inputs[name] = op.parameter(tensor.shape, ov.Type.bf16, name)
             inputs[name].output(0).get_tensor().set_names({name})
-        return inputs[name]
+        return inputs[name].output(0)
 
 
 def laid_out(weights: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -98,62 +104,52 @@ def _bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.ascontiguousarray(values.astype(ml_dtypes.bfloat16)).view(np.uint16)
 
 
-def _product(node: ov.Node) -> tuple[ov.Output, NDArray[np.float32]] | None:
-    """x and the weights [N, K] of a product that the operation can do, and that is not one already."""
-    if node.get_type_name() != "MatMul" or not node.output(0).get_target_inputs():
+def _table(gather: ov.Node) -> NDArray[np.float32] | None:
+    """An embedding [V, N]."""
+    table = gather.input_value(0).get_node()
+    if is_(table, "Constant") and table.data.ndim == 2 and table.data.dtype == np.float32:
+        return table.data  # type: ignore[no-any-return]
+    return None
+
+
+def _product(node: ov.Node) -> Product | None:
+    """A product that the operation can do, the norm before it included."""
+    if not is_(node, "MatMul") or not readers(node):
         return None
     weights, how = node.input_value(1).get_node(), node.get_attributes()
-    if weights.get_type_name() != "Constant" or weights.data.ndim != 2 or how["transpose_a"]:
+    if not is_(weights, "Constant") or weights.data.ndim != 2 or how["transpose_a"]:
         return None
     values = weights.data if how["transpose_b"] else weights.data.T
-    return (node.input_value(0), values) if all(size % BLOCK == 0 for size in values.shape) else None
+    if any(size % BLOCK for size in values.shape):
+        return None
+    before = norm(node.input_value(0))
+    if before and len(before.weights) == values.shape[1]:
+        return Product(before.x, values * before.weights, before.eps)
+    return Product(node.input_value(0), values, 0.0)
 
 
-def _gated(node: ov.Node) -> list[tuple[ov.Output, NDArray[np.float32]]] | None:
+def _gated(node: ov.Node) -> list[Product] | None:
     """Both products of silu(x G) * (x U)."""
-    for swish, up in _both_ways(node):
-        if swish.get_type_name() == "Multiply":
-            for gate, sigmoid in _both_ways(swish):
-                if sigmoid.get_type_name() == "Sigmoid" and sigmoid.input_value(0).get_node() == gate:
+    for swish, up in both_ways(node):
+        if is_(swish, "Multiply"):
+            for gate, sigmoid in both_ways(swish):
+                if is_(sigmoid, "Sigmoid") and sigmoid.input_value(0).get_node() == gate:
                     pair = [product for each in (gate, up) if (product := _product(each))]
                     return pair if len(pair) == 2 else None
     return None
 
 
-def _both_ways(node: ov.Node) -> Iterator[tuple[ov.Node, ov.Node]]:
-    a, b = (value.get_node() for value in node.input_values())
-    yield a, b
-    yield b, a
-
-
-def _only_reader(node: ov.Node) -> ov.Node | None:
-    readers = [each.get_node() for each in node.output(0).get_target_inputs()]
-    return readers[0] if len(readers) == 1 else None
-
-
-def _residual(node: ov.Node, product: ov.Node) -> ov.Output | None:
-    """What an addition adds to the product, when it has its shape: no bias."""
-    if node.get_type_name() != "Add":
+def _residual(product: ov.Node) -> ov.Output | None:
+    """What is added to a product that nobody else reads, when it has its shape: no bias."""
+    behind = readers(product)
+    if len(behind) != 1 or not is_(behind[0], "Add"):
         return None
-    (other,) = (each for each in node.input_values() if each.get_node() != product)
+    (other,) = (each for each in behind[0].input_values() if each.get_node() != product)
     return other if other.get_partial_shape() == product.output(0).get_partial_shape() else None
 
 
 def _is_result(node: ov.Node) -> bool:
-    reader = _only_reader(node)
-    while reader and reader.get_type_name() in PASSING:
-        reader = _only_reader(reader)
-    return reader is not None and reader.get_type_name() == "Result"
-
-
-def _is_table(node: ov.Node) -> bool:
-    return (
-        node.get_type_name() == "Constant"
-        and node.output(0).get_element_type() == ov.Type.f32
-        and node.get_byte_size() >= SMALL
-    )
-
-
-def _replace(node: ov.Node, by: ov.Node) -> None:
-    for reader in list(node.output(0).get_target_inputs()):
-        reader.replace_source_output(by.output(0))
+    behind = readers(node)
+    while len(behind) == 1 and is_(behind[0], *PASSING):
+        behind = readers(behind[0])
+    return len(behind) == 1 and is_(behind[0], "Result")

@@ -24,7 +24,8 @@ from build.attention import Attention
 from build.causal import in_blocks
 from build.linear import Linears
 from build.operations import Operations
-from build.rotary import tabulate_angles
+from build.patterns import keep_narrow
+from build.rotary import rotate_at_once, tabulate_angles
 from genrec.engine.openvino import OPERATIONS, PASSES, WEIGHTS_FILE
 from genrec.progress import ticking
 
@@ -55,10 +56,13 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
             model = _with_kv_type(attention.read(path) if attention else read_inlined(path), kv_type)
-            if kv_type == "bf16":
-                tabulate_angles(model, longest)
             if linears:
                 linears.replace(model)
+            if kv_type == "bf16":
+                tabulate_angles(model, longest)
+            if operations and kv_type == "bf16":
+                rotate_at_once(model, operations)
+                keep_narrow(model)
             if path.stem.startswith("prefill") and not attention:
                 in_blocks(model, longest)
             if path.stem == "prefill_draft":

@@ -61,5 +61,10 @@ class Operations:
 
         Outside the operations a graph is of f32, whatever it is computed in; OpenVINO drops the conversions.
         """
-        values = [op.convert(each, self.kv_type).output(0) for each in tensors]
-        return op.convert(self._nodes.create(name, [*values, *others], attributes), "f32")
+        kind = getattr(ov.Type, self.kv_type)
+        values = [
+            each if each.get_element_type() == kind else op.convert(each, self.kv_type).output(0)
+            for each in tensors
+        ]
+        node = self._nodes.create(name, [*values, *others], attributes)
+        return node if node.get_output_element_type(0) == ov.Type.f32 else op.convert(node, "f32")

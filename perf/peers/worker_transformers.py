@@ -20,7 +20,9 @@ def children(items):
 def load(options):
     """Operations `generate` and `logits`; `items` is a file of valid token tuples, or none."""
     torch.set_num_threads(options["threads"])
-    model = AutoModelForCausalLM.from_pretrained(options["model"], dtype=getattr(torch, options["dtype"])).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        options["model"], dtype=getattr(torch, options["dtype"])
+    ).eval()
     exact = []  # there while it is asked for, not while memory is measured
     levels = options["levels"]
     valid = children(numpy.load(options["items"])) if options.get("items") else None

@@ -48,7 +48,7 @@ def bits(values):
     return found
 
 
-def run(library, after, x, weights, *added):
+def run(library, after, x, weights, *added, eps=0.0):
     """The operation on float32 arrays; x [B, n, K], weights [N, K]."""
     core, nodes = ov.Core(), NodeFactory()
     core.add_extension(str(library))
@@ -56,12 +56,15 @@ def run(library, after, x, weights, *added):
     given = [bits(x), laid_out(weights), *map(bits, added)]
     inputs = [op.parameter(ov.PartialShape([-1] * 3), ov.Type.bf16) for _ in given]
     inputs[1] = op.parameter(given[1].shape, ov.Type.bf16)
-    model = ov.Model([nodes.create("XLinear", [each.output(0) for each in inputs], {"after": after})], inputs)
+    model = ov.Model(
+        [nodes.create("XLinear", [each.output(0) for each in inputs], {"after": after, "eps": eps})], inputs
+    )
     request = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"}).create_infer_request()
     for place, array in enumerate(given):
         request.set_input_tensor(place, ov.Tensor(array, array.shape, ov.Type.bf16))
     request.infer()
-    return request.get_output_tensor(0).data.copy().view(ml_dtypes.bfloat16).astype(np.float32)
+    found = request.get_output_tensor(0).data.copy()
+    return found if found.dtype == np.float32 else found.view(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def silu(x):
@@ -70,20 +73,24 @@ def silu(x):
 
 @pytest.mark.parametrize("rows", [(1, 1), (1, 31), (2, 16), (3, 11), (1, 256), (2, 150), (1, 290)])
 @pytest.mark.parametrize("shape", [(32, 32), (96, 64), (512, 160)])
-@pytest.mark.parametrize("after", ["nothing", "add", "silu"])
-def test_it_is_the_product_and_what_follows(library, rows, shape, after):
+@pytest.mark.parametrize("after", ["nothing", "add", "silu", "widen"])
+@pytest.mark.parametrize("eps", [0.0, 0.25])
+def test_it_is_the_product_and_what_surrounds_it(library, rows, shape, after, eps):
     deep, wide = shape
     draw = np.random.default_rng(0)
     x, weights = (rounded(draw.standard_normal(size, np.float32)) for size in ((*rows, deep), (wide, deep)))
     added = [rounded(draw.standard_normal((*rows, wide), np.float32))] if after == "add" else []
     truth = x.astype(np.float64) @ weights.T
+    if eps:
+        truth /= np.sqrt((x**2).mean(-1, keepdims=True) + eps)
     if after == "add":
         truth += added[0]
     if after == "silu":
         halves = truth.reshape(*rows, -1, 2, BLOCK // 2)
         truth = (silu(halves[..., 0, :]) * halves[..., 1, :]).reshape(*rows, -1)
-    found = run(library, after, x, weights, *added)
-    np.testing.assert_allclose(found, truth, rtol=0, atol=CLOSE * abs(truth).max())
+    found = run(library, after, x, weights, *added, eps=eps)
+    close = 2e-6 if after == "widen" else CLOSE
+    np.testing.assert_allclose(found, truth, rtol=0, atol=close * abs(truth).max())
 
 
 def test_a_row_does_not_depend_on_those_beside_it(library):
@@ -113,7 +120,7 @@ def test_what_the_shapes_cannot_be_is_refused(library):
 
     def make(after, *shapes, kind=ov.Type.bf16):
         inputs = [op.parameter(shape, kind).output(0) for shape in shapes]
-        nodes.create("XLinear", inputs, {"after": after})
+        nodes.create("XLinear", inputs, {"after": after, "eps": 0.0})
 
     with pytest.raises(RuntimeError, match='after "add", has 2 inputs'):
         make("add", [1, 2, 64], [1, 2, 1024])
@@ -127,8 +134,26 @@ def test_what_the_shapes_cannot_be_is_refused(library):
         make("tanh", [1, 2, 64], [1, 2, 1024])
 
 
+def test_rows_of_a_table(library):
+    core, nodes = ov.Core(), NodeFactory()
+    core.add_extension(str(library))
+    nodes.add_extension(str(library))
+    table, ids = np.arange(50, dtype=np.uint16).reshape(10, 5), np.array([[3, 0], [9, 3]], np.int32)
+    inputs = [op.parameter([10, 5], ov.Type.bf16), op.parameter([-1, -1], np.int32)]
+    model = ov.Model([nodes.create("XRows", [each.output(0) for each in inputs])], inputs)
+    request = core.compile_model(model, "CPU").create_infer_request()
+    request.set_input_tensor(0, ov.Tensor(table, table.shape, ov.Type.bf16))
+    request.set_input_tensor(1, ov.Tensor(ids))
+    request.infer()
+    np.testing.assert_array_equal(request.get_output_tensor(0).data.view(np.uint16), table[ids])
+    for wrong in (-1, 10):
+        request.set_input_tensor(1, ov.Tensor(np.array([[0, wrong]], np.int32)))
+        with pytest.raises(RuntimeError, match=f"id {wrong}, the table has 10 rows"):
+            request.infer()
+
+
 def test_weights_are_inputs_of_every_graph_and_once_in_the_file(tiny, built):
-    """Of two layers: q, o, gate with up, down; the last of a prefill and the heads are products of one row."""
+    """Of two layers: q, o, gate with up, down; k and v of the tiny generator have 16 columns, its heads 12."""
     core = ov.Core()
     core.add_extension(str(built / OPERATIONS))
     names = {}

@@ -1,12 +1,14 @@
 """Angles of rotary positions in bf16: looked up, they are right at every position."""
 
+import ml_dtypes
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as op
+from openvino.utils.node_factory import NodeFactory
 
 from build.openvino import build_openvino
-from build.operations import can_be_compiled
+from build.operations import can_be_compiled, compiled
 from build.rotary import BEHIND, tabulate_angles
 from genrec.engine.openvino import OPERATIONS
 
@@ -48,3 +50,45 @@ def test_no_graph_of_bf16_computes_angles(tiny, tmp_path, operation):
     for path in (tmp_path / "engines").glob("*.xml"):
         kinds = {node.get_type_name() for node in core.read_model(path).get_ops()}
         assert not kinds & {"Cos", "Sin"}, path.name
+
+
+@pytest.mark.skipif(not can_be_compiled("bf16"), reason="no compiler, or no AMX")
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (2, 7, 3, 6), (3, 5, 4, 64), (1, 300, 2, 32), (2, 2, 2, 72)])
+@pytest.mark.parametrize("angles", ["of positions", "of requests", "of both"])
+@pytest.mark.parametrize(("eps", "heads_first"), [(0.0, False), (1e-3, True)])
+def test_heads_are_normed_and_turned(tmp_path, shape, angles, eps, heads_first):
+    """Against float64; two requests of two positions are no riddle."""
+    library = tmp_path / OPERATIONS
+    library.write_bytes(compiled("bf16"))
+    core, nodes = ov.Core(), NodeFactory()
+    core.add_extension(str(library))
+    nodes.add_extension(str(library))
+    batch, places, heads, size = shape
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((batch, places, heads * size), np.float32).astype(ml_dtypes.bfloat16)
+    weights = draw.uniform(0.5, 2, size).astype(np.float32)
+    table = {"of positions": (places,), "of requests": (batch, 1), "of both": (batch, places)}[angles]
+    angle = draw.uniform(0, 7, (*table, size // 2)).astype(np.float32)
+    inputs = [op.parameter([-1, -1, heads * size], ov.Type.bf16), op.parameter([size], np.float32)]
+    inputs += [op.parameter([-1] * angle.ndim, np.float32) for _ in range(2)]
+    node = nodes.create(
+        "XRotate", [each.output(0) for each in inputs], {"eps": eps, "heads_first": heads_first}
+    )
+    request = core.compile_model(ov.Model([node], inputs), "CPU").create_infer_request()
+    request.set_input_tensor(0, ov.Tensor(x.view(np.uint16), x.shape, ov.Type.bf16))
+    for place, array in enumerate((weights, np.cos(angle), np.sin(angle)), 1):
+        request.set_input_tensor(place, ov.Tensor(array))
+    request.infer()
+    found = request.get_output_tensor(0).data.copy().view(ml_dtypes.bfloat16).astype(np.float64)
+    each = x.astype(np.float64).reshape(shape)
+    if eps:
+        each = each / np.sqrt((each**2).mean(-1, keepdims=True) + eps) * weights
+    a, b = np.split(each, 2, axis=-1)
+    turn = angle.astype(np.float64)[..., None, :]
+    truth = np.concatenate(
+        [a * np.cos(turn) - b * np.sin(turn), b * np.cos(turn) + a * np.sin(turn)], axis=-1
+    )
+    if heads_first:
+        truth = truth.transpose(0, 2, 1, 3)
+    assert found.shape == truth.shape
+    np.testing.assert_allclose(found, truth, rtol=0.005, atol=0.01)

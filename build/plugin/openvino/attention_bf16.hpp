@@ -154,8 +154,7 @@ inline void finish(const Head<Value>& h, int first, int rows, float scale, const
     for (int lane = 0; lane < rows; ++lane) {
       __m512 sum = _mm512_castsi512_ps(each[lane]);
       for (int u = 0; u < h.own; ++u) {
-        const __m256i bits = _mm256_maskz_loadu_epi16(some, h.own_value(first + lane, u) + d);
-        const __m512 value = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+        const __m512 value = wide_of(_mm256_maskz_loadu_epi16(some, h.own_value(first + lane, u) + d));
         sum += value * _mm512_set1_ps(s.own[u * LANES + lane] * once[lane]);
       }
       _mm256_mask_storeu_epi16(h.out + h.place(first + lane) + d, some, (__m256i)_mm512_cvtneps_pbh(sum));

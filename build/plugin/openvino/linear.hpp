@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "rotate.hpp"
 #include "tiles.hpp"
 
 namespace genrec {
@@ -13,16 +14,19 @@ namespace genrec {
 enum class After {
   nothing,
   add,      // another tensor of the output's shape
-  silu      // columns alternate, 16 and 16: silu of the first times the second, half as many
+  silu,     // columns alternate, 16 and 16: silu of the first times the second, half as many
+  widen     // to float32
 };
 
 constexpr int BLOCK = 32;
+constexpr int ROWS_OF_TASK = 256;  // whose activations stay in the second cache
 constexpr int PARTS = 8;  // in which the weights of the next block of columns are fetched, one per block of rows
 
 struct Linear {
   const Value *x, *weights, *added;  // [M, K], laid out, [M, N] or null
-  Value* out;                        // [M, N], or [M, N / 2] after silu
+  void* out;                         // [M, N], or [M, N / 2] after silu
   int rows, deep, wide;              // M, K, N
+  float eps;                         // unless 0, rows of x are divided by the root of their mean square, which this is added to
 };
 
 // sums[2][2] = 32 rows of a, `stride` apart, times one block of columns. What `soon` points to will be wanted: weights come
@@ -59,8 +63,6 @@ inline const Value* padded_rows(const Value* x, int rows, int deep) {
   return whole;
 }
 
-inline __m512 wide_of(__m256i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16)); }
-
 // x / (1 + e^-x), to the 14 bits of the reciprocal.
 inline __m512 silu_of(__m512 x) {
   const __m512 small = exp2_of(_mm512_abs_ps(x) * -1.44269504f);
@@ -72,25 +74,32 @@ inline __m512 silu_of(__m512 x) {
 template <After AFTER>
 inline void write(const Linear& l, int row, int first, __m512 left, __m512 right) {
   const std::size_t place = std::size_t(row) * l.wide + first;
-  if constexpr (AFTER == After::silu) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(l.out + place / 2), (__m256i)_mm512_cvtneps_pbh(silu_of(left) * right));
+  Value* out = static_cast<Value*>(l.out);
+  if constexpr (AFTER == After::widen) {
+    _mm512_storeu_ps(static_cast<float*>(l.out) + place, left);
+    _mm512_storeu_ps(static_cast<float*>(l.out) + place + 16, right);
+  } else if constexpr (AFTER == After::silu) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + place / 2), (__m256i)_mm512_cvtneps_pbh(silu_of(left) * right));
   } else {
     if constexpr (AFTER == After::add) {
       const __m256i* added = reinterpret_cast<const __m256i*>(l.added + place);
       left += wide_of(_mm256_loadu_si256(added));
       right += wide_of(_mm256_loadu_si256(added + 1));
     }
-    _mm512_storeu_si512(l.out + place, (__m512i)_mm512_cvtne2ps_pbh(right, left));
+    _mm512_storeu_si512(out + place, (__m512i)_mm512_cvtne2ps_pbh(right, left));
   }
 }
 
-// Rows from `first_row` and columns from `first_column` on.
+// ROWS_OF_TASK rows from `first_row` and columns from `first_column` on. Rows are normed when they are multiplied already.
 template <After AFTER>
-inline void multiply(const Linear& l, int first_row, int rows, int first_column, int columns) {
+inline void multiply(const Linear& l, int first_row, int first_column, int columns) {
   const Tiles configured;
   alignas(64) float sums[4 * TILE];
-  const int last_row = std::min(l.rows, first_row + rows), last_column = std::min(l.wide, first_column + columns);
-  const int share = AFTER == After::silu ? 2 : 1;
+  const int last_row = std::min(l.rows, first_row + ROWS_OF_TASK), last_column = std::min(l.wide, first_column + columns);
+  const std::size_t bytes = AFTER == After::silu ? 1 : AFTER == After::widen ? 4 : 2;  // of the output, for a column
+  float shrink[ROWS_OF_TASK];
+  for (int row = first_row; row < last_row; ++row)
+    shrink[row - first_row] = l.eps ? shrink_of(l.x + std::size_t(row) * l.deep, l.deep, l.eps) : 1.0f;
   const int whole_rows = first_row + (last_row - first_row) / BLOCK * BLOCK;
   const Value* rest = nullptr;
   if (whole_rows < last_row) rest = padded_rows(l.x + std::size_t(whole_rows) * l.deep, last_row - whole_rows, l.deep);
@@ -99,12 +108,13 @@ inline void multiply(const Linear& l, int first_row, int rows, int first_column,
     for (int row = first_row; row < last_row; row += BLOCK) {
       const int count = std::min(BLOCK, last_row - row);
       for (int i = 0; i < count; ++i)  // to be written soon
-        __builtin_prefetch(l.out + (std::size_t(row + i) * l.wide + column) / share, 1);
+        __builtin_prefetch(static_cast<char*>(l.out) + (std::size_t(row + i) * l.wide + column) * bytes, 1);
       const Value* soon = b + (BLOCK + (row - first_row) / BLOCK % PARTS * (BLOCK / PARTS)) * std::size_t(l.deep);
       block_product(row < whole_rows ? l.x + std::size_t(row) * l.deep : rest, l.deep, b, l.deep / DEEP, soon, sums);
       for (int i = 0; i < count; ++i) {
         const float* sum = sums + i / 16 * 2 * TILE + i % 16 * 16;
-        write<AFTER>(l, row + i, column, _mm512_load_ps(sum), _mm512_load_ps(sum + TILE));
+        const __m512 times = _mm512_set1_ps(shrink[row + i - first_row]);
+        write<AFTER>(l, row + i, column, _mm512_load_ps(sum) * times, _mm512_load_ps(sum + TILE) * times);
       }
     }
   }

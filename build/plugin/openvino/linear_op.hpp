@@ -1,5 +1,6 @@
 // A product with weights as an operation: XLinear over x [..., K] and weights as linear.hpp has them, and after "add" a
-// third tensor. Gives [..., N], or [..., N / 2] after "silu". All in bf16.
+// third tensor. Rows of x are normed first where `eps` is not 0 (the norm's weights are in `weights` by then).
+// Gives [..., N], or [..., N / 2] after "silu", in bf16, or in float32 after "widen".
 #pragma once
 
 #include <oneapi/tbb/parallel_for.h>
@@ -12,24 +13,23 @@
 
 namespace genrec {
 
-constexpr int ROWS_OF_TASK = 256;  // whose activations stay in the second cache
-
 class XLinear : public ov::op::Op {
  public:
   OPENVINO_OP("XLinear", "genrec");
 
   XLinear() = default;
-  XLinear(const ov::OutputVector& inputs, const std::string& after) : Op(inputs), after_(after) {
+  XLinear(const ov::OutputVector& inputs, const std::string& after, float eps) : Op(inputs), after_(after), eps_(eps) {
     constructor_validate_and_infer_types();
   }
 
   bool visit_attributes(ov::AttributeVisitor& visitor) override {
     visitor.on_attribute("after", after_);
+    visitor.on_attribute("eps", eps_);
     return true;
   }
 
   void validate_and_infer_types() override {
-    const std::set<std::string> known = {"nothing", "add", "silu"};
+    const std::set<std::string> known = {"nothing", "add", "silu", "widen"};
     OPENVINO_ASSERT(known.count(after_), "XLinear: after \"", after_, "\" is not known");
     OPENVINO_ASSERT(get_input_size() == (after_ == "add" ? 3 : 2), "XLinear, after \"", after_, "\", has ",
                     get_input_size(), " inputs");
@@ -41,11 +41,11 @@ class XLinear : public ov::op::Op {
     auto shape = get_input_partial_shape(0);
     OPENVINO_ASSERT(shape.rbegin()->compatible(weights[1] * DEEP), "XLinear: x is ", shape, ", weights are ", weights);
     *shape.rbegin() = weights[0] * (after_ == "silu" ? BLOCK / 2 : BLOCK);
-    set_output_type(0, ov::element::bf16, shape);
+    set_output_type(0, after_ == "widen" ? ov::element::f32 : ov::element::bf16, shape);
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-    return std::make_shared<XLinear>(inputs, after_);
+    return std::make_shared<XLinear>(inputs, after_, eps_);
   }
 
   bool has_evaluate() const override { return true; }
@@ -61,22 +61,25 @@ class XLinear : public ov::op::Op {
     linear.x = static_cast<const Value*>(inputs[0].data());
     linear.weights = static_cast<const Value*>(inputs[1].data());
     linear.added = inputs.size() > 2 ? static_cast<const Value*>(inputs[2].data()) : nullptr;
-    linear.out = static_cast<Value*>(outputs[0].data());
-    const auto run = after_ == "add"    ? multiply<After::add>
-                     : after_ == "silu" ? multiply<After::silu>
-                                        : multiply<After::nothing>;
+    linear.out = outputs[0].data();
+    linear.eps = eps_;
+    const auto run = after_ == "add"     ? multiply<After::add>
+                     : after_ == "silu"  ? multiply<After::silu>
+                     : after_ == "widen" ? multiply<After::widen>
+                                         : multiply<After::nothing>;
     const int down = (linear.rows + ROWS_OF_TASK - 1) / ROWS_OF_TASK;
     const int tasks = 2 * oneapi::tbb::this_task_arena::max_concurrency();  // so that nobody waits long for the last
     const int columns = padded(linear.wide / ((tasks + down - 1) / down), BLOCK);
     const int across = (linear.wide + columns - 1) / columns;
     oneapi::tbb::parallel_for(0, across * down, [&](int task) {
-      run(linear, task / across * ROWS_OF_TASK, ROWS_OF_TASK, task % across * columns, columns);
+      run(linear, task / across * ROWS_OF_TASK, task % across * columns, columns);
     });
     return true;
   }
 
  private:
   std::string after_;
+  float eps_ = 0;
 };
 
 }  // namespace genrec

@@ -100,6 +100,9 @@ inline __m512 exp2_of(__m512 x) {
 
 inline int padded(int count, int to) { return (count + to - 1) / to * to; }
 
+// bf16 as float32.
+inline __m512 wide_of(__m256i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16)); }
+
 inline __mmask32 first_of(int count) { return count >= 32 ? ~0u : (1u << std::max(count, 0)) - 1; }
 
 // Work arrays of a thread, on cache lines; what they held is gone when they grow.

@@ -1,0 +1,46 @@
+// XRows: rows of a table [V, N] of 16-bit values by ids int32 [...]: [..., N]. OpenVINO's own copies a table that is an input.
+#pragma once
+
+#include <cstring>
+#include <openvino/op/op.hpp>
+
+namespace genrec {
+
+class XRows : public ov::op::Op {
+ public:
+  OPENVINO_OP("XRows", "genrec");
+
+  XRows() = default;
+  explicit XRows(const ov::OutputVector& inputs) : Op(inputs) { constructor_validate_and_infer_types(); }
+
+  void validate_and_infer_types() override {
+    OPENVINO_ASSERT(get_input_size() == 2 && get_input_element_type(0) == ov::element::bf16 &&
+                        get_input_element_type(1) == ov::element::i32 && get_input_partial_shape(0).size() == 2,
+                    "XRows: inputs are not a table in bf16 and ids in int32");
+    auto shape = get_input_partial_shape(1);
+    shape.push_back(get_input_partial_shape(0)[1]);
+    set_output_type(0, ov::element::bf16, shape);
+  }
+
+  std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+    return std::make_shared<XRows>(inputs);
+  }
+
+  bool has_evaluate() const override { return true; }
+
+  bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    auto shape = inputs[1].get_shape();
+    const std::size_t count = inputs[1].get_size(), rows = inputs[0].get_shape()[0], bytes = 2 * inputs[0].get_shape()[1];
+    shape.push_back(bytes / 2);
+    outputs[0].set_shape(shape);
+    const auto* ids = inputs[1].data<const std::int32_t>();
+    for (std::size_t i = 0; i < count; ++i) {
+      OPENVINO_ASSERT(ids[i] >= 0 && std::size_t(ids[i]) < rows, "XRows: id ", ids[i], ", the table has ", rows, " rows");
+      std::memcpy(static_cast<char*>(outputs[0].data()) + i * bytes, static_cast<const char*>(inputs[0].data()) + ids[i] * bytes,
+                  bytes);
+    }
+    return true;
+  }
+};
+
+}  // namespace genrec
