@@ -57,7 +57,8 @@ class Linears:
                     self._put(node, product, inputs, "widen" if _is_result(node) else "nothing")
             elif is_(node, "Gather") and (table := _table(node)) is not None:
                 ids = op.convert(node.input_value(1), "i32").output(0)
-                replace(node, self._operations.create("XRows", [self._input(inputs, _bf16(table))], ids))
+                rows = self._input(inputs, _bf16(table))
+                replace(node, self._operations.create("XRows", [rows], ids, wide=table.shape[1]))
         model.add_parameters(list(inputs.values()))
         model.validate_nodes_and_infer_types()
 
@@ -78,7 +79,8 @@ class Linears:
     ) -> None:
         weights = self._input(inputs, laid_out(product.weights))
         values = [product.x, weights, *added]
-        new = self._operations.create("XLinear", values, after=after, eps=product.eps)
+        wide = product.weights.shape[0]
+        new = self._operations.create("XLinear", values, after=after, eps=product.eps, wide=wide)
         new.set_friendly_name(node.get_friendly_name())
         replace(node, new)
 
@@ -86,7 +88,9 @@ class Linears:
         name = WEIGHTS + hashlib.sha256(tensor.data).hexdigest()[:16]
         self._weights[name] = tensor
         if name not in inputs:
-            inputs[name] = op.parameter(tensor.shape, ov.Type.bf16, name)
+            # Its shape is left open: for one that it knows OpenVINO keeps memory of its own, of every graph.
+            shape = ov.PartialShape([-1] * tensor.ndim)
+            inputs[name] = op.parameter(shape, ov.Type.bf16, name)
             inputs[name].output(0).get_tensor().set_names({name})
         return inputs[name].output(0)
 

@@ -55,10 +55,8 @@ def run(library, after, x, weights, *added, eps=0.0):
     nodes.add_extension(str(library))
     given = [bits(x), laid_out(weights), *map(bits, added)]
     inputs = [op.parameter(ov.PartialShape([-1] * 3), ov.Type.bf16) for _ in given]
-    inputs[1] = op.parameter(given[1].shape, ov.Type.bf16)
-    model = ov.Model(
-        [nodes.create("XLinear", [each.output(0) for each in inputs], {"after": after, "eps": eps})], inputs
-    )
+    how = {"after": after, "eps": eps, "wide": len(weights)}
+    model = ov.Model([nodes.create("XLinear", [each.output(0) for each in inputs], how)], inputs)
     request = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"}).create_infer_request()
     for place, array in enumerate(given):
         request.set_input_tensor(place, ov.Tensor(array, array.shape, ov.Type.bf16))
@@ -118,20 +116,20 @@ def test_what_the_shapes_cannot_be_is_refused(library):
     nodes = NodeFactory()
     nodes.add_extension(str(library))
 
-    def make(after, *shapes, kind=ov.Type.bf16):
-        inputs = [op.parameter(shape, kind).output(0) for shape in shapes]
-        nodes.create("XLinear", inputs, {"after": after, "eps": 0.0})
+    def make(after="nothing", count=2, wide=32, kind=ov.Type.bf16):
+        inputs = [op.parameter([1, 2, 64], kind).output(0) for _ in range(count)]
+        nodes.create("XLinear", inputs, {"after": after, "eps": 0.0, "wide": wide})
 
     with pytest.raises(RuntimeError, match='after "add", has 2 inputs'):
-        make("add", [1, 2, 64], [1, 2, 1024])
+        make("add")
     with pytest.raises(RuntimeError, match="input 0 is not bf16"):
-        make("nothing", [1, 2, 64], [1, 2, 1024], kind=ov.Type.f32)
-    with pytest.raises(RuntimeError, match=r"weights are .*, not"):
-        make("nothing", [1, 2, 64], [64, 64])
-    with pytest.raises(RuntimeError, match=r"x is .*, weights are"):
-        make("nothing", [1, 2, 32], [1, 2, 1024])
+        make(kind=ov.Type.f32)
+    with pytest.raises(RuntimeError, match="wide is 48, not a multiple of 32"):
+        make(wide=48)
     with pytest.raises(RuntimeError, match='after "tanh"'):
-        make("tanh", [1, 2, 64], [1, 2, 1024])
+        make("tanh")
+    with pytest.raises(RuntimeError, match=r"x is .1,2,64., weights are .1,1,1024., not .1,2,1024."):
+        run(library, "nothing", np.zeros((1, 2, 64), np.float32), np.zeros((32, 32), np.float32))
 
 
 def test_rows_of_a_table(library):
@@ -139,8 +137,8 @@ def test_rows_of_a_table(library):
     core.add_extension(str(library))
     nodes.add_extension(str(library))
     table, ids = np.arange(50, dtype=np.uint16).reshape(10, 5), np.array([[3, 0], [9, 3]], np.int32)
-    inputs = [op.parameter([10, 5], ov.Type.bf16), op.parameter([-1, -1], np.int32)]
-    model = ov.Model([nodes.create("XRows", [each.output(0) for each in inputs])], inputs)
+    inputs = [op.parameter([-1, -1], ov.Type.bf16), op.parameter([-1, -1], np.int32)]
+    model = ov.Model([nodes.create("XRows", [each.output(0) for each in inputs], {"wide": 5})], inputs)
     request = core.compile_model(model, "CPU").create_infer_request()
     request.set_input_tensor(0, ov.Tensor(table, table.shape, ov.Type.bf16))
     request.set_input_tensor(1, ov.Tensor(ids))

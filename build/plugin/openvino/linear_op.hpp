@@ -1,6 +1,7 @@
 // A product with weights as an operation: XLinear over x [..., K] and weights as linear.hpp has them, and after "add" a
 // third tensor. Rows of x are normed first where `eps` is not 0 (the norm's weights are in `weights` by then).
-// Gives [..., N], or [..., N / 2] after "silu", in bf16, or in float32 after "widen".
+// Gives [..., N], or [..., N / 2] after "silu", in bf16, or in float32 after "widen". N is the attribute `wide`, so that the
+// shape of `weights` may be left open: OpenVINO keeps memory of its own for an input whose shape it knows.
 #pragma once
 
 #include <oneapi/tbb/parallel_for.h>
@@ -18,13 +19,15 @@ class XLinear : public ov::op::Op {
   OPENVINO_OP("XLinear", "genrec");
 
   XLinear() = default;
-  XLinear(const ov::OutputVector& inputs, const std::string& after, float eps) : Op(inputs), after_(after), eps_(eps) {
+  XLinear(const ov::OutputVector& inputs, const std::string& after, float eps, std::int64_t wide)
+      : Op(inputs), after_(after), eps_(eps), wide_(wide) {
     constructor_validate_and_infer_types();
   }
 
   bool visit_attributes(ov::AttributeVisitor& visitor) override {
     visitor.on_attribute("after", after_);
     visitor.on_attribute("eps", eps_);
+    visitor.on_attribute("wide", wide_);
     return true;
   }
 
@@ -35,17 +38,14 @@ class XLinear : public ov::op::Op {
                     get_input_size(), " inputs");
     for (std::size_t i = 0; i < get_input_size(); ++i)
       OPENVINO_ASSERT(get_input_element_type(i) == ov::element::bf16, "XLinear: input ", i, " is not bf16");
-    const auto weights = get_input_partial_shape(1);
-    OPENVINO_ASSERT(weights.is_static() && weights.size() == 3 && weights[2] == 4 * TILE, "XLinear: weights are ", weights,
-                    ", not [N / 32, K / 32, ", 4 * TILE, "]");
+    OPENVINO_ASSERT(wide_ > 0 && wide_ % BLOCK == 0, "XLinear: wide is ", wide_, ", not a multiple of ", BLOCK);
     auto shape = get_input_partial_shape(0);
-    OPENVINO_ASSERT(shape.rbegin()->compatible(weights[1] * DEEP), "XLinear: x is ", shape, ", weights are ", weights);
-    *shape.rbegin() = weights[0] * (after_ == "silu" ? BLOCK / 2 : BLOCK);
+    *shape.rbegin() = after_ == "silu" ? wide_ / 2 : wide_;
     set_output_type(0, after_ == "widen" ? ov::element::f32 : ov::element::bf16, shape);
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-    return std::make_shared<XLinear>(inputs, after_, eps_);
+    return std::make_shared<XLinear>(inputs, after_, eps_, wide_);
   }
 
   bool has_evaluate() const override { return true; }
@@ -53,8 +53,11 @@ class XLinear : public ov::op::Op {
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
     auto shape = inputs[0].get_shape();
     Linear linear{};
-    linear.wide = int(inputs[1].get_shape()[0]) * BLOCK;
+    linear.wide = int(wide_);
     linear.deep = int(shape.back());
+    const ov::Shape weights{std::size_t(wide_ / BLOCK), shape.back() / DEEP, 4 * TILE};
+    OPENVINO_ASSERT(inputs[1].get_shape() == weights && shape.back() % DEEP == 0, "XLinear: x is ", inputs[0].get_shape(),
+                    ", weights are ", inputs[1].get_shape(), ", not ", weights);
     linear.rows = int(inputs[0].get_size() / shape.back());
     shape.back() = after_ == "silu" ? linear.wide / 2 : linear.wide;
     outputs[0].set_shape(shape);
@@ -80,6 +83,7 @@ class XLinear : public ov::op::Op {
  private:
   std::string after_;
   float eps_ = 0;
+  std::int64_t wide_ = 0;
 };
 
 }  // namespace genrec

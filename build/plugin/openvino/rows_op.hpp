@@ -1,4 +1,4 @@
-// XRows: rows of a table [V, N] of 16-bit values by ids int32 [...]: [..., N]. OpenVINO's own copies a table that is an input.
+// XRows: rows of a table [V, N] in bf16, N the attribute `wide`, by ids int32 [...]: [..., N].
 #pragma once
 
 #include <cstring>
@@ -11,27 +11,33 @@ class XRows : public ov::op::Op {
   OPENVINO_OP("XRows", "genrec");
 
   XRows() = default;
-  explicit XRows(const ov::OutputVector& inputs) : Op(inputs) { constructor_validate_and_infer_types(); }
+  XRows(const ov::OutputVector& inputs, std::int64_t wide) : Op(inputs), wide_(wide) { constructor_validate_and_infer_types(); }
+
+  bool visit_attributes(ov::AttributeVisitor& visitor) override {
+    visitor.on_attribute("wide", wide_);
+    return true;
+  }
 
   void validate_and_infer_types() override {
     OPENVINO_ASSERT(get_input_size() == 2 && get_input_element_type(0) == ov::element::bf16 &&
-                        get_input_element_type(1) == ov::element::i32 && get_input_partial_shape(0).size() == 2,
+                        get_input_element_type(1) == ov::element::i32,
                     "XRows: inputs are not a table in bf16 and ids in int32");
     auto shape = get_input_partial_shape(1);
-    shape.push_back(get_input_partial_shape(0)[1]);
+    shape.push_back(wide_);
     set_output_type(0, ov::element::bf16, shape);
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-    return std::make_shared<XRows>(inputs);
+    return std::make_shared<XRows>(inputs, wide_);
   }
 
   bool has_evaluate() const override { return true; }
 
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
     auto shape = inputs[1].get_shape();
-    const std::size_t count = inputs[1].get_size(), rows = inputs[0].get_shape()[0], bytes = 2 * inputs[0].get_shape()[1];
-    shape.push_back(bytes / 2);
+    const std::size_t count = inputs[1].get_size(), rows = inputs[0].get_shape()[0], bytes = 2 * wide_;
+    OPENVINO_ASSERT(inputs[0].get_shape() == (ov::Shape{rows, std::size_t(wide_)}), "XRows: a table of ", inputs[0].get_shape());
+    shape.push_back(wide_);
     outputs[0].set_shape(shape);
     const auto* ids = inputs[1].data<const std::int32_t>();
     for (std::size_t i = 0; i < count; ++i) {
@@ -41,6 +47,9 @@ class XRows : public ov::op::Op {
     }
     return true;
   }
+
+ private:
+  std::int64_t wide_ = 0;
 };
 
 }  // namespace genrec
