@@ -17,10 +17,10 @@ from openvino.frontend.onnx import ConversionExtension
 
 from build.causal import causal_attentions
 from build.operations import Operations
+from build.patterns import HEADS_FIRST
 from export.pipeline import DOMAIN
 
 NAME = "XAttention"
-HEADS_FIRST = [0, 2, 1, 3]  # [B, S, G, D] -> [B, G, S, D]
 
 
 class Attention:

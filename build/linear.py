@@ -81,7 +81,6 @@ class Linears:
         values = [product.x, weights, *added]
         wide = product.weights.shape[0]
         new = self._operations.create("XLinear", values, after=after, eps=product.eps, wide=wide)
-        new.set_friendly_name(node.get_friendly_name())
         replace(node, new)
 
     def _input(self, inputs: dict[str, ov.Node], tensor: NDArray[np.uint16]) -> ov.Output:

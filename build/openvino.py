@@ -1,9 +1,10 @@
-"""ONNX to OpenVINO: attention as one operation, or its body inlined; KV in bf16 where the CPU computes in it.
+"""ONNX to OpenVINO: with operations of ours in place, or their bodies inlined; in bf16 where the CPU computes in it.
 
 OpenVINO lays a graph's weights out anew and keeps that copy for as long as the graph lives, so that prefill and L - 1
 decode graphs are L copies. Within one graph, passes that read the same constant share it. So the passes of a large
 generator become one graph, of which one pass at a time gets a batch that is not empty. Every node of the others still
 costs a microsecond: 8 to 32 ms of a request's 120 to 330 at 31 M parameters, which is why smaller ones stay apart.
+Where products are operations of ours, weights are inputs (build/linear.py), and there is nothing to share.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def kv_type_of_this_cpu() -> str:
 def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, operation: bool) -> None:
     """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
 
-    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention is one `operation` (build/attention.py) or
-    OpenVINO's own nodes. Raises ArtifactError where the operation cannot be compiled.
+    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention, and in bf16 products and rotations, are each one
+    `operation` (build/operations.py) or OpenVINO's own nodes. Raises ArtifactError where they cannot be compiled.
     """
     if out.exists():
         shutil.rmtree(out)

@@ -10,6 +10,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as op
 
+HEADS_FIRST = [0, 2, 1, 3]  # [B, S, G, D] -> [B, G, S, D]
 MOVING = {"Reshape", "Unsqueeze", "Squeeze", "Transpose", "Gather", "GatherElements", "Slice", "Concat"}
 
 
@@ -23,7 +24,7 @@ class Norm(NamedTuple):
 
 def norm(value: ov.Output) -> Norm | None:
     """The norm that gives `value`, if one does."""
-    for scaled, weights in both_ways(value.get_node()):
+    for scaled, weights in both_ways(value.get_node()) if is_(value.get_node(), "Multiply") else ():
         if is_(weights, "Constant") and is_(scaled, "Multiply"):
             for divided, whole in both_ways(scaled):
                 if (

@@ -14,10 +14,9 @@ import openvino as ov
 from openvino import opset13 as op
 
 from build.operations import Operations
-from build.patterns import Norm, constants, is_, norm, readers, replace
+from build.patterns import HEADS_FIRST, Norm, constants, is_, norm, readers, replace
 
 BEHIND = 64  # positions after the longest prompt: an item's levels, and those that a draft head reads at
-HEADS_FIRST = [0, 2, 1, 3]  # [B, S, G, D] -> [B, G, S, D]
 
 
 def tabulate_angles(model: ov.Model, longest: int) -> None:

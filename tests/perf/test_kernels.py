@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from build.operations import can_be_compiled
 from perf.kernels import CountingPasses, measure, shares, table
 from perf.work import Work
 
@@ -19,6 +20,13 @@ def test_every_phase_is_counted_and_nothing_is_kept_in_the_artifact(tiny: Path) 
     for kinds in found.values():
         assert kinds["FullyConnected"] > 0 and len(kinds) > 3
     assert sorted(cache.glob("*")) == before
+
+
+@pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AMX")
+def test_operations_of_ours_are_named(tiny_bf16: Path) -> None:
+    found, _ = measure(tiny_bf16, 9, 8, 2)
+    for kinds in found.values():
+        assert {"XLinear", "XAttention", "XRotate", "XRows"} <= set(kinds) and "Reference" not in kinds
 
 
 def test_slices_of_a_pass_are_counted_together(tiny_of_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +48,7 @@ def test_shares_and_rates_by_arithmetic() -> None:
     cost = Work(4e9, 9e9, 1e9, 3e9, 1.0, 1, 1, 1, 3)
     spent = {
         "prefill": {"FullyConnected": 60.0, "Subgraph": 39.5, "Concat": 0.5},
-        "decode": {"FullyConnected": 50.0, "MatMul": 50.0},
+        "decode": {"FullyConnected": 20.0, "XLinear": 30.0, "MatMul": 50.0},
     }
     found = shares(spent, cost, 100.0)
     assert found["prefill"] == pytest.approx(

@@ -82,21 +82,32 @@ struct Lanes {
   __m512 top, total;
 };
 
+// The highest score of every lane, four keys apart so that no comparison waits for the last; keys that a lane does not see
+// get -inf.
+template <bool MASKED>
+inline __m512 highest(float* scores, int keys, int first_key, __m512i sees, __m512 top) {
+  __m512 high[4] = {top, top, top, top};
+  for (int key = 0; key < keys; key += 4)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      __m512 score = _mm512_load_ps(scores + (key + i) * LANES);
+      if constexpr (MASKED) {
+        const __mmask16 seen = _mm512_cmpgt_epi32_mask(sees, _mm512_set1_epi32(first_key + key + i));
+        score = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, score);
+        _mm512_store_ps(scores + (key + i) * LANES, score);
+      }
+      high[i] = _mm512_max_ps(high[i], score);
+    }
+  return _mm512_max_ps(_mm512_max_ps(high[0], high[1]), _mm512_max_ps(high[2], high[3]));
+}
+
 // One block of keys for one tile: scores, online softmax, weighted values. `scale` is log2(e) / sqrt(D).
 template <bool MASKED>
 inline void block(int size, int first_key, int count, __m512i sees, float scale, const Value* q, const Value* k, float* sums,
                   Scratch& s, Lanes& lanes) {
   const int deep = padded(size, DEEP), keys = padded(count, DEEP);
   products<false>(keys / 16, k, 16 * deep, deep, q, deep / DEEP, s.scores);
-  __m512 high = lanes.top;
-  for (int key = 0; key < keys; ++key) {
-    __m512 score = _mm512_load_ps(s.scores + key * LANES);
-    if constexpr (MASKED) {
-      score = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), _mm512_cmpgt_epi32_mask(sees, _mm512_set1_epi32(first_key + key)), score);
-      _mm512_store_ps(s.scores + key * LANES, score);
-    }
-    high = _mm512_max_ps(high, score);
-  }
+  const __m512 high = highest<MASKED>(s.scores, keys, first_key, sees, lanes.top);
   const __m512 times = _mm512_set1_ps(scale), less = high * -scale;
   const __m512i together = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
                                             5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
