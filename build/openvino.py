@@ -42,8 +42,8 @@ def kv_type_of_this_cpu() -> str:
 def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, operation: bool) -> None:
     """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
 
-    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention, and in bf16 products and rotations, are each one
-    `operation` (build/operations.py) or OpenVINO's own nodes. Raises ArtifactError where they cannot be compiled.
+    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention, and in bf16 products and rotations, are one
+    `operation` each (build/operations.py) or OpenVINO's own nodes. Raises ArtifactError where they cannot be compiled.
     """
     if out.exists():
         shutil.rmtree(out)

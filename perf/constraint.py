@@ -4,8 +4,8 @@
 
 Codes are drawn uniformly and logits are normal with deviation 3, both seeded. The share of a decode step is that of
 the slowest level's whole search step, selection included, in one pass of `--artifact` at beam width 512: by default the
-31 M generator of perf.mock, which is made when it is not there. `unconstrained` is a step that reads every code of every
-beam, softmax and selection alike: what there would be without a constraint, and no more is written out.
+31 M generator of perf.mock, which is made when it is not there. `unconstrained` is a step that reads every code of
+every beam, softmax and selection alike: what there would be without a constraint.
 """
 
 from __future__ import annotations

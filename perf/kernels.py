@@ -3,10 +3,10 @@
     python -m perf.kernels [artifacts/mine] [--tokens 1023] [--beam-width 512] [--repeats 5]
 
 One request after the other in this process, all cores, the first not counted; random codes. A decode pass has the
-beams that are not items yet, padding included. FullyConnected and XLinear are the products with weights, XAttention is
-the attention, XRotate what queries and keys are before it; of engines built without a compiler attention is a Subgraph in
-a prefill, in a decode MatMul and what lies around it. Counting itself takes a few per cent, so only the shares are from here. By
-default the 31 M generator of perf.mock, made when it is not there, for prompts of up to 3,000 tokens.
+beams that are not items yet, padding included. FullyConnected and XLinear are the products with weights, XAttention
+is the attention, XRotate prepares queries and keys for it; of engines built without a compiler attention is a Subgraph
+in a prefill, in a decode MatMul and what lies around it. Counting itself takes a few per cent, so only the shares are
+from here. By default the 31 M generator of perf.mock, made when it is not there, for prompts of up to 3,000 tokens.
 """
 
 from __future__ import annotations

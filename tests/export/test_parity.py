@@ -18,8 +18,8 @@ from genrec.artifact import load_config, load_validity
 from genrec.config import ModelConfig
 from genrec.engine.base import Constraint, Engine, load_passes
 from genrec.engine.host import HostGenerator
-from genrec.kv import Layout
 from genrec.engine.openvino import OPERATIONS
+from genrec.kv import Layout
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, past_names, shared_names
