@@ -1,10 +1,10 @@
-"""What filtering, a compiled engine, its attention and streams are worth (xGR, figure 18): one process.
+"""What filtering, a compiled engine, operations of ours and streams are worth (xGR, figure 18): one process.
 
     python -m perf.engine_ablation artifacts/ml-1m [--beam-width 128] [--requests 40] [--rounds 3]
 
 Each way has one thing more than the one before: shared and unshared KV in torch, run eagerly, beams of any codes; beams
-of items alone; engines with attention in OpenVINO's own nodes, built for this run; the engines that serve, where
-attention is one operation if it could be compiled; two streams of them, each on half of the cores. All answer the same
+of items alone; engines of OpenVINO's own nodes, built for this run; the engines that serve, with operations of ours
+(build/operations.py) if they could be compiled; two streams of them, each on half of the cores. All answer the same
 requests and score every beam. Ways take turns, a round of requests each. Rate and latency are of one request at a time,
 or one per stream; `valid` is the share of the last beams that are items.
 """
@@ -40,7 +40,7 @@ from genrec.workspace import largest
 from perf import load, machine
 
 BASE, FILTERED, COMPILED, OPERATION, STREAMS = (
-    "base", "+ filtering", "+ compiled engine", "+ attention in one", "+ two streams",
+    "base", "+ filtering", "+ compiled engine", "+ operations of ours", "+ two streams",
 )  # fmt: skip
 
 
