@@ -100,6 +100,12 @@ def test_a_row_does_not_depend_on_those_beside_it(library):
         np.testing.assert_array_equal(run(library, "silu", x[:, start:end], weights), whole[:, start:end])
 
 
+@pytest.mark.parametrize("after", ["nothing", "silu", "widen"])
+def test_no_rows_are_none(library, after):
+    found = run(library, after, np.zeros((2, 0, 64), np.float32), np.zeros((96, 64), np.float32), eps=1e-6)
+    assert found.shape == (2, 0, 48 if after == "silu" else 96)
+
+
 def test_silu_of_any_size_is_right_and_nan_is_not_hidden(library):
     gates = np.array([-200, -90, -20, -1, -0.0, 0, 1e-3, 1, 20, 90, 200, np.inf, np.nan, 2, 3, 4], np.float32)
     x = np.zeros((1, 16, 32), np.float32)

@@ -72,7 +72,7 @@ class XLinear : public ov::op::Op {
                                          : multiply<After::nothing>;
     const int down = (linear.rows + ROWS_OF_TASK - 1) / ROWS_OF_TASK;
     const int tasks = 2 * oneapi::tbb::this_task_arena::max_concurrency();  // so that nobody waits long for the last
-    const int columns = padded(linear.wide / ((tasks + down - 1) / down), BLOCK);
+    const int columns = padded(std::max(1, linear.wide * down / tasks), BLOCK);  // a block where there are more cores
     const int across = (linear.wide + columns - 1) / columns;
     oneapi::tbb::parallel_for(0, across * down, [&](int task) {
       run(linear, task / across * ROWS_OF_TASK, task % across * columns, columns);
