@@ -17,7 +17,7 @@ from openvino.frontend.onnx import ConversionExtension
 
 from build.causal import causal_attentions
 from build.operations import Operations
-from build.patterns import HEADS_FIRST
+from build.patterns import HEADS_FIRST, replace
 from export.pipeline import DOMAIN
 
 NAME = "XAttention"
@@ -41,8 +41,7 @@ class Attention:
             q, k, v = (_heads_first(value) for value in (layer.q, layer.k, layer.v))
             whole = self._operations.create(NAME, [q.input_value(0), k.output(0), v.output(0)])
             (back,) = layer.out.get_target_inputs()  # transposes to [B, S, H, D], as `whole` is already
-            for reader in list(back.get_node().output(0).get_target_inputs()):
-                reader.replace_source_output(whole.output(0))
+            replace(back.get_node(), whole)
         model.validate_nodes_and_infer_types()
         return model
 

@@ -97,9 +97,8 @@ class Linears:
 def laid_out(weights: NDArray[np.float32]) -> NDArray[np.uint16]:
     """[N, K] as the right operands of tiles: bf16 bits [N / 32, K / 32, 2 x 16 pairs x 16 columns x 2]."""
     wide, deep = weights.shape
-    parts = _bf16(weights).reshape(
-        wide // BLOCK, 2, 16, deep // BLOCK, 16, 2
-    )  # block, half, column, block, pair, of it
+    # Block of columns, half of it, column; block of rows, pair of it, row.
+    parts = _bf16(weights).reshape(wide // BLOCK, 2, 16, deep // BLOCK, 16, 2)
     return np.ascontiguousarray(parts.transpose(0, 3, 1, 4, 2, 5)).reshape(wide // BLOCK, deep // BLOCK, -1)
 
 
@@ -138,7 +137,8 @@ def _gated(node: ov.Node) -> list[Product] | None:
             for gate, sigmoid in both_ways(swish):
                 if is_(sigmoid, "Sigmoid") and sigmoid.input_value(0).get_node() == gate:
                     pair = [product for each in (gate, up) if (product := _product(each))]
-                    return pair if len(pair) == 2 else None
+                    same = len(pair) == 2 and pair[0].x.get_node() == pair[1].x.get_node()
+                    return pair if same else None
     return None
 
 

@@ -57,13 +57,13 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
             model = _with_kv_type(attention.read(path) if attention else read_inlined(path), kv_type)
-            if linears:
-                linears.replace(model)
             if kv_type == "bf16":
+                if linears:  # while no table is there but the embedding: those of angles stay in f32
+                    linears.replace(model)
                 tabulate_angles(model, longest)
-            if operations and kv_type == "bf16":
-                rotate_at_once(model, operations)
-                keep_narrow(model)
+                if operations:
+                    rotate_at_once(model, operations)
+                    keep_narrow(model)
             if path.stem.startswith("prefill") and not attention:
                 in_blocks(model, longest)
             if path.stem == "prefill_draft":

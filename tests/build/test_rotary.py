@@ -82,8 +82,8 @@ def test_heads_are_normed_and_turned(tmp_path, shape, angles, eps, heads_first):
     found = request.get_output_tensor(0).data.copy().view(ml_dtypes.bfloat16).astype(np.float64)
     each = x.astype(np.float64).reshape(shape)
     if eps:
-        each = each / np.sqrt((each**2).mean(-1, keepdims=True) + eps) * weights
-    a, b = np.split(each, 2, axis=-1)
+        each = each / np.sqrt((each**2).mean(-1, keepdims=True) + eps)
+    a, b = np.split(each * weights, 2, axis=-1)
     turn = angle.astype(np.float64)[..., None, :]
     truth = np.concatenate(
         [a * np.cos(turn) - b * np.sin(turn), b * np.cos(turn) + a * np.sin(turn)], axis=-1

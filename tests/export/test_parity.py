@@ -138,7 +138,7 @@ def errors_of(generator, folder, kv_type, tmp_path):
 
 
 @pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AMX")
-@pytest.mark.filterwarnings("ignore:# The axis name")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama"])
 @torch.no_grad()
 def test_operations_of_bf16_equal_torch_in_every_family(tmp_path, model_type):

@@ -4,8 +4,6 @@
 // so that every operand is read in one go, from the file, by all graphs.
 #pragma once
 
-#include <memory>
-
 #include "rotate.hpp"
 #include "tiles.hpp"
 
@@ -29,22 +27,22 @@ struct Linear {
   float eps;                         // unless 0, rows of x are divided by the root of their mean square, which this is added to
 };
 
-// sums[2][2] = 32 rows of a, `stride` apart, times one block of columns. What `soon` points to will be wanted: weights come
+// sums[2][2] = 32 rows of a [32, deep] times one block of columns. What `soon` points to will be wanted: weights come
 // from beyond the second cache, and fetching them meanwhile saves a tenth.
-inline void block_product(const Value* a, std::size_t stride, const Value* b, int count, const Value* soon, float* sums) {
+inline void block_product(const Value* a, int deep, const Value* b, const Value* soon, float* sums) {
   written();
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int i = 0; i < count; ++i, a += DEEP, b += 4 * TILE, soon += 4 * TILE / PARTS) {
+  for (int i = 0; i < deep / DEEP; ++i, a += DEEP, b += 4 * TILE, soon += 4 * TILE / PARTS) {
     for (int line = 0; line < 4 * TILE / PARTS; line += DEEP) __builtin_prefetch(soon + line, 0, 2);
-    _tile_loadd(4, a, 2 * stride);
+    _tile_loadd(4, a, 2 * deep);
     _tile_loadd(6, b, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + 2 * TILE, 64);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + 16 * stride, 2 * stride);
+    _tile_loadd(5, a + 16 * deep, 2 * deep);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
@@ -110,7 +108,7 @@ inline void multiply(const Linear& l, int first_row, int first_column, int colum
       for (int i = 0; i < count; ++i)  // to be written soon
         __builtin_prefetch(static_cast<char*>(l.out) + (std::size_t(row + i) * l.wide + column) * bytes, 1);
       const Value* soon = b + (BLOCK + (row - first_row) / BLOCK % PARTS * (BLOCK / PARTS)) * std::size_t(l.deep);
-      block_product(row < whole_rows ? l.x + std::size_t(row) * l.deep : rest, l.deep, b, l.deep / DEEP, soon, sums);
+      block_product(row < whole_rows ? l.x + std::size_t(row) * l.deep : rest, l.deep, b, soon, sums);
       for (int i = 0; i < count; ++i) {
         const float* sum = sums + i / 16 * 2 * TILE + i % 16 * 16;
         const __m512 times = _mm512_set1_ps(shrink[row + i - first_row]);

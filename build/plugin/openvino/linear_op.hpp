@@ -33,11 +33,12 @@ class XLinear : public ov::op::Op {
 
   void validate_and_infer_types() override {
     const std::set<std::string> known = {"nothing", "add", "silu", "widen"};
-    OPENVINO_ASSERT(known.count(after_), "XLinear: after \"", after_, "\" is not known");
+    OPENVINO_ASSERT(known.count(after_), "XLinear: after is \"", after_, "\", not \"nothing\", \"add\", \"silu\" or \"widen\"");
     OPENVINO_ASSERT(get_input_size() == (after_ == "add" ? 3 : 2), "XLinear, after \"", after_, "\", has ",
                     get_input_size(), " inputs");
     for (std::size_t i = 0; i < get_input_size(); ++i)
-      OPENVINO_ASSERT(get_input_element_type(i) == ov::element::bf16, "XLinear: input ", i, " is not bf16");
+      OPENVINO_ASSERT(get_input_element_type(i) == ov::element::bf16, "XLinear: input ", i, " is ",
+                      get_input_element_type(i), ", not bf16");
     OPENVINO_ASSERT(wide_ > 0 && wide_ % BLOCK == 0, "XLinear: wide is ", wide_, ", not a multiple of ", BLOCK);
     auto shape = get_input_partial_shape(0);
     *shape.rbegin() = after_ == "silu" ? wide_ / 2 : wide_;

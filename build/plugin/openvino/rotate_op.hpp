@@ -1,5 +1,5 @@
 // XRotate over x [B, N, H * D] in bf16, weights [D], and cosine and sine in float32, [N, D / 2] or [B, N or 1, D / 2].
-// Gives [B, N, H, D], or [B, H, N, D] where `heads_first`. Without a norm (`eps` 0) weights are not read.
+// Gives [B, N, H, D], or [B, H, N, D] where `heads_first`. Where `eps` is 0, heads are not divided.
 #pragma once
 
 #include <oneapi/tbb/parallel_for.h>
@@ -53,14 +53,13 @@ class XRotate : public ov::op::Op {
     Value* out = static_cast<Value*>(outputs[0].data());
     const float* weights = inputs[1].data<const float>();
     const bool of_request = angles.size() == 3, one = of_request && angles[1] == 1;
-    const std::vector<float> ones(size, 1.0f);
     oneapi::tbb::parallel_for(std::size_t(0), batch * places, [&](std::size_t row) {
       const std::size_t b = row / places, n = row % places;
       const std::size_t angle = (one ? b : of_request ? row : n) * (size / 2);
       for (std::size_t h = 0; h < heads; ++h) {
         const Value* from = x + (row * heads + h) * size;
         Value* to = out + (heads_first_ ? (b * heads + h) * places + n : row * heads + h) * size;
-        rotate(from, eps_ ? weights : ones.data(), eps_ ? shrink_of(from, int(size), eps_) : 1.0f,
+        rotate(from, weights, eps_ ? shrink_of(from, int(size), eps_) : 1.0f,
                inputs[2].data<const float>() + angle, inputs[3].data<const float>() + angle, int(size), to);
       }
     });

@@ -36,7 +36,8 @@ class XRows : public ov::op::Op {
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
     auto shape = inputs[1].get_shape();
     const std::size_t count = inputs[1].get_size(), rows = inputs[0].get_shape()[0], bytes = 2 * wide_;
-    OPENVINO_ASSERT(inputs[0].get_shape() == (ov::Shape{rows, std::size_t(wide_)}), "XRows: a table of ", inputs[0].get_shape());
+    OPENVINO_ASSERT(inputs[0].get_shape() == (ov::Shape{rows, std::size_t(wide_)}), "XRows: the table is ", inputs[0].get_shape(),
+                    ", not [V, ", wide_, "]");
     shape.push_back(wide_);
     outputs[0].set_shape(shape);
     const auto* ids = inputs[1].data<const std::int32_t>();
