@@ -8,10 +8,10 @@ BIN := .venv/bin
 .PHONY: demo serve test lint clean
 
 demo: .venv/demo
-	$(BIN)/python -m clients.demo $(ARTIFACT)
+	$(BIN)/python -m cli.demo $(ARTIFACT)
 
 serve: .venv/demo
-	$(BIN)/python -m clients.demo $(ARTIFACT) --serve
+	$(BIN)/python -m cli.demo $(ARTIFACT) --serve
 
 test: .venv/test
 	$(BIN)/python -m pytest

@@ -1,6 +1,6 @@
 """New versions of an artifact's catalogue: items in, items out. Nothing that is served changes; a swap does that.
 
-A version is the whole catalogue anew, with its indices, in a folder of its own (`genrec.versions`).
+A version is the whole catalogue anew, with its indices, in a folder of its own (`genrec.catalogue.versions`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from tqdm import tqdm
 
 from build.validity import build_validity
 from genrec.artifact import load_config
-from genrec.catalogue import Catalogue
-from genrec.config import ModelConfig
-from genrec.errors import InputError
-from genrec.manifest import digest_file, record
-from genrec.versions import (
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import (
     CATALOGUE,
     FOLDER,
     MADE,
@@ -33,6 +30,9 @@ from genrec.versions import (
     read_current,
     versions_of,
 )
+from genrec.errors import InputError
+from genrec.manifest import digest_file, record
+from genrec.models.config import ModelConfig
 from training.sources import ITEM, TITLE, column, read_table, required, text, where
 
 INT64 = np.iinfo(np.int64)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genrec.catalogue import Catalogue
-from genrec.hashset import FILE_NAME as VALID_IDS
-from genrec.hashset import SemanticIdSet
+from genrec.catalogue.hashset import FILE_NAME as VALID_IDS
+from genrec.catalogue.hashset import SemanticIdSet
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.validity import FILE_NAME, ValidityIndex
 from genrec.manifest import is_good, record, stage_key
 from genrec.progress import ticking
-from genrec.validity import FILE_NAME, ValidityIndex
 
 
 def build_validity(artifact: Path) -> bool:
@@ -24,7 +24,7 @@ def build_validity(artifact: Path) -> bool:
             catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
         )
         index.save(artifact / FILE_NAME)
-        SemanticIdSet.build(index.prefixes(index.levels)).save(artifact / VALID_IDS)
+        SemanticIdSet.build(index.paths(index.levels)).save(artifact / VALID_IDS)
     facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
     made = [artifact / FILE_NAME, artifact / VALID_IDS]
     record(artifact, "validity", key, [catalogue_file, *made], facts)

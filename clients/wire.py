@@ -19,10 +19,10 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
 from genrec.errors import GenrecError, InputError
+from genrec.report import POPULARITY, Report
 
 MODEL = "recommend"
 OUTPUTS = ("item_ids", "scores", "report")
-REPORT = 6  # numbers of the output `report`
 USER_HEADER = "x-gr-user"  # what a router hashes; gRPC metadata keys are lower case
 # Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring
 # the server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
@@ -135,15 +135,16 @@ def parse(result: InferResult) -> Recommendation:
     rows = {name: tensor[0] for name, tensor in found.items() if tensor is not None and len(tensor) == 1}
     if (
         len(rows) < len(OUTPUTS)
-        or rows["report"].size != REPORT
+        or rows["report"].size != len(Report._fields)
         or rows["item_ids"].shape != rows["scores"].shape
     ):
         shapes = {name: None if tensor is None else tensor.shape for name, tensor in found.items()}
         raise ServerError(f"the answer has outputs of shapes {shapes}")
-    source, *counts = (int(x) for x in rows["report"])
+    report = Report(*(int(x) for x in rows["report"]))
+    by: Literal["model", "popularity"] = "popularity" if report.answered_by == POPULARITY else "model"
     # Copies: the arrays of tritonclient are views that keep the whole response alive.
     items, scores = rows["item_ids"].astype(np.int64), rows["scores"].astype(np.float32)
-    return Recommendation(items, scores, "popularity" if source else "model", *counts)
+    return Recommendation(items, scores, by, *report[1:])
 
 
 def translate(error: Exception, url: str, timeout_s: float) -> GenrecError:

@@ -28,13 +28,16 @@ from deploy.supervisor import Launch, LaunchError, Supervisor
 from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served
-from genrec import swap
-from genrec.arena import Arena
-from genrec.artifact import has_draft, load_config, load_layout
+from genrec.artifact import load_config
+from genrec.catalogue import agreement
+from genrec.catalogue.versions import read_current
+from genrec.draft.load import has_draft
+from genrec.engine.load import load_layout
 from genrec.errors import InputError
+from genrec.kv.arena import Arena
 from genrec.progress import ticking
-from genrec.steps import Settings
-from genrec.versions import read_current
+from genrec.settings import Settings, chosen_fields
+from genrec.target import DEFAULT
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 RENDERED_LEVELS = 3  # of the committed configs
@@ -44,18 +47,12 @@ log = logging.getLogger("genrec.serve")
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may choose. Ports left out are chosen free; a run folder left out is a temporary one."""
+    """What a person may choose beside `Settings`. Ports left out are chosen free, a run folder is a temporary one."""
 
     http_port: int | None = None
     grpc_port: int | None = None
     metrics_port: int | None = None
-    beam_width: int = 128
-    target: str = "openvino"
     ensembles: tuple[str, ...] = ()  # by name; none: all that the artifact and the target have
-    threads: int = 0  # of an engine process; 0 is all cores
-    streams: int = 1  # batches that `generate` runs at once; they share the threads
-    batch_tokens: int = 2048  # of such a batch: prompts, and a token of every beam and level
-    verify: str = "every"  # drafts: constrained at every level, or verified at the last
     arena_slots: int = 64  # requests in flight that hold KV; more are shed
     run_dir: Path | None = None
     start_timeout_s: float = 120.0
@@ -108,19 +105,19 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(artifact: Path, **options: Any) -> Iterator[RunningServer]:
-    """A server that answers; ended on leaving. `options` are the fields of `Options`.
+def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
+    """A server that answers; ended on leaving. `given` are fields of `Options`, and of `Settings` that people choose.
 
     Raises InputError (a port in use, a bad beam width), ArtifactError, LaunchError with the end of the
     server's log.
     """
-    chosen = Options(**options)
-    artifact = artifact.resolve()
+    settings = {each.name: given.pop(each.name) for each in chosen_fields() if each.name in given}
+    chosen, artifact = Options(**given), artifact.resolve()
     leftovers.remove_of_the_dead()
     run_dir = _run_dir(chosen)
     keep = chosen.run_dir is not None
     try:
-        server = _start(artifact, chosen, run_dir)
+        server = _start(artifact, chosen, settings, run_dir)
         try:
             yield server
         finally:
@@ -136,32 +133,23 @@ def running_server(artifact: Path, **options: Any) -> Iterator[RunningServer]:
             shutil.rmtree(run_dir, ignore_errors=True)
 
 
-def _start(artifact: Path, options: Options, run_dir: Path) -> RunningServer:
+def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Path) -> RunningServer:
     """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
-    ensembles = _ensembles(artifact, options.target, options.ensembles)
+    ensembles = _ensembles(artifact, given.get("target", DEFAULT), options.ensembles)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
     repository = _repository(ensembles, run_dir)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
         token, prefix = secrets.token_urlsafe(24), leftovers.own_prefix()
-        settings = Settings(
-            artifact,
-            leftovers.SHM / f"{prefix}arena",
-            beam_width=options.beam_width,
-            target=options.target,
-            threads=options.threads,
-            streams=options.streams,
-            batch_tokens=options.batch_tokens,
-            verify=options.verify,
-            swap=leftovers.SHM / f"{prefix}{leftovers.SWAP}",
-        )
+        arena, swap = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP))
+        settings = Settings(artifact, arena, **given, swap=swap)
         launch = Launch(
             argv=command.command(files, repository, backends, ports, token, prefix),
-            environment=command.environment(files, settings.environment(), options.threads),
+            environment=command.environment(files, settings.environment(), settings.threads),
             prefix=prefix,
             prepare=lambda settings=settings: _prepare(settings, slots),
             ports=ports,
@@ -190,7 +178,7 @@ def _prepare(settings: Settings, slots: int) -> None:
     version, and where there are slots the KV arena, sized for its artifact, target and beam width.
     """
     assert settings.swap is not None
-    swap.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
+    agreement.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
     slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
     if slots:
         Arena.create(settings.arena, slots, slot_bytes).close()

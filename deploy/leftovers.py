@@ -13,6 +13,8 @@ import secrets
 import shutil
 from pathlib import Path
 
+from genrec.process import started
+
 SHM = Path("/dev/shm")
 SWAP = "swap"  # the folder of a server in which its processes agree on a catalogue version
 NAME = re.compile(r"genrec-(?P<namespace>\d+)-(?P<pid>\d+)-(?P<started>\d+)-")
@@ -21,7 +23,7 @@ log = logging.getLogger("genrec.serve")
 
 def own_prefix() -> str:
     """A new prefix for the files of one server started by this process."""
-    return f"genrec-{_namespace()}-{os.getpid()}-{_started(os.getpid())}-{secrets.token_hex(4)}-"
+    return f"genrec-{_namespace()}-{os.getpid()}-{started(os.getpid())}-{secrets.token_hex(4)}-"
 
 
 def files_of(prefix: str) -> list[Path]:
@@ -68,17 +70,9 @@ def _owned() -> list[tuple[Path, bool]]:
     for path in sorted(SHM.glob("genrec-*")):
         owner = NAME.match(path.name)
         if owner and int(owner["namespace"]) == _namespace():
-            found.append((path, _started(int(owner["pid"])) == int(owner["started"])))
+            found.append((path, started(int(owner["pid"])) == int(owner["started"])))
     return found
 
 
 def _namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
-
-
-def _started(pid: int) -> int:
-    """Start time of a process in clock ticks since boot, 0 when there is none."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError):
-        return 0

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
 from genrec.errors import ArtifactError
-from genrec.versions import CATALOGUE, folder_of, read_current
 
 SUCCESS = re.compile(r'^nv_inference_request_success\{model="([^"]*)",[^}]*\} (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeAnswer:
     """What a probe found: `alive` counts an answer or a refusal under load, `problem` says what else came."""
 
     alive: bool
@@ -49,7 +49,7 @@ def server_id(http_url: str, timeout_s: float) -> str:
         return ""
 
 
-def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> Answer:
+def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> ProbeAnswer:
     """One request for one item; never raises. No items is an answer: drafts verified at the end may be lost."""
     inputs = [
         {"name": "history", "shape": [1, 1], "datatype": "INT64", "data": [item_id]},
@@ -63,10 +63,12 @@ def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> Answe
     except urllib.error.HTTPError as error:
         text = error.read().decode(errors="replace")
         # A step that sheds load (503 from inside the ensemble) is alive and says so.
-        return Answer(error.code == 503 and f"in ensemble '{ensemble}'" in text, f"{error.code}: {text}")
+        return ProbeAnswer(error.code == 503 and f"in ensemble '{ensemble}'" in text, f"{error.code}: {text}")
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-        return Answer(False, f"{type(error).__name__}: {error}")
-    return Answer(True) if "item_ids" in outputs else Answer(False, f"answered {outputs}, no item_ids")
+        return ProbeAnswer(False, f"{type(error).__name__}: {error}")
+    return (
+        ProbeAnswer(True) if "item_ids" in outputs else ProbeAnswer(False, f"answered {outputs}, no item_ids")
+    )
 
 
 def answered(metrics_url: str, timeout_s: float) -> dict[str, int] | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 
-from deploy import leftovers, probe, process
+from deploy import leftovers, probe, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
 from deploy.ports import LOOPBACK, Ports
 from genrec.errors import ArtifactError, GenrecError
@@ -143,7 +143,7 @@ class Supervisor:
         self._launch.prepare()
         log_file = self._launch.log_file
         log_start = log_file.stat().st_size if log_file.exists() else 0  # after what earlier starts wrote
-        self._process = process.start(self._launch.argv, self._launch.environment, log_file)
+        self._process = tritonserver.start(self._launch.argv, self._launch.environment, log_file)
         deadline = time.monotonic() + timeout_s
         problem = ""
         while True:
@@ -167,7 +167,7 @@ class Supervisor:
             problem = "; ".join(answer.problem for answer in answers if not answer.alive)
             if not problem:
                 break
-        self._stubs = len(process.living_stubs(self.pid))
+        self._stubs = len(tritonserver.living_stubs(self.pid))
         self._failed_probes.clear()
         self._count_answers()
         self._on_start()
@@ -188,7 +188,7 @@ class Supervisor:
         assert self._process is not None
         if self._process.poll() is not None:
             return f"tritonserver ended with {self._process.returncode}"
-        stubs = len(process.living_stubs(self.pid))
+        stubs = len(tritonserver.living_stubs(self.pid))
         return f"{self._stubs - stubs} of {self._stubs} model processes died" if stubs < self._stubs else ""
 
     def _silent(self) -> str:
@@ -251,7 +251,7 @@ class Supervisor:
 
     def _end(self, grace_s: float) -> None:
         if self._process:
-            process.end(self._process, grace_s)
+            tritonserver.end(self._process, grace_s)
             self._process = None
         leftovers.remove(self._launch.prefix)
 

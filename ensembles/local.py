@@ -20,12 +20,16 @@ from ensembles.recommend import recommend
 from ensembles.recommend_draft import recommend_draft
 from ensembles.recommend_staged import recommend_staged
 from genrec import steps
-from genrec.arena import Arena
-from genrec.artifact import check_decoder, load_config, load_layout
+from genrec.artifact import load_config
+from genrec.draft.load import check_decoder
+from genrec.engine.load import load_layout
 from genrec.errors import GenrecError, InputError
+from genrec.kv.arena import Arena
 from genrec.manifest import verify as verify_files
 from genrec.progress import ticking
-from genrec.steps import Answer, Settings, Tensors
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors
+from genrec.target import DEFAULT
 
 SLOTS = 64
 ENSEMBLES = {
@@ -90,7 +94,7 @@ class LocalRecommender:
     """
 
     def __init__(
-        self, artifact: Path, beam_width: int = 128, target: str = "openvino", slots: int = SLOTS,
+        self, artifact: Path, beam_width: int = 128, target: str = DEFAULT, slots: int = SLOTS,
         decoder: str = "beam", verify: str = "every",
     ) -> None:  # fmt: skip
         verify_files(artifact)

@@ -8,6 +8,8 @@ a hop of Triton between any two passes; docs/serving.md compares them.
 from __future__ import annotations
 
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
+from genrec.report import Report
+from genrec.steps.ticket import Ticket
 
 HISTORY = Tensor("history", "INT64", (-1,))
 TOP_K = Tensor("top_k", "INT32", (1,))
@@ -17,12 +19,12 @@ EXCLUDE_HISTORY = Tensor("exclude_history", "BOOL", (1,), optional=True)
 REQUEST = (HISTORY, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY)
 
 TOKENS = Tensor("tokens", "INT32", (-1,))
-TICKET = Tensor("ticket", "INT64", (6,))
+TICKET = Tensor("ticket", "INT64", (len(Ticket._fields),))
 EXCLUDED = Tensor("excluded", "INT32", (-1,))
-PREFIXES = Tensor("prefixes", "INT64", (-1,))
+PATHS = Tensor("paths", "INT64", (-1,))
 SCORES = Tensor("scores", "FP32", (-1,))
 ITEM_IDS = Tensor("item_ids", "INT64", (-1,))
-REPORT = Tensor("report", "INT64", (6,))
+REPORT = Tensor("report", "INT64", (len(Report._fields),))
 ANSWER = (ITEM_IDS, SCORES, REPORT)
 
 # Warm-up values where zero would be an error: top_k is at least 1. A ticket with 0 prompt tokens takes the
@@ -36,18 +38,18 @@ ENCODE_HISTORY = Model(
     outputs=(TOKENS, TICKET, EXCLUDED),
     warmups=(WarmUp("one_item", {"history": (1,)}, TOP_1),),
 )
-# No waiting for company here: the step answers later and batches by tokens itself (genrec/schedule.py).
+# No waiting for company here: the step answers later and batches by tokens itself (genrec/schedule/scheduler.py).
 GENERATE = Model(
     "generate",
     inputs=(TOKENS, TICKET, EXCLUDED),
-    outputs=(PREFIXES, SCORES),
+    outputs=(PATHS, SCORES),
     warmups=(WarmUp("no_prompt", {"tokens": (32,), "excluded": (1,)}, NO_PROMPT),),
 )
 VALIDITY_LOOKUP = Model(
     "validity_lookup",
-    inputs=(PREFIXES, SCORES, TICKET, EXCLUDED),
+    inputs=(PATHS, SCORES, TICKET, EXCLUDED),
     outputs=ANSWER,
-    warmups=(WarmUp("no_prompt", {"prefixes": (1,), "scores": (1,), "excluded": (1,)}, NO_PROMPT),),
+    warmups=(WarmUp("no_prompt", {"paths": (1,), "scores": (1,), "excluded": (1,)}, NO_PROMPT),),
 )
 
 
@@ -55,7 +57,7 @@ def recommend() -> Ensemble:
     """The ensemble; L does not show in it."""
     request = {tensor.name: tensor.name for tensor in REQUEST}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
-    beams = {name: f"last_{name}" for name in ("prefixes", "scores")}
+    beams = {name: f"last_{name}" for name in ("paths", "scores")}
     steps = (
         Step("encode_history", request, {"tokens": "tokens", **ticket, **excluded}),
         Step("generate", {"tokens": "tokens", **ticket, **excluded}, beams),

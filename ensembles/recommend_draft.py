@@ -13,7 +13,7 @@ from ensembles.recommend import (
     ENCODE_HISTORY,
     EXCLUDED,
     NO_PROMPT,
-    PREFIXES,
+    PATHS,
     REQUEST,
     SCORES,
     TICKET,
@@ -36,7 +36,7 @@ PREFILL_DRAFT = Model(
 DRAFT_BEAM = Model(
     "draft_beam",
     inputs=(STATES, TICKET, EXCLUDED),
-    outputs=(PREFIXES, SCORES, DRAFTED),
+    outputs=(PATHS, SCORES, DRAFTED),
     warmups=(WarmUp("no_prompt", {"states": (1,), "excluded": (1,)}, NO_PROMPT),),
 )
 
@@ -45,7 +45,7 @@ def recommend_draft() -> Ensemble:
     """The ensemble; L does not show in it."""
     request = {tensor.name: tensor.name for tensor in REQUEST}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
-    ids = ("prefixes", "scores")
+    ids = ("paths", "scores")
     steps = (
         Step("encode_history", request, {"tokens": "tokens", **ticket, **excluded}),
         Step("prefill_draft", {"tokens": "tokens", **ticket}, {"states": "states"}),

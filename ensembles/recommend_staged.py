@@ -13,7 +13,7 @@ from ensembles.recommend import (
     ENCODE_HISTORY,
     EXCLUDED,
     NO_PROMPT,
-    PREFIXES,
+    PATHS,
     REQUEST,
     SCORES,
     TICKET,
@@ -34,7 +34,7 @@ CODES = Tensor("codes", "INT32", (-1,))  # of the beams that the next pass is to
 PARENTS = Tensor("parents", "INT32", (-1,))
 LEVEL = Tensor("level", "INT32", (1,))
 
-BEAMS = (PREFIXES, NODES, SCORES, CODES, PARENTS, LEVEL)
+BEAMS = (PATHS, NODES, SCORES, CODES, PARENTS, LEVEL)
 # There is no level 0. A kv of zeros is the arena's scratch slot.
 FIRST_LEVEL = {"level": (1,)}
 
@@ -60,11 +60,11 @@ DECODE = Model(
 
 def _beam_search(levels: int) -> Model:
     first = WarmUp("first", {"kv": (4,), "excluded": (1,)}, NO_PROMPT)
-    beams = {"prefixes": (1,), "nodes": (1,), "scores": (1,)}
+    beams = {"paths": (1,), "nodes": (1,), "scores": (1,)}
     later = WarmUp("later", {**first.dims, **beams}, {**NO_PROMPT, **FIRST_LEVEL})
     return Model(
         "beam_search",
-        inputs=(KV, TICKET, EXCLUDED, *_optional(PREFIXES, NODES, SCORES, LEVEL)),
+        inputs=(KV, TICKET, EXCLUDED, *_optional(PATHS, NODES, SCORES, LEVEL)),
         outputs=BEAMS,
         warmups=(first, later) if levels > 1 else (first,),
     )
@@ -94,13 +94,13 @@ def _steps(levels: int) -> list[Step]:
         if level > 1:
             last = _beams(level - 1, "codes", "parents", "level")
             steps.append(Step("decode", {"kv": f"kv_{level - 1}", **ticket, **last}, {"kv": f"kv_{level}"}))
-            beams = _beams(level - 1, "prefixes", "nodes", "scores", "level")
+            beams = _beams(level - 1, "paths", "nodes", "scores", "level")
         # What nobody reads at the last level is not mapped, so it does not leave the model either.
-        left = ("prefixes", "scores") if level == levels else tuple(tensor.name for tensor in BEAMS)
+        left = ("paths", "scores") if level == levels else tuple(tensor.name for tensor in BEAMS)
         steps.append(
             Step("beam_search", {"kv": f"kv_{level}", **ticket, **excluded, **beams}, _beams(level, *left))
         )
-    last = _beams(levels, "prefixes", "scores")
+    last = _beams(levels, "paths", "scores")
     steps.append(Step("validity_lookup", {**last, **ticket, **excluded}, {t.name: t.name for t in ANSWER}))
     return steps
 

@@ -22,7 +22,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from ensembles.description import Ensemble, Model
 from ensembles.render import ensemble_config, model_config, write_warmup_values
 from ensembles.tensorrt import Plan, served_tensorrt
-from genrec.config import ModelConfig
+from genrec.models.config import ModelConfig
 
 HEADER = "# rendered by ensembles/render_tensorrt.py from ensembles/tensorrt.py; edit that, not this\n"
 COMMITTED = ModelConfig(

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from build.profiles import MAX_BATCH, SPAN
+from build.tensorrt.profiles import MAX_BATCH
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
-from ensembles.recommend import NO_PROMPT, PREFIXES, TICKET
+from ensembles.recommend import NO_PROMPT, PATHS, TICKET
 from ensembles.recommend_draft import recommend_draft
 from ensembles.recommend_staged import CODES, PARENTS, PREFILL_DELAY_US, recommend_staged
-from genrec.config import ModelConfig
+from genrec.models.config import ModelConfig
+from genrec.settings import SPAN
 
 PROMPT = Tensor("prompt", "INT32", (-1,))
 LOGITS = Tensor("logits", "FP32", (-1, -1))
@@ -74,7 +75,7 @@ def _prefill(config: ModelConfig, dtype: str) -> Plan:
 
 def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
     past = [_named(p) for p in _past(config, level)]
-    beams = (TICKET, PREFIXES, PARENTS) if past else (TICKET, PREFIXES)
+    beams = (TICKET, PATHS, PARENTS) if past else (TICKET, PATHS)
     before = _unshared(config, dtype, [f"before_{name}" for name in past])
     kept = [f"kept_{name}" for name in past]
     fresh = [f"fresh_{name}" for name in _layers(config)]
@@ -89,7 +90,7 @@ def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
 def _decode_step(config: ModelConfig, level: int) -> Step:
     """The KV of level `level - 1`'s token is that decode's `fresh`, of the tokens before it what it kept."""
     former = level - 1
-    inputs = {"ticket": "ticket", "prefixes": f"prefixes_{former}"}
+    inputs = {"ticket": "ticket", "paths": f"paths_{former}"}
     inputs |= {f"shared_{name}": f"shared_{name}" for name in _layers(config)}
     past = _past(config, level)
     if past:

@@ -1,6 +1,6 @@
 """The generator as ONNX: `prefill.onnx` and one `decode_<l>.onnx` per later level, dynamic over B, S and W.
 
-With a draft head also `prefill_draft.onnx`, and the head itself as plain arrays (`genrec.draft` runs them).
+With a draft head also `prefill_draft.onnx`, and the head itself as plain arrays (`genrec.draft.head` runs them).
 Levels have graphs of their own because their number is known: each holds its own block of the head and reads
 exactly the unshared tokens it has.
 """
@@ -15,12 +15,12 @@ import onnx
 import torch
 from torch.export import Dim
 
-from export.pipeline import DOMAIN, DRAFT, OPSET
+from export.generator import DOMAIN, DRAFT, OPSET
 from export.xattention import XAttention, symbolic
-from genrec.draft import FILE_NAME as DRAFT_HEAD
+from genrec.draft.head import FILE_NAME as DRAFT_HEAD
 from genrec.nn.checkpoint import load_generator
-from genrec.nn.draft import DraftHead, PrefillDraftGraph
 from genrec.nn.draft_checkpoint import load_draft, save_serving
+from genrec.nn.draft_head import DraftHead, PrefillDraftGraph
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, fresh_names, past_names, shared_names
 

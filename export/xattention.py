@@ -11,7 +11,7 @@ from onnxscript import script
 from onnxscript.values import Opset
 from torch import Tensor
 
-from export.pipeline import DOMAIN
+from export.generator import DOMAIN
 
 
 @script(Opset(DOMAIN, 1), default_opset=op)

@@ -19,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from genrec.artifact import has_draft
+from genrec.draft.load import has_draft
 from perf import load, machine, serving
 from perf.capacity import capacity
 

@@ -26,7 +26,8 @@ import numpy as np
 from tqdm import tqdm
 
 from deploy import launcher
-from genrec.artifact import load_catalogue, load_config
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_catalogue
 from perf import load, machine, replay, serving
 from perf.capacity import capacity
 from perf.mock import SHAPE, mock_artifact

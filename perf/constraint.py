@@ -18,16 +18,17 @@ from time import perf_counter
 
 import numpy as np
 
-from genrec.arena import Row
-from genrec.artifact import load_config, load_layout
-from genrec.beam import Beams, expand
-from genrec.engine.base import Engine, load_passes
-from genrec.hashset import SemanticIdSet
-from genrec.lookup import lookup
-from genrec.selection import threshold
-from genrec.steps import Settings
-from genrec.validity import ValidityIndex
-from genrec.workspace import Workspace
+from genrec.artifact import load_config
+from genrec.catalogue.hashset import SemanticIdSet
+from genrec.catalogue.validity import ValidityIndex
+from genrec.engine.interface import Engine
+from genrec.engine.load import load_layout, load_passes
+from genrec.kv.arena import Row
+from genrec.search.expand import Beams, expand
+from genrec.search.lookup import lookup
+from genrec.search.select import threshold
+from genrec.search.workspace import Workspace
+from genrec.settings import Settings
 from perf.machine import facts
 from perf.mock import mock_artifact
 
@@ -52,7 +53,7 @@ def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict
     item_ids = np.arange(items, dtype=np.int64)
     codes = rng.integers(0, size, (items, LEVELS), np.int32)
     index = ValidityIndex.build(codes, (size,) * LEVELS, rng.integers(0, 1000, items), item_ids)
-    known = SemanticIdSet.build(index.prefixes(LEVELS))
+    known = SemanticIdSet.build(index.paths(LEVELS))
     memory = {f"T{size} index": index.nbytes / items, f"T{size} hash set": known.nbytes / items}
     excluded = rng.integers(0, items, EXCLUDED)
     blocked = index.blocked(excluded)
@@ -68,7 +69,7 @@ def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict
 
             steps[f"T{size} BW{width} level {level}"] = timed(step, repeats)
             beams = step()
-        ids, scores = beams.prefixes, beams.scores
+        ids, scores = beams.paths, beams.scores
         answer = timed(lambda i=ids, s=scores: lookup(index, known, item_ids, i, s, TOP_K, excluded), repeats)
         steps[f"T{size} BW{width} lookup top {TOP_K}"] = answer
     return memory, steps

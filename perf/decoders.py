@@ -28,13 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from clients.quality import measure as quality
 from ensembles.local import LocalRecommender, request
-from genrec.artifact import load_catalogue, load_config, load_layout, load_validity
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_catalogue, load_validity
+from genrec.catalogue.versions import folder_of, read_current
+from genrec.engine.load import load_layout
 from genrec.errors import GenrecError
-from genrec.versions import folder_of, read_current
 from perf import load, machine, serving
 from perf.counters import Seen, Triton, spent
+from perf.quality import measure as quality
 from perf.work import beams_of_passes, work
 
 # Which models are which part of Table 1; the rest of what a client waits is `system`.

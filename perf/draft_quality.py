@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from genrec.catalogue import Catalogue
-from genrec.draft import DraftConfig
+from genrec.catalogue.items import Catalogue
+from genrec.draft.head import DraftConfig
 from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft

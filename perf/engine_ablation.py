@@ -4,9 +4,9 @@
 
 Each way has one thing more than the one before: shared and unshared KV in torch, run eagerly, beams of any codes; beams
 of items alone; engines of OpenVINO's own nodes, built for this run; the engines that serve, with operations of ours
-(build/operations.py) if they could be compiled; two streams of them, each on half of the cores. All answer the same
-requests and score every beam. Ways take turns, a round of requests each. Rate and latency are of one request at a time,
-or one per stream; `valid` is the share of the last beams that are items.
+(build/openvino/operations.py) if they could be compiled; two streams of them, each on half of the cores. All answer
+the same requests and score every beam. Ways take turns, a round of requests each. Rate and latency are of one request
+at a time, or one per stream; `valid` is the share of the last beams that are items.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from build.openvino import build_openvino
-from genrec.artifact import load_catalogue, load_config, load_layout, load_validity
-from genrec.beam import Beams
-from genrec.engine.base import Array, Constraint, load_passes
-from genrec.engine.host import HostGenerator
+from build.openvino.graphs import build_openvino
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_catalogue, load_validity
+from genrec.engine.host import HostExecutor
+from genrec.engine.interface import Array, Constraint
+from genrec.engine.load import load_layout, load_passes
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph
-from genrec.steps import Settings
-from genrec.undecided import Int64
-from genrec.workspace import largest
+from genrec.search.expand import Beams
+from genrec.search.undecided import Int64
+from genrec.search.workspace import largest
+from genrec.settings import Settings
 from perf import load, machine
 
 BASE, FILTERED, COMPILED, OPERATION, STREAMS = (
@@ -45,7 +47,7 @@ BASE, FILTERED, COMPILED, OPERATION, STREAMS = (
 
 
 class EagerPasses:
-    """The graphs that are exported, run by torch as they stand. See `genrec.engine.base.Passes`."""
+    """The graphs that are exported, run by torch as they stand. See `genrec.engine.interface.Passes`."""
 
     def __init__(self, model: Generator) -> None:
         levels = range(2, model.config.levels + 1)
@@ -73,7 +75,7 @@ class EagerPasses:
         raise NotImplementedError
 
 
-class Unfiltered(HostGenerator):
+class Unfiltered(HostExecutor):
     """Beam search over all codes, as an LLM's: what is no item is found out afterwards."""
 
     def _expand(
@@ -92,14 +94,14 @@ class Unfiltered(HostGenerator):
 
 def _extend(logits: Array, beams: Beams | None, width: int) -> Beams:
     """The `width` best of all W x T extensions."""
-    prefixes = np.zeros(1, np.int64) if beams is None else beams.prefixes
+    paths = np.zeros(1, np.int64) if beams is None else beams.paths
     before = np.zeros(1, np.float32) if beams is None else beams.scores
     top = logits.max(1, keepdims=True)
     total = np.log(np.exp(logits - top).sum(1, keepdims=True)) + top - before[:, None]
     scores = (logits - total + np.float32(0.0)).reshape(-1)
     kept = largest(scores, width)
     parents, codes = np.divmod(kept, logits.shape[1])
-    extended, nowhere = prefixes[parents] * logits.shape[1] + codes, np.zeros(len(kept), np.int32)
+    extended, nowhere = paths[parents] * logits.shape[1] + codes, np.zeros(len(kept), np.int32)
     return Beams(extended, nowhere, scores[kept], parents.astype(np.int32))
 
 
@@ -108,7 +110,7 @@ def _fill(arrays: list[Array], tensors: tuple[torch.Tensor, ...]) -> None:
         array[:] = tensor.numpy()
 
 
-def ways(artifact: Path, width: int, scratch: Path) -> dict[str, list[HostGenerator]]:
+def ways(artifact: Path, width: int, scratch: Path) -> dict[str, list[HostExecutor]]:
     """Name -> a generator per stream. Engines that do not serve are built in the folder `scratch`."""
     config = load_config(artifact)
     eager = EagerPasses(load_generator(artifact / "model"))
@@ -116,13 +118,13 @@ def ways(artifact: Path, width: int, scratch: Path) -> dict[str, list[HostGenera
     kv_type = load_layout(Settings(artifact, Path("none"), width), config).kv_type
     build_openvino(artifact / "onnx", plain, kv_type, config.max_prompt, operation=False)
 
-    def compiled(folder: Path, streams: int = 1) -> list[HostGenerator]:
+    def compiled(folder: Path, streams: int = 1) -> list[HostExecutor]:
         passes = load_passes("openvino", folder, kv_type, streams=streams)
-        return [HostGenerator(each, config, width, kv_type) for each in passes]
+        return [HostExecutor(each, config, width, kv_type) for each in passes]
 
     return {
         BASE: [Unfiltered(eager, config, width, "f32")],
-        FILTERED: [HostGenerator(eager, config, width, "f32")],
+        FILTERED: [HostExecutor(eager, config, width, "f32")],
         COMPILED: compiled(plain),
         OPERATION: compiled(served),
         STREAMS: compiled(served, streams=2),
@@ -143,7 +145,7 @@ def prompts(artifact: Path, requests: int, seed: int) -> list[tuple[Array, Array
 
 
 def measure(
-    generators: list[HostGenerator], asked: list[tuple[Array, Array]], free: Constraint
+    generators: list[HostExecutor], asked: list[tuple[Array, Array]], free: Constraint
 ) -> tuple[float, list[float], list[Beams]]:
     """Requests per second, seconds of each, and the beams of each."""
 
@@ -166,7 +168,7 @@ def run(artifact: Path, width: int, requests: int, rounds: int, seed: int = 0) -
     config = load_config(artifact)
     index = load_validity(artifact, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
-    asked, items = prompts(artifact, requests, seed), index.prefixes(index.levels)
+    asked, items = prompts(artifact, requests, seed), index.paths(index.levels)
     with tempfile.TemporaryDirectory() as scratch:
         seen = _in_turns(ways(artifact, width, Path(scratch)), asked, free, items, rounds)
     return {
@@ -179,7 +181,7 @@ def run(artifact: Path, width: int, requests: int, rounds: int, seed: int = 0) -
 
 
 def _in_turns(
-    made: dict[str, list[HostGenerator]], asked: list[tuple[Array, Array]], free: Constraint, items: Int64, rounds: int
+    made: dict[str, list[HostExecutor]], asked: list[tuple[Array, Array]], free: Constraint, items: Int64, rounds: int
 ) -> dict[str, dict[str, list[float]]]:  # fmt: skip
     seen: dict[str, dict[str, list[float]]] = {name: {"rates": [], "ms": [], "valid": []} for name in made}
     with tqdm(total=(rounds + 1) * len(made), desc="ways", file=sys.stderr) as bar:
@@ -189,7 +191,7 @@ def _in_turns(
                 if number:
                     seen[name]["rates"].append(rate)
                     seen[name]["ms"] += [1000 * s for s in seconds]
-                    seen[name]["valid"] += [float(np.isin(each.prefixes, items).mean()) for each in beams]
+                    seen[name]["valid"] += [float(np.isin(each.paths, items).mean()) for each in beams]
                 bar.update()
     return seen
 

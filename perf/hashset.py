@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from genrec.hashset import SemanticIdSet
+from genrec.catalogue.hashset import SemanticIdSet
 from perf import machine
 
 CANDIDATES = 512 * 512

@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from genrec.artifact import load_config, load_layout, load_validity
-from genrec.engine.base import Array, Constraint
-from genrec.engine.host import HostGenerator
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.host import HostExecutor
+from genrec.engine.interface import Array, Constraint
+from genrec.engine.load import load_layout
 from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
-from genrec.steps import Settings
+from genrec.settings import Settings
 from perf.machine import facts, openvino_gemm, report, settings_of
 from perf.mock import SHAPE, mock_artifact
 from perf.work import Work, work
@@ -80,7 +82,7 @@ def measure(
     index = load_validity(artifact, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
     passes = CountingPasses(artifact / "engines" / "openvino", kv_type)
-    generator = HostGenerator(passes, config, width, kv_type)
+    generator = HostExecutor(passes, config, width, kv_type)
     prompts = np.random.default_rng(0).integers(0, config.vocab_size, (repeats + 1, 1, tokens))
     runs, scored = [], []
     for prompt in tqdm(prompts, unit="request", file=sys.stderr):

@@ -7,9 +7,9 @@ request takes on top is the kernel's peak of resident memory; every beam is scor
 beam` is the same decode graph asked for W requests of one beam each, with the prompt's KV expanded to W copies: what a
 cache without sharing holds, and a paged one where no block is shared. What does not fit in half of the free memory is
 not run; its KV by arithmetic is a lower bound.
-What lies above the KV is the engine's own: activations, and where attention is not one operation (build/attention.py)
-scores of W x H x S, which OpenVINO writes out.
-The model is the 31 M generator of perf.mock with a longer prompt, made when `--artifact` is not there.
+What lies above the KV is the engine's own: activations, and where attention is not one operation
+(build/openvino/attention.py) scores of W x H x S, which OpenVINO writes out. The model is the 31 M generator of
+perf.mock with a longer prompt, made when `--artifact` is not there.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from genrec.artifact import load_config, load_layout, load_validity
-from genrec.config import ModelConfig
-from genrec.engine.base import Constraint, Passes, load_passes
-from genrec.engine.host import HostGenerator
-from genrec.steps import Settings
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.host import HostExecutor
+from genrec.engine.interface import Constraint, Passes
+from genrec.engine.load import load_layout, load_passes
+from genrec.models.config import ModelConfig
+from genrec.settings import Settings
 from perf.machine import facts, report, settings_of
 from perf.memory_plot import plot_memory
 from perf.mock import SHAPE, mock_artifact
@@ -80,11 +82,11 @@ def peak_bytes(artifact: Path, prompt: int, width: int, way: str) -> int:
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
     (passes,) = load_passes("openvino", artifact / "engines" / "openvino", kv_type, THREADS)
     # A graph compiles when it is first used.
-    HostGenerator(passes, config, 1, kv_type).answers(
+    HostExecutor(passes, config, 1, kv_type).answers(
         np.zeros((1, 1), np.int64), np.ones(1, np.int64), [free], every_beam=True
     )
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (1, prompt))
-    generator = HostGenerator(WAYS[way](passes), config, width, kv_type)
+    generator = HostExecutor(WAYS[way](passes), config, width, kv_type)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
     loaded = resident("VmRSS")
     generator.answers(tokens, np.array([prompt]), [free], every_beam=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from genrec.catalogue import Catalogue
-from genrec.config import ModelConfig
-from genrec.draft import DraftConfig
+from genrec.catalogue.items import Catalogue
+from genrec.draft.head import DraftConfig
 from genrec.manifest import is_good, record, stage_key
+from genrec.models.config import ModelConfig
 
 SHAPE = ModelConfig(
     (2048, 2048, 2048), 171, hidden_size=512, num_hidden_layers=8, num_attention_heads=8,
@@ -29,8 +29,8 @@ def mock_artifact(
     artifact: Path, config: ModelConfig = SHAPE, items: int = ITEMS, seed: int = 0, draft: bool = True
 ) -> None:
     """Write `artifact`, unless it is there, with the default target's engines."""
-    from build.pipeline import build_artifact
-    from export.pipeline import export_artifact
+    from build.engines import build_artifact
+    from export.generator import export_artifact
 
     key = stage_key({"config": vars(config), "items": items, "seed": seed, "draft": draft})
     if not is_good(artifact, "train", key):
@@ -46,8 +46,8 @@ def write_model(artifact: Path, config: ModelConfig, items: int, seed: int = 0, 
     import torch
 
     from genrec.nn.checkpoint import save_generator
-    from genrec.nn.draft import DraftHead
     from genrec.nn.draft_checkpoint import save_draft
+    from genrec.nn.draft_head import DraftHead
     from genrec.nn.model import Generator
 
     artifact.mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,10 @@
     python -m perf.passes artifacts/ml-1m [--beam-widths 32,128,512] [--top-k 10,50] [--requests 150] [--rounds 3]
 
 In one process, one request at a time, ways in turn; real histories where the artifact has some. `all beams` is beam
-search as it is written down. The others leave out beams that are items already (`genrec.undecided`) and those that
-cannot matter to the best K of the answer (`genrec.bound`), W of them or fewer. `beams` is how many a request had
-scored, padding included. Every answer is compared with that of all beams: `same` counts equal lists of the best K.
+search as it is written down. The others leave out beams that are items already (`genrec.search.undecided`) and those
+that cannot matter to the best K of the answer (`genrec.search.bound`), W of them or fewer. `beams` is how many a
+request had scored, padding included. Every answer is compared with that of all beams: `same` counts equal lists of
+the best K.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from genrec.artifact import load_config, load_layout, load_validity
-from genrec.beam import Beams, ranked
-from genrec.engine.base import Array, Constraint, Passes, load_passes
-from genrec.engine.host import HostGenerator
-from genrec.steps import Settings
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.host import HostExecutor
+from genrec.engine.interface import Array, Constraint, Passes
+from genrec.engine.load import load_layout, load_passes
+from genrec.search.expand import Beams, ranked
+from genrec.settings import Settings
 from perf.engine_ablation import prompts
 from perf.machine import facts, report, settings_of
 
@@ -73,7 +76,7 @@ def measure(artifact: Path, width: int, top_k: list[int], requests: int, rounds:
     passes = Counted(load_passes("openvino", artifact / "engines" / "openvino", kv_type)[0])
     free = index.blocked(np.array([-1], np.int32))
     wanted = {ALL: width, **{f"best {k}": k for k in sorted({*top_k, width}) if k <= width}}
-    generators = {way: HostGenerator(passes, config, width, kv_type) for way in wanted}
+    generators = {way: HostExecutor(passes, config, width, kv_type) for way in wanted}
     seen: dict[str, Seen] = defaultdict(Seen)
     asked = prompts(artifact, requests, 0)
     for number, (tokens, lengths) in enumerate(
@@ -96,7 +99,7 @@ def measure(artifact: Path, width: int, top_k: list[int], requests: int, rounds:
 
 def _compare(seen: Seen, found: Beams, whole: Beams, count: int) -> None:
     mine, other = ranked(found)[:count], ranked(whole)[:count]
-    seen.same.append(np.array_equal(found.prefixes[mine], whole.prefixes[other]))
+    seen.same.append(np.array_equal(found.paths[mine], whole.paths[other]))
     seen.apart.append(float(np.abs(found.scores[mine] - whole.scores[other]).max()))
 
 

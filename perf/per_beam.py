@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from genrec.engine.base import Array, Passes
+from genrec.engine.interface import Array, Passes
 
 
 class PerBeam:
-    """`genrec.engine.base.Passes` whose decode gives every beam the prompt's KV as its own: [B * W, G, S, D]."""
+    """`genrec.engine.interface.Passes` whose decode gives every beam the prompt's KV as its own: [B * W, G, S, D]."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes

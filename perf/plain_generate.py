@@ -1,19 +1,22 @@
 """The step `generate` as Triton's dynamic batcher would have it: every batch it makes is one call of the generator.
 
-Counted in requests, first come first served, whatever their lengths: what `genrec.schedule` is compared with.
+Counted in requests, first come first served, whatever their lengths: what `genrec.schedule.scheduler` is compared with.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from genrec.artifact import load_config, load_generators, load_validity
-from genrec.engine.base import Constraint
-from genrec.steps import Answer, Settings, Tensors, check_tensor
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.interface import Constraint
+from genrec.engine.load import load_executors
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.prompts import read_prompt, spans, warm_up
 
 MODEL = """
-from genrec.steps import Settings
+from genrec.settings import Settings
 from genrec.triton.adapter import output_types, step_model
 from perf.plain_generate import PlainGenerate
 
@@ -26,7 +29,7 @@ class TritonPythonModel(step_model("generate")):
 
 
 class PlainGenerate:
-    """tokens, ticket, excluded -> prefixes and scores, the whole batch padded to its longest prompt.
+    """tokens, ticket, excluded -> paths and scores, the whole batch padded to its longest prompt.
 
     For well-formed requests only: one that is refused fails its batch.
     """
@@ -34,7 +37,7 @@ class PlainGenerate:
     def __init__(self, settings: Settings) -> None:
         config = self._config = load_config(settings.artifact)
         self._index = load_validity(settings.artifact, config)
-        self._generator = load_generators(settings, config)[0]
+        self._generator = load_executors(settings, config)[0]
 
         def once(shape: tuple[int, int]) -> None:
             self._generator.rehearse(*shape, self._index)
@@ -51,4 +54,4 @@ class PlainGenerate:
         blocked = [self._index.blocked(check_tensor(request, "excluded", np.int32)) for request in requests]
         constraints = [Constraint(self._index, each) for each in blocked]
         answers = self._generator.answers(tokens, lengths, constraints)
-        return [{"prefixes": beams.prefixes[None], "scores": beams.scores[None]} for beams in answers]
+        return [{"paths": beams.paths[None], "scores": beams.scores[None]} for beams in answers]

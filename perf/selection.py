@@ -5,8 +5,8 @@
 `heap` is the paper's: candidates of a beam come in descending order, and a beam is left as soon as its next candidate
 cannot enter a full min-heap of W entries. On the paper's device the lists come sorted; on a host they do not, so it is
 timed both with the sort of the lists and (`heap, sorted`) without. `argpartition` is NumPy's; `one heap` over lists as
-they come and `counting` are those that `genrec.selection` decides between at load; a heap that gives up is charged the
-counting after it. All answer the same cell in turn, interleaved, and are held to the same answer.
+they come and `counting` are those that `genrec.search.select` decides between at load; a heap that gives up is
+charged the counting after it. All answer the same cell in turn, interleaved, and are held to the same answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from numba import njit
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from genrec.selection import by_counting, by_heap
-from genrec.workspace import chosen
+from genrec.search.select import by_counting, by_heap
+from genrec.search.workspace import chosen
 from perf.machine import facts, report
 
 Scores = NDArray[np.float32]  # [W, K], no NaN, no -0.0

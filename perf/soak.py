@@ -26,10 +26,10 @@ from tqdm import tqdm
 
 from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded
-from deploy import leftovers, process
+from deploy import leftovers, tritonserver
 from deploy.launcher import RunningServer, running_server
-from genrec.arena import Arena
 from genrec.errors import GenrecError
+from genrec.kv.arena import Arena
 from perf import load, machine
 from perf.replay import percentile
 from perf.soak_plot import plot_soak
@@ -145,7 +145,7 @@ class Watch:
         self.samples: list[Sample] = []
         self._prefix, self._start = server.supervisor.prefix, start
         self._processes = {"tritonserver": server.pid}
-        for pid in process.living_stubs(server.pid):
+        for pid in tritonserver.living_stubs(server.pid):
             command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             self._processes[Path(command[1]).parent.parent.name] = pid
         self._arena = Arena(leftovers.SHM / f"{self._prefix}arena")

@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ensembles.local import LocalRecommender, request
-from genrec.artifact import load_config, load_layout, load_validity
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.load import load_layout
 from genrec.errors import InputError
 from genrec.steps import Answer, Step, Tensors
 from perf import load, machine, serving

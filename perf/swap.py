@@ -30,11 +30,11 @@ from numpy.typing import ArrayLike
 from build.catalogue import add_items, remove_items
 from clients.aio import AsyncRecommender
 from clients.wire import Recommendation
-from deploy import swap
+from deploy import switch
 from deploy.launcher import running_server
-from genrec.artifact import has_draft
-from genrec.catalogue import Catalogue
-from genrec.versions import CATALOGUE, FOLDER, folder_of, versions_of
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import CATALOGUE, FOLDER, folder_of, versions_of
+from genrec.draft.load import has_draft
 from perf import load, machine
 from perf.replay import WARM_UP, Event, replay, summarise
 
@@ -105,7 +105,7 @@ async def _cycle(artifact: Path, checker: Checker, elsewhere: Executor, every_s:
         await asyncio.sleep(every_s)
         checker.settled, checker.moves = None, checker.moves + 1
         begun = time.perf_counter()
-        work = (swap.roll_back, artifact) if move is None else (swap.switch, artifact, move)
+        work = (switch.roll_back, artifact) if move is None else (switch.switch, artifact, move)
         now = await asyncio.get_running_loop().run_in_executor(elsewhere, *work)
         taken.append(time.perf_counter() - begun)
         checker.settled = now.version

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from genrec.config import ModelConfig
-from genrec.validity import ValidityIndex
+from genrec.catalogue.validity import ValidityIndex
+from genrec.models.config import ModelConfig
 from perf.machine import Roofline
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from build.pipeline import build_engines
+from build.openvino.engines import build_engines
 from deploy import leftovers
 from deploy.launcher import RunningServer, running_server
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from tests.serving.processes import left_of
 from tests.tiny import tiny_artifact
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from genrec.catalogue import Catalogue
-from genrec.config import ModelConfig
-from genrec.draft import DraftConfig
+from genrec.catalogue.items import Catalogue
+from genrec.draft.head import DraftConfig
+from genrec.models.config import ModelConfig
 
 if TYPE_CHECKING:
-    from genrec.nn.draft import DraftHead
+    from genrec.nn.draft_head import DraftHead
 
 
 def tiny_catalogue(items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0) -> Catalogue:
@@ -33,9 +33,9 @@ def tiny_artifact(
     """
     import torch
 
-    from build.pipeline import build_engines
+    from build.openvino.engines import build_engines
     from build.validity import build_validity
-    from export.pipeline import export_artifact
+    from export.generator import export_artifact
     from genrec.manifest import record
     from genrec.nn.checkpoint import save_generator
     from genrec.nn.draft_checkpoint import save_draft
@@ -65,7 +65,7 @@ def random_head(config: ModelConfig, options: DraftConfig | None = None) -> Draf
     """A draft head that says something different for every state."""
     import torch
 
-    from genrec.nn.draft import DraftHead
+    from genrec.nn.draft_head import DraftHead
 
     head = DraftHead(config, options or DraftConfig())
     with torch.no_grad():

@@ -21,22 +21,22 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from genrec.catalogue import Catalogue
-from genrec.draft import DraftConfig, Drafter
-from genrec.drafting import draft
-from genrec.hashset import SemanticIdSet
-from genrec.lookup import lookup
+from genrec.catalogue.hashset import SemanticIdSet
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.validity import ValidityIndex
+from genrec.draft.head import DraftConfig, Drafter
+from genrec.draft.search import draft
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
-from genrec.nn.draft import DraftHead, prompt_states
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
+from genrec.nn.draft_head import DraftHead, prompt_states
 from genrec.nn.draft_loss import draft_losses
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
-from genrec.validity import ValidityIndex
+from genrec.search.lookup import lookup
 from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate
-from training.runs import power_of_two
+from training.recipes import power_of_two
 from training.windows import batches, cut_windows, gather, training_rows
 
 VALIDATION_USERS = 2000
@@ -69,7 +69,7 @@ def draft_recommender(
     index = ValidityIndex.build(
         catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
     )
-    valid = SemanticIdSet.build(index.prefixes(levels))
+    valid = SemanticIdSet.build(index.paths(levels))
     offsets = np.array(config.code_offsets)
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from tqdm import tqdm
 
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from training.data import Histories
 
 # histories (B arrays int64, oldest first), K, whether items of the history may not be answered -> int64[B, K]

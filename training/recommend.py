@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.model import Generator
 from training.evaluate import PAD, Recommender

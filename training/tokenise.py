@@ -107,9 +107,9 @@ def quantise(vectors: np.ndarray, sizes: tuple[int, ...], seed: int) -> np.ndarr
     return codes
 
 
-def spread(residual: np.ndarray, centroids: np.ndarray, prefix: np.ndarray) -> np.ndarray:
-    """Nearest centroid, but items of one prefix take different ones while there are enough: int32[n]."""
-    _, group = np.unique(prefix, axis=0, return_inverse=True)
+def spread(residual: np.ndarray, centroids: np.ndarray, path: np.ndarray) -> np.ndarray:
+    """Nearest centroid, but items of one path take different ones while there are enough: int32[n]."""
+    _, group = np.unique(path, axis=0, return_inverse=True)
     chosen = np.empty(len(residual), np.int32)
     for members in np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1]):
         distance = ((residual[members, None] - centroids[None]) ** 2).sum(-1)

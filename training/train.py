@@ -21,15 +21,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from tqdm import tqdm
 
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import WEIGHTS, save_generator
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
 from training.data import Histories
 from training.evaluate import evaluate
+from training.recipes import Recipe
 from training.recommend import model_recommender
-from training.runs import Settings
 from training.windows import batches, cut_windows, gather, training_rows
 
 VALIDATION_USERS = 2000  # at most; the same ones every time
@@ -54,7 +54,7 @@ class Progress:
 class Run:
     """A generator, its optimiser and its averaged copy, which all move together."""
 
-    def __init__(self, settings: Settings, catalogue: Catalogue, seed: int, data: str) -> None:
+    def __init__(self, settings: Recipe, catalogue: Catalogue, seed: int, data: str) -> None:
         torch.manual_seed(seed)
         self.settings, self.seed, self.data, self.at = settings, seed, data, Progress()
         self.tree = Tree.of(catalogue)
@@ -195,7 +195,7 @@ def fingerprint(*arrays: np.ndarray | torch.Tensor) -> str:
 def train(
     histories: Histories,
     catalogue: Catalogue,
-    settings: Settings,
+    settings: Recipe,
     folder: Path,
     state: Path,
     seed: int = 0,

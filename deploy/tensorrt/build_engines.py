@@ -13,12 +13,12 @@ from typing import Any
 
 import onnx
 
-from build.profiles import profile
-from build.served_onnx import served
-from build.typed_onnx import typed
+from build.tensorrt.profiles import profile
+from build.tensorrt.served_onnx import served
+from build.tensorrt.typed_onnx import typed
 from deploy.tensorrt import manifest, place
-from genrec.config import ModelConfig
 from genrec.errors import ArtifactError
+from genrec.models.config import ModelConfig
 
 
 def build_plan(

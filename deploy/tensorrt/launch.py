@@ -21,11 +21,12 @@ from deploy.server_files import find_server
 from deploy.tensorrt import manifest, place
 from ensembles.render_tensorrt import repository
 from ensembles.tensorrt import served_tensorrt
-from genrec import swap
-from genrec.artifact import has_draft, load_config, load_drafter
+from genrec.artifact import load_config
+from genrec.catalogue import agreement
+from genrec.catalogue.versions import read_current
+from genrec.draft.load import has_draft, load_drafter
 from genrec.manifest import verify
-from genrec.steps import Settings
-from genrec.versions import read_current
+from genrec.settings import Settings
 
 PYTHON_MODELS = Path(__file__).resolve().parents[2] / "model_repository"
 GPU_MEMORY_POOL = 2 << 30  # the KV between prefill and the last decode lives in it
@@ -73,7 +74,7 @@ def main() -> None:
     prefix = leftovers.own_prefix()  # of the server too: it takes this process over
     argv = command(files, models, backends, ports, secrets.token_hex(16), prefix)
     folder = leftovers.SHM / f"{prefix}{leftovers.SWAP}"
-    swap.create(folder, options.artifact, read_current(options.artifact).version)
+    agreement.create(folder, options.artifact, read_current(options.artifact).version)
     settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt", swap=folder)
     os.execve(
         files.binary, arguments_for_gpu(argv, place.PLUGIN), environment(files, settings.environment(), 0)

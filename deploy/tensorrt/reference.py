@@ -16,15 +16,18 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from build.served_onnx import served
+from build.tensorrt.served_onnx import served
 from ensembles.description import Model
 from ensembles.local import LocalRuntime, request
 from ensembles.tensorrt import Plan, recommend_draft_tensorrt, recommend_tensorrt
 from genrec import steps
-from genrec.artifact import has_draft, load_catalogue, load_config, load_drafter
-from genrec.config import ModelConfig
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_catalogue
+from genrec.draft.load import has_draft, load_drafter
 from genrec.errors import GenrecError
-from genrec.steps import Answer, Settings, Tensors
+from genrec.models.config import ModelConfig
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors
 
 TOP_K = 10
 AGREEMENT = 0.9  # of top-10 sets: 16-bit plans order near-equal items differently from float32

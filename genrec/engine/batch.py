@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genrec.beam import Beams
-from genrec.config import ModelConfig
-from genrec.engine.base import Array, Passes
-from genrec.reorder import reorder_in_place
-from genrec.room import Room
-from genrec.undecided import Int64, pass_size, rows_of_parents
+from genrec.engine.interface import Array, Passes
+from genrec.kv.reorder import reorder_in_place
+from genrec.models.config import ModelConfig
+from genrec.search.expand import Beams
+from genrec.search.room import Room
+from genrec.search.undecided import Int64, pass_size, rows_of_parents
 
 _INT64 = np.dtype(np.int64)
 
@@ -24,7 +24,7 @@ class Held(NamedTuple):
     kept: list[list[Array]]
 
 
-class Batch:
+class PassBatch:
     """The prompts' KV, once per request, and the unshared KV of the beams that the last pass scored (xGR, section 5.1).
 
     All memory is of `room`.
@@ -82,11 +82,11 @@ class Batch:
 
     def _codes(self, level: int, beams: list[Beams], asked: list[Int64], count: int) -> Array:
         """int64[B, W'], the last code of every beam that the pass of `level` scores."""
-        prefixes = [
-            np.take(found.prefixes, places, out=self._room.take(places.shape, _INT64), mode="clip")
+        paths = [
+            np.take(found.paths, places, out=self._room.take(places.shape, _INT64), mode="clip")
             for found, places in zip(beams, asked, strict=True)
         ]
-        codes = self._rows(prefixes, count)
+        codes = self._rows(paths, count)
         return np.remainder(codes, self._config.codebook_sizes[level - 2], out=codes)
 
     def _parents(self, beams: list[Beams], asked: list[Int64], count: int) -> Array:

@@ -2,7 +2,8 @@
 
 xGR, section 7. The same functions as the steps of `ensembles.recommend_staged`; a batch of requests goes through
 every pass of the generator together, and work arrays are reused from batch to batch (section 6.3). A pass scores the
-beams that it can tell apart (`genrec.undecided`) and, of these, those that can matter to the answer (`genrec.bound`).
+beams that it can tell apart (`genrec.search.undecided`) and, of these, those that can matter to the answer
+(`genrec.search.bound`).
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import sys
 
 import numpy as np
 
-from genrec.beam import Beams, expand, zeros
-from genrec.bound import WORTH, Lately, above, best_of, floor_of, without
-from genrec.config import ModelConfig
-from genrec.engine.base import Array, Constraint, Passes
-from genrec.engine.batch import Batch
-from genrec.kv import KV_TYPES
-from genrec.room import Room
-from genrec.undecided import Int64, pass_size, pass_sizes, undecided
-from genrec.validity import ValidityIndex
+from genrec.catalogue.validity import ValidityIndex
+from genrec.engine.batch import PassBatch
+from genrec.engine.interface import Array, Constraint, Passes
+from genrec.kv.layout import KV_TYPES
+from genrec.models.config import ModelConfig
+from genrec.search.bound import WORTH, Lately, above, best_of, floor_of, without
+from genrec.search.expand import Beams, expand, zeros
+from genrec.search.room import Room
+from genrec.search.undecided import Int64, pass_size, pass_sizes, undecided
 
 _NONE = np.empty(0, np.int64)
 NEVER = sys.maxsize  # beams are never so many
 
 
-class HostGenerator:
-    """See `genrec.engine.base.Generator`; one per stream."""
+class HostExecutor:
+    """See `genrec.engine.interface.Executor`; one per stream."""
 
     most_blocked = np.iinfo(np.int32).max
 
@@ -38,9 +39,9 @@ class HostGenerator:
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False
     ) -> list[Beams]:
-        """See `Generator.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
+        """See `Executor.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
         self._room.clear()
-        batch = Batch(self._passes, self._config, self._width, self._kv_type, self._room)
+        batch = PassBatch(self._passes, self._config, self._width, self._kv_type, self._room)
         logits, nothing = batch.prefill(tokens, lengths), [None] * len(tokens)
         beams = self._expand(1, logits, nothing, nothing, constraints)
         for level in range(2, self._config.levels + 1):
@@ -52,19 +53,19 @@ class HostGenerator:
         return beams
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
-        """See `Generator.rehearse`."""
+        """See `Executor.rehearse`."""
         tokens, lengths = np.zeros((rows, span), np.int64), np.ones(rows, np.int64)
         free = Constraint(valid, valid.blocked(np.array([-1], np.int32)))
         self.answers(tokens, lengths, [free] * rows, every_beam=True)
         self._room.clear()
-        batch = Batch(self._passes, self._config, self._width, self._kv_type, self._room)
+        batch = PassBatch(self._passes, self._config, self._width, self._kv_type, self._room)
         batch.prefill(tokens, lengths)
         for size in pass_sizes(self._width)[:-1]:
             for level in range(2, self._config.levels + 1):
                 batch.score(level, [zeros(size)] * rows, [np.arange(size)] * rows)
 
     def _next(
-        self, level: int, beams: list[Beams], constraints: list[Constraint], batch: Batch
+        self, level: int, beams: list[Beams], constraints: list[Constraint], batch: PassBatch
     ) -> list[Beams]:
         """Beams of `level`: the likeliest before are scored first, then all that can matter, if these are more."""
         still = self._undecided(level - 1, beams, constraints)
@@ -94,7 +95,7 @@ class HostGenerator:
 
     def _pass(
         self, level: int, beams: list[Beams], still: list[Int64], asked: list[Int64], constraints: list[Constraint],
-        batch: Batch,
+        batch: PassBatch,
     ) -> list[Beams]:  # fmt: skip
         """Beams of `level` that come of items and of the beams `asked`."""
         pairs = [without(*each, self._room) for each in zip(beams, still, asked, strict=True)]

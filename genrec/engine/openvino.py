@@ -12,12 +12,14 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from genrec.engine.base import Array
+from genrec.engine.interface import Array, Passes
 from genrec.errors import ArtifactError
 
-PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino.py)
-OPERATIONS = "operations.so"  # of ours, where graphs have them (build/operations.py)
-WEIGHTS = "weights_"  # begins the name of an input that is a tensor of WEIGHTS_FILE (build/linear.py)
+PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
+OPERATIONS = "operations.so"  # of ours, where graphs have them (build/openvino/operations.py)
+WEIGHTS = (
+    "weights_"  # begins the name of an input that is a tensor of WEIGHTS_FILE (build/openvino/linear.py)
+)
 WEIGHTS_FILE = "weights.bin"
 LINE = 64  # bytes; tensors in it start on cache lines
 MOST_TOKENS = 1024  # of one prefill call: more prompts at once only take memory
@@ -25,7 +27,7 @@ MOST_SCORES = 400_000  # beams x prompt tokens of one decode call, per head
 LEAST_BEAMS = 32  # of a slice: fewer leave the matrix products too thin
 
 
-class Place(NamedTuple):
+class WeightPlace(NamedTuple):
     """Of a tensor in WEIGHTS_FILE: the bytes before it, and its shape."""
 
     start: int
@@ -63,11 +65,11 @@ class OpenVinoGraphs:
         """Which graph a pass is in."""
         return PASSES if self._one_graph and name != "prefill_draft" else name
 
-    def new_request(self, file: str) -> Request:
+    def new_request(self, file: str) -> InferRequest:
         """An infer request of a graph. Raises ArtifactError when OpenVINO cannot load it."""
         if file not in self._compiled:
             self._compiled[file] = self._compile(self._folder / f"{file}.xml")
-        return Request(self._compiled[file], self._weights)
+        return InferRequest(self._compiled[file], self._weights)
 
     def _add(self, operation: Path, kv_type: str) -> None:
         if not can_run(kv_type):
@@ -91,7 +93,7 @@ def can_run(kv_type: str) -> bool:
     return needed <= set(Path("/proc/cpuinfo").read_text().split())
 
 
-class Request:
+class InferRequest:
     """An infer request of a graph of one pass, or of several of which one runs: the others get empty tensors.
 
     Inputs that are weights get them once.
@@ -142,12 +144,18 @@ def _ports(ports: Sequence[Any]) -> dict[str, list[tuple[int, ov.Tensor]]]:
     return found
 
 
+def load_passes(folder: Path, kv_type: str, threads: int, streams: int) -> list[Passes]:
+    """See `genrec.engine.load.load_passes`."""
+    graphs = OpenVinoGraphs(folder, kv_type, threads, streams)
+    return [OpenVinoPasses(graphs) for _ in range(streams)]
+
+
 class OpenVinoPasses:
-    """See `genrec.engine.base.Passes`."""
+    """See `genrec.engine.interface.Passes`."""
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
         self._graphs = graphs
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, InferRequest] = {}
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """See `Passes.prefill`."""

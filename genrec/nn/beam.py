@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from genrec.nn.model import Block, Generator, rotary
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The semantic IDs of a catalogue as a tree; nodes of a level are numbered in ascending prefix order.
+    """The semantic IDs of a catalogue as a tree; nodes of a level are numbered in ascending path order.
 
     `codes` int64[n, L] as in the catalogue;
     `children[l]` int64[P_l, T_{l+1}] node of level l+1 or -1 (level 0 is the root, P_0 = 1), `invalid[l]` where -1;
@@ -42,12 +42,12 @@ class Tree:
         parent = np.zeros(len(catalogue), np.int64)
         children, node_of, parents = [], [], 1
         for level, size in enumerate(catalogue.codebook_sizes):
-            prefix, node = np.unique(parent * size + catalogue.codes[:, level], return_inverse=True)
+            path, node = np.unique(parent * size + catalogue.codes[:, level], return_inverse=True)
             table = np.full(parents * size, -1, np.int64)
-            table[prefix] = np.arange(len(prefix))
+            table[path] = np.arange(len(path))
             children.append(torch.from_numpy(table.reshape(parents, size)))
             node_of.append(torch.from_numpy(node))
-            parent, parents = node, len(prefix)
+            parent, parents = node, len(path)
         order = np.lexsort((catalogue.item_ids, -catalogue.popularity, parent))
         offsets = np.concatenate(([0], np.cumsum(np.bincount(parent))))
         invalid = [

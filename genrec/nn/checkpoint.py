@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from genrec.config import ModelConfig
 from genrec.errors import ArtifactError
+from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 
 WEIGHTS = "model.safetensors"

@@ -14,13 +14,13 @@ from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from genrec.config import ModelConfig
-from genrec.draft import FORMAT, VERSION, DraftConfig
+from genrec.draft.head import FORMAT, VERSION, DraftConfig
 from genrec.errors import ArtifactError
 from genrec.manifest import digest_file
+from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import CONFIG
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
-from genrec.nn.draft import DraftHead
+from genrec.nn.draft_head import DraftHead
 from genrec.nn.model import Generator
 
 WEIGHTS, OPTIONS = "draft.safetensors", "draft.json"
@@ -57,7 +57,7 @@ def _generator(folder: Path) -> str:
 
 @torch.no_grad()
 def serving_tensors(generator: Generator, head: DraftHead) -> dict[str, NDArray[np.float32]]:
-    """The head as `genrec.draft.Drafter` reads it, with what no request changes folded into tables."""
+    """The head as `genrec.draft.head.Drafter` reads it, with what no request changes folded into tables."""
     config = generator.config
     tensors: dict[str, Tensor] = {}
     for level, (start, size) in enumerate(zip(config.code_offsets, config.codebook_sizes, strict=True), 1):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genrec.nn.beam import Tree
-from genrec.nn.draft import DraftHead
+from genrec.nn.draft_head import DraftHead
 from genrec.nn.model import Generator, attend, rotary
 
 
@@ -119,7 +119,7 @@ class CodeLoss(torch.autograd.Function):
 
 
 def _invalid(tree: Tree, level: int, items: Tensor) -> Tensor:
-    """What cannot follow the prefixes that items [M] have before `level`: bool[M, T_l], or [1, T_1]."""
+    """What cannot follow the paths that items [M] have before `level`: bool[M, T_l], or [1, T_1]."""
     return tree.invalid[level - 1][tree.node_of[level - 2][items]] if level > 1 else tree.invalid[0]
 
 

@@ -1,7 +1,7 @@
 """Teacher forcing over semantic IDs: all positions in one pass, each through its level's head.
 
 The loss is the negative log-likelihood under the constrained model, the one that is served: at every position
-the softmax runs over the codes that continue the true prefix to some item of the catalogue, and over no
+the softmax runs over the codes that continue the true path to some item of the catalogue, and over no
 others. Nothing is spent on learning which tuples exist; the validity tree knows that.
 """
 

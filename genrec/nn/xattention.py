@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from genrec.config import ModelConfig
+from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator, rotary
 
 

@@ -5,19 +5,17 @@ The same objects serve Triton (`genrec.triton.adapter`) and the local runtime (`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.config import MAX_BEAM_WIDTH
 from genrec.errors import GenrecError, InputError
-from genrec.memory import give_back
+from genrec.process import give_back
+from genrec.settings import Settings
+from genrec.target import target_of
 
 Tensors = dict[str, NDArray[Any]]
 Answer = Tensors | GenrecError
@@ -28,64 +26,6 @@ class Step(Protocol):
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """Answer every request of the batch, in order; tensors carry a leading axis of 1."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a deployment fixes for all its requests."""
-
-    artifact: Path
-    arena: Path
-    beam_width: int = 128
-    target: str = "openvino"
-    threads: int = 0  # of an engine process; 0 is all cores
-    streams: int = 1  # batches of whole requests that run at once; they share the threads
-    batch_tokens: int = 2048  # of a batch of whole requests: prompts, and a token of every beam and level
-    verify: str = "every"  # where drafts are held against the catalogue: at every level, or the last
-    swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
-            raise InputError("beam_width", f"is {self.beam_width}", f"1 to {MAX_BEAM_WIDTH}")
-        for field in ("streams", "batch_tokens"):
-            if getattr(self, field) < 1:
-                raise InputError(field, f"is {getattr(self, field)}", "at least 1")
-        if self.verify not in ("every", "last"):
-            raise InputError("verify", f"is {self.verify!r}", "every, last")
-
-    @classmethod
-    def from_environment(cls) -> Settings:
-        """Read GENREC_ARTIFACT, GENREC_ARENA, and GENREC_ before the name of every other field."""
-        try:
-            return cls(
-                Path(os.environ["GENREC_ARTIFACT"]),
-                Path(os.environ["GENREC_ARENA"]),
-                int(os.environ.get("GENREC_BEAM_WIDTH", "128")),
-                os.environ.get("GENREC_TARGET", "openvino"),
-                int(os.environ.get("GENREC_THREADS", "0")),
-                int(os.environ.get("GENREC_STREAMS", "1")),
-                int(os.environ.get("GENREC_BATCH_TOKENS", "2048")),
-                os.environ.get("GENREC_VERIFY", "every"),
-                Path(os.environ["GENREC_SWAP"]) if os.environ.get("GENREC_SWAP") else None,
-            )
-        except KeyError as error:
-            raise InputError(str(error.args[0]), "is not set", "the launcher sets it") from error
-        except ValueError as error:
-            raise InputError("environment", str(error), "whole numbers") from error
-
-    def environment(self) -> dict[str, str]:
-        """The same as `from_environment` reads it."""
-        return {
-            "GENREC_ARTIFACT": str(self.artifact),
-            "GENREC_ARENA": str(self.arena),
-            "GENREC_BEAM_WIDTH": str(self.beam_width),
-            "GENREC_TARGET": self.target,
-            "GENREC_THREADS": str(self.threads),
-            "GENREC_STREAMS": str(self.streams),
-            "GENREC_BATCH_TOKENS": str(self.batch_tokens),
-            "GENREC_VERIFY": self.verify,
-            "GENREC_SWAP": str(self.swap or ""),
-        }
 
 
 STEPS = {
@@ -99,15 +39,13 @@ STEPS = {
     "beam_search_of_logits": "BeamSearchOfLogits",
     "generate": "Generate",
 }
-# A target may have a step of its own where the edge into it has another type (ensembles/tensorrt.py).
-OF_TARGET = {("tensorrt", "beam_search"): "beam_search_of_logits"}
 
 
 def load(name: str, settings: Settings) -> Step:
     """The step called `name`, its files read and checked. Raises InputError, ArtifactError."""
     if name not in STEPS:
         raise InputError("step", f"is {name!r}", f"one of {', '.join(STEPS)}")
-    name = OF_TARGET.get((settings.target, name), name)
+    name = target_of(settings.target).steps.get(name, name)
     step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
     give_back()
     return step

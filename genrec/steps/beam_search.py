@@ -6,16 +6,19 @@ from functools import partial
 
 import numpy as np
 
-from genrec.arena import NO_KV, Arena
-from genrec.artifact import load_config, load_layout, load_validity
-from genrec.beam import Beams, expand, learn_selection, zeros
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.catalogue.validity import ValidityIndex
+from genrec.engine.load import load_layout
 from genrec.errors import InputError
-from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
-from genrec.steps.held import NO_PASS, holding, read_handle, read_level
-from genrec.steps.loaded import Loaded
+from genrec.kv.arena import NO_KV, Arena
+from genrec.search.expand import Beams, expand, learn_selection, zeros
+from genrec.search.undecided import Int64, rows_of_parents, undecided
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps.kv_handle import NO_PASS, holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
-from genrec.undecided import Int64, rows_of_parents, undecided
-from genrec.validity import ValidityIndex
+from genrec.steps.versioned import Versioned
 
 NO_BEAMS = zeros(1)
 _NOTHING_TO_SCORE: Tensors = {"codes": NO_PASS[None], "parents": NO_PASS[None]}
@@ -26,7 +29,7 @@ class BeamSearch:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._indices = Loaded(settings, "beam_search", partial(load_validity, config=self._config))
+        self._indices = Versioned(settings, "beam_search", partial(load_validity, config=self._config))
         self.close = self._indices.close
         self._layout = load_layout(settings, self._config)
         self._arena = Arena(settings.arena)
@@ -54,23 +57,23 @@ class BeamSearch:
     def _beams(self, request: Tensors, index: ValidityIndex) -> Beams:
         """Beams as `expand` gave them; their numbers are checked because compiled code trusts them."""
         level = read_level(request, self._config.levels)
-        prefixes = check_tensor(request, "prefixes", np.int64)
-        nodes = check_tensor(request, "nodes", np.int32, len(prefixes))
-        scores = check_tensor(request, "scores", np.float32, len(prefixes))
-        if not 1 <= len(prefixes) <= self._width:
-            raise InputError("prefixes", f"has {len(prefixes)} values", f"1 to {self._width}, the beam width")
+        paths = check_tensor(request, "paths", np.int64)
+        nodes = check_tensor(request, "nodes", np.int32, len(paths))
+        scores = check_tensor(request, "scores", np.float32, len(paths))
+        if not 1 <= len(paths) <= self._width:
+            raise InputError("paths", f"has {len(paths)} values", f"1 to {self._width}, the beam width")
         if int(nodes.min()) < 0 or int(nodes.max()) >= index.node_count(level):
             raise InputError(
                 "nodes", f"span {nodes.min()} to {nodes.max()}", f"0 to {index.node_count(level) - 1}"
             )
-        return Beams(prefixes, nodes, scores, np.zeros(len(prefixes), np.int32))
+        return Beams(paths, nodes, scores, np.zeros(len(paths), np.int32))
 
 
 def _next_pass(index: ValidityIndex, level: int, beams: Beams, former: Int64 | None) -> Tensors:
     """What `decode` is to score: of undecided beams the last code, and where their parents' KV is."""
     if level == index.levels or not len(places := undecided(index, level, beams.nodes)):
         return _NOTHING_TO_SCORE
-    codes = (beams.prefixes[places] % index.codebook_sizes[level - 1]).astype(np.int32)
+    codes = (beams.paths[places] % index.codebook_sizes[level - 1]).astype(np.int32)
     rows = beams.parents[places] if former is None else rows_of_parents(beams.parents, places, former)
     return {"codes": codes[None], "parents": rows.astype(np.int32)[None]}
 
@@ -78,7 +81,7 @@ def _next_pass(index: ValidityIndex, level: int, beams: Beams, former: Int64 | N
 def beams_answer(beams: Beams, level: int) -> Tensors:
     """Beams of `level` as the step's tensors, each with a leading 1."""
     return {
-        "prefixes": beams.prefixes[None],
+        "paths": beams.paths[None],
         "nodes": beams.nodes[None],
         "scores": beams.scores[None],
         "parents": beams.parents[None],

@@ -6,14 +6,16 @@ from functools import partial
 
 import numpy as np
 
-from genrec.artifact import load_config, load_validity
-from genrec.beam import expand, learn_selection
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
 from genrec.errors import InputError
-from genrec.steps import Settings, Tensors, check_tensor
+from genrec.search.expand import expand, learn_selection
+from genrec.settings import Settings
+from genrec.steps import Tensors, check_tensor
 from genrec.steps.beam_search import NO_BEAMS, BeamSearch, beams_answer
-from genrec.steps.held import read_level
-from genrec.steps.loaded import Loaded
+from genrec.steps.kv_handle import read_level
 from genrec.steps.ticket import read_ticket
+from genrec.steps.versioned import Versioned
 
 
 class BeamSearchOfLogits(BeamSearch):
@@ -21,7 +23,7 @@ class BeamSearchOfLogits(BeamSearch):
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._indices = Loaded(settings, "beam_search", partial(load_validity, config=self._config))
+        self._indices = Versioned(settings, "beam_search", partial(load_validity, config=self._config))
         self.close = self._indices.close
         self._width = settings.beam_width
         learn_selection(self._indices.of(0), self._width)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from genrec.arena import NO_KV, Arena, Row
-from genrec.artifact import load_config, load_engine_of
+from genrec.artifact import load_config
+from genrec.engine.load import load_engine
 from genrec.errors import InputError
-from genrec.reorder import reorder_in_place
-from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
-from genrec.steps.held import NO_PASS, holding, read_handle, read_level
+from genrec.kv.arena import NO_KV, Arena, Row
+from genrec.kv.reorder import reorder_in_place
+from genrec.search.undecided import pass_size
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps.kv_handle import NO_PASS, holding, read_handle, read_level
 from genrec.steps.prompts import spans, warm_up
 from genrec.steps.ticket import read_ticket
-from genrec.undecided import pass_size
 
 
 class Decode:
@@ -20,7 +22,7 @@ class Decode:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._engine = load_engine_of(settings, self._config)
+        self._engine = load_engine(settings, self._config)
         self._arena = Arena(settings.arena)
         self._width = settings.beam_width
         levels = range(2, self._config.levels + 1)

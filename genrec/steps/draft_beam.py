@@ -7,17 +7,20 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.artifact import load_config, load_drafter, load_indices
-from genrec.beam import learn_selection
-from genrec.drafting import draft
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_indices
+from genrec.draft.load import load_drafter
+from genrec.draft.search import draft
 from genrec.errors import InputError
-from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
-from genrec.steps.loaded import Loaded
+from genrec.search.expand import learn_selection
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import read_ticket
+from genrec.steps.versioned import Versioned
 
 
 class DraftBeam:
-    """states, ticket, excluded -> prefixes (whole semantic IDs), scores, and `drafted` INT64[2].
+    """states, ticket, excluded -> paths (whole semantic IDs), scores, and `drafted` INT64[2].
 
     `drafted` = (candidates of the last level before verification, how many of them are no item). Settings say
     whether drafts are verified at `every` level or the `last`.
@@ -28,7 +31,7 @@ class DraftBeam:
         self._drafter = load_drafter(settings.artifact, self._config)
         self._width, self._mode = settings.beam_width, settings.verify
         self._shape = (1 + self._drafter.placeholders, self._config.hidden_size)
-        self._indices = Loaded(settings, "draft_beam", partial(load_indices, config=self._config))
+        self._indices = Versioned(settings, "draft_beam", partial(load_indices, config=self._config))
         self.close = self._indices.close
         learn_selection(self._indices.of(0)[0], self._width)
         # The first call compiles; no request should wait for that.
@@ -63,7 +66,7 @@ class DraftBeam:
 
 def _answer(ids: NDArray[np.int64], scores: NDArray[np.float32], candidates: int, lost: int) -> Tensors:
     return {
-        "prefixes": ids[None],
+        "paths": ids[None],
         "scores": scores[None],
         "drafted": np.array([[candidates, lost]], np.int64),
     }

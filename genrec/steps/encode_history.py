@@ -9,19 +9,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.artifact import load_catalogue, load_config
-from genrec.catalogue import Catalogue
+from genrec.artifact import load_config
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
-from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
-from genrec.steps.loaded import Loaded
-from genrec.steps.prompts import SPAN
+from genrec.settings import SPAN, Settings
+from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import Ticket
+from genrec.steps.versioned import Versioned
+from genrec.target import target_of
 
 MAX_DEADLINE_MS = 600_000
 
 
 @dataclass(frozen=True)
-class _Items:
+class _TokenTable:
     """One catalogue version: `tokens` int32[n, L] of its items."""
 
     catalogue: Catalogue
@@ -37,15 +39,15 @@ class EncodeHistory:
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
         self._width = settings.beam_width
-        self._shortest = 1 if settings.target == "tensorrt" else 0  # a plan takes no empty tensor
-        self._loaded = Loaded(settings, "encode_history", self._load)
+        self._shortest = target_of(settings.target).shortest_prompt
+        self._loaded = Versioned(settings, "encode_history", self._load)
         self.close = self._loaded.close
 
-    def _load(self, folder: Path) -> _Items:
+    def _load(self, folder: Path) -> _TokenTable:
         catalogue = load_catalogue(folder, self._config)
         catalogue.rows_of([])  # sorts the ids, which no request should wait for
         offsets = np.array(self._config.code_offsets, np.int32)
-        return _Items(catalogue, np.ascontiguousarray(catalogue.codes + offsets))
+        return _TokenTable(catalogue, np.ascontiguousarray(catalogue.codes + offsets))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

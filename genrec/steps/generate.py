@@ -11,15 +11,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.artifact import load_config, load_generators, load_validity
-from genrec.beam import Beams, learn_selection
-from genrec.engine.base import Constraint, Generator
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.interface import Constraint, Executor
+from genrec.engine.load import load_executors
 from genrec.errors import GenrecError, InputError
-from genrec.schedule import Scheduler
-from genrec.steps import Answer, Settings, Tensors, check_tensor
-from genrec.steps.loaded import Loaded
+from genrec.schedule.scheduler import Scheduler
+from genrec.search.expand import Beams, learn_selection
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
+from genrec.steps.versioned import Versioned
 
 QUOTA_S = 0.0005  # that a request waits for company
 Respond = Callable[[Answer], None]
@@ -34,18 +37,18 @@ class _Prompt(NamedTuple):
 
 
 class Generate:
-    """tokens, ticket, excluded -> prefixes (whole semantic IDs) and scores, ascending by prefix."""
+    """tokens, ticket, excluded -> paths (whole semantic IDs) and scores, ascending by path."""
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._indices = Loaded(settings, "generate", partial(load_validity, config=self._config))
+        self._indices = Versioned(settings, "generate", partial(load_validity, config=self._config))
         learn_selection(self._indices.of(0), settings.beam_width)
         self._beam_tokens = settings.beam_width * (self._config.levels - 1)  # at most: hardly a pass has all
-        generators = load_generators(settings, self._config)
-        self._most_blocked = generators[0].most_blocked
-        for generator in generators:
-            warm_up(self._shapes(settings.batch_tokens), partial(self._try, generator))
-        run = [partial(self._generate, generator) for generator in generators]
+        executors = load_executors(settings, self._config)
+        self._most_blocked = executors[0].most_blocked
+        for executor in executors:
+            warm_up(self._shapes(settings.batch_tokens), partial(self._try, executor))
+        run = [partial(self._generate, executor) for executor in executors]
         self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, QUOTA_S, MAX_ROWS)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
@@ -75,17 +78,17 @@ class Generate:
         except GenrecError as error:
             respond(error)
             return
-        respond({"prefixes": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)})
+        respond({"paths": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)})
 
     def close(self) -> None:
         """Answer what is queued; then end the threads."""
         self._indices.close()
         self._scheduler.close()
 
-    def _generate(self, generator: Generator, prompts: list[_Prompt]) -> None:
+    def _generate(self, executor: Executor, prompts: list[_Prompt]) -> None:
         """One batch, answered whatever happens."""
         try:
-            rows: list[Answer] = [_answer(beams) for beams in self._answers(generator, prompts)]
+            rows: list[Answer] = [_answer(beams) for beams in self._answers(executor, prompts)]
         except GenrecError as error:
             rows = [error] * len(prompts)
         except Exception as error:  # the thread must live on
@@ -95,12 +98,12 @@ class Generate:
         for prompt, answer in zip(prompts, rows, strict=True):
             prompt.respond(answer)
 
-    def _answers(self, generator: Generator, prompts: list[_Prompt]) -> list[Beams]:
+    def _answers(self, executor: Executor, prompts: list[_Prompt]) -> list[Beams]:
         tokens = np.zeros((len(prompts), max(len(each.tokens) for each in prompts)), np.int64)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt.tokens)] = prompt.tokens
         lengths = np.array([each.ticket.prompt_length for each in prompts], np.int64)
-        return generator.answers(tokens, lengths, [each.constraint for each in prompts])
+        return executor.answers(tokens, lengths, [each.constraint for each in prompts])
 
     def _shapes(self, capacity: int) -> Iterator[tuple[int, int]]:
         """Batches to come: larger ones than the scheduler makes would only take memory."""
@@ -109,9 +112,9 @@ class Generate:
                 if rows == 1 or rows * (span + self._beam_tokens) <= capacity:
                     yield rows, span
 
-    def _try(self, generator: Generator, shape: tuple[int, int]) -> None:
-        generator.rehearse(*shape, self._indices.of(0))
+    def _try(self, executor: Executor, shape: tuple[int, int]) -> None:
+        executor.rehearse(*shape, self._indices.of(0))
 
 
 def _answer(beams: Beams) -> Tensors:
-    return {"prefixes": beams.prefixes[None], "scores": beams.scores[None]}
+    return {"paths": beams.paths[None], "scores": beams.scores[None]}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from genrec.arena import NO_KV, Arena
-from genrec.artifact import load_config, load_engine_of
+from genrec.artifact import load_config
+from genrec.engine.load import load_engine
 from genrec.errors import ArenaFull
-from genrec.steps import Answer, Settings, Tensors
-from genrec.steps.held import handle_of
-from genrec.steps.prompts import Batch, batch_shapes, read_prompts, warm_up
+from genrec.kv.arena import NO_KV, Arena
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors
+from genrec.steps.kv_handle import handle_of
+from genrec.steps.prompts import PaddedPrompts, batch_shapes, read_prompts, warm_up
 
 
 class Prefill:
@@ -17,13 +19,13 @@ class Prefill:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._engine = load_engine_of(settings, self._config)
+        self._engine = load_engine(settings, self._config)
         self._arena = Arena(settings.arena)
         warm_up(batch_shapes(self._config), self._try)
 
     def _try(self, shape: tuple[int, int]) -> None:
         """Write a batch of that shape and give it back."""
-        for answer in self._write(Batch(np.zeros(shape, np.int64), np.ones(shape[0], np.int64))):
+        for answer in self._write(PaddedPrompts(np.zeros(shape, np.int64), np.ones(shape[0], np.int64))):
             if isinstance(answer, dict):
                 handle = handle_of(answer["kv"][0])
                 self._arena.hold(handle)
@@ -34,7 +36,7 @@ class Prefill:
         nothing = {"kv": np.array([NO_KV], np.int64)}
         return read_prompts(requests, self._config, "prefill", nothing, self._write)
 
-    def _write(self, batch: Batch) -> list[Answer]:
+    def _write(self, batch: PaddedPrompts) -> list[Answer]:
         """One engine call; on any failure the region is given back.
 
         A batch needs adjacent slots: where only scattered ones are free, it runs in parts.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from genrec.artifact import load_config, load_drafter, load_engine_of
-from genrec.steps import Answer, Settings, Tensors
-from genrec.steps.prompts import Batch, batch_shapes, read_prompts, warm_up
+from genrec.artifact import load_config
+from genrec.draft.load import load_drafter
+from genrec.engine.load import load_engine
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors
+from genrec.steps.prompts import PaddedPrompts, batch_shapes, read_prompts, warm_up
 
 
 class PrefillDraft:
@@ -18,19 +21,19 @@ class PrefillDraft:
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._engine = load_engine_of(settings, self._config)
+        self._engine = load_engine(settings, self._config)
         self._placeholders = load_drafter(settings.artifact, self._config).placeholders
         warm_up(batch_shapes(self._config), self._try)
 
     def _try(self, shape: tuple[int, int]) -> None:
-        self._states(Batch(np.zeros(shape, np.int64), np.ones(shape[0], np.int64)))
+        self._states(PaddedPrompts(np.zeros(shape, np.int64), np.ones(shape[0], np.int64)))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Prompts padded to the same length run as one batch."""
         nothing = {"states": np.zeros((1, 1), np.float32)}
         return read_prompts(requests, self._config, "prefill_draft", nothing, self._states)
 
-    def _states(self, batch: Batch) -> list[Answer]:
+    def _states(self, batch: PaddedPrompts) -> list[Answer]:
         """One engine call, the placeholders right after each row's last real token."""
         extra = np.arange(self._placeholders)
         tokens = np.pad(batch.tokens, ((0, 0), (0, self._placeholders)))

@@ -12,12 +12,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.config import ModelConfig
 from genrec.errors import ArenaFull, GenrecError, InputError
+from genrec.models.config import ModelConfig
+from genrec.settings import SPAN
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.ticket import Ticket, read_ticket
 
-SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 WARM_UP_S = 3.0
 MAX_ROWS = 8  # of one engine call: a region needs adjacent slots, and larger batches gain nothing on a CPU
 
@@ -25,16 +25,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Batch:
+class PaddedPrompts:
     """Prompts of one engine call: tokens int64[B, S] padded on the right, lengths int64[B] >= 1."""
 
     tokens: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
-    def halves(self) -> tuple[Batch, Batch]:
+    def halves(self) -> tuple[PaddedPrompts, PaddedPrompts]:
         """The same prompts as two batches."""
         middle = len(self.lengths) // 2
-        return Batch(self.tokens[:middle], self.lengths[:middle]), Batch(
+        return PaddedPrompts(self.tokens[:middle], self.lengths[:middle]), PaddedPrompts(
             self.tokens[middle:], self.lengths[middle:]
         )
 
@@ -69,7 +69,7 @@ def read_prompts(
     config: ModelConfig,
     step: str,
     without_prompt: Tensors,
-    run: Callable[[Batch], list[Answer]],
+    run: Callable[[PaddedPrompts], list[Answer]],
 ) -> list[Answer]:
     """Answer every request: `run` gives one answer per row of a batch, an empty history gets `without_prompt`."""
     answers: list[Answer] = [without_prompt for _ in requests]
@@ -87,7 +87,7 @@ def read_prompts(
             part = prompts[start : start + MAX_ROWS]
             lengths = np.array([ticket.prompt_length for _, _, ticket in part], np.int64)
             try:
-                rows = run(Batch(np.stack([t for _, t, _ in part]).astype(np.int64), lengths))
+                rows = run(PaddedPrompts(np.stack([t for _, t, _ in part]).astype(np.int64), lengths))
             except GenrecError as error:
                 rows = [error] * len(part)
             for (place, _, _), answer in zip(part, rows, strict=True):

@@ -39,7 +39,7 @@ class Ticket(NamedTuple):
 
 def read_ticket(request: Tensors, max_prompt: int) -> Ticket:
     """The ticket of a request, checked: it may come from anyone who can reach the server."""
-    ticket = Ticket(*(int(x) for x in check_tensor(request, "ticket", np.int64, 6)))
+    ticket = Ticket(*(int(x) for x in check_tensor(request, "ticket", np.int64, len(Ticket._fields))))
     if not 0 <= ticket.prompt_length <= max_prompt:
         raise InputError("ticket", f"says {ticket.prompt_length} prompt tokens", f"0 to {max_prompt}")
     if ticket.top_k < 1:

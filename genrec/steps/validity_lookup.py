@@ -8,20 +8,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.artifact import load_catalogue, load_config, load_indices
+from genrec.artifact import load_config
+from genrec.catalogue.hashset import SemanticIdSet
+from genrec.catalogue.load import load_catalogue, load_indices
+from genrec.catalogue.validity import FILE_NAME, ValidityIndex, check_rows
 from genrec.errors import ArtifactError, InputError
-from genrec.hashset import SemanticIdSet
-from genrec.lookup import PopularityRanking, lookup
-from genrec.steps import Answer, Settings, Tensors, answer_each, check_tensor
-from genrec.steps.loaded import Loaded
+from genrec.report import MODEL, POPULARITY, Report
+from genrec.search.lookup import PopularityRanking, lookup
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import read_ticket
-from genrec.validity import FILE_NAME, ValidityIndex, check_rows
-
-MODEL, POPULARITY = 0, 1  # who answered, in `report`
+from genrec.steps.versioned import Versioned
 
 
 @dataclass(frozen=True)
-class _Items:
+class _LookupTables:
     """One catalogue version."""
 
     item_ids: NDArray[np.int64]
@@ -31,14 +32,14 @@ class _Items:
 
 
 class ValidityLookup:
-    """prefixes (whole semantic IDs), scores, ticket, excluded -> item_ids, scores, report."""
+    """paths (whole semantic IDs), scores, ticket, excluded -> item_ids, scores, report."""
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._loaded = Loaded(settings, "validity_lookup", self._load)
+        self._loaded = Versioned(settings, "validity_lookup", self._load)
         self.close = self._loaded.close
 
-    def _load(self, folder: Path) -> _Items:
+    def _load(self, folder: Path) -> _LookupTables:
         catalogue = load_catalogue(folder, self._config)
         index, valid = load_indices(folder, self._config)
         if index.items != len(catalogue):
@@ -49,7 +50,7 @@ class ValidityLookup:
         nobody = np.array([-1], np.int32)
         # What numba compiles is there before the first request, and the compiler's memory can go.
         lookup(index, valid, catalogue.item_ids, np.zeros(1, np.int64), np.zeros(1, np.float32), 1, nobody)
-        return _Items(catalogue.item_ids, popular, index, valid)
+        return _LookupTables(catalogue.item_ids, popular, index, valid)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -59,7 +60,7 @@ class ValidityLookup:
         ticket = read_ticket(request, self._config.max_prompt)
         version = ticket.version or self._loaded.current
         loaded = self._loaded.of(version)
-        ids = check_tensor(request, "prefixes", np.int64)
+        ids = check_tensor(request, "paths", np.int64)
         scores = check_tensor(request, "scores", np.float32, len(ids))
         excluded = check_rows(check_tensor(request, "excluded", np.int32), loaded.index.items)
         if ticket.top_k > loaded.index.items:
@@ -75,7 +76,7 @@ class ValidityLookup:
                 loaded.index, loaded.valid, loaded.item_ids, ids, scores, ticket.top_k, excluded
             )
             valid = min(len(ids) - invalid, ticket.top_k)
-        report = [source, ticket.dropped, ticket.cut, ticket.prompt_length, valid, version]
+        report = Report(source, ticket.dropped, ticket.cut, ticket.prompt_length, valid, version)
         return {
             "item_ids": items[None],
             "scores": best[None],

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from genrec.config import ModelConfig
 from genrec.engine.cuda.beams import DeviceTree, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 from perf.gpu.timing import graphed, median_ms, median_wall_ms
 
@@ -48,7 +48,7 @@ DRY = Setting(
 
 
 class NothingBlocked:
-    """Of a request that excludes nothing; in the place of genrec.validity.Blocked, which needs numba."""
+    """Of a request that excludes nothing; in the place of genrec.catalogue.validity.Blocked, which needs numba."""
 
     def at(self, level: int) -> NDArray[np.int32]:
         """No node."""
@@ -56,7 +56,7 @@ class NothingBlocked:
 
 
 def random_tree(sizes: tuple[int, ...], items: int, device: torch.device, seed: int = 0) -> DeviceTree:
-    """A catalogue of `items` distinct random semantic IDs as the tree that `genrec.validity` would build."""
+    """A catalogue of `items` distinct random semantic IDs as the tree that `genrec.catalogue.validity` would build."""
     draw, total = np.random.default_rng(seed), int(np.prod(sizes))
     nodes = np.sort(draw.choice(total, items, replace=False))
     pointers, codes = [], []
@@ -95,12 +95,12 @@ def check(generator: DeviceGenerator, setting: Setting) -> float:
     again = generator.generate(tokens, lengths, blocked)
     tree, sizes = generator.tree, setting.config.codebook_sizes
     parents = [np.repeat(np.arange(len(p) - 1), p.diff().cpu().numpy()) for p in tree.pointers]
-    prefix = np.zeros(1, np.int64)
+    path = np.zeros(1, np.int64)
     for level, size in enumerate(sizes):
-        prefix = prefix[parents[level]] * size + tree.codes[level].cpu().numpy()
-    assert np.array_equal(found.prefixes, again.prefixes), "two runs differ"
-    assert np.isin(found.prefixes[found.alive], prefix).all(), "an answer is not an item"
-    assert all(len(np.unique(row)) == len(row) for row in found.prefixes), "beams repeat"
+        path = path[parents[level]] * size + tree.codes[level].cpu().numpy()
+    assert np.array_equal(found.paths, again.paths), "two runs differ"
+    assert np.isin(found.paths[found.alive], path).all(), "an answer is not an item"
+    assert all(len(np.unique(row)) == len(row) for row in found.paths), "beams repeat"
     host = DeviceTree(
         sizes, *([x.cpu() for x in part] for part in (tree.pointers, tree.codes)), tree.families
     )
@@ -128,7 +128,7 @@ def measure(
     parts["decode"] = parts["selection"] = 0.0
     for level, count in enumerate(generator.counts, 1):
         if level > 1:
-            former, codes = own, beams.prefixes % generator.tree.sizes[level - 2]
+            former, codes = own, beams.paths % generator.tree.sizes[level - 2]
             step = _decode(generator, level, codes, lengths, shared, former, beams.parents)
             parts["decode"] += median_ms(graphed(step, device), device)
             logits, own = step()

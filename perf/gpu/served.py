@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from build.cuda import build_cuda
+from build.cuda.engines import build_engines as build_cuda
 from build.validity import build_validity
 from deploy.launcher import running_server
-from genrec.artifact import load_catalogue
+from genrec.catalogue.load import load_catalogue
 from genrec.manifest import record
 from perf import analyzer
 from perf.capacity import capacity

@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from genrec.artifact import load_catalogue, load_config, load_validity
-from genrec.catalogue import Catalogue
-from genrec.config import ModelConfig
+from genrec.artifact import load_config
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_catalogue, load_validity
+from genrec.catalogue.semantic_id import pack
+from genrec.catalogue.validity import ValidityIndex
 from genrec.manifest import digest_file
-from genrec.semantic_id import pack
-from genrec.validity import ValidityIndex
+from genrec.models.config import ModelConfig
 from perf.mock import SHAPE, mock_artifact
 from perf.peers.refusal import Refusal, last_line
 from perf.work import Work, beams_of_passes, work

@@ -8,14 +8,14 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from deploy import leftovers, process
+from deploy import leftovers, tritonserver
 
 LOOK_S = 0.05
 
 
 def signal_all(session: int, number: signal.Signals) -> None:
     """Send a signal to every process of a session."""
-    for member in process.members(session):
+    for member in tritonserver.members(session):
         try:
             os.kill(member.pid, number)
         except ProcessLookupError:
@@ -24,7 +24,7 @@ def signal_all(session: int, number: signal.Signals) -> None:
 
 def forget_peaks(session: int) -> None:
     """The kernel's peaks start again at what is resident now."""
-    for member in process.members(session):
+    for member in tritonserver.members(session):
         try:
             Path(f"/proc/{member.pid}/clear_refs").write_text("5")
         except OSError:
@@ -33,13 +33,13 @@ def forget_peaks(session: int) -> None:
 
 def resident(session: int, field: str = "VmRSS") -> int:
     """Bytes of `VmRSS` (now) or `VmHWM` (peak), summed over the processes of a session."""
-    return sum(1024 * _kilobytes(member.pid, "status", (field,)) for member in process.members(session))
+    return sum(1024 * _kilobytes(member.pid, "status", (field,)) for member in tritonserver.members(session))
 
 
 def shared_files(session: int) -> set[Path]:
     """Files in /dev/shm that processes of a session map. Who is killed leaves them behind."""
     found = set()
-    for member in process.members(session):
+    for member in tritonserver.members(session):
         try:
             lines = Path(f"/proc/{member.pid}/maps").read_text().splitlines()
         except OSError:
@@ -55,7 +55,7 @@ def server_bytes(session: int, prefix: str) -> int:
     server beside this one must not halve its libraries.
     """
     own, files = 0, Counter[str]()
-    for member in process.members(session):
+    for member in tritonserver.members(session):
         own += 1024 * _kilobytes(member.pid, "smaps_rollup", ("Pss_Anon",))
         files |= _mapped(member.pid)  # the larger of both, file by file
     return own + files.total() + sum(path.stat().st_blocks * 512 for path in leftovers.files_of(prefix))

@@ -45,8 +45,9 @@ PHASES = {"prefill": ("prefill",), "decode": ("decode",)}
 class Ours:
     """See `perf.peers.system.System`. One server per beam width; of beam search one beside it whose passes Triton sees.
 
-    BEST asks for the best 10 items that this beam search finds, so that fewer beams need be scored (`genrec.bound`).
-    DRAFT is no beam search over the generator as the peers do: the draft head answers (NEZHA).
+    BEST asks for the best 10 items that this beam search finds, so that fewer beams need be scored
+    (`genrec.search.bound`). DRAFT is no beam search over the generator as the peers do: the draft head answers
+    (NEZHA).
     """
 
     def __init__(self, model: Model, threads: int, clients: int, name: str = NAME) -> None:

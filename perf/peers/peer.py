@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy import process
+from deploy import tritonserver
 from perf.peers import memory
 from perf.peers.refusal import Refusal, last_line
 from perf.peers.system import Prompts, Turn
@@ -120,7 +120,7 @@ class Peer:
         """End its processes, if any, and remove what they shared."""
         if self._process:
             shared = memory.shared_files(self._process.pid)
-            process.end(self._process, grace_s=0)
+            tritonserver.end(self._process, grace_s=0)
             for path in shared:
                 path.unlink(missing_ok=True)
             for pipe in (self._process.stdin, self._process.stdout):

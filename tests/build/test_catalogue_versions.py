@@ -16,16 +16,16 @@ import pytest
 
 from build.catalogue import add_items, read_item_ids, remove_items
 from build.validity import build_validity
-from clients.cli import main
-from deploy.swap import roll_back, switch
+from cli.main import main
+from deploy.switch import roll_back, switch
 from ensembles.local import LocalRecommender
 from genrec import manifest
-from genrec.catalogue import Catalogue
+from genrec.catalogue.hashset import FILE_NAME as VALID_IDS
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.validity import FILE_NAME as VALIDITY
+from genrec.catalogue.versions import CATALOGUE, FOLDER, folder_of, read_current, verify, versions_of
 from genrec.errors import ArtifactError, InputError
-from genrec.hashset import FILE_NAME as VALID_IDS
-from genrec.validity import FILE_NAME as VALIDITY
-from genrec.versions import CATALOGUE, FOLDER, folder_of, read_current, verify, versions_of
-from tests.twin import twin_artifact
+from tests.oracles.twin import twin_artifact
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES, ITEMS = (7, 6, 5), 60
@@ -282,6 +282,6 @@ def test_the_command_line_says_which_versions_there_are(
 
 def test_a_serving_machine_has_all_it_takes() -> None:
     absent = ["torch", "faiss", "onnx", "onnxscript", "onnxruntime"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import build.catalogue, deploy.swap"
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import build.catalogue, deploy.switch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

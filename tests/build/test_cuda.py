@@ -12,26 +12,27 @@ import pytest
 import torch
 
 from build.catalogue import remove_items
-from build.cuda import build_cuda
+from build.cuda.engines import build_engines as build_cuda
 from build.plugin import compile as plugin
 from ensembles.local import LocalRecommender, LocalRuntime, request
 from ensembles.recommend import recommend
-from genrec import steps, swap
-from genrec.beam import expand as expand_on_cpu
-from genrec.config import ModelConfig
-from genrec.engine.base import load_passes
+from genrec import steps
+from genrec.catalogue import agreement
+from genrec.catalogue.semantic_id import pack
+from genrec.catalogue.validity import ValidityIndex
+from genrec.catalogue.versions import point, read_current
 from genrec.engine.cuda import load_forward
 from genrec.engine.cuda.beams import DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.engine.load import load_passes
+from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
-from genrec.semantic_id import pack
-from genrec.steps import Settings
-from genrec.validity import ValidityIndex
-from genrec.versions import point, read_current
+from genrec.search.expand import expand as expand_on_cpu
+from genrec.settings import Settings
 from tests.tiny import tiny_catalogue
 
 CPU = torch.device("cpu")
@@ -50,10 +51,10 @@ def index_of(catalogue):
 
 
 def hold_equal(device, request, cpu):
-    """One request's device beams against `genrec.beam`'s: the living ones are equal, the rest are dead."""
+    """One request's device beams against `genrec.search.expand`'s: the living ones are equal, the rest are dead."""
     living = len(cpu)
     assert (device.nodes[request, living:] == -1).all()
-    for name in ("prefixes", "nodes", "parents"):
+    for name in ("paths", "nodes", "parents"):
         assert np.array_equal(getattr(device, name)[request, :living].numpy(), getattr(cpu, name)), name
     assert np.allclose(device.scores[request, :living].numpy(), cpu.scores, atol=1e-5)
 
@@ -153,7 +154,7 @@ def test_versions_share_a_batch_and_are_not_mixed(mine, tmp_path):
     artifact = shutil.copytree(mine, tmp_path / "artifact")
     items = tiny_catalogue().item_ids
     remove_items(artifact, items[::2])
-    swap.create(tmp_path / "swap", artifact, 1)
+    agreement.create(tmp_path / "swap", artifact, 1)
     step = steps.load(
         "generate", Settings(artifact, artifact / "no-arena", 16, "cuda", swap=tmp_path / "swap")
     )
@@ -168,8 +169,8 @@ def test_versions_share_a_batch_and_are_not_mixed(mine, tmp_path):
     together, alone = step.run(asked), [step.run([request])[0] for request in asked]
     step.close()
     for one, other in zip(together, alone, strict=True):
-        assert np.array_equal(one["prefixes"], other["prefixes"])
-    first, second, current, _ = (set(answer["prefixes"][0].tolist()) for answer in together)
+        assert np.array_equal(one["paths"], other["paths"])
+    first, second, current, _ = (set(answer["paths"][0].tolist()) for answer in together)
     assert second == current != first
     codes = tiny_catalogue().codes
     assert first <= set(pack(codes, (12, 12, 12)).tolist())
@@ -187,7 +188,7 @@ def test_errors_stay_with_their_request(mine, monkeypatch):
     }
     broken = [{"excluded": np.arange(200, dtype=np.int32)[None]}, {"tokens": np.full((1, 32), 99, np.int32)}]
     answers = step.run([good, {**good, **broken[0]}, {**good, **broken[1]}])
-    assert len(answers[0]["prefixes"][0]) == 16
+    assert len(answers[0]["paths"][0]) == 16
     assert [str(a).split(":")[0] for a in answers[1:]] == ["excluded", "tokens"]
 
 

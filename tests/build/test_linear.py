@@ -10,9 +10,9 @@ import pytest
 from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
-from build.linear import BLOCK, laid_out
-from build.openvino import build_openvino
-from build.operations import can_be_compiled, compiled
+from build.openvino.graphs import build_openvino
+from build.openvino.linear import BLOCK, laid_out
+from build.openvino.operations import can_be_compiled, compiled
 from genrec.engine.openvino import OPERATIONS, WEIGHTS, WEIGHTS_FILE, OpenVinoGraphs
 from genrec.errors import ArtifactError
 

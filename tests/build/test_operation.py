@@ -12,8 +12,8 @@ import pytest
 from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
-from build.operations import can_be_compiled, compiled
-from build.pipeline import build_engines
+from build.openvino.engines import build_engines
+from build.openvino.operations import can_be_compiled, compiled
 from build.plugin.oracle import xattention as oracle
 from ensembles.local import LocalRecommender
 from genrec import manifest

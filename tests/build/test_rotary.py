@@ -7,9 +7,9 @@ import pytest
 from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
-from build.openvino import build_openvino
-from build.operations import can_be_compiled, compiled
-from build.rotary import BEHIND, tabulate_angles
+from build.openvino.graphs import build_openvino
+from build.openvino.operations import can_be_compiled, compiled
+from build.openvino.rotary import BEHIND, tabulate_angles
 from genrec.engine.openvino import OPERATIONS
 
 LONGEST = 3000

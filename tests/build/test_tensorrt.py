@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, inliner
 from openvino.preprocess import PrePostProcessor
 
-from build.openvino import read_inlined
-from build.profiles import axes, profile
-from build.served_onnx import served
-from build.tensorrt_rtx import build_ahead_of_time, rtx_libraries
-from build.typed_onnx import TYPES, typed
-from genrec.config import ModelConfig
+from build.openvino.graphs import read_inlined
+from build.tensorrt.profiles import axes, profile
+from build.tensorrt.rtx import build_ahead_of_time, rtx_libraries
+from build.tensorrt.served_onnx import served
+from build.tensorrt.typed_onnx import TYPES, typed
+from genrec.models.config import ModelConfig
 from genrec.nn.xattention import past_names, shared_names
 
 TOLERANCE = {"f32": 1e-4, "f16": 0.02, "bf16": 0.15}  # of logits of a few units
@@ -119,7 +119,7 @@ def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
             plain["tokens"][:, :7].astype(np.int32) % 36
         )  # what placeholders stood on is padding
     else:
-        inputs["prefixes"] = 12 * 3 + plain["codes"]
+        inputs["paths"] = 12 * 3 + plain["codes"]
     if name == "decode_3":  # six beams before, in an order whose parents give back the five of `plain`
         parents = np.array([[0, 2, 2, 4, 5], [1, 1, 3, 4, 0]])
         inputs["parents"] = parents.astype(np.int32)
@@ -156,7 +156,7 @@ def test_numbers_from_outside_are_brought_into_range(tiny, config):
     inputs |= {f"before_{p}": np.ones((1, 4, 2, 8), np.float32) for p in past_names(config, 3)}
     inputs |= {
         "ticket": np.array([[1, 7, 0, 0, 0, 0]]),
-        "prefixes": np.array([[-3, 2**62]]),
+        "paths": np.array([[-3, 2**62]]),
         "parents": np.array([[-1, 4]], np.int32),
     }
     assert np.isfinite(run(model, inputs)["logits"]).all()
@@ -174,7 +174,7 @@ def test_a_level_before_the_last_gives_its_past_on(tiny, config):
     inputs |= {f"before_{n}": rows for n in past_names(four, 3)}
     inputs |= {
         "ticket": np.array([[1, 6, 0, 0, 0, 0]]),
-        "prefixes": np.array([[1, 2, 3]]),
+        "paths": np.array([[1, 2, 3]]),
         "parents": parents,
     }
     got = run(model, inputs)

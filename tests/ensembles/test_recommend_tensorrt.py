@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as TritonConfig
 
-from build.served_onnx import served
+from build.tensorrt.served_onnx import served
 from deploy.tensorrt.build_engines import graphs
 from deploy.tensorrt.reference import ReferenceRuntime
 from ensembles.lint import lint
@@ -20,9 +20,9 @@ from ensembles.local import LocalRecommender, request
 from ensembles.render_tensorrt import COMMITTED, configs, render, repository
 from ensembles.tensorrt import Plan, served_tensorrt
 from genrec import steps
-from genrec.config import ModelConfig
 from genrec.errors import InputError
-from genrec.steps import Settings
+from genrec.models.config import ModelConfig
+from genrec.settings import Settings
 from tests.tiny import tiny_catalogue
 
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"

@@ -8,10 +8,10 @@ import openvino as ov
 import pytest
 import torch
 
-from build.causal import QUERIES, in_blocks
-from build.openvino import build_openvino, read_inlined
+from build.openvino.causal import QUERIES, in_blocks
+from build.openvino.graphs import build_openvino, read_inlined
 from export.onnx_files import export_graph
-from genrec.config import ModelConfig
+from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 
 LONGEST = 30

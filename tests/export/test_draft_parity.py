@@ -5,15 +5,15 @@ import onnxruntime
 import pytest
 import torch
 
-from genrec.config import ModelConfig
-from genrec.draft import DraftConfig
-from genrec.engine.base import load_passes
+from genrec.draft.head import DraftConfig
+from genrec.engine.load import load_passes
+from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
-from genrec.nn.draft import prompt_states
 from genrec.nn.draft_checkpoint import load_draft
+from genrec.nn.draft_head import prompt_states
 from genrec.nn.draft_loss import read_blocks
 from genrec.nn.model import Generator
-from tests.draft_twin import plain_states
+from tests.oracles.draft_twin import plain_states
 from tests.tiny import random_head
 
 HISTORY = [1, 13, 25, 2, 14, 26, 3, 15, 27]

@@ -9,17 +9,19 @@ import openvino as ov
 import pytest
 import torch
 
-import build.openvino
-from build.openvino import build_openvino
-from build.operations import can_be_compiled
+import build.openvino.graphs
+from build.openvino.graphs import build_openvino
+from build.openvino.operations import can_be_compiled
 from export.onnx_files import export_graph
-from genrec.arena import Arena
-from genrec.artifact import load_config, load_validity
-from genrec.config import ModelConfig
-from genrec.engine.base import Constraint, Engine, load_passes
-from genrec.engine.host import HostGenerator
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.host import HostExecutor
+from genrec.engine.interface import Constraint, Engine
+from genrec.engine.load import load_passes
 from genrec.engine.openvino import OPERATIONS
-from genrec.kv import Layout
+from genrec.kv.arena import Arena
+from genrec.kv.layout import Layout
+from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, past_names, shared_names
@@ -30,7 +32,7 @@ CODES = [torch.tensor([[0, 3, 3, 7, 11], [1, 1, 2, 5, 9]]), torch.tensor([[2, 0,
 
 
 def full_pass(generator, row, beam):
-    """Logits per level of one beam, by running its whole prefix through the causal pass: the obvious way."""
+    """Logits per level of one beam, by running its whole path through the causal pass: the obvious way."""
     config = generator.config
     tokens = PROMPTS[row, : LENGTHS[row]].tolist()
     logits = []
@@ -170,8 +172,8 @@ def engines_of(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_
     """The tiny engines, or the same passes as one graph."""
     if not one_graph:
         return tiny / "engines" / "openvino"
-    monkeypatch.setattr(build.openvino, "LARGE", 0)
-    monkeypatch.setattr(build.openvino, "SHARED", 1)
+    monkeypatch.setattr(build.openvino.graphs, "LARGE", 0)
+    monkeypatch.setattr(build.openvino.graphs, "SHARED", 1)
     build_openvino(tiny / "onnx", tmp_path / "one", "f32", 48, can_be_compiled("f32"))
     return tmp_path / "one"
 
@@ -217,7 +219,7 @@ def test_one_graph_holds_its_weights_once_and_answers_as_many_do(tiny, tmp_path,
     sizes = [path.stat().st_size for path in (one / "passes.bin", many / "prefill.bin")]
     assert sizes[0] < 1.3 * sizes[1]
     generators = [
-        HostGenerator(passes, config, 12, "f32")
+        HostExecutor(passes, config, 12, "f32")
         for folder in (one, many)
         for passes in load_passes("openvino", folder, "f32", threads=1, streams=2)
     ]
@@ -233,5 +235,5 @@ def test_one_graph_holds_its_weights_once_and_answers_as_many_do(tiny, tmp_path,
         ]
         for other in found[1:]:
             for mine, theirs in zip(found[0], other, strict=True):
-                np.testing.assert_array_equal(mine.prefixes, theirs.prefixes)
+                np.testing.assert_array_equal(mine.paths, theirs.paths)
                 np.testing.assert_allclose(mine.scores, theirs.scores, atol=1e-6)

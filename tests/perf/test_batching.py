@@ -10,7 +10,7 @@ import tritonclient.grpc
 
 from deploy import launcher
 from deploy.launcher import RunningServer, running_server
-from genrec.config import ModelConfig
+from genrec.models.config import ModelConfig
 from perf.batching import held, histories, repository
 from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import ask, tensors

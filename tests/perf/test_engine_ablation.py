@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genrec.artifact import load_config, load_validity
-from genrec.beam import Beams
-from genrec.engine.base import Constraint
-from genrec.engine.host import HostGenerator
-from genrec.validity import ValidityIndex
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.catalogue.validity import ValidityIndex
+from genrec.engine.host import HostExecutor
+from genrec.engine.interface import Constraint
+from genrec.search.expand import Beams
 from perf.engine_ablation import BASE, COMPILED, FILTERED, OPERATION, STREAMS, measure, ways
-from tests.twin import TwinPasses
+from tests.oracles.twin import TwinPasses
 
 WIDTH = 12
 PROMPTS = [(np.array([[1, 13, 25, 2, 14, 26]]), np.array([6])), (np.array([[3, 15, 27]]), np.array([3]))]
@@ -31,11 +32,11 @@ def test_every_way_finds_what_the_slow_engine_finds(tiny: Path, tmp_path: Path, 
     index = load_validity(tiny, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
     _, seconds, found = measure(ways(tiny, WIDTH, tmp_path)[name], PROMPTS, free)
-    slow = HostGenerator(TwinPasses(tiny / "engines" / "openvino", "f32", 1, 1), config, WIDTH, "f32")
+    slow = HostExecutor(TwinPasses(tiny / "engines" / "openvino", "f32", 1, 1), config, WIDTH, "f32")
     whole = every_tuple(config.codebook_sizes) if name == BASE else index
     for (tokens, lengths), beams in zip(PROMPTS, found, strict=True):
         (want,) = slow.answers(tokens, lengths, [Constraint(whole, whole.blocked(np.array([-1], np.int32)))])
         assert isinstance(beams, Beams) and len(beams) == WIDTH
-        np.testing.assert_array_equal(beams.prefixes, want.prefixes)
+        np.testing.assert_array_equal(beams.paths, want.paths)
         np.testing.assert_allclose(beams.scores, want.scores, atol=1e-4)
     assert len(seconds) == len(PROMPTS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from build.operations import can_be_compiled
+from build.openvino.operations import can_be_compiled
 from perf.kernels import CountingPasses, measure, shares, table
 from perf.work import Work
 

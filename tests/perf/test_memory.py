@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genrec.arena import Region, Row
-from genrec.artifact import load_config, load_layout, load_validity
-from genrec.engine.base import Constraint, Passes, load_passes
-from genrec.engine.host import HostGenerator
-from genrec.kv import Layout
-from genrec.steps import Settings
-from genrec.undecided import pass_size
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_validity
+from genrec.engine.host import HostExecutor
+from genrec.engine.interface import Constraint, Passes
+from genrec.engine.load import load_layout, load_passes
+from genrec.kv.arena import Region, Row
+from genrec.kv.layout import Layout
+from genrec.search.undecided import pass_size
+from genrec.settings import Settings
 from perf.memory import WAYS, KvBytes, as_cell, flat_in_bw, kv_bytes, measure, table
 from perf.memory_plot import plot_memory
 from perf.per_beam import PerBeam
@@ -48,7 +50,7 @@ def test_both_ways_compute_the_same(tiny: Path, lengths: list[int]) -> None:
     ours, below = Remembering(passes), Remembering(passes)
     theirs = PerBeam(below)
     found = [
-        HostGenerator(way, config, WIDTH, kv_type).answers(tokens, np.array(lengths), free, every_beam=True)
+        HostExecutor(way, config, WIDTH, kv_type).answers(tokens, np.array(lengths), free, every_beam=True)
         for way in (ours, theirs)
     ]
     counts = [min(WIDTH, index.node_count(level)) for level in (1, 2)]
@@ -57,7 +59,7 @@ def test_both_ways_compute_the_same(tiny: Path, lengths: list[int]) -> None:
     assert below.shared_tokens == [batch * PROMPT * pass_size(count, WIDTH) for count in counts]
     np.testing.assert_allclose(below.logits.reshape(ours.logits.shape), ours.logits, atol=1e-5)
     for mine, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(mine.prefixes, other.prefixes)
+        np.testing.assert_array_equal(mine.paths, other.paths)
         np.testing.assert_allclose(mine.scores, other.scores, atol=1e-5)
 
 

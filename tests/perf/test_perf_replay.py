@@ -106,7 +106,7 @@ def test_histories_leave_out_the_test_item(tmp_path: Path) -> None:
 
 
 def test_without_histories_it_draws_items_of_the_catalogue(tmp_path: Path) -> None:
-    from genrec.config import ModelConfig
+    from genrec.models.config import ModelConfig
 
     catalogue = tiny_catalogue(40)
     catalogue.save(tmp_path / "catalogue.parquet")

@@ -12,8 +12,8 @@ import pytest
 from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
 from ensembles.recommend_staged import recommend_staged
-from genrec.config import ModelConfig
 from genrec.errors import ArtifactError, GenrecError
+from genrec.models.config import ModelConfig
 from perf import load, replay, serving, stages, sweep
 from perf.analyzer import Window
 from perf.counters import Triton
@@ -75,7 +75,7 @@ def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServe
         assert per_request * 4 <= round(4 * found.calls[model]) <= per_request * 8
     assert list(found.local_ms) == [model.name for model in recommend_staged(levels).models]
     assert found.prompt_tokens == 16 * levels
-    # history and the flag, item ids and scores are the least; a beam is int64 prefix, int32 node and parent, score.
+    # history and the flag, item ids and scores are the least; a beam is int64 path, int32 node and parent, score.
     assert sent > sample[0].nbytes + TOP_K * 12 + levels * 32 * 12
     assert abs(found.mean_ms - found.client_ms - sum(found.stages_ms.values()) - sum(found.queue_ms.values())
                - sum(found.copies_ms.values()) - found.ensemble_ms) < 1  # fmt: skip

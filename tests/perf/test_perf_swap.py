@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from clients.wire import Recommendation
-from genrec.versions import FOLDER, verify, versions_of
+from genrec.catalogue.versions import FOLDER, verify, versions_of
 from perf.swap import Checker, linked, make_versions
-from tests.twin import twin_artifact
+from tests.oracles.twin import twin_artifact
 
 
 class Answers:

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from genrec.arena import Region, Row
-from genrec.config import ModelConfig
-from genrec.kv import Layout
+from genrec.kv.arena import Region, Row
+from genrec.kv.layout import Layout
+from genrec.models.config import ModelConfig
 from perf import machine
 from perf.machine import Roofline
 from perf.work import work

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from genrec.arena import NO_KV, SCRATCH
+from genrec.kv.arena import NO_KV, SCRATCH
 
 NUMPY = {"INT64": np.int64, "INT32": np.int32, "FP32": np.float32, "BOOL": np.bool_}
 OTHER_TYPES = (
@@ -203,7 +203,7 @@ class Cases:
         nodes = np.sort(self._integers(width, self.pick([12, 100, 1000])))
         scores = [-self.draw.random() for _ in range(width)]
         return [
-            *first, tensor("prefixes", self._integers(width, 1728)), tensor("nodes", nodes, "INT32"),
+            *first, tensor("paths", self._integers(width, 1728)), tensor("nodes", nodes, "INT32"),
             tensor("scores", scores, "FP32"), tensor("level", level, "INT32"),
         ]  # fmt: skip
 
@@ -227,6 +227,6 @@ class Cases:
         width = self._beams()
         scores = [-self.draw.random() for _ in range(width)]
         return [
-            tensor("prefixes", self._integers(width, 1728)), tensor("scores", scores, "FP32"),
+            tensor("paths", self._integers(width, 1728)), tensor("scores", scores, "FP32"),
             self._ticket(), self._excluded(),
         ]  # fmt: skip

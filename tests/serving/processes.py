@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy import process
+from deploy import tritonserver
 
 
 def until(done: Callable[[], object], seconds: float = 120, look: Callable[[], object] = str) -> None:
@@ -17,16 +17,16 @@ def until(done: Callable[[], object], seconds: float = 120, look: Callable[[], o
         time.sleep(0.05)
 
 
-def left_of(session: int) -> list[process.Member]:
+def left_of(session: int) -> list[tritonserver.Member]:
     """What a server that has ended left behind. Its stubs' zombies are nothing, and init reaps them when it comes by;
     the server's own is for its launcher to reap.
     """
-    return [m for m in process.members(session) if m.pid == session or m.state not in "ZX"]
+    return [m for m in tritonserver.members(session) if m.pid == session or m.state not in "ZX"]
 
 
 def stub_of(session: int, model: str) -> int:
     """Pid of the process that runs a model; `session` is the server's pid."""
-    for pid in process.living_stubs(session):
+    for pid in tritonserver.living_stubs(session):
         if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
             return pid
     raise AssertionError(f"no process runs {model}")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
-from build.openvino import kv_type_of_this_cpu
-from build.pipeline import build_artifact
+from build.engines import build_artifact
+from build.openvino.graphs import kv_type_of_this_cpu
 from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
 from genrec.errors import GenrecError

@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from build.cuda import build_cuda
+from build.cuda.engines import build_engines as build_cuda
 from deploy import leftovers
 from deploy.launcher import RunningServer, _ensembles, _repository, running_server
 from ensembles.lint import lint

@@ -19,11 +19,11 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2 as pb
 
-from deploy import leftovers, process
+from deploy import leftovers, tritonserver
 from deploy.launcher import RunningServer
-from genrec.arena import LEASE_S, Arena
-from genrec.catalogue import Catalogue
-from genrec.semantic_id import pack
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.semantic_id import pack
+from genrec.kv.arena import LEASE_S, Arena
 from tests.conftest import BEAM_WIDTH
 from tests.serving.fuzz import World, good_history
 from tests.serving.fuzz_bytes import ENSEMBLES, Fuzzer
@@ -88,7 +88,7 @@ def unharmed(server: RunningServer, items: list[int], arena: Arena):
 
 def members(server: RunningServer) -> list[tuple[int, str]]:
     """The server and its stubs; a zombie has another state than a living process."""
-    return sorted((m.pid, m.name, m.state in "ZX") for m in process.members(server.pid))
+    return sorted((m.pid, m.name, m.state in "ZX") for m in tritonserver.members(server.pid))
 
 
 def check(ending: Ending) -> None:
@@ -119,10 +119,10 @@ def check_items(answer: pb.ModelInferResponse, items: set[int]) -> np.ndarray:
 
 def check_draft(answer: pb.ModelInferResponse, valid: set[int]) -> bool:
     """Semantic IDs of items, each once, however odd the states; whether anything was drafted."""
-    prefixes, scores = output(answer, "prefixes", np.int64), output(answer, "scores", np.float32)
-    assert (np.diff(prefixes) > 0).all() and not np.isnan(scores).any()
+    paths, scores = output(answer, "paths", np.int64), output(answer, "scores", np.float32)
+    assert (np.diff(paths) > 0).all() and not np.isnan(scores).any()
     drafted = output(answer, "drafted", np.int64)[0] > 0
-    assert not drafted or set(prefixes.tolist()) <= valid
+    assert not drafted or set(paths.tolist()) <= valid
     return drafted
 
 

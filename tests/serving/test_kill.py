@@ -21,10 +21,10 @@ from tritonclient.utils import InferenceServerException
 
 from clients.errors import BadRequest, Overloaded, ServerError, Unreachable
 from clients.recommender import Recommender
-from deploy import leftovers, process
+from deploy import leftovers, tritonserver
 from deploy.launcher import RunningServer, running_server
-from genrec.arena import LEASE_S, Arena
 from genrec.errors import GenrecError
+from genrec.kv.arena import LEASE_S, Arena
 from tests.serving.processes import left_of, stub_of, until
 from tests.serving.wire import Arrays, ask, inputs, tensors
 
@@ -158,7 +158,7 @@ def test_lost_requests_fill_the_arena_until_their_leases_end(
             pytest.raises(Overloaded, match=rf"kv arena: no 1 adjacent free slots of {SLOTS}"),
         ):
             recommender.recommend(histories[0], 5)
-    assert beam_search(small, lost[0])["prefixes"].size > 0  # a lost request whose lease runs can go on
+    assert beam_search(small, lost[0])["paths"].size > 0  # a lost request whose lease runs can go on
     until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
     np.testing.assert_array_equal(answers(small, histories[:1])[0], expected)
     for held in lost:
@@ -222,7 +222,7 @@ def test_grpc_clients_that_give_up(small: RunningServer, histories: list[list[in
 
     Only a few: on 2.51 a cancel that races with the answer may end the server (H2). 1,400 in a row did not.
     """
-    expected, processes = answers(small, histories), sorted(m.pid for m in process.members(small.pid))
+    expected, processes = answers(small, histories), sorted(m.pid for m in tritonserver.members(small.pid))
     given_up = 0
     with GRPC.InferenceServerClient(small.grpc_url) as client:
         for n in range(12):
@@ -232,6 +232,6 @@ def test_grpc_clients_that_give_up(small: RunningServer, histories: list[list[in
                 given_up += error.status() == "StatusCode.DEADLINE_EXCEEDED"
     assert given_up > 0
     until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)
-    assert sorted(m.pid for m in process.members(small.pid)) == processes
+    assert sorted(m.pid for m in tritonserver.members(small.pid)) == processes
     for found, before in zip(answers(small, histories), expected, strict=True):
         np.testing.assert_array_equal(found, before)

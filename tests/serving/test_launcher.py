@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
-from deploy import leftovers, process, server_files, supervisor
+from deploy import leftovers, server_files, supervisor, tritonserver
 from deploy.launcher import LaunchError, RunningServer, _ensembles, _repository, running_server
 from deploy.ports import choose_ports
 from genrec.errors import InputError
@@ -89,7 +89,7 @@ def test_two_servers_side_by_side(server: RunningServer, served: Served, items: 
 
 def test_killed_stub_is_noticed_and_the_server_answers_again(served: Served, items: list[int]) -> None:
     before, about = served.ask(items[:3]), served.about
-    os.kill(process.living_stubs(about["pid"])[0], signal.SIGKILL)
+    os.kill(tritonserver.living_stubs(about["pid"])[0], signal.SIGKILL)
     until(lambda: served.about["pid"] not in (0, about["pid"]))
     assert served.about == {**about, "pid": served.about["pid"]}  # the same ports, the same token
     np.testing.assert_array_equal(served.ask(items[:3]), before)

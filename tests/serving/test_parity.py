@@ -21,7 +21,7 @@ import tritonclient.grpc
 
 from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from genrec.errors import GenrecError
 from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import Arrays, ask, assert_alike, inputs, tensors, together

@@ -18,10 +18,11 @@ from ensembles.description import Ensemble
 from ensembles.local import LocalRuntime
 from ensembles.recommend import recommend
 from ensembles.recommend_staged import recommend_staged
-from genrec.arena import Arena
-from genrec.artifact import load_config, load_layout
+from genrec.artifact import load_config
+from genrec.engine.load import load_layout
 from genrec.errors import GenrecError
-from genrec.steps import Settings
+from genrec.kv.arena import Arena
+from genrec.settings import Settings
 from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import ask, cases, inputs, tensors
 

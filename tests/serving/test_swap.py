@@ -16,13 +16,13 @@ import pytest
 from build.catalogue import add_items, remove_items
 from clients.recommender import Recommender
 from clients.wire import Recommendation
-from deploy import swap as swaps
+from deploy import switch as switching
 from deploy.launcher import RunningServer, running_server
 from ensembles.local import LocalRecommender
-from genrec import swap
-from genrec.catalogue import Catalogue
+from genrec.catalogue import agreement
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import CATALOGUE, folder_of, point, read_current
 from genrec.errors import ArtifactError, GenrecError
-from genrec.versions import CATALOGUE, folder_of, point, read_current
 from tests.serving.processes import stub_of, until
 
 pytestmark = pytest.mark.serving
@@ -36,7 +36,7 @@ Expected = dict[Key, tuple[np.ndarray, np.ndarray]]
 
 def best_of(artifact: Path, histories: list[list[int]], version: int) -> Expected:
     """What the local runtime answers while a version is current, by both decoders."""
-    swaps.switch(artifact, version)
+    switching.switch(artifact, version)
     found: Expected = {}
     for model, decoder in MODELS.items():
         with LocalRecommender(artifact, WIDTH, slots=16, decoder=decoder) as local:
@@ -66,7 +66,7 @@ class World:
         add_items(artifact, scratch / "new.csv")
         for version in (2, 3):
             self.expected |= best_of(artifact, self.histories, version)
-        swaps.switch(artifact, 1)
+        switching.switch(artifact, 1)
 
     def wrong(self, model: str, place: int, answer: Recommendation) -> bool:
         items, scores = self.expected[model, answer.catalogue_version, place]
@@ -138,7 +138,11 @@ def test_swaps_under_load_lose_nothing_and_mix_nothing(world: World, moving: Run
         until(lambda: load.seen(1))
         for move in (2, 3, None, 3, 1, 2, None):
             load.settled = None
-            now = swaps.roll_back(world.artifact) if move is None else swaps.switch(world.artifact, move)
+            now = (
+                switching.roll_back(world.artifact)
+                if move is None
+                else switching.switch(world.artifact, move)
+            )
             load.settled = now.version
             until(lambda now=now: load.seen(now.version))
     assert load.problems == []
@@ -146,16 +150,16 @@ def test_swaps_under_load_lose_nothing_and_mix_nothing(world: World, moving: Run
 
 
 def test_a_removed_item_is_gone_and_an_added_one_comes(world: World, moving: RunningServer) -> None:
-    swaps.switch(world.artifact, 2)
+    switching.switch(world.artifact, 2)
     with Recommender(moving.grpc_url) as recommender:
         everything = recommender.recommend(world.histories[0], WIDTH)
         assert world.gone not in everything.item_ids and everything.catalogue_version == 2
-        swaps.switch(world.artifact, 3)
+        switching.switch(world.artifact, 3)
         both = recommender.recommend([NEW, world.gone], TOP_K)
         assert (both.dropped, both.catalogue_version) == (1, 3)
         answer = recommender.recommend(world.histories[0], TOP_K)
         assert answer.item_ids[0] == NEW and world.gone not in answer.item_ids
-        swaps.switch(world.artifact, 1)
+        switching.switch(world.artifact, 1)
         assert recommender.recommend(world.histories[0], TOP_K).item_ids[0] == world.gone
 
 
@@ -169,14 +173,14 @@ def test_a_version_that_cannot_be_loaded_is_refused_and_the_old_one_goes_on(
     with Load(world, moving) as load:
         load.settled = serving
         with pytest.raises(ArtifactError, match=str(path)):
-            swaps.switch(world.artifact, broken)
+            switching.switch(world.artifact, broken)
         # Past the command's own checks the processes still refuse it, and the command hears so.
         before = read_current(world.artifact)
         point(world.artifact, before.to(broken))
-        (folder,) = swaps.servers_of(world.artifact)
-        until(lambda: all(a.refused for a in swap.acknowledgements(folder).values()))
+        (folder,) = switching.servers_of(world.artifact)
+        until(lambda: all(a.refused for a in agreement.acknowledgements(folder).values()))
         with pytest.raises(ArtifactError, match=rf"{path}: .*refused by \w+-\d+"):
-            swaps._wait(world.artifact, read_current(world.artifact))
+            switching._wait(world.artifact, read_current(world.artifact))
         point(world.artifact, before._replace(serial=before.serial + 2))
         until(lambda: load.seen(serving))
     assert load.problems == [] and moving.restarts == 0
@@ -184,7 +188,7 @@ def test_a_version_that_cannot_be_loaded_is_refused_and_the_old_one_goes_on(
 
 
 def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving: RunningServer) -> None:
-    assert swaps.switch(world.artifact, 3).version == 3
+    assert switching.switch(world.artifact, 3).version == 3
     restarts = moving.restarts
     os.kill(stub_of(moving.pid, "beam_search"), signal.SIGKILL)
     until(lambda: moving.restarts == restarts + 1)
@@ -192,6 +196,6 @@ def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving:
         load.settled = 3
         until(lambda: load.seen(3))
         load.settled = None
-        load.settled = swaps.roll_back(world.artifact).version
+        load.settled = switching.roll_back(world.artifact).version
         until(lambda: load.seen(load.settled))
     assert load.problems == []

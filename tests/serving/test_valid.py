@@ -16,11 +16,12 @@ import tritonclient.grpc
 
 from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
-from genrec.artifact import load_catalogue, load_config
-from genrec.catalogue import Catalogue
+from genrec.artifact import load_config
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_catalogue
 from tests.conftest import BEAM_WIDTH
+from tests.oracles.twin import twin_artifact
 from tests.serving.wire import Arrays, inputs, tensors
-from tests.twin import twin_artifact
 
 COUNT, WORKERS = 2000, 16
 MODEL, POPULARITY = 0, 1

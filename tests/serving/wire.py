@@ -12,8 +12,9 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from genrec.artifact import load_config, load_layout
-from genrec.steps import Settings
+from genrec.artifact import load_config
+from genrec.engine.load import load_layout
+from genrec.settings import Settings
 from tests.conftest import BEAM_WIDTH
 
 Arrays = dict[str, np.ndarray]

@@ -7,21 +7,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from clients.stages import make_draft
-from genrec.catalogue import Catalogue
-from genrec.draft import DraftConfig
+from cli.chain import make_draft
+from genrec.catalogue.items import Catalogue
+from genrec.draft.head import DraftConfig
 from genrec.manifest import read, record, verify
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
-from genrec.nn.draft import DraftHead
 from genrec.nn.draft_checkpoint import load_draft
+from genrec.nn.draft_head import DraftHead
 from genrec.nn.draft_loss import CodeLoss, draft_losses
 from genrec.nn.model import Generator
-from tests.draft_twin import plain_logits, plain_states
+from tests.oracles.draft_twin import plain_logits, plain_states
 from training.data import Histories
 from training.draft import DraftSettings, draft_recommender, train_draft
 from training.evaluate import PAD
-from training.runs import Settings
+from training.recipes import Recipe
 
 SIZES = (4, 3)
 QUICK = DraftSettings(epochs=2, batch_items=64, dropout=0.0)
@@ -39,7 +39,7 @@ def artifact(tmp_path: Path) -> Path:
     histories = Histories(np.arange(40), np.concatenate(walks), np.arange(41) * 9)
     histories.save(tmp_path / "histories.parquet", [str(u) for u in range(40)])
     torch.manual_seed(0)
-    config = Settings(max_history=6, hidden_size=16, head_dim=8).model(SIZES)
+    config = Recipe(max_history=6, hidden_size=16, head_dim=8).model(SIZES)
     save_generator(Generator(config), tmp_path / "model")
     record(tmp_path, "train", "as made", (tmp_path / "model").iterdir(), {})
     return tmp_path

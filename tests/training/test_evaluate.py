@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from training.data import Histories
 from training.evaluate import PAD, evaluate, metrics, popularity_baseline, transition_baseline
-from training.pipeline import prepare
+from training.stages import prepare
 
 ROWS = st.lists(st.lists(st.integers(0, 11), min_size=3, max_size=8), min_size=1, max_size=8)
 

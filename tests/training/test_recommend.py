@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from genrec.catalogue import Catalogue
-from genrec.config import ModelConfig
+from genrec.catalogue.items import Catalogue
+from genrec.models.config import ModelConfig
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.model import Generator
 from tests.tiny import tiny_catalogue
@@ -37,8 +37,8 @@ def item_scores(
     for row in left:
         scores[row] = 0.0
         for level in range(catalogue.levels):
-            prefix = catalogue.codes[row, :level]
-            tokens = np.concatenate((prompt, prefix + offsets[:level]))
+            path = catalogue.codes[row, :level]
+            tokens = np.concatenate((prompt, path + offsets[:level]))
             logits = (
                 model.head(model.prefill(torch.from_numpy(tokens[None]))[0][0, -1], level + 1)
                 .double()
@@ -47,7 +47,7 @@ def item_scores(
             valid = {
                 int(catalogue.codes[r, level])
                 for r in range(len(catalogue))
-                if (catalogue.codes[r, :level] == prefix).all()
+                if (catalogue.codes[r, :level] == path).all()
             }
             scores[row] += logits[catalogue.codes[row, level]] - np.log(sum(np.exp(logits[c]) for c in valid))
     return scores

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue import Catalogue
+from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
-from training.pipeline import load_histories, prepare, quality, recipe, tokenise, train
+from training.stages import load_histories, prepare, quality, recipe, tokenise, train
 from training.tokenise import (
     assign,
     codebook_means,
@@ -36,10 +36,10 @@ def test_collisions_equal_counting(codes: list[tuple[int, int]]) -> None:
 def test_spread_collides_only_when_it_must(n: int, size: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     residual, centroids = draw.normal(size=(n, 3)), draw.normal(size=(size, 3))
-    prefix = draw.integers(0, 2, (n, 1))
-    codes = spread(residual, centroids, prefix)
-    for group in np.unique(prefix):
-        used = Counter(codes[prefix[:, 0] == group].tolist())
+    path = draw.integers(0, 2, (n, 1))
+    codes = spread(residual, centroids, path)
+    for group in np.unique(path):
+        used = Counter(codes[path[:, 0] == group].tolist())
         members = sum(used.values())
         assert max(used.values()) == -(-members // size)  # ceil: rounds are filled before the next begins
 

@@ -13,19 +13,19 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue import Catalogue
-from genrec.config import ModelConfig
+from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError
+from genrec.models.config import ModelConfig
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
 from training import train as trainer
 from training.data import Histories
-from training.runs import RUNS, Settings, settings_for
+from training.recipes import RECIPES, Recipe, recipe_for
 from training.windows import batches, cut_windows, gather, training_rows
 
-TINY = Settings(
+TINY = Recipe(
     max_history=8, hidden_size=16, num_hidden_layers=1, head_dim=8, batch_items=64, epochs=4, validate_every=1,
     patience=9,
 )  # fmt: skip
@@ -39,7 +39,7 @@ def model_of(levels: int) -> Generator:
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_loss_equals_one_position_at_a_time(levels: int) -> None:
-    """Each target scored by a pass over its own prefix, the softmax over codes that lead to an item."""
+    """Each target scored by a pass over its own path, the softmax over codes that lead to an item."""
     model, draw = model_of(levels), np.random.default_rng(levels)
     codes = draw.integers(0, (5, 4, 3)[:levels], (14, levels))
     catalogue = Catalogue(np.arange(14), codes, [""] * 14, np.ones(14), (5, 4, 3)[:levels])
@@ -211,7 +211,7 @@ def test_checkpoint_round_trip_and_refusals(tmp_path: Path) -> None:
 
 @given(st.integers(1, 10**6), st.integers(1, 10**8))
 def test_unknown_data_gets_room_enough(items: int, interactions: int) -> None:
-    chosen = settings_for("own", items, interactions)
+    chosen = recipe_for("own", items, interactions)
     assert np.prod(chosen.codebook_sizes) >= items
     assert chosen.epochs >= 3
-    assert settings_for("ml-100k", items, interactions) == RUNS["ml-100k"]
+    assert recipe_for("ml-100k", items, interactions) == RECIPES["ml-100k"]

@@ -1,6 +1,6 @@
 // Products of activations and weights in bf16 on CPUs with AMX, and what follows them while the sums are in the cache.
 //
-// Blocks of 32 x 32 sums are four tiles. Weights come laid out (build/linear.py): [N / 32][K / 32][2][pair][column][2],
+// Blocks of 32 x 32 sums are four tiles. Weights come laid out (build/openvino/linear.py): [N / 32][K / 32][2][pair][column][2],
 // so that every operand is read in one go, from the file, by all graphs.
 #pragma once
 

@@ -1,7 +1,7 @@
 """Target `cuda`: the generator in torch with the attention kernel. The only part of serving that imports torch.
 
 `CudaPasses` works on arrays of the host, so every ensemble runs with it unchanged, at the price of copying KV to
-the device for each decode. `DeviceGenerator` is the fast path, a whole request without the host.
+the device for each decode. `CudaExecutor` is the fast path, a whole request without the host.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genrec.engine.base import Array
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.engine.interface import Array, Executor, Passes
 from genrec.errors import ArtifactError
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.xattention import xattention
 
 if TYPE_CHECKING:
-    from genrec.nn.draft import DraftHead
+    from genrec.nn.draft_head import DraftHead
     from genrec.nn.model import Generator
 
 LIBRARY = "xattention.so"
@@ -49,8 +49,20 @@ def load_forward(folder: Path) -> Forward:
     return Forward(generator, XAttentionKernel(library, device) if library.exists() else xattention)
 
 
+def load_passes(folder: Path, kv_type: str, threads: int, streams: int) -> list[Passes]:
+    """See `genrec.engine.load.load_passes`: one device, one stream of passes."""
+    return [CudaPasses(folder)]
+
+
+def load_executors(folder: Path, width: int) -> list[Executor]:
+    """See `genrec.engine.load.load_executors`."""
+    from genrec.engine.cuda.generate import CudaExecutor
+
+    return [CudaExecutor(load_forward(folder), width)]
+
+
 class CudaPasses:
-    """See `genrec.engine.base.Passes`."""
+    """See `genrec.engine.interface.Passes`."""
 
     def __init__(self, folder: Path) -> None:
         self._forward = load_forward(Path(folder))
@@ -89,8 +101,8 @@ class CudaPasses:
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
         """See `Passes.draft_states`; the weights are a second copy, loaded by the first draft."""
-        from genrec.nn.draft import prompt_states  # numba and more, which a device run need not have
         from genrec.nn.draft_checkpoint import load_draft
+        from genrec.nn.draft_head import prompt_states  # numba and more, which a device run need not have
 
         device = self._forward.device
         if self._draft is None:

@@ -1,6 +1,6 @@
 """One step of beam search on the device: the constraint before top-k, fixed shapes, no question to the host.
 
-The torch form of `genrec.beam.expand` (its slow twin in the tests) over the same flat tree. Beams of a request
+The torch form of `genrec.search.expand.expand` (its slow twin in the tests) over the same flat tree. Beams of a request
 are as many as the level can have; where a catalogue or a blocked set leaves fewer, the rest are dead: node -1,
 score -inf, behind the living ones.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:  # what runs on a device needs no numba
-    from genrec.validity import Blocked, ValidityIndex
+    from genrec.catalogue.validity import Blocked, ValidityIndex
 
 NO_NODE = 2**31 - 1  # behind every node in an ascending list of blocked ones
 
@@ -22,7 +22,7 @@ NO_NODE = 2**31 - 1  # behind every node in an ascending list of blocked ones
 class DeviceBeams(NamedTuple):
     """Beams of B requests, each sorted by parent, then code: four tensors [B, W] and one [B]."""
 
-    prefixes: Tensor  # int64, as genrec.semantic_id packs them
+    paths: Tensor  # int64, as genrec.catalogue.semantic_id packs them
     nodes: Tensor  # int64; -1 is dead
     scores: Tensor  # float32
     parents: Tensor  # int64, index of the beam that was extended
@@ -81,7 +81,7 @@ def expand(
 ) -> DeviceBeams:
     """logits float32 [B, W', T_level], beams [B, W'] of the level before, blocked [B, E] -> beams [B, width].
 
-    Scores and order are those of `genrec.beam.expand`: float32 score descending, then prefix ascending.
+    Scores and order are those of `genrec.search.expand.expand`: float32 score descending, then path ascending.
     """
     pointers, codes, family = tree.pointers[level - 1], tree.codes[level - 1], tree.families[level - 1]
     batch = len(logits)
@@ -101,9 +101,9 @@ def expand(
     kept, alive = _best(score, left.flatten(1), width)
     parents = kept // family
     nodes = child.flatten(1).gather(1, kept)
-    prefixes = beams.prefixes.gather(1, parents) * tree.sizes[level - 1] + codes[nodes]
+    paths = beams.paths.gather(1, parents) * tree.sizes[level - 1] + codes[nodes]
     scores = score.gather(1, kept).masked_fill(~alive, -torch.inf)
-    return DeviceBeams(prefixes.reshape(batch, -1), nodes.masked_fill(~alive, -1), scores, parents, bad)
+    return DeviceBeams(paths.reshape(batch, -1), nodes.masked_fill(~alive, -1), scores, parents, bad)
 
 
 def _scores(logit: Tensor, valid: Tensor, before: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def _best(score: Tensor, valid: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The `width` best candidates [B, C] in ascending order, and which are real: int64 and bool [B, width].
 
     One integer orders them all: the score's bits above, the candidate's place, counted from the end, below. So
-    ties go to the smaller prefix on every device, which top-k of floats does not promise.
+    ties go to the smaller path on every device, which top-k of floats does not promise.
     """
     bits = score.view(torch.int32).to(torch.int64)
     order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

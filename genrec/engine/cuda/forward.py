@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from genrec.config import ModelConfig
+from genrec.models.config import ModelConfig
 from genrec.nn.model import Block, Generator, RMSNorm, rotary
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]

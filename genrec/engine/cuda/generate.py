@@ -14,27 +14,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genrec.engine.base import Constraint
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
+from genrec.engine.interface import Constraint
 from genrec.errors import InputError
 
 if TYPE_CHECKING:
-    from genrec.beam import Beams
-    from genrec.engine.base import Array
-    from genrec.validity import Blocked, ValidityIndex
+    from genrec.catalogue.validity import Blocked, ValidityIndex
+    from genrec.engine.interface import Array
+    from genrec.search.expand import Beams
 
 MOST_BLOCKED = 1024
 WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
 
 
 class Generated(NamedTuple):
-    """Answers of B requests: prefixes int64, nodes and parents int32, scores float32, each [B, W], by prefix.
+    """Answers of B requests: paths int64, nodes and parents int32, scores float32, each [B, W], by path.
 
     A node below 0 is no beam.
     """
 
-    prefixes: NDArray[np.int64]
+    paths: NDArray[np.int64]
     nodes: NDArray[np.int32]
     scores: NDArray[np.float32]
     parents: NDArray[np.int32]
@@ -46,7 +46,7 @@ class Generated(NamedTuple):
 
     def row(self, b: int) -> Beams:
         """The beams of one request."""
-        from genrec.beam import Beams  # imports numba, which a device needs for nothing else
+        from genrec.search.expand import Beams  # imports numba, which a device needs for nothing else
 
         alive = self.alive[b]
         return Beams(*(each[b][alive] for each in self))
@@ -108,7 +108,7 @@ class DeviceGenerator:
         if beams.bad.any():
             raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
         return Generated(
-            beams.prefixes.numpy(),
+            beams.paths.numpy(),
             beams.nodes.numpy().astype(np.int32),
             beams.scores.numpy(),
             beams.parents.numpy().astype(np.int32),
@@ -123,7 +123,7 @@ class DeviceGenerator:
         for level, count in enumerate(self.counts, 1):
             if level > 1:
                 own = self.inherit(own, beams.parents)
-                codes = beams.prefixes % self.tree.sizes[level - 2]
+                codes = beams.paths % self.tree.sizes[level - 2]
                 logits = self.forward.decode(level, codes, lengths, shared, own)
             beams = expand(self.tree, level, logits, beams, count, blocked[level - 1])
         return beams
@@ -165,8 +165,8 @@ class DeviceGenerator:
             bucket.beams = self.run(bucket.tokens, bucket.lengths, bucket.blocked)
 
 
-class CudaGenerator:
-    """See `genrec.engine.base.Generator`. Catalogue versions share the weights; graphs are a version's own."""
+class CudaExecutor:
+    """See `genrec.engine.interface.Executor`. Catalogue versions share the weights; graphs are a version's own."""
 
     most_blocked = MOST_BLOCKED
 
@@ -175,7 +175,7 @@ class CudaGenerator:
         self._of: WeakKeyDictionary[ValidityIndex, DeviceGenerator] = WeakKeyDictionary()
 
     def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
-        """See `Generator.answers`. Batches are filled up to a power of two with rows that are thrown away.
+        """See `Executor.answers`. Batches are filled up to a power of two with rows that are thrown away.
 
         Every beam is scored: graphs of a device have fixed shapes.
         """
@@ -189,7 +189,7 @@ class CudaGenerator:
         return [answers[row] for row in range(len(constraints))]
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
-        """See `Generator.rehearse`."""
+        """See `Executor.rehearse`."""
         free = Constraint(valid, valid.blocked(np.array([-1], np.int32)))
         self.answers(np.zeros((rows, span), np.int64), np.ones(rows, np.int64), [free] * rows)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from genrec.semantic_id import unpack
-from genrec.validity import ValidityIndex
+from genrec.catalogue.semantic_id import unpack
+from genrec.catalogue.validity import ValidityIndex
 from perf.gpu import kernel, requests
 
 CPU = torch.device("cpu")

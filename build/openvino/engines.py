@@ -1,0 +1,46 @@
+"""The artifact's ONNX to OpenVINO engines, unless they are there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import openvino
+
+from build.openvino.causal import QUERIES
+from build.openvino.graphs import LARGE, build_openvino, kv_type_of_this_cpu
+from build.openvino.operations import SOURCES, can_be_compiled
+from genrec.artifact import engines_folder, load_config
+from genrec.errors import ArtifactError
+from genrec.manifest import is_good, record, stage_key
+
+GRAPHS = 3  # raised when the same ONNX becomes other engines, so that artifacts are built anew
+
+
+def build_engines(artifact: Path, kv_type: str = "") -> bool:
+    """OpenVINO engines of the artifact's ONNX; an empty `kv_type` follows the CPU. Returns whether work was done."""
+    kv_type = kv_type or kv_type_of_this_cpu()
+    operation = can_be_compiled(kv_type)
+    settings = {
+        "kv_type": kv_type,
+        "openvino": openvino.get_version(),
+        "one_graph_from": LARGE,
+        "queries": QUERIES,
+        "graphs": GRAPHS,
+        "attention": "operation" if operation else "nodes",
+    }
+    key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
+    if is_good(artifact, "openvino", key):
+        return False
+    out = engines_folder(artifact, "openvino")
+    longest = load_config(artifact).max_prompt
+    try:
+        build_openvino(artifact / "onnx", out, kv_type, longest, operation)
+    except ArtifactError as error:
+        if not operation:
+            raise
+        print(f"attention stays in OpenVINO's own nodes: {error}", file=sys.stderr)
+        build_openvino(artifact / "onnx", out, kv_type, longest, operation=False)
+        settings["attention"] = "nodes"
+    record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
+    return True

@@ -1,0 +1,67 @@
+"""`genrec catalogue`: versions of an artifact's catalogue, made beside the one that is served, and switched to."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from genrec import manifest
+from genrec.catalogue.versions import BASE, MADE, folder_of, read_current, versions_of
+
+ACTIONS = {
+    "add": ("a new version with more items", "genrec catalogue add artifacts/ml-100k new_items.csv"),
+    "remove": ("a new version with fewer items", "genrec catalogue remove artifacts/ml-100k 50,172"),
+    "swap": ("serve a version, the newest if none is named", "genrec catalogue swap artifacts/ml-100k 3"),
+    "rollback": ("serve the version before the last swap", "genrec catalogue rollback artifacts/ml-100k"),
+    "status": ("which versions there are", "genrec catalogue status artifacts/ml-100k"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The actions and their arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    made = {}
+    for action, (what, example) in ACTIONS.items():
+        made[action] = actions.add_parser(action, help=what, description=what, epilog=f"example: {example}")
+        made[action].add_argument("artifact", type=Path, help="the artifact folder, e.g. artifacts/ml-100k")
+    made["add"].add_argument("items", type=Path, help="CSV or Parquet: item, title, code_1, ..., code_L")
+    made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")
+    for action in ("add", "remove"):
+        made[action].add_argument("--base", type=int, help="the version to start from; default: the newest")
+    made["swap"].add_argument("version", type=int, nargs="?", help="default: the newest")
+
+
+def run(a: argparse.Namespace) -> None:
+    """Do it, and print the status."""
+    if a.action in ("add", "remove"):
+        from build.catalogue import add_items, read_item_ids, remove_items
+
+        version = (
+            add_items(a.artifact, a.items, a.base)
+            if a.action == "add"
+            else remove_items(a.artifact, read_item_ids(a.items), a.base)
+        )
+        print(f"version {version} made; `genrec catalogue swap {a.artifact} {version}` serves it")
+    elif a.action in ("swap", "rollback"):
+        from deploy.switch import roll_back, servers_of, switch
+
+        now = switch(a.artifact, a.version) if a.action == "swap" else roll_back(a.artifact)
+        print(f"version {now.version} is current, in {len(servers_of(a.artifact))} running servers")
+    print("\n".join(status_lines(a.artifact)))
+
+
+def status_lines(artifact: Path) -> list[str]:
+    """A line for every version."""
+    current = read_current(artifact)
+    lines = []
+    for version in versions_of(artifact):
+        stages = manifest.read(folder_of(artifact, version))
+        made = ", ".join(f"{key} {value}" for key, value in stages.get(MADE, {"facts": {}})["facts"].items())
+        items = stages.get("validity", {"facts": {}})["facts"].get("items", "?")
+        notes = [
+            made or ("the artifact's own" if version == BASE else "incomplete"),
+            *(["current"] if version == current.version else []),
+            *(["to roll back to"] if version == (current.before or (0,))[-1] else []),
+        ]
+        lines.append(f"  version {version}: {items} items, {'; '.join(notes)}")
+    return lines

@@ -1,0 +1,144 @@
+"""From nothing to an artifact that can be served: every stage that is not done or no longer good.
+
+data -> tokenise -> train -> export -> build; `manifest.json` says what each was made from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from genrec.manifest import is_good, read, record, stage_key
+
+Tell = Callable[[str], None]
+
+
+def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
+              tell: Tell = print) -> None:  # fmt: skip
+    """`histories.parquet` and `items.parquet` from a named set, a folder or the user's two files."""
+    from training.stages import prepare
+
+    given = [path for path in (interactions, items) if path is not None]
+    if source is not None and Path(source).is_dir():
+        given += sorted(path for path in Path(source).rglob("*") if path.is_file())
+    key = stage_key({"source": source}, given)
+
+    def work() -> dict[str, Any]:
+        notes = prepare(artifact, source, interactions, items)
+        for note in notes:
+            tell(f"  {note}")
+        return {"notes": notes}
+
+    _stage(
+        artifact,
+        "data",
+        key,
+        work,
+        lambda: (artifact / n for n in ("histories.parquet", "items.parquet", "source.json")),
+        tell,
+    )
+
+
+def make_catalogue(artifact: Path, sizes: tuple[int, ...] | None = None, semantic_ids: Path | None = None,
+                   tell: Tell = print) -> None:  # fmt: skip
+    """`catalogue.parquet`: semantic IDs trained here, or published ones."""
+    from training.stages import recipe, tokenise
+
+    given = [
+        artifact / "histories.parquet",
+        artifact / "items.parquet",
+        *([semantic_ids] if semantic_ids else []),
+    ]
+    key = stage_key({"sizes": sizes, "recipe": recipe(artifact).as_json()}, given)
+
+    def work() -> dict[str, Any]:
+        notes = tokenise(artifact, sizes, semantic_ids)
+        for note in notes:
+            tell(f"  {note}")
+        return {"notes": notes}
+
+    _stage(
+        artifact,
+        "tokenise",
+        key,
+        work,
+        lambda: (artifact / n for n in ("catalogue.parquet", "codebooks.safetensors")),
+        tell,
+    )
+
+
+def make_model(
+    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, tell: Tell = print
+) -> None:
+    """`model/`, trained by the recipe of the data; an interrupted training goes on where it stood."""
+    from training.stages import recipe, train
+
+    settings = {"seed": seed, "minutes": minutes, "recipe": recipe(artifact).as_json()}
+    key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
+    model = artifact / "model"
+    _stage(artifact, "train", key, lambda: train(artifact, seed, threads, minutes, resume=True),
+           lambda: (model / n for n in ("config.json", "model.safetensors")), tell)  # fmt: skip
+
+
+def make_draft(
+    artifact: Path,
+    joint: bool = False,
+    seed: int = 0,
+    threads: int = 0,
+    epochs: int | None = None,
+    tell: Tell = print,
+) -> None:
+    """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
+    from training.draft import DraftSettings, draft_artifact
+
+    chosen = DraftSettings() if epochs is None else DraftSettings(epochs=epochs)
+    # The generator's own stage stands for its weights: those change when both learn.
+    trained = read(artifact).get("train", {"key": "", "facts": {}})
+    settings = {**vars(chosen), "joint": joint, "seed": seed, "train": trained["key"]}
+    key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
+    model = artifact / "model"
+
+    def work() -> dict[str, Any]:
+        facts = draft_artifact(artifact, chosen, joint, seed, threads)
+        if joint:
+            made = (model / n for n in ("config.json", "model.safetensors"))
+            record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})
+        return facts
+
+    _stage(artifact, "draft", key, work,
+           lambda: (model / n for n in ("draft.json", "draft.safetensors")), tell)  # fmt: skip
+
+
+def make_servable(artifact: Path, tell: Tell = print) -> None:
+    """`onnx/`, `engines/` and the validity index, of a trained model."""
+    from build.openvino.engines import build_engines
+    from build.validity import build_validity
+    from export.generator import export_artifact
+
+    for name, make in {
+        "export": export_artifact,
+        "validity": build_validity,
+        "openvino": build_engines,
+    }.items():
+        begun = time.monotonic()
+        tell(f"{name}: {f'done in {time.monotonic() - begun:.1f} s' if make(artifact) else 'still good'}")
+
+
+def _stage(
+    artifact: Path,
+    name: str,
+    key: str,
+    work: Callable[[], dict[str, Any]],
+    outputs: Callable[[], Iterable[Path]],
+    tell: Tell,
+) -> None:
+    artifact.mkdir(parents=True, exist_ok=True)
+    if is_good(artifact, name, key):
+        tell(f"{name}: still good")
+        return
+    begun = time.monotonic()
+    facts = work()
+    record(artifact, name, key, outputs(), facts)
+    tell(f"{name}: done in {time.monotonic() - begun:.1f} s")

@@ -1,0 +1,189 @@
+"""`make demo`: real interactions in, recommendations out of a real tritonserver, every stage reused when still good.
+
+The last line printed is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from cli.chain import make_catalogue, make_data, make_draft, make_model, make_servable
+from cli.show import answer_lines
+from clients.recommender import Recommender
+from clients.wire import Recommendation
+from deploy.launcher import RunningServer, running_server, serve
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import CATALOGUE, folder_of
+from genrec.errors import GenrecError
+from genrec.manifest import digest_file, is_good, record, stage_key
+from perf.counters import Triton
+from perf.quality import measure, table
+from perf.serving import Target
+from training.data import Histories
+
+USERS = 3
+TIMED_REQUESTS = 200
+TOP_K = 10
+STAGED, DRAFT = "recommend_staged", "recommend_draft"
+DRAFT_EPOCHS = 3  # a minute of training; `genrec train ARTIFACT --draft alone` takes the time it needs
+
+
+def main() -> int:
+    """Prepare, then show or serve."""
+    arguments = argparse.ArgumentParser(description="From interactions to served recommendations.")
+    arguments.add_argument("artifact", type=Path)
+    arguments.add_argument("--source", help="ml-100k, ml-1m or a folder; default: the artifact's name")
+    arguments.add_argument("--beam-width", type=int, default=128)
+    arguments.add_argument("--serve", action="store_true", help="leave the server running")
+    a = arguments.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    begun = time.monotonic()
+    try:
+        prepare(a.artifact, a.source or a.artifact.name)
+        if a.serve:
+            how_to_call(a.artifact)
+            serve(a.artifact, http_port=8000, grpc_port=8001, metrics_port=8002, beam_width=a.beam_width)
+            return 0
+        with running_server(a.artifact, beam_width=a.beam_width) as server:
+            facts = show(a.artifact, server)
+        quality = quality_of(a.artifact, a.beam_width)
+    except GenrecError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    print(table(quality))
+    facts |= {
+        "hr10": quality["model"]["HR@10"],
+        "ndcg10": quality["model"]["NDCG@10"],
+        "counts_hr10": quality["transition counts"]["HR@10"],
+        "counts_ndcg10": quality["transition counts"]["NDCG@10"],
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    print(json.dumps(facts))
+    return 0
+
+
+def prepare(artifact: Path, source: str) -> None:
+    """Every stage up to engines."""
+    make_data(artifact, source)
+    make_catalogue(artifact)
+    make_model(artifact)
+    make_draft(artifact, epochs=DRAFT_EPOCHS)
+    make_servable(artifact)
+
+
+def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
+    """Ask for some users over gRPC and HTTP, then for many in a row; print titles and times."""
+    histories = Histories.load(artifact / "histories.parquet")
+    users = np.linspace(0, len(histories) - 1, USERS + 2).astype(int)[1:-1]
+    rows = histories.cut(1).rows()
+    with Recommender(server.grpc_url) as grpc, Recommender(server.http_url, "http") as http:
+        for user in users:
+            history = rows[user].tolist()
+            answer = grpc.recommend(history, TOP_K, exclude_history=True)
+            again = http.recommend(history, TOP_K, exclude_history=True)
+            same = np.array_equal(answer.item_ids, again.item_ids)
+            print(
+                f"user {histories.user_ids[user]} (gRPC; HTTP answers {'the same' if same else 'DIFFERENTLY'})"
+            )
+            print("\n".join(answer_lines(artifact, history, answer)))
+    asked = [rows[n % len(rows)] for n in range(TIMED_REQUESTS)]
+    seconds, answers, stages = timed(server, asked, "recommend")
+    facts = facts_of(artifact, seconds, answers, stages)
+    print(
+        f"\n{TIMED_REQUESTS} requests one after another: P50 {facts['p50_ms']:.1f} ms, P99 {facts['p99_ms']:.1f} ms"
+    )
+    # Triton cannot see inside `generate`, so the time of each pass is taken where each is a model.
+    staged = facts_of(artifact, *timed(server, asked, STAGED))
+    facts["stages_ms"], facts["staged_p50_ms"] = staged["stages_ms"], staged["p50_ms"]
+    print(f"with a model for every pass ({STAGED}): P50 {staged['p50_ms']:.1f} ms, of which, on average:")
+    for stage, milliseconds in facts["stages_ms"].items():
+        print(f"  {stage:16} {milliseconds:7.2f} ms")
+    print(f"valid rate {facts['valid_rate']:.0%}, {facts['distinct']:g} distinct items of {TOP_K} asked")
+    facts["draft"] = drafted = facts_of(artifact, *(found := timed(server, asked, DRAFT)))
+    drafted["overlap"] = round(overlap(answers, found[1]), 3)
+    print(
+        f"the same by the draft head: P50 {drafted['p50_ms']:.1f} ms, P99 {drafted['p99_ms']:.1f} ms, valid rate "
+        f"{drafted['valid_rate']:.0%}; its lists share {drafted['overlap']:.0%} of the items with beam search\n"
+    )
+    return facts
+
+
+def overlap(one: list[Recommendation], other: list[Recommendation]) -> float:
+    """Mean share of an answer's items that the other answer to the same request has too."""
+    pairs = zip(one, other, strict=True)
+    return float(np.mean([np.isin(a.item_ids, b.item_ids).mean() for a, b in pairs]))
+
+
+def timed(
+    server: RunningServer, histories: list[np.ndarray], ensemble: str
+) -> tuple[list[float], list[Recommendation], dict[str, float]]:
+    """Seconds and answer of every request, sent one after another, and each stage's milliseconds per request."""
+    seconds, answers = [], []
+    with closing(Triton(Target(server.grpc_url, server.grpc_headers, ensemble))) as triton:
+        before = triton.statistics()
+        for history in tqdm(histories, desc=ensemble, unit="request", delay=2):
+            begun = time.perf_counter()
+            answers.append(triton.recommender.recommend(history, TOP_K, exclude_history=True))
+            seconds.append(time.perf_counter() - begun)
+        after = triton.statistics()
+    stages = {
+        model: (after[model]["infer"] - before[model]["infer"]) / 1e6 / len(histories)
+        for model in sorted(after)
+        # Fewer calls than requests are the supervisor's probes of the other ensembles.
+        if model != ensemble and after[model]["calls"] - before[model]["calls"] >= len(histories)
+    }
+    return seconds, answers, stages
+
+
+def facts_of(
+    artifact: Path, seconds: list[float], answers: list[Recommendation], stages: dict[str, float]
+) -> dict[str, Any]:
+    """Valid rate and distinct items are counted against the catalogue file, not believed from the server."""
+    catalogue = Catalogue.load(folder_of(artifact, answers[0].catalogue_version) / CATALOGUE, titles=False)
+    valid = [float((catalogue.rows_of(answer.item_ids) >= 0).mean()) for answer in answers]
+    milliseconds = np.array(seconds) * 1e3
+    median = float(np.median(milliseconds))
+    shares = stages | {"triton and network": float(milliseconds.mean()) - sum(stages.values())}
+    return {
+        "valid_rate": float(np.mean(valid)),
+        "distinct": float(np.mean([len(set(answer.item_ids.tolist())) for answer in answers])),
+        "p50_ms": round(median, 2),
+        "p99_ms": round(float(np.percentile(milliseconds, 99)), 2),
+        "stages_ms": {name: round(ms, 3) for name, ms in shares.items()},
+    }
+
+
+def quality_of(artifact: Path, beam_width: int) -> dict[str, Any]:
+    """Leave-one-out figures over all users, measured once per model and engine."""
+    out = artifact / "quality.json"
+    key = stage_key({"beam_width": beam_width, "manifest": [digest_file(artifact / "model" / "model.safetensors")]},
+                    [artifact / "catalogue.parquet", artifact / "engines" / "openvino" / "engine.json"])  # fmt: skip
+    if not is_good(artifact, "quality", key):
+        out.write_text(json.dumps(measure(artifact, beam_width, remove_seen=True)) + "\n")
+        record(artifact, "quality", key, [out], {})
+    return dict(json.loads(out.read_text()))
+
+
+def how_to_call(artifact: Path) -> None:
+    """What to type next."""
+    print(f"""
+Serving {artifact}; from another terminal:
+  .venv/bin/genrec recommend {artifact} --url 127.0.0.1:8001 --user 1 --exclude-history
+  curl -s 127.0.0.1:8000/v2/models/recommend/infer -d '{{"inputs": [
+    {{"name": "history", "datatype": "INT64", "shape": [1, 3], "data": [1, 50, 172]}},
+    {{"name": "top_k", "datatype": "INT32", "shape": [1, 1], "data": [5]}}]}}'
+""", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""`genrec`: one command, a verb per room."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from cli import catalogue
+from cli.options import add_settings
+from genrec.errors import GenrecError
+from genrec.settings import chosen_fields
+
+VERBS = {
+    "data": ("interactions to histories and semantic IDs", "genrec data artifacts/ml-100k --source ml-100k"),
+    "train": ("train the generator", "genrec train artifacts/ml-100k"),
+    "export": ("generator to ONNX", "genrec export artifacts/ml-100k"),
+    "build": ("ONNX to engines, catalogue to validity index", "genrec build artifacts/ml-100k"),
+    "serve": (
+        "serve an artifact with tritonserver until Ctrl-C",
+        "genrec serve artifacts/ml-100k --grpc-port 8001",
+    ),
+    "recommend": (
+        "ask a server, or the local runtime",
+        "genrec recommend artifacts/ml-100k --url 127.0.0.1:8001 --history 50,172,1",
+    ),
+    "catalogue": (
+        "versions of the catalogue: add, remove, swap, rollback, status",
+        "genrec catalogue swap artifacts/ml-100k",
+    ),
+    "evaluate": ("leave-one-out quality next to two baselines", "genrec evaluate artifacts/ml-100k --json"),
+    "sweep": ("highest request rate within a P99", "genrec sweep artifacts/ml-100k --slo-p99-ms 100"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """All verbs and their options."""
+    top = argparse.ArgumentParser(prog="genrec", description="Generative recommendation on Triton.")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    made = {}
+    for verb, (what, example) in VERBS.items():
+        made[verb] = verbs.add_parser(verb, help=what, description=what, epilog=f"example: {example}")
+        if verb == "catalogue":
+            catalogue.add_arguments(made[verb])
+            continue
+        made[verb].add_argument("artifact", type=Path, help="the artifact folder, e.g. artifacts/ml-100k")
+
+    data = made["data"]
+    data.add_argument("--source", help="ml-100k, ml-1m, or a folder that holds a data set")
+    data.add_argument("--interactions", type=Path, help="CSV or Parquet: user, item, timestamp")
+    data.add_argument("--items", type=Path, help="CSV or Parquet: item, title")
+    data.add_argument(
+        "--codebook-sizes", type=_sizes, help="T_1,...,T_L, e.g. 256,64,16; default by catalogue"
+    )
+    data.add_argument("--semantic-ids", type=Path, help="published semantic IDs instead of trained ones")
+
+    train = made["train"]
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--threads", type=int, default=0, help="0: all cores")
+    train.add_argument(
+        "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
+    )
+    train.add_argument("--minutes", type=float, help="stop after this long, with the best weights so far")
+
+    serve = made["serve"]
+    for name in ("http", "grpc", "metrics"):
+        serve.add_argument(f"--{name}-port", type=int, help="default: a free one")
+    serve.add_argument(
+        "--run-dir", type=Path, help="where the log and server.json go; default: a temporary folder"
+    )
+
+    add_settings(made["build"], "target")
+    add_settings(serve, *(each.name for each in chosen_fields()))
+    serve.add_argument(
+        "--ensembles", type=_names, default=(), help="e.g. recommend: fewer models, less memory; default: all"
+    )
+
+    ask = made["recommend"]
+    ask.add_argument("--url", help="host:port of a server; without it the local runtime answers")
+    ask.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    ask.add_argument("--history", type=_ids, default=[], help="item ids, oldest first, e.g. 50,172,1")
+    ask.add_argument("--user", type=int, help="take the history of this user of the data set instead")
+    ask.add_argument("--top-k", type=int, default=10)
+    ask.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
+
+    made["evaluate"].add_argument("--keep-seen", action="store_true", help="seen items may be answered")
+    made["evaluate"].add_argument("--users", type=int, help="a sample instead of all")
+    made["evaluate"].add_argument("--json", action="store_true", help="for machines")
+    for verb in ("recommend", "evaluate"):
+        made[verb].add_argument(
+            "--decoder", choices=("beam", "draft"), default="beam", help="decode passes, or the draft head"
+        )
+    add_settings(made["evaluate"], "verify")
+    made["sweep"].add_argument("--slo-p99-ms", type=float, required=True)
+    made["sweep"].add_argument(
+        "--out", type=Path, default=Path("artifacts/sweep"), help="CSV, JSON and PNG go here"
+    )
+    for verb in ("recommend", "evaluate", "sweep"):
+        add_settings(made[verb], "beam_width")
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a verb; errors people can act on are printed as one line."""
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        globals()[f"_{arguments.verb}"](arguments)
+    except GenrecError as error:
+        print(f"genrec {arguments.verb}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _data(a: argparse.Namespace) -> None:
+    from cli.chain import make_catalogue, make_data
+
+    make_data(a.artifact, a.source, a.interactions, a.items)
+    make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
+
+
+def _train(a: argparse.Namespace) -> None:
+    from cli.chain import make_draft, make_model
+
+    if a.draft:
+        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
+    else:
+        make_model(a.artifact, a.seed, a.threads, a.minutes)
+
+
+def _export(a: argparse.Namespace) -> None:
+    from export.generator import export_artifact
+
+    print("export: done" if export_artifact(a.artifact) else "export: still good")
+
+
+def _build(a: argparse.Namespace) -> None:
+    from build.engines import build_artifact
+
+    print(f"build: {', '.join(build_artifact(a.artifact, a.target)) or 'all still good'}")
+
+
+def _serve(a: argparse.Namespace) -> None:
+    from deploy.launcher import serve
+    from genrec.manifest import verify
+
+    verify(a.artifact)
+    names = ["http_port", "grpc_port", "metrics_port", "ensembles", "run_dir"]
+    names += [each.name for each in chosen_fields()]
+    serve(a.artifact, **{name: getattr(a, name) for name in names})
+
+
+def _recommend(a: argparse.Namespace) -> None:
+    from cli.show import answer_lines, ask_local, ask_server, history_of
+
+    history = a.history if a.user is None else history_of(a.artifact, a.user)
+    ask = (
+        ask_server(a.url, a.protocol, a.decoder) if a.url else ask_local(a.artifact, a.beam_width, a.decoder)
+    )
+    print("\n".join(answer_lines(a.artifact, history, ask(history, a.top_k, a.exclude_history))))
+
+
+def _catalogue(a: argparse.Namespace) -> None:
+    catalogue.run(a)
+
+
+def _evaluate(a: argparse.Namespace) -> None:
+    from perf.quality import measure, table
+
+    figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)
+    print(json.dumps(figures) if a.json else table(figures))
+
+
+def _sweep(a: argparse.Namespace) -> None:
+    from perf.sweep import sweep
+
+    print(json.dumps(sweep(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _ids(text: str) -> list[int]:
+    return [int(item) for item in text.split(",") if item]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

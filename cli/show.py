@@ -1,0 +1,78 @@
+"""Histories and answers with titles, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from clients.recommender import Recommender
+from clients.wire import Protocols, Recommendation, parse
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import CATALOGUE, folder_of
+from genrec.errors import GenrecError, InputError
+from training.data import Histories
+
+Ask = Callable[[list[int], int, bool], Recommendation]
+
+
+def history_of(artifact: Path, user_id: int) -> list[int]:
+    """A user's whole history. Raises InputError."""
+    histories = Histories.load(artifact / "histories.parquet")
+    found = np.flatnonzero(histories.user_ids == user_id)
+    if not len(found):
+        raise InputError(
+            "user",
+            f"{user_id} is not in the data",
+            f"one of {len(histories)} users, e.g. {histories.user_ids[0]}",
+        )
+    return histories.rows()[found[0]].tolist()
+
+
+ENSEMBLES = {"beam": "recommend", "draft": "recommend_draft"}
+
+
+def ask_server(url: str, protocol: Protocols, decoder: str = "beam") -> Ask:
+    """Ask over the network, one connection per call: for people, not for load."""
+
+    def ask(history: list[int], top_k: int, exclude_history: bool) -> Recommendation:
+        with Recommender(url, protocol, model=ENSEMBLES[decoder]) as recommender:
+            return recommender.recommend(history, top_k, exclude_history=exclude_history)
+
+    return ask
+
+
+def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
+    """Ask the local runtime."""
+
+    def ask(history: list[int], top_k: int, exclude_history: bool) -> Recommendation:
+        from ensembles.local import LocalRecommender
+
+        with LocalRecommender(artifact, beam_width, decoder=decoder) as local:
+            (answer,) = local.recommend([history], top_k, exclude_history)
+        if isinstance(answer, GenrecError):
+            raise answer
+        return parse(SimpleNamespace(as_numpy=answer.get))
+
+    return ask
+
+
+def answer_lines(artifact: Path, history: list[int], answer: Recommendation, last: int = 5) -> list[str]:
+    """The newest titles of the history, then the titles answered with their scores."""
+    catalogue = Catalogue.load(folder_of(artifact, answer.catalogue_version) / CATALOGUE)
+
+    def title(item: int) -> str:
+        row = int(catalogue.rows_of([item])[0])
+        return catalogue.titles[row] if row >= 0 else "(not in the catalogue)"
+
+    lines = [f"  last of {len(history)}: " + "; ".join(title(i) for i in history[-last:])]
+    lines += [
+        f"  {score:8.3f}  {title(item)}  [{item}]"
+        for item, score in zip(answer.item_ids, answer.scores, strict=True)
+    ]
+    notes = [f"answered by {answer.by}"]
+    notes += [f"{answer.dropped} unknown items dropped"] if answer.dropped else []
+    notes += [f"{answer.cut} older items cut off"] if answer.cut else []
+    return [*lines, "  " + ", ".join(notes)]

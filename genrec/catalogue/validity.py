@@ -1,0 +1,299 @@
+"""Which codes may follow a path: the catalogue's semantic IDs as a flat tree.
+
+xGR section 6.1 keeps a dense mask for the first level and sparse positions for the deeper ones. Here the
+sparse part is a tree in arrays. The nodes of level l are the distinct paths of l codes, in lexicographic
+order, so the children of a node are a contiguous range of level l+1, its leaves a contiguous range of level
+L, and its items a contiguous range of `rows`. Nothing of size W x T or P x T is ever made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from genrec.catalogue.semantic_id import check_sizes, pack
+from genrec.errors import ArtifactError, InputError
+
+FILE_NAME = "validity.safetensors"
+FORMAT, VERSION = "genrec-validity", "1"
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """What one request must not reach: per level the sorted nodes all of whose items are excluded.
+
+    `nodes[l-1]` is int32[any] with node numbers of level l, ascending.
+    """
+
+    nodes: tuple[Int32, ...]
+
+    def at(self, level: int) -> Int32:
+        """Blocked nodes of a level, ascending: int32[any]."""
+        return self.nodes[level - 1]
+
+
+class ValidityIndex:
+    """The tree of valid semantic IDs of a catalogue of n items. Immutable, and always sound once made.
+
+    codebook_sizes  (T_1, ..., T_L)
+    codes[l-1]      uint16 or int32 [P_l], the last code of every node of level l
+    first_child[l-1] int32 [P_l + 1], children of node p are first_child[p] .. first_child[p + 1] of level
+                    l+1; at level L (the leaves) they are positions in `rows`
+    rows            int32 [n], catalogue rows, of a leaf the most popular first, then the smaller item id
+    row_leaf        int32 [n], the leaf of a catalogue row
+    root            int32 [2], the range of level 1: the root as if it were a level of one node
+    root_mask       bool [T_1], the dense mask of level 1
+    """
+
+    def __init__(
+        self, codebook_sizes: Sequence[int], codes: Sequence[Array], first_child: Sequence[Array], rows: Array
+    ) -> None:
+        """Check everything that compiled code relies on; InputError says which array breaks which rule."""
+        self.codebook_sizes = check_sizes(codebook_sizes)
+        _check_tree(self.codebook_sizes, codes, first_child, rows)
+        self.codes = tuple(frozen(c) for c in codes)
+        self.first_child: tuple[Int32, ...] = tuple(frozen(f) for f in first_child)
+        self.rows: Int32 = frozen(rows)
+        self.root: Int32 = frozen(np.array([0, len(codes[0])], np.int32))
+        mask = np.zeros(self.codebook_sizes[0], np.bool_)
+        mask[self.codes[0]] = True
+        self.root_mask: npt.NDArray[np.bool_] = frozen(mask)
+        leaf = np.empty(len(rows), np.int32)
+        leaf[rows] = np.repeat(
+            np.arange(self.node_count(self.levels), dtype=np.int32), np.diff(first_child[-1])
+        )
+        self.row_leaf: Int32 = frozen(leaf)
+
+    @classmethod
+    def build(
+        cls, codes: npt.ArrayLike, sizes: Sequence[int], popularity: npt.ArrayLike, item_ids: npt.ArrayLike
+    ) -> ValidityIndex:
+        """Index a catalogue: codes int[n, L], sizes (T_1..T_L), popularity int[n] >= 0, item_ids int64[n]."""
+        sizes = check_sizes(sizes)
+        keys = pack(codes, sizes)
+        count, ids = np.asarray(popularity), np.asarray(item_ids)
+        if keys.ndim != 1 or not 0 < len(keys) < 2**31:
+            raise InputError("codes", f"describe an array of {keys.shape} items", "1 to 2**31 - 1 items")
+        for name, column in (("popularity", count), ("item_ids", ids)):
+            if column.shape != keys.shape or column.dtype.kind not in "iu":
+                have = f"is {column.dtype}{list(column.shape)}"
+                raise InputError(name, have, f"an integer for each of {len(keys)} items")
+        if int(count.min()) < 0:  # so that the sort below may negate it
+            raise InputError("popularity", f"has {count.min()}", "counts >= 0")
+        rows = np.lexsort((ids, -count.astype(np.int64), keys))
+        nodes, starts = _runs(keys[rows])
+        levels_codes: list[Array] = []
+        levels_first = [starts]
+        for size in reversed(sizes):  # from the leaves up: a parent's key is the quotient of its children's
+            parents, digits = np.divmod(nodes, size)
+            levels_codes.insert(0, digits.astype(_code_type(size)))
+            nodes, starts = _runs(parents)
+            levels_first.insert(0, starts)
+        return cls(sizes, levels_codes, levels_first[1:], rows.astype(np.int32))
+
+    @property
+    def levels(self) -> int:
+        """L."""
+        return len(self.codebook_sizes)
+
+    @property
+    def items(self) -> int:
+        """Number of catalogue rows."""
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every array, in memory."""
+        arrays = (*self.codes, *self.first_child, self.rows, self.row_leaf, self.root, self.root_mask)
+        return sum(a.nbytes for a in arrays)
+
+    def node_count(self, level: int) -> int:
+        """P_l; at level L the number of distinct semantic IDs."""
+        return len(self.codes[level - 1])
+
+    def children_into(self, level: int) -> Int32:
+        """Pointers from the nodes of level-1 into `level`: int32[P_{level-1} + 1]; level 1 has the root."""
+        return self.root if level == 1 else self.first_child[level - 2]
+
+    def leaf_count(self, level: int) -> Int32:
+        """Number of leaves below every node of a level: int32[P_l]."""
+        first = np.arange(self.node_count(level) + 1, dtype=np.int32)
+        for pointers in self.first_child[level - 1 : -1]:
+            first = pointers[first]
+        return np.diff(first)
+
+    def paths(self, level: int) -> Int64:
+        """The mixed-radix integer of every node of a level, ascending: int64[P_l]. At L: the semantic IDs."""
+        out = np.zeros(1, np.int64)
+        for below in range(1, level + 1):
+            out = np.repeat(out, np.diff(self.children_into(below))) * self.codebook_sizes[below - 1]
+            out += self.codes[below - 1]
+        return out
+
+    def blocked(self, rows: npt.ArrayLike) -> Blocked:
+        """Prune excluded catalogue rows, int[any], exactly; -1 stands for no row. InputError out of range.
+
+        A leaf is blocked when all its items are excluded, a path when all its children are, so a beam that
+        avoids blocked nodes always has somewhere to go. Costs E log E + E L log P for E rows, whatever n is.
+        """
+        excluded = check_rows(rows, self.items)
+        parents = np.sort(self.row_leaf[excluded])
+        nodes = [_saturated(parents, self.first_child[-1])]
+        for pointers in reversed(self.first_child[:-1]):
+            nodes.insert(0, _saturated(_parents(nodes[0], pointers), pointers))
+        return Blocked(tuple(nodes))
+
+    def save(self, path: Path) -> None:
+        """Write one safetensors file; it appears whole or not at all. row_leaf follows from the rest."""
+        tensors = {f"codes_{level}": codes for level, codes in enumerate(self.codes, 1)}
+        tensors |= {f"first_child_{level}": first for level, first in enumerate(self.first_child, 1)}
+        tensors["rows"] = self.rows
+        sizes = json.dumps(self.codebook_sizes)
+        metadata = {"format": FORMAT, "version": VERSION, "codebook_sizes": sizes}
+        metadata["sha256"] = _digest(sizes, tensors)
+        partial = path.with_name(path.name + ".partial")
+        save_file(tensors, partial, metadata=metadata)
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: Path, codebook_sizes: Sequence[int] | None = None) -> ValidityIndex:
+        """Read what `save` wrote. ArtifactError if it is corrupt, or not of `codebook_sizes` when given."""
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
+                raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
+            sizes = check_sizes(json.loads(metadata["codebook_sizes"]))
+            if codebook_sizes is not None and sizes != tuple(codebook_sizes):
+                raise ArtifactError(
+                    path, f"has codebook sizes {list(sizes)}, expected {list(codebook_sizes)}"
+                )
+            if metadata.get("sha256") != _digest(metadata["codebook_sizes"], tensors):
+                raise ArtifactError(path, "does not match its own checksum")
+            numbers = range(1, len(sizes) + 1)
+            codes = [tensors[f"codes_{n}"] for n in numbers]
+            return cls(sizes, codes, [tensors[f"first_child_{n}"] for n in numbers], tensors["rows"])
+        except ArtifactError:
+            raise
+        except (
+            Exception
+        ) as error:  # safetensors raises a type of its own, and OSError, KeyError, ValueError ...
+            raise ArtifactError(path, f"not a readable validity index: {error}") from error
+
+
+def frozen(array: Array) -> Array:
+    """A contiguous read-only array: one type for the compiler, whether built, loaded or mapped."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def check_rows(rows: npt.ArrayLike, items: int) -> Int64:
+    """Excluded catalogue rows, int[any], as sorted distinct int64; -1 (no row) drops out. InputError."""
+    given = np.asarray(rows)
+    if given.size and given.dtype.kind not in "iu":
+        raise InputError("excluded_rows", f"is of type {given.dtype}", "integers")
+    if given.size and (int(given.min()) < -1 or int(given.max()) >= items):
+        raise InputError(
+            "excluded_rows", f"span {given.min()} to {given.max()}", f"rows 0 to {items - 1}, or -1"
+        )
+    distinct = np.unique(given.astype(np.int64))
+    return distinct[1:] if distinct.size and distinct[0] < 0 else distinct
+
+
+def _code_type(size: int) -> type[np.generic]:
+    return np.uint16 if size <= 2**16 else np.int32
+
+
+def _runs(keys: Int64) -> tuple[Int64, Int32]:
+    """Distinct values of sorted keys, int64[P], and where each begins, int32[P + 1] with the end."""
+    begins = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+    return keys[begins], np.append(begins, len(keys)).astype(np.int32)
+
+
+def _digest(sizes: str, tensors: dict[str, Array]) -> str:
+    """sha256 over sizes, names, types, shapes and contents: an accident anywhere is seen."""
+    sha = hashlib.sha256(sizes.encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        sha.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        sha.update(array.data)
+    return sha.hexdigest()
+
+
+def _check_tree(
+    sizes: tuple[int, ...], codes: Sequence[Array], first_child: Sequence[Array], rows: Array
+) -> None:
+    """Every rule of the layout. Compiled code does not check bounds: a hostile file must stop here."""
+
+    def need(rule: bool, name: str, limit: str) -> None:
+        if not rule:
+            raise InputError(name, "breaks the layout", limit)
+
+    need(len(codes) == len(first_child) == len(sizes), "codes", f"{len(sizes)} levels")
+    need(rows.dtype == np.int32 and rows.ndim == 1, "rows", "int32[n]")
+    siblings = np.zeros(1, np.int64)  # where a family begins in the level at hand: at level 1 there is one
+    for level, (size, code, first) in enumerate(zip(sizes, codes, first_child, strict=True), 1):
+        need(
+            code.dtype == _code_type(size) and code.ndim == 1 and code.size > 0,
+            f"codes_{level}",
+            "its integer type",
+        )
+        need(int(code.min()) >= 0 and int(code.max()) < size, f"codes_{level}", f"0 to {size - 1}")
+        ascending = code[1:] > code[:-1]
+        ascending[siblings[1:] - 1] = True  # the first of a family may have any code
+        need(bool(ascending.all()), f"codes_{level}", "ascending codes in every family")
+        below = len(codes[level]) if level < len(sizes) else len(rows)
+        need(
+            first.dtype == np.int32 and first.shape == (len(code) + 1,),
+            f"first_child_{level}",
+            "int32[P + 1]",
+        )
+        need(int(first[0]) == 0 and int(first[-1]) == below, f"first_child_{level}", f"spans 0 to {below}")
+        need(bool((first[1:] > first[:-1]).all()), f"first_child_{level}", "at least one child each")
+        siblings = first[:-1]
+    need(int(rows.min()) >= 0 and int(rows.max()) < len(rows), "rows", f"0 to {len(rows) - 1}")
+    need(int(np.bincount(rows).max()) == 1, "rows", "every catalogue row once")
+
+
+@njit(cache=True, nogil=True)
+def _parents(nodes: Array, pointers: Array) -> Array:
+    """Parent of every node: int32[E] ascending, by binary search in int32[P + 1] -> int32[E] ascending."""
+    out = np.empty(len(nodes), np.int32)
+    for i in range(len(nodes)):
+        if i > 0 and nodes[i] < pointers[out[i - 1] + 1]:
+            out[i] = out[i - 1]
+        else:
+            out[i] = np.searchsorted(pointers, nodes[i], side="right") - 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _saturated(parents: Array, pointers: Array) -> Array:
+    """The nodes that occur in `parents`, int32[E] ascending, as often as they have children -> int32[any]."""
+    out = np.empty(len(parents), np.int32)
+    kept = run = 0
+    for i in range(len(parents)):
+        run += 1
+        if i + 1 == len(parents) or parents[i + 1] != parents[i]:
+            if run == pointers[parents[i] + 1] - pointers[parents[i]]:
+                out[kept] = parents[i]
+                kept += 1
+            run = 0
+    return out[:kept]

@@ -1,0 +1,172 @@
+"""The versions of an artifact's catalogue: which exist, which one is current, and whether one is sound.
+
+Version 1 is the artifact's own catalogue. Later ones lie in `catalogues/<version>/`: the same three files, and a
+manifest of their own. `catalogues/current.json` points to the version that running servers follow and later ones
+start with; it is replaced as a whole. The codes of an item are the same in every version that has it, so what was
+computed for a prompt holds in all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from genrec import manifest
+from genrec.artifact import load_config
+from genrec.catalogue.hashset import FILE_NAME as VALID_IDS
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_catalogue, load_valid_ids, load_validity
+from genrec.catalogue.semantic_id import pack
+from genrec.catalogue.validity import FILE_NAME as VALIDITY
+from genrec.errors import ArtifactError, InputError
+
+BASE = 1
+CATALOGUE = "catalogue.parquet"
+FOLDER, POINTER = "catalogues", "current.json"
+INDEXED, MADE = "validity", "version"  # stages of a version's manifest
+REMEMBERED = 100  # switches that can be taken back
+
+
+class Current(NamedTuple):
+    """What the pointer says. `serial` counts its changes; `before` are the versions to roll back to, newest last;
+    `highest` is the highest that was ever current: a server may have it loaded, so its number is not given again.
+    """
+
+    version: int = BASE
+    serial: int = 0
+    before: tuple[int, ...] = ()
+    highest: int = BASE
+
+    def to(self, version: int) -> Current:
+        """After a switch; to the version that is current already it only counts."""
+        before = self.before if version == self.version else (*self.before, self.version)
+        return Current(version, self.serial + 1, before[-REMEMBERED:], max(version, self.highest))
+
+    def back(self) -> Current:
+        """After the last switch is taken back. Raises InputError when there was none."""
+        if not self.before:
+            raise InputError(
+                "rollback", f"nothing came before version {self.version}", "a switch to take back"
+            )
+        return Current(self.before[-1], self.serial + 1, self.before[:-1], self.highest)
+
+
+def folder_of(artifact: Path, version: int) -> Path:
+    """Where the three files of a version lie, there or not."""
+    return artifact if version == BASE else artifact / FOLDER / str(version)
+
+
+def versions_of(artifact: Path) -> list[int]:
+    """All versions, ascending. Raises ArtifactError when there is not even the first."""
+    if not (artifact / CATALOGUE).is_file():
+        raise ArtifactError(artifact / CATALOGUE, "is missing: not an artifact folder")
+    found = artifact / FOLDER
+    names = [path.name for path in found.iterdir() if path.is_dir()] if found.is_dir() else []
+    return [BASE, *sorted(int(name) for name in names if name.isdecimal() and int(name) > BASE)]
+
+
+def check_exists(artifact: Path, version: int) -> None:
+    """Raises InputError that lists the versions."""
+    there = versions_of(artifact)
+    if version not in there:
+        raise InputError("version", f"{version} is not there", f"one of {', '.join(map(str, there))}")
+
+
+def read_current(artifact: Path) -> Current:
+    """The pointer; without one, version 1. Raises ArtifactError."""
+    path = artifact / FOLDER / POINTER
+    try:
+        said = json.loads(path.read_text())
+        before = tuple(int(v) for v in said["before"])
+        return Current(int(said["version"]), int(said["serial"]), before, int(said["highest"]))
+    except FileNotFoundError:
+        return Current()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(path, f"does not name a version: {error!r}") from error
+
+
+def point(artifact: Path, to: Current) -> None:
+    """Replace the pointer."""
+    path = artifact / FOLDER / POINTER
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f"{POINTER}.partial")
+    partial.write_text(json.dumps(to._asdict()) + "\n")
+    os.replace(partial, path)
+
+
+@contextmanager
+def locked(artifact: Path) -> Iterator[None]:
+    """One change of an artifact's versions at a time, whichever process makes it."""
+    versions_of(artifact)
+    (artifact / FOLDER).mkdir(exist_ok=True)
+    handle = os.open(artifact / FOLDER, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_files(artifact: Path, version: int) -> None:
+    """Refuse a version with a file missing or not as it was made, or of another artifact. Raises ArtifactError."""
+    folder = folder_of(artifact, version)
+    stages = manifest.read(folder)
+    entry = stages.get(INDEXED, {"outputs": {}})
+    for name in (CATALOGUE, VALIDITY, VALID_IDS):
+        if entry["outputs"].get(name) != manifest.digest_file(folder / name):
+            raise ArtifactError(folder / name, f"is not the file that {manifest.NAME} beside it describes")
+    made_for = stages.get(MADE, {}).get("key")
+    if version != BASE and made_for != manifest.digest_file(artifact / CATALOGUE):
+        raise ArtifactError(folder, f"was made for another {CATALOGUE} than that of {artifact}; make it anew")
+
+
+def verify(artifact: Path, version: int) -> None:
+    """`check_files`, and whether the files are of each other and of the model, and items keep their codes: those of
+    version 1 and of the current one, as far as these are sound themselves.
+
+    Raises InputError for a version that is not there, ArtifactError naming the file.
+    """
+    check_exists(artifact, version)
+    check_files(artifact, version)
+    folder, config = folder_of(artifact, version), load_config(artifact)
+    catalogue, index = load_catalogue(folder, config), load_validity(folder, config)
+    paths = index.paths(index.levels)
+    ids = pack(catalogue.codes, catalogue.codebook_sizes)
+    if index.items != len(catalogue) or not np.array_equal(paths[index.row_leaf], ids):
+        raise ArtifactError(folder / VALIDITY, f"is not the index of {CATALOGUE} beside it")
+    if not np.array_equal(load_valid_ids(folder, index).find(paths), np.arange(len(paths))):
+        raise ArtifactError(folder / VALID_IDS, f"is not the hash set of {VALIDITY} beside it")
+    for other in {BASE, read_current(artifact).version} - {version}:
+        if not _sound(artifact, other):
+            continue
+        before = load_catalogue(folder_of(artifact, other), config)
+        changed = changed_item(catalogue, before)
+        if changed is not None:
+            raise ArtifactError(folder / CATALOGUE, f"{changed} in version {other}; an item keeps its codes")
+
+
+def _sound(artifact: Path, version: int) -> bool:
+    try:
+        check_files(artifact, version)
+    except ArtifactError:
+        return False
+    return True
+
+
+def changed_item(catalogue: Catalogue, before: Catalogue) -> str | None:
+    """The first item, in words, whose codes are others than before; None when all that both know keep theirs."""
+    rows = before.rows_of(catalogue.item_ids)
+    known = np.flatnonzero(rows >= 0)
+    different = (catalogue.codes[known] != before.codes[rows[known]]).any(axis=1)
+    if not different.any():
+        return None
+    row = known[np.argmax(different)]
+    here, there = catalogue.codes[row].tolist(), before.codes[rows[row]].tolist()
+    return f"item {catalogue.item_ids[row]} has the codes {here} here and {there}"

@@ -1,0 +1,93 @@
+"""What a target offers the steps: the passes of the generator, over arrays or in arena memory, and whole requests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.kv.arena import Region, Row
+from genrec.kv.layout import Layout
+
+if TYPE_CHECKING:  # they import numba, which a device run need not have
+    from genrec.catalogue.validity import Blocked, ValidityIndex
+    from genrec.search.expand import Beams
+
+Array = NDArray[Any]
+
+
+class Passes(Protocol):
+    """The passes of the generator, one after the other, on arrays used where they lie. Several may run at once."""
+
+    def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
+        """tokens int64[B, S] padded right, lengths int64[B] >= 1: fills logits [B, 1, T_1], 2N kv [B, G, S, D]."""
+
+    def decode(
+        self,
+        level: int,
+        codes: Array,
+        lengths: Array,
+        shared: Sequence[Array],
+        past: Sequence[Sequence[Array]],
+        logits: Array,
+    ) -> None:
+        """codes int64[B, W] of level - 1, lengths int64[B] of the prompts: fills logits float32[B, W, T_level].
+
+        `shared` are 2N tensors [B, G, S, D]. `past` are 2N lists of unshared KV [B, W, G, D]: level - 2 of a list
+        are read, and one more is filled, except at the last level.
+        """
+
+    def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
+        """tokens [B, S] with placeholders after each row's history, lengths [B] of the histories: [B, 1 + L, hidden].
+
+        One pass for a whole draft (NEZHA, section 3.2); no KV is kept.
+        """
+
+
+class Constraint(NamedTuple):
+    """What a request may be answered: the items of its catalogue version, less those it excludes."""
+
+    valid: ValidityIndex
+    blocked: Blocked
+    wanted: int = sys.maxsize  # the best that are asked for; an executor need not get the others right
+
+
+class Executor(Protocol):
+    """Whole requests in one call: the loop over the levels without hops between models."""
+
+    most_blocked: int  # nodes of one level that a request may exclude
+
+    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
+        """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
+
+        Raises InputError when a logit of a valid code is NaN or +inf.
+        """
+
+    def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
+        """Run every pass that a batch of `rows` prompts of `span` tokens may need: engines are slow the first time."""
+
+
+class Engine:
+    """The passes on tensors of the arena: KV is neither copied in nor out."""
+
+    def __init__(self, layout: Layout, passes: Passes) -> None:
+        self.layout, self._passes = layout, passes
+        self._tensors = range(2 * layout.config.num_hidden_layers)
+        self.draft_states = passes.draft_states
+
+    def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
+        """tokens [B, S] padded on the right, lengths [B] >= 1: first-level logits and shared KV go to `region`."""
+        kv = [self.layout.shared(region, n) for n in self._tensors]
+        self._passes.prefill(tokens, lengths, self.layout.first_logits(region), kv)
+
+    def decode(self, level: int, codes: NDArray[np.int64], length: int, row: Row) -> None:
+        """codes [W] of level `level - 1`: reads the row's KV, leaves logits [W, T_level] and the new unshared KV."""
+        layout, width = self.layout, len(codes)
+        shared = [layout.row_shared(row, n) for n in self._tensors]
+        kept = range(min(level - 1, layout.config.levels - 2))
+        past = [[layout.past(row, n, u, width) for u in kept] for n in self._tensors]
+        logits = layout.logits(row, level, width)[None]
+        self._passes.decode(level, codes[None], np.array([length]), shared, past, logits)

@@ -1,0 +1,99 @@
+"""The shape of a generator, in Hugging Face terms, plus the blocks of codes its vocabulary holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from genrec.errors import ArtifactError, InputError
+
+MODEL_TYPES = ("qwen3", "qwen2", "llama")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A Qwen3-shaped decoder over semantic IDs; field names are those of a Hugging Face config.json.
+
+    `codebook_sizes` is (T_1, ..., T_L); token of code c at level l is `code_offsets[l-1] + c`.
+    `max_history` is the number of items kept of a history, the newest ones.
+    """
+
+    codebook_sizes: tuple[int, ...]
+    max_history: int
+    hidden_size: int = 128
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 32
+    intermediate_size: int = 256
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-6
+    model_type: str = "qwen3"
+    vocab_size: int = 0
+    code_offsets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = tuple(int(t) for t in self.codebook_sizes)
+        if not sizes or min(sizes) < 1:
+            raise InputError("codebook_sizes", f"is {list(sizes)}", "at least one level, every size >= 1")
+        offsets = tuple(self.code_offsets) or (0, *accumulate(sizes[:-1]))
+        object.__setattr__(self, "codebook_sizes", sizes)
+        object.__setattr__(self, "code_offsets", offsets)
+        object.__setattr__(self, "vocab_size", self.vocab_size or sum(sizes))
+        if self.model_type not in MODEL_TYPES:
+            raise InputError("model_type", f"is {self.model_type!r}", f"one of {', '.join(MODEL_TYPES)}")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise InputError("num_key_value_heads", "does not divide num_attention_heads", "a divisor")
+        if (
+            len(offsets) != len(sizes)
+            or max(o + t for o, t in zip(offsets, sizes, strict=True)) > self.vocab_size
+        ):
+            raise InputError("code_offsets", "blocks leave the vocabulary", f"{self.vocab_size} tokens")
+
+    @property
+    def levels(self) -> int:
+        """L, the number of codes in a semantic ID."""
+        return len(self.codebook_sizes)
+
+    @property
+    def max_prompt(self) -> int:
+        """Largest S: L tokens for each item kept."""
+        return self.max_history * self.levels
+
+    def save(self, path: Path) -> None:
+        """Write config.json."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> ModelConfig:
+        """Read config.json; keys this decoder has no use for are ignored. Raises ArtifactError.
+
+        Hugging Face's files need `codebook_sizes` and `max_history` added, and `code_offsets` where the blocks of
+        codes do not fill the vocabulary from its start.
+        """
+        try:
+            return cls(**_own_keys(json.loads(path.read_text()), {f.name for f in fields(cls)}))
+        except (OSError, ValueError, TypeError, AttributeError, InputError) as error:
+            raise ArtifactError(path, f"not a readable model configuration: {error}") from error
+
+
+def _own_keys(raw: dict[str, Any], known: set[str]) -> dict[str, Any]:
+    """A config.json's keys under this class's names. Raises InputError for what would silently compute otherwise."""
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise InputError("rope_scaling", f"is of type {kind!r}", "default")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise InputError("hidden_act", f"is {raw['hidden_act']!r}", "silu")
+    if raw.get("use_sliding_window"):
+        raise InputError("use_sliding_window", "is true", "false")
+    own = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in raw.items() if key in known
+    }
+    own.setdefault("rope_theta", rope.get("rope_theta", 10000.0))
+    if own.get("head_dim") is None and "hidden_size" in raw and "num_attention_heads" in raw:
+        own["head_dim"] = raw["hidden_size"] // raw["num_attention_heads"]
+    return own

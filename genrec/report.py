@@ -1,0 +1,18 @@
+"""What an answer says about itself: the output `report`, INT64[6]."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MODEL, POPULARITY = 0, 1  # who answered
+
+
+class Report(NamedTuple):
+    """One number each, in this order."""
+
+    answered_by: int  # MODEL, or POPULARITY where the history held no item of the catalogue
+    dropped: int  # items of the history that the catalogue does not know
+    cut: int  # oldest items beyond what the model reads
+    prompt_tokens: int
+    valid: int  # semantic IDs found valid, at most top_k
+    catalogue_version: int

@@ -1,0 +1,123 @@
+"""From semantic IDs to the items of an answer, and what to answer when there is no history.
+
+NEZHA section 3.3, equation 5: every semantic ID is verified in the hash set before it may become items. After
+constrained beam search all of them pass; after drafting (section 3.2) some do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from genrec.catalogue.hashset import SemanticIdSet
+from genrec.catalogue.validity import ValidityIndex, check_rows
+from genrec.errors import InputError
+
+Array = npt.NDArray[Any]
+Items = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]  # item ids [at most K], best first, and scores
+
+
+class RankedItems(NamedTuple):
+    """The items of a request, best first."""
+
+    item_ids: npt.NDArray[np.int64]  # [at most K]
+    scores: npt.NDArray[np.float32]  # the same length, log-probabilities
+    invalid: int  # semantic IDs that were no item's and were dropped
+
+
+def lookup(
+    index: ValidityIndex,
+    hash_set: SemanticIdSet,
+    catalogue_item_ids: npt.NDArray[np.int64],
+    semantic_ids: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float32],
+    top_k: int,
+    excluded_rows: npt.ArrayLike = (),
+) -> RankedItems:
+    """The first `top_k` items of semantic_ids int64[W] with scores float32[W].
+
+    Order: score descending, semantic ID ascending, popularity descending, item id ascending. A semantic ID
+    that comes twice counts once, with its better score. `excluded_rows` is int[any], catalogue rows, -1 for
+    none; `catalogue_item_ids` is int64[n] by row. `hash_set` is built from `index.paths(L)`.
+    """
+    if top_k < 0:
+        raise InputError("top_k", f"is {top_k}", "at least 0")
+    if semantic_ids.ndim != 1 or semantic_ids.shape != scores.shape or np.isnan(scores).any():
+        raise InputError(
+            "scores", f"are {list(scores.shape)}, perhaps NaN", f"a number for each of {semantic_ids.shape}"
+        )
+    if len(catalogue_item_ids) != index.items:
+        raise InputError("catalogue_item_ids", f"are {len(catalogue_item_ids)}", f"{index.items}, as indexed")
+    order = np.lexsort((semantic_ids, -scores))
+    leaves = hash_set.find(semantic_ids[order])
+    valid = np.flatnonzero(leaves >= 0)
+    valid = valid[np.sort(np.unique(leaves[valid], return_index=True)[1])]  # the first, best, of each leaf
+    chosen = leaves[valid]
+    if chosen.size and int(chosen.max()) >= index.node_count(index.levels):
+        raise InputError("hash_set", "has leaves the index has not", "the hash set of this index")
+    excluded = check_rows(excluded_rows, index.items)
+    rows = np.empty(min(top_k, index.items), np.int32)
+    beam = np.empty(len(rows), np.int64)
+    found = _items(chosen, index.first_child[-1], index.rows, excluded, rows, beam)
+    item_ids = np.asarray(catalogue_item_ids, np.int64)[rows[:found]]
+    return RankedItems(
+        item_ids, scores[order[valid[beam[:found]]]].astype(np.float32), int((leaves < 0).sum())
+    )
+
+
+@dataclass(frozen=True)
+class PopularityRanking:
+    """The whole catalogue by popularity: made once per catalogue, so that an answer costs K + E, not n."""
+
+    item_ids: npt.NDArray[np.int64]  # [n], popularity descending, then item id ascending
+    rows: npt.NDArray[np.int32]  # [n], their catalogue rows
+    scores: npt.NDArray[np.float32]  # [n], log of the share of all popularity
+
+    @classmethod
+    def build(cls, popularity: npt.ArrayLike, item_ids: npt.ArrayLike) -> PopularityRanking:
+        """From int[n] counts >= 0 and int64[n]. Where nothing was ever counted all items share alike."""
+        count, ids = np.asarray(popularity, np.int64), np.asarray(item_ids, np.int64)
+        if count.ndim != 1 or count.shape != ids.shape or (count.size and int(count.min()) < 0):
+            raise InputError(
+                "popularity", f"has shape {list(count.shape)}", f"counts >= 0 for {ids.shape} items"
+            )
+        rows = np.lexsort((ids, -count))
+        # In float64, because int64 counts may overflow their sum. An item never counted scores -inf.
+        share = count[rows].astype(np.float64) if count.any() else np.ones(len(rows))
+        with np.errstate(divide="ignore"):
+            scores = np.log(share / share.sum()).astype(np.float32)
+        return cls(ids[rows], rows.astype(np.int32), scores)
+
+    def top(self, top_k: int, excluded_rows: npt.ArrayLike = ()) -> Items:
+        """The first `top_k` that are not excluded (catalogue rows int[any], -1 for none)."""
+        if top_k < 0:
+            raise InputError("top_k", f"is {top_k}", "at least 0")
+        excluded = check_rows(excluded_rows, len(self.rows))
+        reach = self.rows[: top_k + len(excluded)]  # no more than E of these can drop out
+        kept = np.flatnonzero(np.isin(reach, excluded, invert=True))[:top_k]
+        return self.item_ids[kept], self.scores[kept]
+
+
+@njit(cache=True, nogil=True)
+def _items(leaves: Array, first: Array, rows: Array, excluded: Array, out: Array, beam: Array) -> int:
+    """Rows of leaves int32[W], in order, without excluded int64[E] ascending, until out int32[K] is full.
+
+    first is int32[P_L + 1] into rows int32[n]; beam int64[K] says which of the leaves a row came from.
+    """
+    n = 0
+    for w in range(len(leaves)):
+        for position in range(first[leaves[w]], first[leaves[w] + 1]):
+            if n == len(out):
+                return n
+            row = rows[position]
+            at = np.searchsorted(excluded, row)
+            if at < len(excluded) and excluded[at] == row:
+                continue
+            out[n] = row
+            beam[n] = w
+            n += 1
+    return n

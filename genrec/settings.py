@@ -1,0 +1,102 @@
+"""What a deployment fixes for all its requests: the one list of settings.
+
+Their environment (`GENREC_*`), the options of the command line and the table in docs/contracts.md follow from the
+fields here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from genrec.errors import InputError
+from genrec.target import DEFAULT, runnable, target_of
+
+MAX_BEAM_WIDTH = 1024
+SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
+VERIFY = ("every", "last")
+ENVIRONMENT = "GENREC_"
+
+
+def _chosen(
+    default: Any, help: str, low: int | None = None, high: int | None = None, one_of: Sequence[str] = ()
+) -> Any:
+    """A setting that a person may choose."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "one_of": one_of})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Fields with a help text are for people to choose; the launcher fills the others."""
+
+    artifact: Path
+    arena: Path  # file of the KV arena in /dev/shm
+    beam_width: int = _chosen(128, "beams kept at every level", 1, MAX_BEAM_WIDTH)
+    target: str = _chosen(DEFAULT, "what runs the generator", one_of=runnable())
+    threads: int = _chosen(0, "cores of an engine process; 0: all", 0)
+    streams: int = _chosen(1, "batches that `generate` runs at once, on shares of the threads", 1)
+    batch_tokens: int = _chosen(2048, "of a batch: prompts, and a token of every beam and level", 1)
+    verify: str = _chosen("every", "at which levels drafts are held against the catalogue", one_of=VERIFY)
+    swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
+
+    def __post_init__(self) -> None:
+        """Raises InputError naming the field, its value and what is accepted."""
+        target_of(self.target)
+        for each in chosen_fields():
+            value, limits = getattr(self, each.name), each.metadata
+            if each.name != "target" and limits["one_of"] and value not in limits["one_of"]:
+                raise InputError(each.name, f"is {value!r}", ", ".join(limits["one_of"]))
+            if limits["low"] is not None and not limits["low"] <= value <= (limits["high"] or value):
+                raise InputError(each.name, f"is {value}", accepted(each))
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Read every field from the variable of its name. Raises InputError."""
+        given = {}
+        for each in fields(cls):
+            variable = ENVIRONMENT + each.name.upper()
+            if value := os.environ.get(variable, ""):
+                try:
+                    given[each.name] = _read(each, value)
+                except ValueError as error:
+                    raise InputError(variable, f"is {value!r}", "a whole number") from error
+            elif each.name in ("artifact", "arena"):
+                raise InputError(variable, "is not set", "the launcher sets it")
+        return cls(**given)
+
+    def environment(self) -> dict[str, str]:
+        """The same as `from_environment` reads it."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {ENVIRONMENT + name.upper(): "" if value is None else str(value) for name, value in values}
+
+
+def _read(each: Field[Any], value: str) -> Any:
+    kind = str(each.type)  # annotations are text here
+    return Path(value) if kind.startswith("Path") else int(value) if kind == "int" else value
+
+
+def chosen_fields() -> list[Field[Any]]:
+    """The fields that a person may choose."""
+    return [each for each in fields(Settings) if "help" in each.metadata]
+
+
+def accepted(each: Field[Any]) -> str:
+    """What a field takes, in words."""
+    low, high, one_of = (each.metadata[key] for key in ("low", "high", "one_of"))
+    if one_of:
+        return ", ".join(one_of)
+    return f"{low} to {high}" if high else f"at least {low}"
+
+
+def table() -> str:
+    """The fields that a person may choose, as Markdown for docs/contracts.md."""
+    rows = [
+        f"| `{each.name}` | `{ENVIRONMENT}{each.name.upper()}` | {each.default} | {accepted(each)} | "
+        f"{each.metadata['help']} |"
+        for each in chosen_fields()
+    ]
+    head = ["| setting | in the environment | default | accepted | what it is |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"

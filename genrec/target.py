@@ -1,0 +1,53 @@
+"""What a target is: the one table that every room reads. A new target is a row here and the modules that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from genrec.errors import InputError
+
+
+@dataclass(frozen=True)
+class Target:
+    """One way to run the generator.
+
+    Modules are named, not imported: each brings libraries that no other target needs.
+    """
+
+    name: str
+    needs: str  # in words, for people who choose
+    builder: str  # module with `build_engines(artifact) -> bool`; empty where a server builds its own
+    engine: str = ""  # module with `load_passes`; empty where Triton itself runs the engines
+    executor: bool = False  # whether that module makes whole-request executors too (`load_executors`)
+    staged: bool = True  # whether every pass can be a model of Triton, its KV in the arena
+    shortest_prompt: int = 0  # tokens that even an empty history is padded to
+    steps: Mapping[str, str] = field(default_factory=dict)  # steps of its own, by the one they stand for
+
+
+_ROWS = (
+    Target("openvino", "any x86-64 CPU", "build.openvino.engines", "genrec.engine.openvino"),
+    # Not staged: KV would go to the host and back between any two passes, and each model would hold its own weights.
+    Target(
+        "cuda", "a GPU, torch and nvcc", "build.cuda.engines", "genrec.engine.cuda", executor=True, staged=False
+    ),
+    # Logits reach its beam search as a tensor, since KV never leaves the GPU; a plan takes no empty tensor.
+    Target(
+        "tensorrt", "the Triton container on a GPU (deploy/tensorrt)", builder="", shortest_prompt=1,
+        steps={"beam_search": "beam_search_of_logits"},
+    ),
+)  # fmt: skip
+TARGETS = {target.name: target for target in _ROWS}
+DEFAULT = _ROWS[0].name
+
+
+def target_of(name: str) -> Target:
+    """The row of a target. Raises InputError."""
+    if name not in TARGETS:
+        raise InputError("target", f"is {name!r}", f"one of {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def runnable() -> tuple[str, ...]:
+    """The targets whose engines run in processes of ours."""
+    return tuple(target.name for target in TARGETS.values() if target.engine)

@@ -1,0 +1,147 @@
+"""The scheduler: what goes into a batch, when it goes, and who is refused."""
+
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.errors import DeadlineExceeded, QueueFull
+from genrec.schedule.scheduler import LIMIT, Scheduler
+
+
+class Gate:
+    """A batch function that waits until it is told to go on, and keeps what it was given."""
+
+    def __init__(self, open_=True):
+        self.batches, self.go, self.begun = [], threading.Event(), threading.Event()
+        if open_:
+            self.go.set()
+
+    def __call__(self, batch):
+        self.batches.append(batch)
+        self.begun.set()
+        assert self.go.wait(30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=60),
+    capacity=st.integers(1, 150),
+    most=st.integers(1, 9),
+    streams=st.integers(1, 3),
+)
+def test_every_item_runs_once_in_batches_that_fit(sizes, capacity, most, streams):
+    gates = [Gate() for _ in range(streams)]
+    scheduler = Scheduler(gates, capacity, 0.0, most)
+    for place, size in enumerate(sizes):
+        scheduler.submit((place, size), size)
+    scheduler.close()
+    batches = [batch for gate in gates for batch in gate.batches]
+    assert sorted(item for batch in batches for item in batch) == list(enumerate(sizes))
+    for batch in batches:
+        longest = max(size for _, size in batch)
+        assert len(batch) == 1 or (len(batch) <= most and len(batch) * longest <= capacity)
+
+
+def test_a_batch_begins_with_the_oldest_and_takes_those_nearest_in_length():
+    gate = Gate(open_=False)
+    scheduler = Scheduler([gate], 400, 0.0, 3)
+    scheduler.submit("first", 10)
+    assert gate.begun.wait(30)  # the rest is queued behind it
+    for name, size in (("a", 50), ("far", 400), ("b", 60), ("c", 100), ("d", 49)):
+        scheduler.submit(name, size)
+    gate.go.set()
+    scheduler.close()
+    assert gate.batches == [["first"], ["a", "d", "b"], ["far"], ["c"]]
+
+
+def test_an_idle_stream_waits_for_company_as_long_as_the_quota_allows_and_no_longer():
+    gate = Gate()
+    scheduler = Scheduler([gate], 100, 3600.0, 8)
+    scheduler.submit("early", 60)
+    time.sleep(0.05)
+    assert not gate.batches  # neither full nor at the end of its quota
+    scheduler.submit("late", 60)
+    scheduler.close()
+    assert gate.batches == [["early"], ["late"]]
+
+    gate = Gate()
+    scheduler = Scheduler([gate], 100, 0.01, 8)
+    scheduler.submit("alone", 60)
+    assert gate.begun.wait(30)
+    scheduler.close()
+
+
+def test_a_deadline_that_the_queue_takes_is_refused_at_once():
+    gate = Gate(open_=False)
+
+    def slow(batch):
+        time.sleep(0.02 if batch == ["first"] else 0)
+        gate(batch)
+
+    scheduler = Scheduler([slow], 100, 0.0, 8)
+    gate.go.set()
+    scheduler.submit("first", 10, time.monotonic() + 1)  # nothing has been measured: anything may be met
+    assert gate.begun.wait(30)
+    gate.go.clear()
+    gate.begun.clear()
+    time.sleep(0.05)
+    scheduler.submit("long", 10_000)
+    assert gate.begun.wait(30)
+    with pytest.raises(DeadlineExceeded, match=r"deadline_ms: .* left and .* needed"):
+        scheduler.submit("hopeless", 10, time.monotonic() + 0.5)  # 10 000 tokens at 2 ms each are ahead
+    scheduler.submit("patient", 10, time.monotonic() + 3600)
+    scheduler.submit("unhurried", 10)
+    gate.go.set()
+    scheduler.close()
+    assert [item for batch in gate.batches for item in batch] == ["first", "long", "patient", "unhurried"]
+
+
+def test_estimates_that_were_too_low_leave_a_margin_while_something_is_ahead():
+    gate, done = Gate(), threading.Semaphore(0)
+
+    def run(batch):
+        gate(batch)
+        time.sleep(0.5 if batch[0] == "stall" else 0)
+        done.release()
+
+    scheduler = Scheduler([run], 100, 0.05, 8)
+    for items in (["quick"], ["stall"] * 5, *[["quick"]] * 60):  # 60: a token is cheap again, on average
+        for item in items:
+            scheduler.submit(item, 1)
+        assert done.acquire(timeout=30)
+    scheduler.submit("nothing is ahead of it", 1, time.monotonic() + 0.07)
+    assert done.acquire(timeout=30)
+    gate.go.clear()
+    gate.begun.clear()
+    scheduler.submit("running", 1)
+    assert gate.begun.wait(30)
+    with pytest.raises(DeadlineExceeded):
+        scheduler.submit("estimates have been wrong by more", 1, time.monotonic() + 0.07)
+    gate.go.set()
+    scheduler.close()
+
+
+def test_no_more_wait_than_the_limit_allows():
+    gate = Gate(open_=False)
+    scheduler = Scheduler([gate], 1, 0.0, 1)
+    scheduler.submit("running", 1)
+    assert gate.begun.wait(30)
+    for number in range(LIMIT):
+        scheduler.submit(number, 1)
+    with pytest.raises(QueueFull, match=f"{LIMIT} requests wait"):
+        scheduler.submit("one too many", 1)
+    gate.go.set()
+    scheduler.close()
+    assert len(gate.batches) == 1 + LIMIT
+
+
+def test_streams_run_at_once():
+    both = threading.Barrier(2)
+    scheduler = Scheduler([lambda batch: both.wait(30)] * 2, 1, 0.0, 1)
+    scheduler.submit("a", 1)
+    scheduler.submit("b", 1)  # neither ends before the other has begun
+    scheduler.close()
+    assert not both.broken

@@ -1,0 +1,114 @@
+"""Whole requests in one process, against the chain of steps; batches of mixed lengths, and answers that come later."""
+
+from threading import Event
+
+import numpy as np
+import pytest
+
+from ensembles.local import LocalRecommender
+from genrec import steps
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_catalogue
+from genrec.engine.host import Room
+from genrec.errors import GenrecError, InputError
+from genrec.settings import Settings
+from tests.oracles.twin import twin_artifact
+
+# The second catalogue has fewer first codes than a beam is wide, so beams grow and the rows of a batch move.
+SHAPES = {(3, 7, 6): 90, (2, 3, 4, 5): 110, (30,): 25}
+
+
+@pytest.fixture(scope="module", params=SHAPES, ids=str)
+def twin(request, tmp_path_factory):
+    sizes = request.param
+    return twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", sizes, SHAPES[sizes])
+
+
+@pytest.mark.parametrize("width", [1, 4, 64])
+@pytest.mark.parametrize("exclude", [False, True])
+def test_answers_are_those_of_the_chain(twin, width, exclude):
+    catalogue = load_catalogue(twin, load_config(twin))
+    draw = np.random.default_rng(width)
+    histories = [draw.choice(catalogue.item_ids, n).tolist() for n in (6, 2, 2, 7, 1, 8, 3)] + [[], [-1]]
+    with (
+        LocalRecommender(twin, width, "twin") as fused,
+        LocalRecommender(twin, width, "twin", 16, "staged") as chain,
+    ):
+        top_k = min(width, 10)
+        for got, want in zip(
+            fused.recommend(histories, top_k, exclude),
+            chain.recommend(histories, top_k, exclude),
+            strict=True,
+        ):
+            assert not isinstance(want, GenrecError)
+            assert {k: v.tolist() for k, v in got.items()} == {k: v.tolist() for k, v in want.items()}
+
+
+def prompt(tokens: int, value: int = 1) -> dict:
+    return {
+        "tokens": np.full((1, 8), value, np.int32),
+        "ticket": np.array([[5, tokens, 0, 0, 0, 0]]),
+        "excluded": np.array([[-1]], np.int32),
+    }
+
+
+def test_an_engine_that_fails_fails_its_batch_and_no_other(twin, monkeypatch):
+    step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
+    passes = step._scheduler._threads  # the threads outlive the failure
+    (whole,) = step.run([prompt(3)])
+    with monkeypatch.context() as broken:
+        broken.setattr("genrec.engine.host.expand", lambda *_, **__: 1 / 0)
+        (failed,) = step.run([prompt(3)])
+    assert isinstance(failed, GenrecError) and "ZeroDivisionError" in str(failed)
+    assert all(thread.is_alive() for thread in passes)
+    (again,) = step.run([prompt(3)])
+    assert np.array_equal(again["paths"], whole["paths"])
+    step.close()
+
+
+def test_what_is_queued_is_answered_before_the_end(twin):
+    step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
+    answers, done = [], Event()
+
+    def respond(answer):
+        answers.append(answer)
+        if len(answers) == 20:
+            done.set()
+
+    for n in range(20):
+        step.submit(prompt(1 + n % 8), respond)
+    step.close()
+    assert done.wait(0) and all(isinstance(answer, dict) for answer in answers)
+
+
+def test_a_prompt_that_excludes_every_item_finds_none_and_leaves_the_others_alone(twin):
+    step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
+    rows = np.arange(len(load_catalogue(twin, load_config(twin))), dtype=np.int32)[None]
+    (alone,) = step.run([prompt(3)])
+    for nothing, other in (step.run([prompt(3) | {"excluded": rows}, prompt(3)]) for _ in range(3)):
+        assert nothing["paths"].size == 0
+        assert np.array_equal(other["paths"], alone["paths"])
+    step.close()
+
+
+def test_bad_requests_are_answered_at_once(twin):
+    step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
+    broken = [prompt(99), prompt(2, 999), {**prompt(2), "excluded": np.array([[5000]], np.int32)}]
+    answers = step.run([*broken, prompt(2)])
+    assert [type(a) for a in answers[:3]] == [InputError] * 3
+    assert [str(a).split(":")[0] for a in answers[:3]] == ["ticket", "tokens", "excluded_rows"]
+    assert len(answers[3]["paths"][0])
+    step.close()
+
+
+def test_room_is_handed_out_once_and_then_reused():
+    room, kind = Room(), np.dtype(np.float32)
+    first = [room.take((3, 5), kind), room.take((7,), kind)]
+    assert not np.shares_memory(*first)
+    room.clear()
+    second = [room.take((3, 5), kind), room.take((7,), kind)]
+    room.clear()
+    third = [room.take((3, 5), kind), room.take((7,), kind)]
+    assert not np.shares_memory(*second)
+    assert np.shares_memory(second[0], third[0]) and np.shares_memory(second[1], third[1])
+    assert all(t.shape == s.shape for s, t in zip(first, third, strict=True))

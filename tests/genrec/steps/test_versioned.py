@@ -1,0 +1,165 @@
+"""Two phases: nobody serves a new version before everybody has loaded it, and nobody forgets one too early."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from build.catalogue import remove_items
+from genrec.catalogue import agreement
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import CATALOGUE, Current, folder_of, point, read_current
+from genrec.errors import ArtifactError, InputError
+from genrec.settings import Settings
+from genrec.steps import versioned
+from genrec.steps.versioned import Versioned
+from tests.oracles.twin import twin_artifact
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of three versions."""
+    folder = twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60)
+    items = Catalogue.load(folder / CATALOGUE).item_ids
+    for n in (0, 1):
+        remove_items(folder, items[n : n + 1])
+    return folder
+
+
+@pytest.fixture
+def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(versioned, "POLL_S", 0.005)
+    artifact = shutil.copytree(plain, tmp_path / "artifact")
+    agreement.create(tmp_path / "swap", artifact, 1)
+    return Settings(artifact, tmp_path / "no-arena", swap=tmp_path / "swap")
+
+
+@pytest.fixture
+def process(settings: Settings) -> Iterator[Callable[..., Versioned[str]]]:
+    """Makes what stands for a process of a server; by default it remembers the folder's name."""
+    made = []
+
+    def make(name: str, load: Callable[[Path], str] = lambda folder: folder.name) -> Versioned[str]:
+        made.append(Versioned(settings, name, load))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def until(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def to(settings: Settings, version: int) -> Current:
+    now = read_current(settings.artifact).to(version)
+    point(settings.artifact, now)
+    return now
+
+
+def said(settings: Settings, step: str) -> agreement.Acknowledgement:
+    found = agreement.acknowledgements(settings.swap)
+    return next(a for process, a in found.items() if process.startswith(f"{step}-"))
+
+
+def test_all_change_over_once_the_slowest_has_loaded(
+    settings: Settings, process: Callable[..., Versioned[str]]
+) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> str:
+        if folder.name == "2":
+            begun.set()
+            go.wait(30)
+        return folder.name
+
+    fast, late = process("fast"), process("late", slow)
+    wanted = to(settings, 2)
+    until(lambda: begun.is_set() and said(settings, "fast").loaded == (1, 2))
+    for _ in range(20):
+        time.sleep(0.01)
+        assert (fast.current, late.current) == (1, 1)
+        assert fast.of(1) == late.of(1) == "artifact"  # requests go on meanwhile
+    go.set()
+    until(lambda: (fast.current, late.current) == (2, 2))
+    assert fast.of(0) == late.of(2) == "2" and late.of(1) == "artifact"
+    until(lambda: said(settings, "late") == agreement.Acknowledgement(wanted.serial, (1, 2), 2))
+
+
+def test_what_one_refuses_nobody_serves(settings: Settings, process: Callable[..., Versioned[str]]) -> None:
+    def picky(folder: Path) -> str:
+        if folder.name == "2":
+            raise ValueError("not this one")
+        return folder.name
+
+    easy, hard = process("easy"), process("hard", picky)
+    to(settings, 2)
+    until(lambda: said(settings, "hard").refused == "not this one")
+    until(lambda: said(settings, "easy").loaded == (1, 2))
+    assert (easy.current, hard.current, easy.of(0)) == (1, 1, "artifact")
+    to(settings, 3)
+    until(lambda: (easy.current, hard.current) == (3, 3))
+    assert said(settings, "hard").refused == ""
+
+
+def test_a_corrupt_file_is_refused_by_name(
+    settings: Settings, process: Callable[..., Versioned[str]]
+) -> None:
+    one = process("one")
+    path = folder_of(settings.artifact, 2) / CATALOGUE
+    path.write_bytes(path.read_bytes()[:-1])
+    to(settings, 2)
+    until(lambda: said(settings, "one").refused)
+    assert str(path) in said(settings, "one").refused and one.current == 1
+    (settings.artifact / "catalogues" / "current.json").write_text("?")
+    time.sleep(0.05)
+    assert one.of(0) == "artifact"
+    point(settings.artifact, Current(3, 9))
+    until(lambda: one.current == 3)
+
+
+def test_the_last_two_stay_and_others_only_while_a_request_may_need_them(
+    settings: Settings, process: Callable[..., Versioned[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = process("one")
+    for version in (2, 3):
+        to(settings, version)
+        until(lambda version=version: one.current == version)
+    time.sleep(0.05)
+    assert [one.of(v) for v in (1, 2, 3)] == ["artifact", "2", "3"]
+    monkeypatch.setattr(versioned, "RETIRE_S", 0.0)
+    until(lambda: said(settings, "one").loaded == (2, 3))
+    with pytest.raises(InputError, match=r"catalogue version 1 \(accepted: 0, or one that is loaded: 2, 3\)"):
+        one.of(1)
+
+
+def test_a_late_process_starts_with_the_versions_of_the_others(
+    settings: Settings, process: Callable[..., Versioned[str]]
+) -> None:
+    """The server started with 1 and is on its way to 2: a request may carry either."""
+    early = process("early")
+    to(settings, 2)
+    until(lambda: early.current == 2)
+    late = process("late")
+    assert (late.current, late.of(1), late.of(2)) == (2, "artifact", "2")
+
+
+def test_without_a_server_the_current_version_is_loaded_and_kept(settings: Settings, tmp_path: Path) -> None:
+    to(settings, 2)
+    alone = Versioned(Settings(settings.artifact, tmp_path / "no-arena"), "alone", lambda folder: folder.name)
+    to(settings, 3)
+    time.sleep(0.05)
+    assert (alone.current, alone.of(0)) == (2, "2")
+    path = folder_of(settings.artifact, 3) / CATALOGUE
+    path.write_bytes(b"")
+    with pytest.raises(ArtifactError, match=str(path)):
+        Versioned(Settings(settings.artifact, tmp_path / "no-arena"), "alone", lambda folder: folder.name)

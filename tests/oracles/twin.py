@@ -1,0 +1,113 @@
+"""The slow, obvious engine: keeps tokens where others keep KV and runs the whole path again at every step."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from build.validity import build_validity
+from genrec.draft.head import FILE_NAME as DRAFT_HEAD
+from genrec.models.config import ModelConfig
+from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.draft_checkpoint import load_draft, save_draft, save_serving
+from genrec.nn.model import Generator
+from genrec.target import TARGETS, Target
+from tests.oracles.draft_twin import plain_states
+from tests.tiny import random_head, tiny_catalogue
+
+
+class TwinPasses:
+    """Past KV of level u holds, in its first number, the beam's code of level u + 1: reordering moves it too."""
+
+    def __init__(self, folder, kv_type, threads, streams):
+        self.model = folder.parent.parent / "model"
+        self.generator = load_generator(self.model)
+
+    @torch.no_grad()
+    def prefill(self, tokens, lengths, logits, kv):
+        for row, (line, length) in enumerate(zip(tokens, lengths, strict=True)):
+            kv[0][row].reshape(-1)[: len(line)] = line
+            hidden, _ = self.generator.prefill(torch.from_numpy(line[None, :length]))
+            logits[row] = self.generator.head(hidden[:, -1], 1).numpy()
+
+    @torch.no_grad()
+    def decode(self, level, codes, lengths, shared, past, logits):
+        offsets = self.generator.config.code_offsets
+        for row, length in enumerate(lengths):
+            prompt = shared[0][row].reshape(-1)[:length].astype(np.int64)
+            earlier = [past[0][u][row, :, 0, 0].astype(np.int64) + offsets[u] for u in range(level - 2)]
+            beams = (np.tile(prompt, (codes.shape[1], 1)), *earlier, codes[row] + offsets[level - 2])
+            hidden, _ = self.generator.prefill(torch.from_numpy(np.column_stack(beams)))
+            logits[row] = self.generator.head(hidden[:, -1], level).numpy()
+        if len(past[0]) > level - 2:
+            past[0][level - 2][:, :, 0, 0] = codes
+
+    def draft_states(self, tokens, lengths):
+        head = load_draft(self.model)
+        reach = 1 + head.config.levels
+        return np.stack(
+            [
+                plain_states(self.generator, head, line[:length].tolist()).astype(np.float32)
+                for line, length in zip(tokens, lengths, strict=True)
+                if (line[length : length + reach - 1] >= head.config.vocab_size).all()
+            ]
+        )
+
+
+def load_passes(folder, kv_type, threads, streams):
+    """What an engine module of a target offers."""
+    return [TwinPasses(folder, kv_type, threads, streams)]
+
+
+TARGETS["twin"] = Target("twin", "torch", builder="", engine="tests.oracles.twin")
+
+
+def twin_artifact(
+    folder: Path, sizes: tuple[int, ...], items: int, seed: int = 0, max_history: int = 8
+) -> Path:
+    """An artifact of any L that only the target `twin` can run: nothing to export, so it is made at once."""
+    (folder / "engines" / "twin").mkdir(parents=True)
+    (folder / "engines" / "twin" / "engine.json").write_text(json.dumps({"kv_type": "f32"}))
+    tiny_catalogue(items, sizes, seed).save(folder / "catalogue.parquet")
+    torch.manual_seed(seed)
+    config = ModelConfig(sizes, max_history, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                         num_key_value_heads=1, head_dim=8, intermediate_size=16)  # fmt: skip
+    generator = Generator(config)
+    with torch.no_grad():
+        generator.lm_head.weight.normal_(std=0.7)
+    save_generator(generator, folder / "model")
+    head = random_head(config)
+    save_draft(head, folder / "model")
+    (folder / "onnx").mkdir()
+    save_serving(generator, head, folder / "onnx" / DRAFT_HEAD)
+    build_validity(folder)
+    return folder
+
+
+@torch.no_grad()
+def score_every_item(generator: Generator, catalogue, history, excluded=frozenset()) -> dict[int, float]:
+    """Log-probability of every item that is not excluded, renormalised at every level over the whole catalogue by plain
+    enumeration, float64.
+
+    `history` and `excluded` are catalogue rows. The whole prompt runs again for every path.
+    """
+    config = generator.config
+    offsets = [0, *accumulate(config.codebook_sizes)]
+    prompt = [int(c) + offsets[level] for row in history for level, c in enumerate(catalogue.codes[row])]
+    every = {tuple(int(c) for c in codes) for codes in catalogue.codes}
+    scores = {(): 0.0}
+    for level in range(1, config.levels + 1):
+        longer = {}
+        for path, score in scores.items():
+            tokens = torch.tensor([prompt + [c + offsets[n] for n, c in enumerate(path)]])
+            logits = generator.head(generator.prefill(tokens)[0][0, -1], level).double().numpy()
+            children = sorted({sid[level - 1] for sid in every if sid[: level - 1] == path})
+            total = np.logaddexp.reduce(logits[children])
+            longer.update({(*path, c): score + logits[c] - total for c in children})
+        scores = longer
+    rows = (row for row in range(len(catalogue)) if row not in excluded)
+    return {int(catalogue.item_ids[row]): scores[tuple(int(c) for c in catalogue.codes[row])] for row in rows}
