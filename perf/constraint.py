@@ -24,10 +24,11 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.interface import Engine
 from genrec.engine.load import load_layout, load_passes
 from genrec.kv.arena import Row
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand
 from genrec.search.lookup import lookup
+from genrec.search.scratch import Scratch
 from genrec.search.select import threshold
-from genrec.search.workspace import Workspace
 from genrec.settings import Settings
 from perf.machine import facts
 from perf.mock import mock_artifact
@@ -59,13 +60,13 @@ def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict
     blocked = index.blocked(excluded)
     steps = {f"T{size} blocked({EXCLUDED} rows)": timed(lambda: index.blocked(excluded), repeats)}
     for width in WIDTHS:
-        work, beams = Workspace(), None
+        beams = None
         for level in range(1, LEVELS + 1):
             rows = 1 if beams is None else len(beams)
             logits = 3 * rng.standard_normal((rows, size), np.float32)
 
-            def step(level=level, logits=logits, beams=beams, width=width, work=work) -> Beams:
-                return expand(index, level, logits, beams, width, blocked, work)
+            def step(level=level, logits=logits, beams=beams, width=width) -> Beams:
+                return expand(Constraint(index, blocked), level, logits, beams, width)
 
             steps[f"T{size} BW{width} level {level}"] = timed(step, repeats)
             beams = step()
@@ -80,7 +81,7 @@ def unconstrained(size: int, width: int, repeats: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     logits = 3 * rng.standard_normal((width, size), np.float32)
     beams = rng.standard_normal((width, 1), np.float32)
-    scores, work = np.empty_like(logits), Workspace()
+    scores, work = np.empty_like(logits), Scratch()
     work.fit(width, logits.size)
 
     def step() -> tuple[float, int]:

@@ -30,14 +30,15 @@ from build.openvino.graphs import build_openvino
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue, load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Array, Constraint
+from genrec.engine.interface import Array
 from genrec.engine.load import load_layout, load_passes
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
+from genrec.search.scratch import largest
 from genrec.search.undecided import Int64
-from genrec.search.workspace import largest
 from genrec.settings import Settings
 from perf import load, machine
 
@@ -80,15 +81,15 @@ class Unfiltered(HostExecutor):
 
     def _expand(
         self,
-        level: int,
-        logits: Array,
-        beams: list[Beams] | list[None],
-        asked: list[Int64] | list[None],
+        number: int,
         constraints: list[Constraint],
+        beams: list[Beams] | list[None],
+        scored: list[Int64] | list[None],
+        logits: Array,
     ) -> list[Beams]:
         return [
-            _extend(scores[: 1 if before is None else len(before)], before, self._width)
-            for scores, before in zip(logits, beams, strict=True)
+            _extend(row[: 1 if before is None else len(before)], before, self._width)
+            for row, before in zip(logits, beams, strict=True)
         ]
 
 

@@ -27,9 +27,10 @@ from tqdm import tqdm
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Array, Constraint
+from genrec.engine.interface import Array
 from genrec.engine.load import load_layout
 from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
+from genrec.search.constraint import Constraint
 from genrec.settings import Settings
 from perf.machine import facts, openvino_gemm, report, settings_of
 from perf.mock import SHAPE, mock_artifact

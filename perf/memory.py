@@ -33,9 +33,10 @@ from tqdm import tqdm
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Constraint, Passes
+from genrec.engine.interface import Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.models.config import ModelConfig
+from genrec.search.constraint import Constraint
 from genrec.settings import Settings
 from perf.machine import facts, report, settings_of
 from perf.memory_plot import plot_memory

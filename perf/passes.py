@@ -27,8 +27,9 @@ from tqdm import tqdm
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Array, Constraint, Passes
+from genrec.engine.interface import Array, Passes
 from genrec.engine.load import load_layout, load_passes
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, ranked
 from genrec.settings import Settings
 from perf.engine_ablation import prompts

@@ -9,8 +9,8 @@ import numpy as np
 
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
-from genrec.engine.interface import Constraint
 from genrec.engine.load import load_executors
+from genrec.search.constraint import Constraint
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.prompts import read_prompt, spans, warm_up

@@ -26,8 +26,8 @@ from numba import njit
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from genrec.search.scratch import chosen
 from genrec.search.select import by_counting, by_heap
-from genrec.search.workspace import chosen
 from perf.machine import facts, report
 
 Scores = NDArray[np.float32]  # [W, K], no NaN, no -0.0

@@ -16,8 +16,9 @@ from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.validity import Blocked, ValidityIndex
 from genrec.draft.head import Drafter
 from genrec.errors import InputError
+from genrec.search.constraint import Constraint
 from genrec.search.expand import expand
-from genrec.search.workspace import Workspace, largest
+from genrec.search.scratch import largest
 
 MODES = ("every", "last")
 Array = NDArray[np.float32]
@@ -44,7 +45,6 @@ def draft(
     valid: SemanticIdSet,
     width: int,
     blocked: Blocked | None = None,
-    workspace: Workspace | None = None,
 ) -> Draft:
     """The `width` best semantic IDs after states float32[1 + L, d], best by float32 score, then semantic ID.
 
@@ -58,32 +58,23 @@ def draft(
         raise InputError("states", f"is {list(states.shape)}, perhaps not finite", f"float32{list(wanted)}")
     states = states.copy()  # a request's are read-only: one type for the compiler, which then compiles once
     if mode == "every":
-        return _every(drafter, states, index, width, blocked, workspace)
-    return _last(drafter, states, valid, width, workspace)
+        return _every(drafter, states, Constraint(index, blocked), width)
+    return _last(drafter, states, valid, width)
 
 
-def _every(
-    drafter: Drafter,
-    states: Array,
-    index: ValidityIndex,
-    width: int,
-    blocked: Blocked | None,
-    workspace: Workspace | None,
-) -> Draft:
+def _every(drafter: Drafter, states: Array, constraint: Constraint, width: int) -> Draft:
     """Constrained at every level: nothing can be lost."""
     state = drafter.start(states)
-    beams = expand(index, 1, drafter.logits(1, states, state), None, width, blocked, workspace)
+    beams = expand(constraint, 1, drafter.logits(1, states, state), None, width)
     for level in range(2, drafter.config.levels + 1):
         codes = beams.paths % drafter.config.codebook_sizes[level - 2]
         state = drafter.advance(level - 1, state, beams.parents, codes)
-        logits = drafter.valid_logits(level, states, state, beams.nodes, index)
-        beams = expand(index, level, logits, beams, width, blocked, workspace)
+        logits = drafter.valid_logits(level, states, state, beams.nodes, constraint.valid)
+        beams = expand(constraint, level, logits, beams, width)
     return Draft(beams.paths, beams.scores, len(beams), 0)
 
 
-def _last(
-    drafter: Drafter, states: Array, valid: SemanticIdSet, width: int, workspace: Workspace | None
-) -> Draft:
+def _last(drafter: Drafter, states: Array, valid: SemanticIdSet, width: int) -> Draft:
     """Unconstrained, then equation 5 over all candidates of the last level; Algorithm 3, lines 14 to 29."""
     state, levels = drafter.start(states), drafter.config.levels
     paths, scores = np.zeros(1, np.int64), np.zeros(1, np.float32)
@@ -95,11 +86,11 @@ def _last(
         extended = (_log_softmax(logits) + scores[:, None] + np.float32(0.0)).reshape(
             -1
         )  # no -0.0: see `largest`
-        kept = largest(extended, width, workspace)
+        kept = largest(extended, width)
         if level == levels:
             found = valid.find(candidates) >= 0
             items = np.flatnonzero(found)
-            best = items[largest(extended[items], width, workspace)]
+            best = items[largest(extended[items], width)]
             lost = int((~found[kept]).sum())
             return Draft(candidates[best], extended[best], len(kept), lost)
         paths, scores = candidates[kept], extended[kept]

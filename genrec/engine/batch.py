@@ -10,30 +10,30 @@ from genrec.engine.interface import Array, Passes
 from genrec.kv.reorder import reorder_in_place
 from genrec.models.config import ModelConfig
 from genrec.search.expand import Beams
-from genrec.search.room import Room
+from genrec.search.scratch import Scratch
 from genrec.search.undecided import Int64, pass_size, rows_of_parents
 
 _INT64 = np.dtype(np.int64)
 
 
-class Held(NamedTuple):
-    """Whose unshared KV a batch holds, and a copy of it."""
+class UnsharedSnapshot(NamedTuple):
+    """Whose unshared KV a batch had, and a copy of it."""
 
     scored: list[Int64]
-    size: int
-    kept: list[list[Array]]
+    beams: int
+    kv: list[list[Array]]
 
 
 class PassBatch:
     """The prompts' KV, once per request, and the unshared KV of the beams that the last pass scored (xGR, section 5.1).
 
-    All memory is of `room`.
+    All memory is of `scratch`.
     """
 
     def __init__(
-        self, passes: Passes, config: ModelConfig, width: int, kv_type: np.dtype[np.generic], room: Room
+        self, passes: Passes, config: ModelConfig, width: int, kv_type: np.dtype[np.generic], scratch: Scratch
     ) -> None:
-        self._passes, self._config, self._room = passes, config, room
+        self._passes, self._config, self._scratch = passes, config, scratch
         self._width, self._kv_type = width, kv_type
         self._scored: list[Int64] = []  # places, among a request's beams, of those that the last pass scored
         self._count = 1  # of them in a row of the KV, padding included
@@ -44,56 +44,58 @@ class PassBatch:
         tensors, self._lengths = range(2 * c.num_hidden_layers), lengths
         logits = self._logits(batch, 1, 1)
         heads = c.num_key_value_heads
-        self._shared = [self._room.take((batch, heads, span, c.head_dim), self._kv_type) for _ in tensors]
-        own = (batch, self._width, heads, c.head_dim)
-        self._past = [[self._room.take(own, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors]
+        self._shared = [self._scratch.take((batch, heads, span, c.head_dim), self._kv_type) for _ in tensors]
+        shape = (batch, self._width, heads, c.head_dim)
+        self._unshared = [
+            [self._scratch.take(shape, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors
+        ]
         self._passes.prefill(tokens, lengths, logits, self._shared)
         return logits
 
-    def score(self, level: int, beams: list[Beams], asked: list[Int64]) -> Array:
-        """One pass over the beams of level - 1 at the places `asked`: logits float32[B, W', T_level], with padding."""
-        batch, count = len(beams), pass_size(max(len(places) for places in asked), self._width)
+    def score(self, level: int, beams: list[Beams], scored: list[Int64]) -> Array:
+        """One pass over the beams of level - 1 at the places `scored`: logits float32[B, W', T_level], with padding."""
+        batch, count = len(beams), pass_size(max(len(places) for places in scored), self._width)
         logits = self._logits(batch, count, level)
         if count:
             if level > 2:
-                parents = self._parents(beams, asked, count)
-                for each in self._past:
+                parents = self._parents(beams, scored, count)
+                for each in self._unshared:
                     _inherit(each[: level - 2], parents, self._count)
-            views = [[_first(kept, batch, count) for kept in each] for each in self._past]
-            codes = self._codes(level, beams, asked, count)
+            views = [[_first(kept, batch, count) for kept in each] for each in self._unshared]
+            codes = self._codes(level, beams, scored, count)
             self._passes.decode(level, codes, self._lengths, self._shared, views, logits)
-        self._scored, self._count = asked, count
+        self._scored, self._count = scored, count
         return logits
 
-    def held(self, level: int) -> Held:
-        """To come back to, before a pass of `level` that may not be the last of its level."""
+    def snapshot(self, level: int) -> UnsharedSnapshot:
+        """To restore, before a pass of `level` that may not be the last of its level."""
         read = [
             [_first(kept, len(self._lengths), self._count) for kept in each[: level - 2]]
-            for each in self._past
+            for each in self._unshared
         ]
-        return Held(self._scored, self._count, [[kept.copy() for kept in each] for each in read])
+        return UnsharedSnapshot(self._scored, self._count, [[kept.copy() for kept in each] for each in read])
 
-    def back_to(self, held: Held) -> None:
-        """Hold what was held then."""
-        self._scored, self._count, kept = held
-        for mine, saved in zip(self._past, kept, strict=True):
+    def restore(self, snapshot: UnsharedSnapshot) -> None:
+        """Have what was there then."""
+        self._scored, self._count, kv = snapshot
+        for mine, saved in zip(self._unshared, kv, strict=True):
             for tensor, copy in zip(mine, saved, strict=False):  # the latest token's is written anew
                 _first(tensor, len(copy), self._count)[:] = copy
 
-    def _codes(self, level: int, beams: list[Beams], asked: list[Int64], count: int) -> Array:
+    def _codes(self, level: int, beams: list[Beams], scored: list[Int64], count: int) -> Array:
         """int64[B, W'], the last code of every beam that the pass of `level` scores."""
         paths = [
-            np.take(found.paths, places, out=self._room.take(places.shape, _INT64), mode="clip")
-            for found, places in zip(beams, asked, strict=True)
+            np.take(found.paths, places, out=self._scratch.take(places.shape, _INT64), mode="clip")
+            for found, places in zip(beams, scored, strict=True)
         ]
         codes = self._rows(paths, count)
         return np.remainder(codes, self._config.codebook_sizes[level - 2], out=codes)
 
-    def _parents(self, beams: list[Beams], asked: list[Int64], count: int) -> Array:
+    def _parents(self, beams: list[Beams], scored: list[Int64], count: int) -> Array:
         """int64[B, W'], rows of the pass before."""
         rows = [
-            rows_of_parents(found.parents, places, former, self._room)
-            for found, places, former in zip(beams, asked, self._scored, strict=True)
+            rows_of_parents(found.parents, places, former, self._scratch)
+            for found, places, former in zip(beams, scored, self._scored, strict=True)
         ]
         return self._rows(rows, count)
 
@@ -101,7 +103,7 @@ class PassBatch:
         """int64[B, W'] of a row of up to W' values each. Padding repeats the last, so that no pass ever reads what was
         left over; 0 where there is none.
         """  # fmt: skip
-        out = self._room.take((len(values), count), _INT64)
+        out = self._scratch.take((len(values), count), _INT64)
         for row, found in zip(out, values, strict=True):
             row[: len(found)] = found
             row[len(found) :] = found[-1] if len(found) else 0
@@ -109,7 +111,7 @@ class PassBatch:
 
     def _logits(self, batch: int, count: int, level: int) -> Array:
         shape = (batch, count, self._config.codebook_sizes[level - 1])
-        return self._room.take(shape, np.dtype(np.float32))
+        return self._scratch.take(shape, np.dtype(np.float32))
 
 
 def _inherit(kept: list[Array], parents: Array, before: int) -> None:

@@ -1,29 +1,43 @@
 """Whole requests in one process: prefill, beam search and decode of every level, without a hop between them.
 
 xGR, section 7. The same functions as the steps of `ensembles.recommend_staged`; a batch of requests goes through
-every pass of the generator together, and work arrays are reused from batch to batch (section 6.3). A pass scores the
-beams that it can tell apart (`genrec.search.undecided`) and, of these, those that can matter to the answer
-(`genrec.search.bound`).
+every pass of the generator together, and work memory is used again from batch to batch (section 6.3).
+
+A level of the search is three functions. A pass costs what it scores, so `_probe` names the few beams that were enough
+lately, `_complete` makes the next beams of them, and `_check` says which beams had to be scored for the answer to be
+that of all. Only where the probe left one of those out are they scored too.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 import numpy as np
 
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.batch import PassBatch
-from genrec.engine.interface import Array, Constraint, Passes
+from genrec.engine.interface import Array, Passes
 from genrec.kv.layout import KV_TYPES
 from genrec.models.config import ModelConfig
-from genrec.search.bound import WORTH, Lately, above, best_of, floor_of, without
+from genrec.search.bound import WORTH, NeededBeams, at_least, best_of, drop_unscored, floor_of
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, zeros
-from genrec.search.room import Room
+from genrec.search.scratch import Scratch
 from genrec.search.undecided import Int64, pass_size, pass_sizes, undecided
 
 _NONE = np.empty(0, np.int64)
-NEVER = sys.maxsize  # beams are never so many
+ENDLESS = sys.maxsize  # a beam width that no beams fill
+
+
+class _Level(NamedTuple):
+    """What the search of a level starts from; every list has an entry per request of the batch."""
+
+    number: int
+    constraints: list[Constraint]
+    beams: list[Beams]  # of the level before
+    undecided: list[Int64]  # places of those that are no items yet
+    reachable: list[Int64]  # of these, those that score enough to matter to the answer
 
 
 class HostExecutor:
@@ -34,104 +48,108 @@ class HostExecutor:
     def __init__(self, passes: Passes, config: ModelConfig, width: int, kv_type: str) -> None:
         self._passes, self._config = passes, config
         self._width, self._kv_type = width, KV_TYPES[kv_type]
-        self._room, self._lately = Room(), Lately()
+        self._scratch, self._needed = Scratch(), NeededBeams()
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False
     ) -> list[Beams]:
         """See `Executor.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
-        self._room.clear()
-        batch = PassBatch(self._passes, self._config, self._width, self._kv_type, self._room)
+        batch = self._new_batch()
         logits, nothing = batch.prefill(tokens, lengths), [None] * len(tokens)
-        beams = self._expand(1, logits, nothing, nothing, constraints)
-        for level in range(2, self._config.levels + 1):
+        beams = self._expand(1, constraints, nothing, nothing, logits)
+        for number in range(2, self._config.levels + 1):
             if every_beam:
-                asked = [np.arange(len(found)) for found in beams]
-                beams = self._expand(level, batch.score(level, beams, asked), beams, asked, constraints)
+                scored = [np.arange(len(found)) for found in beams]
+                beams = self._expand(number, constraints, beams, scored, batch.score(number, beams, scored))
             else:
-                beams = self._next(level, beams, constraints, batch)
-        return beams
+                beams = self._search(self._level(number, constraints, beams), batch)
+        return [found.copy() for found in beams]  # an answer outlives the scratch
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
         """See `Executor.rehearse`."""
         tokens, lengths = np.zeros((rows, span), np.int64), np.ones(rows, np.int64)
-        free = Constraint(valid, valid.blocked(np.array([-1], np.int32)))
-        self.answers(tokens, lengths, [free] * rows, every_beam=True)
-        self._room.clear()
-        batch = PassBatch(self._passes, self._config, self._width, self._kv_type, self._room)
+        self.answers(tokens, lengths, [Constraint(valid)] * rows, every_beam=True)
+        batch = self._new_batch()
         batch.prefill(tokens, lengths)
         for size in pass_sizes(self._width)[:-1]:
-            for level in range(2, self._config.levels + 1):
-                batch.score(level, [zeros(size)] * rows, [np.arange(size)] * rows)
+            for number in range(2, self._config.levels + 1):
+                batch.score(number, [zeros(size)] * rows, [np.arange(size)] * rows)
 
-    def _next(
-        self, level: int, beams: list[Beams], constraints: list[Constraint], batch: PassBatch
-    ) -> list[Beams]:
-        """Beams of `level`: the likeliest before are scored first, then all that can matter, if these are more."""
-        still = self._undecided(level - 1, beams, constraints)
-        asked = self._above(beams, still, _floors(beams, still, constraints, NEVER))
-        few, many = self._lately_needed(level, asked, constraints), max(map(len, asked))
-        if few > WORTH * many:
-            few, first = many, asked
-        else:
-            first = [best_of(*each, few, self._room) for each in zip(beams, asked, strict=True)]
-        held = batch.held(level) if few < many else None
-        found = self._pass(level, beams, still, first, constraints, batch)
-        floors = self._floors_after(level, found, constraints)
-        needed = self._above(beams, asked, floors)
-        if held and list(map(len, needed)) != list(map(len, self._above(beams, first, floors))):
-            batch.back_to(held)
-            found = self._pass(level, beams, still, needed, constraints, batch)
-            needed = self._above(beams, needed, self._floors_after(level, found, constraints))
-        for each, places in zip(constraints, needed, strict=True):
-            self._lately.learn(level, each.wanted, len(places))
+    def _new_batch(self) -> PassBatch:
+        self._scratch.clear()
+        return PassBatch(self._passes, self._config, self._width, self._kv_type, self._scratch)
+
+    def _search(self, level: _Level, batch: PassBatch) -> list[Beams]:
+        """Beams of a level, one pass where the probe is enough and a second one where it is not."""
+        probe = self._probe(level)
+        partial = max(map(len, probe)) < max(map(len, level.reachable))
+        before = batch.snapshot(level.number) if partial else None
+        found = self._complete(level, probe, batch)
+        needed, missed = self._check(level, probe, found)
+        if before and missed:
+            batch.restore(before)
+            found = self._complete(level, needed, batch)
+            needed, _ = self._check(level, needed, found)
+        for constraint, places in zip(level.constraints, needed, strict=True):
+            self._needed.learn(level.number, constraint.wanted, len(places))
         return found
 
-    def _lately_needed(self, level: int, asked: list[Int64], constraints: list[Constraint]) -> int:
-        """Beams to score first, in a row of a batch."""
-        pairs = zip(asked, constraints, strict=True)
-        count = max(self._lately.needed(level, each.wanted, len(places)) for places, each in pairs)
-        return pass_size(count, self._width)
+    def _level(self, number: int, constraints: list[Constraint], beams: list[Beams]) -> _Level:
+        undecided = self._undecided(number - 1, constraints, beams)
+        floors = self._floors(constraints, beams, undecided, ENDLESS)
+        return _Level(number, constraints, beams, undecided, self._at_least(beams, undecided, floors))
 
-    def _pass(
-        self, level: int, beams: list[Beams], still: list[Int64], asked: list[Int64], constraints: list[Constraint],
-        batch: PassBatch,
-    ) -> list[Beams]:  # fmt: skip
-        """Beams of `level` that come of items and of the beams `asked`."""
-        pairs = [without(*each, self._room) for each in zip(beams, still, asked, strict=True)]
-        kept, places = [each for each, _ in pairs], [each for _, each in pairs]
-        return self._expand(level, batch.score(level, kept, places), kept, places, constraints)
+    def _probe(self, level: _Level) -> list[Int64]:
+        """Of the beams in reach, the likeliest, as many as a pass needed lately; all where that is not many fewer."""
+        asks = zip(level.constraints, level.reachable, strict=True)
+        few = max(self._needed.expect(level.number, each.wanted, len(places)) for each, places in asks)
+        few = pass_size(few, self._width)
+        if few > WORTH * max(map(len, level.reachable)):
+            return level.reachable
+        pairs = zip(level.beams, level.reachable, strict=True)
+        return [best_of(*each, few, self._scratch) for each in pairs]
 
-    def _floors_after(self, level: int, found: list[Beams], constraints: list[Constraint]) -> list[float]:
-        """What beams before had to score to matter to those found."""
-        return _floors(found, self._undecided(level, found, constraints), constraints, self._width)
+    def _check(self, level: _Level, scored: list[Int64], found: list[Beams]) -> tuple[list[Int64], bool]:
+        """Of the beams in reach, those that can matter to the beams found, and whether one of them was not scored."""
+        floors = self._floors(
+            level.constraints, found, self._undecided(level.number, level.constraints, found), self._width
+        )
+        needed = self._at_least(level.beams, level.reachable, floors)
+        covered = self._at_least(level.beams, scored, floors)
+        return needed, [*map(len, covered)] != [*map(len, needed)]
 
-    def _above(self, beams: list[Beams], places: list[Int64], floors: list[float]) -> list[Int64]:
-        return [above(*each, self._room) for each in zip(beams, places, floors, strict=True)]
-
-    def _undecided(self, level: int, beams: list[Beams], constraints: list[Constraint]) -> list[Int64]:
-        """Of every request, the places of the beams of `level` that are no items yet."""
-        if level == self._config.levels:
-            return [_NONE for _ in beams]
-        pairs = zip(beams, constraints, strict=True)
-        return [undecided(each.valid, level, found.nodes, self._room) for found, each in pairs]
+    def _complete(self, level: _Level, scored: list[Int64], batch: PassBatch) -> list[Beams]:
+        """Beams of the level that come of items and of the beams `scored`, by one pass over these."""
+        rows = zip(level.beams, level.undecided, scored, strict=True)
+        pairs = [drop_unscored(*each, self._scratch) for each in rows]
+        beams, places = [each for each, _ in pairs], [each for _, each in pairs]
+        logits = batch.score(level.number, beams, places)
+        return self._expand(level.number, level.constraints, beams, places, logits)
 
     def _expand(
-        self,
-        level: int,
-        logits: Array,
-        beams: list[Beams] | list[None],
-        asked: list[Int64] | list[None],
-        constraints: list[Constraint],
-    ) -> list[Beams]:
-        last = level == self._config.levels  # the answer outlives the room
+        self, number: int, constraints: list[Constraint], beams: list[Beams] | list[None],
+        scored: list[Int64] | list[None], logits: Array,
+    ) -> list[Beams]:  # fmt: skip
+        """`expand` for every request; a row of logits is padded to the longest of the batch."""
+        rows = zip(constraints, beams, scored, logits, strict=True)
         return [
-            expand(each.valid, level, scores[: 1 if places is None else len(places)], before, self._width, each.blocked,
-                   room=None if last else self._room, asked=places)
-            for scores, before, places, each in zip(logits, beams, asked, constraints, strict=True)
+            expand(constraint, number, row[: 1 if places is None else len(places)], before, self._width, places,
+                   self._scratch)
+            for constraint, before, places, row in rows
         ]  # fmt: skip
 
+    def _undecided(self, number: int, constraints: list[Constraint], beams: list[Beams]) -> list[Int64]:
+        """Places of the beams of a level that are no items yet."""
+        if number == self._config.levels:
+            return [_NONE for _ in beams]
+        pairs = zip(constraints, beams, strict=True)
+        return [undecided(each.valid, number, found.nodes, self._scratch) for each, found in pairs]
 
-def _floors(beams: list[Beams], still: list[Int64], constraints: list[Constraint], width: int) -> list[float]:
-    rows = zip(beams, still, constraints, strict=True)
-    return [floor_of(found, places, width, each.wanted) for found, places, each in rows]
+    def _floors(
+        self, constraints: list[Constraint], beams: list[Beams], undecided: list[Int64], width: int
+    ) -> list[float]:
+        rows = zip(constraints, beams, undecided, strict=True)
+        return [floor_of(found, places, width, each.wanted, self._scratch) for each, found, places in rows]
+
+    def _at_least(self, beams: list[Beams], places: list[Int64], floors: list[float]) -> list[Int64]:
+        return [at_least(*each, self._scratch) for each in zip(beams, places, floors, strict=True)]

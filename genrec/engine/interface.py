@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,8 @@ from genrec.kv.arena import Region, Row
 from genrec.kv.layout import Layout
 
 if TYPE_CHECKING:  # they import numba, which a device run need not have
-    from genrec.catalogue.validity import Blocked, ValidityIndex
+    from genrec.catalogue.validity import ValidityIndex
+    from genrec.search.constraint import Constraint
     from genrec.search.expand import Beams
 
 Array = NDArray[Any]
@@ -31,13 +31,13 @@ class Passes(Protocol):
         codes: Array,
         lengths: Array,
         shared: Sequence[Array],
-        past: Sequence[Sequence[Array]],
+        unshared: Sequence[Sequence[Array]],
         logits: Array,
     ) -> None:
         """codes int64[B, W] of level - 1, lengths int64[B] of the prompts: fills logits float32[B, W, T_level].
 
-        `shared` are 2N tensors [B, G, S, D]. `past` are 2N lists of unshared KV [B, W, G, D]: level - 2 of a list
-        are read, and one more is filled, except at the last level.
+        `shared` are 2N tensors [B, G, S, D]. `unshared` are 2N lists of KV [B, W, G, D]:
+        level - 2 of a list are read, and one more is filled, except at the last level.
         """
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
@@ -45,14 +45,6 @@ class Passes(Protocol):
 
         One pass for a whole draft (NEZHA, section 3.2); no KV is kept.
         """
-
-
-class Constraint(NamedTuple):
-    """What a request may be answered: the items of its catalogue version, less those it excludes."""
-
-    valid: ValidityIndex
-    blocked: Blocked
-    wanted: int = sys.maxsize  # the best that are asked for; an executor need not get the others right
 
 
 class Executor(Protocol):
@@ -88,6 +80,6 @@ class Engine:
         layout, width = self.layout, len(codes)
         shared = [layout.row_shared(row, n) for n in self._tensors]
         kept = range(min(level - 1, layout.config.levels - 2))
-        past = [[layout.past(row, n, u, width) for u in kept] for n in self._tensors]
+        unshared = [[layout.unshared(row, n, u, width) for u in kept] for n in self._tensors]
         logits = layout.logits(row, level, width)[None]
-        self._passes.decode(level, codes[None], np.array([length]), shared, past, logits)
+        self._passes.decode(level, codes[None], np.array([length]), shared, unshared, logits)

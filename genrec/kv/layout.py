@@ -43,7 +43,7 @@ class Layout:
         return (
             self._shared_start(1)
             + 2 * self.config.num_hidden_layers * self._shared_bytes(1, self.config.max_prompt)
-            + self._own_bytes
+            + self._unshared_bytes
         )
 
     def first_logits(self, region: Region) -> NDArray[np.float32]:
@@ -62,10 +62,12 @@ class Layout:
         """The same for one row: [1, G, S, D]."""
         return self.shared(row, tensor)[row.row : row.row + 1]
 
-    def past(self, row: Row, tensor: int, earlier: int, width: int) -> NDArray[np.generic]:
+    def unshared(self, row: Row, tensor: int, earlier: int, width: int) -> NDArray[np.generic]:
         """Unshared KV of the token at level `earlier` + 1: [1, W, G, D]."""
         c = self.config
-        start = self._own_start(row) + (tensor * max(c.levels - 2, 0) + earlier) * self._past_bytes
+        start = (
+            self._unshared_start(row) + (tensor * max(c.levels - 2, 0) + earlier) * self._unshared_token_bytes
+        )
         return self._cut(row.memory, start, (1, width, c.num_key_value_heads, c.head_dim))
 
     def logits(self, row: Row, level: int, width: int) -> NDArray[np.float32]:
@@ -77,7 +79,7 @@ class Layout:
                 .view(np.float32)
                 .reshape(row.rows, size)[row.row : row.row + 1]
             )
-        start = self._own_start(row) + self._own_bytes - self._logit_bytes
+        start = self._unshared_start(row) + self._unshared_bytes - self._logit_bytes
         return row.memory[start : start + 4 * width * size].view(np.float32).reshape(width, size)
 
     def _cut(self, memory: NDArray[np.uint8], start: int, shape: tuple[int, ...]) -> NDArray[np.generic]:
@@ -92,7 +94,7 @@ class Layout:
         return rows * _aligned(c.num_key_value_heads * span * c.head_dim * KV_TYPES[self.kv_type].itemsize)
 
     @property
-    def _past_bytes(self) -> int:
+    def _unshared_token_bytes(self) -> int:
         c = self.config
         return _aligned(self.width * c.num_key_value_heads * c.head_dim * KV_TYPES[self.kv_type].itemsize)
 
@@ -101,11 +103,11 @@ class Layout:
         return _aligned(4 * self.width * max(self.config.codebook_sizes))
 
     @property
-    def _own_bytes(self) -> int:
+    def _unshared_bytes(self) -> int:
         c = self.config
-        return 2 * c.num_hidden_layers * max(c.levels - 2, 0) * self._past_bytes + self._logit_bytes
+        return 2 * c.num_hidden_layers * max(c.levels - 2, 0) * self._unshared_token_bytes + self._logit_bytes
 
-    def _own_start(self, row: Row) -> int:
+    def _unshared_start(self, row: Row) -> int:
         c = self.config
         shared = 2 * c.num_hidden_layers * self._shared_bytes(row.rows, row.span)
-        return self._shared_start(row.rows) + shared + row.row * self._own_bytes
+        return self._shared_start(row.rows) + shared + row.row * self._unshared_bytes

@@ -2,7 +2,7 @@
 
 A child never scores more than its beam, for probabilities are at most 1. So a beam that scores less than the last one
 kept has no child that will be kept; and one that scores less than the last item of the answer has no item in it, once
-so many items are found. A pass first scores the likeliest beams, as many as nearly all requests needed of late; only
+so many items are found. A pass first scores the likeliest beams, as many as nearly all requests needed lately; only
 where a beam left out could still matter, all that could are scored. xGR's early termination (section 6.2), of passes
 instead of sorting.
 """
@@ -17,10 +17,9 @@ import numpy.typing as npt
 from numba import njit
 
 from genrec.search.expand import Beams
-from genrec.search.room import Room
+from genrec.search.scratch import Scratch
 from genrec.search.select import threshold
 from genrec.search.undecided import Int64
-from genrec.search.workspace import of_thread
 
 Array = npt.NDArray[Any]
 
@@ -29,79 +28,77 @@ WORTH = 0.5  # of the beams of a pass: to score more than that first gains littl
 FIRST, UP, DOWN = 1.5, 1.2, 0.99
 
 
-def floor_of(beams: Beams, still: Int64, width: int, wanted: int) -> float:
+def floor_of(beams: Beams, undecided: Int64, width: int, wanted: int, scratch: Scratch) -> float:
     """The score that a beam left out must have to matter to these, its level's or the next one's; -inf where any may.
 
-    `still` are the places of those that are no items yet, `wanted` items are the answer, `width` beams are kept.
+    `undecided` are the places of those that are no items yet, `wanted` items are the answer, `width` beams are kept.
 
     Exact. Of `width` beams, the last one's score is out of reach for every child of a beam that scores less. Of
     `wanted` items, be I the last one's score. If `width` candidates score I or more, the beams kept are all among them,
     whatever scores less; if fewer do, the items are kept, and what comes of a candidate below I ranks behind them.
     """
     floor = float(beams.scores.min()) if len(beams) == width else -np.inf
-    if wanted <= len(beams) - len(still):
-        work = of_thread()
-        work.fit(1, len(beams))
-        items = _others(beams.scores, still, work.logit)
-        floor = max(floor, threshold(work.logit, items, wanted, work.keys, work.histogram)[0])
+    if wanted <= len(beams) - len(undecided):
+        scratch.fit(1, len(beams))
+        items = _others(beams.scores, undecided, scratch.logit)
+        floor = max(floor, threshold(scratch.logit, items, wanted, scratch.keys, scratch.histogram)[0])
     return floor
 
 
-def above(beams: Beams, places: Int64, floor: float, room: Room) -> Int64:
+def at_least(beams: Beams, places: Int64, floor: float, scratch: Scratch) -> Int64:
     """Of the beams at `places`, those that score `floor` or more."""
-    out = room.take(places.shape, places.dtype)
+    out = scratch.take(places.shape, places.dtype)
     return out[: _choose(beams.scores, places, floor, len(places), out)]
 
 
-def best_of(beams: Beams, places: Int64, count: int, room: Room) -> Int64:
+def best_of(beams: Beams, places: Int64, count: int, scratch: Scratch) -> Int64:
     """Of the beams at `places`, the `count` that score most, in their order."""
     if count >= len(places):
         return places
-    work = of_thread()
-    work.fit(1, len(places))
-    np.take(beams.scores, places, out=work.logit[: len(places)], mode="clip")
-    floor, ties = threshold(work.logit, len(places), count, work.keys, work.histogram)
-    out = room.take(places.shape, places.dtype)
+    scratch.fit(1, len(places))
+    np.take(beams.scores, places, out=scratch.logit[: len(places)], mode="clip")
+    floor, ties = threshold(scratch.logit, len(places), count, scratch.keys, scratch.histogram)
+    out = scratch.take(places.shape, places.dtype)
     return out[: _choose(beams.scores, places, floor, ties, out)]
 
 
-def without(beams: Beams, still: Int64, asked: Int64, room: Room) -> tuple[Beams, Int64]:
-    """Beams less those that are neither items nor `asked`, and where the `asked` ones are now."""
-    if len(asked) == len(still):
-        return beams, asked
-    stays, now = room.take((len(beams),), asked.dtype), room.take(asked.shape, asked.dtype)
-    stays = stays[: _stay(len(beams), still, asked, stays, now)]
+def drop_unscored(beams: Beams, undecided: Int64, scored: Int64, scratch: Scratch) -> tuple[Beams, Int64]:
+    """Beams less those that are neither items nor `scored`, and where the `scored` ones are now."""
+    if len(scored) == len(undecided):
+        return beams, scored
+    stays, now = scratch.take((len(beams),), scored.dtype), scratch.take(scored.shape, scored.dtype)
+    stays = stays[: _stay(len(beams), undecided, scored, stays, now)]
     fields = (
-        np.take(each, stays, out=room.take(stays.shape, each.dtype), mode="clip")
+        np.take(each, stays, out=scratch.take(stays.shape, each.dtype), mode="clip")
         for each in (beams.paths, beams.nodes, beams.scores, beams.parents)
     )
     return Beams(*fields), now
 
 
-class Lately:
-    """How many of the likeliest beams passes needed of late, by level and by the size of the answer."""
+class NeededBeams:
+    """How many of the likeliest beams passes needed lately, by level and by the size of the answer."""
 
     def __init__(self) -> None:
         self._needed: dict[tuple[int, int], float] = {}
 
-    def needed(self, level: int, wanted: int, count: int) -> int:
+    def expect(self, level: int, wanted: int, count: int) -> int:
         """Of `count` beams, all where nothing is known."""
         return min(max(ceil(self._needed.get((level, wanted.bit_length()), count)), 1), count)
 
     def learn(self, level: int, wanted: int, needed: int) -> None:
         """So many would have been enough."""
         key = level, wanted.bit_length()
-        lately = self._needed.get(key)
-        step = FIRST * needed if lately is None else lately * (UP if needed > lately else DOWN)
+        before = self._needed.get(key)
+        step = FIRST * needed if before is None else before * (UP if needed > before else DOWN)
         self._needed[key] = max(step, 1.0)
 
 
 @njit(cache=True, nogil=True)
-def _others(scores: Array, still: Array, out: Array) -> int:
-    """Scores float32[W] but for those at `still`, ascending, into out float32; their number."""
+def _others(scores: Array, undecided: Array, out: Array) -> int:
+    """Scores float32[W] but for those at `undecided`, ascending, into out float32; their number."""
     n = s = 0
     for b in range(len(scores)):
-        if s < len(still) and still[s] == b:
+        if s < len(undecided) and undecided[s] == b:
             s += 1
         else:
             out[n] = scores[b]
@@ -122,13 +119,13 @@ def _choose(scores: Array, places: Array, floor: float, ties: int, out: Array) -
 
 
 @njit(cache=True, nogil=True)
-def _stay(beams: int, still: Array, asked: Array, stays: Array, now: Array) -> int:
-    """Places that are not in `still`, or are in `asked`; where these are among them. All ascending; their number."""
+def _stay(beams: int, undecided: Array, scored: Array, stays: Array, now: Array) -> int:
+    """Places not in `undecided`, or in `scored`, and where these are among them. All ascending; their number."""
     n = s = a = 0
     for b in range(beams):
-        open_ = s < len(still) and still[s] == b
+        open_ = s < len(undecided) and undecided[s] == b
         s += open_
-        if a < len(asked) and asked[a] == b:
+        if a < len(scored) and scored[a] == b:
             now[a] = n
             a += 1
         elif open_:

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from genrec.catalogue.validity import Blocked, ValidityIndex, frozen
+from genrec.catalogue.validity import ValidityIndex, frozen
 from genrec.errors import InputError
-from genrec.search.room import Room
+from genrec.search.constraint import Constraint
+from genrec.search.scratch import Scratch, of_thread
 from genrec.search.select import learn, threshold
-from genrec.search.workspace import Workspace, of_thread
 
 Array = npt.NDArray[Any]
 
@@ -36,11 +36,15 @@ class Beams:
 
     paths: npt.NDArray[np.int64]  # the codes so far, as genrec.catalogue.semantic_id packs them
     nodes: npt.NDArray[np.int32]  # the same path as a node of the validity index
-    scores: npt.NDArray[np.float32]  # log-probability, renormalised over what is valid and not blocked
+    scores: npt.NDArray[np.float32]  # log-probability, renormalised over what is valid, blocked or not
     parents: npt.NDArray[np.int32]  # index of the beam that was extended; 0 at level 1
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def copy(self) -> Beams:
+        """In memory of their own."""
+        return Beams(self.paths.copy(), self.nodes.copy(), self.scores.copy(), self.parents.copy())
 
 
 def zeros(count: int) -> Beams:
@@ -62,19 +66,17 @@ def learn_selection(index: ValidityIndex, width: int) -> None:
 
 
 def expand(
-    index: ValidityIndex,
+    constraint: Constraint,
     level: int,
     logits: npt.NDArray[np.float32],
     beams: Beams | None,
     width: int,
-    blocked: Blocked | None = None,
-    workspace: Workspace | None = None,
-    room: Room | None = None,
-    asked: npt.NDArray[np.int64] | None = None,
+    scored: npt.NDArray[np.int64] | None = None,
+    scratch: Scratch | None = None,
 ) -> Beams:
     """Extend beams of level-1 by one code and keep the `width` best; fewer only if fewer are valid.
 
-    `logits` is float32 [W, T_level], a row per beam; at level 1 it is [1, T_1] and `beams` is None. Where `asked`
+    `logits` is float32 [W, T_level], a row per beam; at level 1 it is [1, T_1] and `beams` is None. Where `scored`
     int64[W'] is given, ascending, only the beams at these places have a row, and the others must have one child each.
 
     An only child has its parent's score, whatever its logit. The score of another child is its logit - logsumexp(the
@@ -83,17 +85,18 @@ def expand(
     ascending. Logits that belong to no valid child are never read. A logit of -inf is probability 0: the child ranks
     behind every other with score -inf, but it still counts, so that beams never starve. NaN or +inf raises InputError.
 
-    The result lies in `room` when one is given: then a step allocates no array at all.
+    The result lies in `scratch` when one is given: then a step allocates no array at all.
     """
+    index = constraint.valid
     if not 1 <= level <= index.levels or (level == 1) != (beams is None):
         raise InputError("level", f"is {level}", f"1 to {index.levels}, with beams from level 2 on")
     if width < 1:
         raise InputError("width", f"is {width}", "at least 1")
     parent = _ROOT if beams is None else beams
     size = index.codebook_sizes[level - 1]
-    work = of_thread() if workspace is None else workspace
+    work = of_thread() if scratch is None else scratch
     work.fit(len(parent), 0)
-    rows = work.all_beams[: len(parent)] if asked is None else asked
+    rows = work.all_beams[: len(parent)] if scored is None else scored
     if logits.dtype != np.float32 or logits.shape != (len(rows), size):
         have = f"is {logits.dtype}{list(logits.shape)}"
         raise InputError("logits", have, f"float32[{len(rows)}, {size}]")
@@ -105,6 +108,7 @@ def expand(
         problem = f"are not ascending nodes of level {level - 1}, each with a path and a finite or -inf score"
         raise InputError("beams", problem, f"nodes 0 to {len(pointers) - 2}")
     work.fit(len(parent), total)
+    blocked = constraint.blocked
     hidden = _NOTHING if blocked is None else _as(blocked.at(level), np.int32)
     found = _gather(
         _view(logits), _as(rows, np.int64), nodes, pointers, codes, hidden,
@@ -112,7 +116,7 @@ def expand(
     )  # fmt: skip
     if found == _NO_ROW:
         problem = "does not name every beam of several children, in their order"
-        raise InputError("asked", problem, f"places 0 to {len(parent) - 1}")
+        raise InputError("scored", problem, f"places 0 to {len(parent) - 1}")
     if found < 0:
         raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
     np.exp(work.weight[:total], out=work.weight[:total])  # NumPy's exp is vectorised, numba's is not
@@ -121,8 +125,8 @@ def expand(
     floor, ties = -np.inf, found
     if kept < found:
         floor, ties = threshold(work.logit, found, kept, work.keys, work.histogram)
-    arrays: list[Array] = [np.empty(kept, t) if room is None else room.take((kept,), t) for t in _TYPES]
-    out = Beams(*arrays)
+    take = np.empty if scratch is None else scratch.take
+    out = Beams(*(take((kept,), kind) for kind in _TYPES))
     _emit(
         floor, ties, work.starts, work.child, work.logit, codes, size, paths,
         out.paths, out.nodes, out.scores, out.parents,
@@ -161,14 +165,14 @@ def _family_sizes(nodes: Array, scores: Array, pointers: Array) -> int:
 
 @njit(cache=True, nogil=True)
 def _gather(
-    logits: Array, asked: Array, nodes: Array, pointers: Array, codes: Array, hidden: Array,
+    logits: Array, scored: Array, nodes: Array, pointers: Array, codes: Array, hidden: Array,
     starts: Array, families: Array, best: Array, child: Array, logit: Array, weight: Array,
 ) -> int:  # fmt: skip
     """Lay the unblocked children of every beam side by side; their number, or -1 for NaN or +inf, -2 for no row.
 
     weight is of all children, as `families` has them. An only child's logit counts as 0.
 
-    asked int64[W'], nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending.
+    scored int64[W'], nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending.
     Nodes ascend, so `hidden` is walked once.
     """
     n = 0
@@ -181,7 +185,7 @@ def _gather(
         families[b] = m
         first, end = pointers[nodes[b]], pointers[nodes[b] + 1]
         alone = end - first == 1
-        if row + 1 < len(asked) and asked[row + 1] == b:
+        if row + 1 < len(scored) and scored[row + 1] == b:
             row += 1
         elif not alone:
             return _NO_ROW
@@ -202,7 +206,7 @@ def _gather(
         best[b] = top
         for k in range(families[b], m):
             weight[k] -= top  # NaN where top is -inf; `_score` does not read those
-    if row + 1 < len(asked):
+    if row + 1 < len(scored):
         return _NO_ROW
     starts[len(nodes)] = n
     families[len(nodes)] = m

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numba import njit
 
 from genrec.catalogue.validity import ValidityIndex
-from genrec.search.room import Room
+from genrec.search.scratch import Scratch
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -22,19 +22,19 @@ _INT64 = np.dtype(np.int64)
 LEAST = 8  # beams of a pass: fewer take as long
 
 
-def undecided(index: ValidityIndex, level: int, nodes: Array, room: Room | None = None) -> Int64:
+def undecided(index: ValidityIndex, level: int, nodes: Array, scratch: Scratch | None = None) -> Int64:
     """Places in `nodes`, int32[W] of `level` < L, of those above more than one leaf: int64[W'], ascending."""
-    places = _take(len(nodes), room)
+    places = _take(len(nodes), scratch)
     return places[: _undecided(nodes, index.first_child[level - 1 : -1], places)]
 
 
-def rows_of_parents(parents: Array, places: Int64, former: Int64, room: Room | None = None) -> Int64:
+def rows_of_parents(parents: Array, places: Int64, former: Int64, scratch: Scratch | None = None) -> Int64:
     """Rows of the pass before in which the beams at `places` have their parents' KV: int64[W'], never decreasing.
 
     `parents` int32[W] are places among the beams before, of which that pass had those at `former`. An undecided
     beam's parent is undecided too, so it is among them.
     """
-    rows = _take(len(places), room)
+    rows = _take(len(places), scratch)
     _rows(parents, places, former, rows)
     return rows
 
@@ -54,8 +54,8 @@ def pass_size(count: int, most: int) -> int:
     return next(size for size in pass_sizes(most) if size >= count)
 
 
-def _take(count: int, room: Room | None) -> Int64:
-    return np.empty(count, np.int64) if room is None else room.take((count,), _INT64)
+def _take(count: int, scratch: Scratch | None) -> Int64:
+    return np.empty(count, np.int64) if scratch is None else scratch.take((count,), _INT64)
 
 
 @njit(cache=True, nogil=True)

@@ -12,6 +12,7 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.load import load_layout
 from genrec.errors import InputError
 from genrec.kv.arena import NO_KV, Arena
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, learn_selection, zeros
 from genrec.search.undecided import Int64, rows_of_parents, undecided
 from genrec.settings import Settings
@@ -49,10 +50,10 @@ class BeamSearch:
             return beams_answer(NO_BEAMS, level) | _NOTHING_TO_SCORE
         blocked = index.blocked(check_tensor(request, "excluded", np.int32))
         with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
-            asked = None if before is None else undecided(index, level - 1, before.nodes)
-            logits = self._layout.logits(row, level, 1 if asked is None else len(asked))
-            beams = expand(index, level, logits, before, self._width, blocked, asked=asked)
-            return beams_answer(beams, level) | _next_pass(index, level, beams, asked)
+            scored = None if before is None else undecided(index, level - 1, before.nodes)
+            logits = self._layout.logits(row, level, 1 if scored is None else len(scored))
+            beams = expand(Constraint(index, blocked), level, logits, before, self._width, scored)
+            return beams_answer(beams, level) | _next_pass(index, level, beams, scored)
 
     def _beams(self, request: Tensors, index: ValidityIndex) -> Beams:
         """Beams as `expand` gave them; their numbers are checked because compiled code trusts them."""

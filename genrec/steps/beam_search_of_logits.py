@@ -9,6 +9,7 @@ import numpy as np
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.errors import InputError
+from genrec.search.constraint import Constraint
 from genrec.search.expand import expand, learn_selection
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
@@ -43,4 +44,5 @@ class BeamSearchOfLogits(BeamSearch):
         if logits.dtype != np.float32 or logits.shape != wanted:
             raise InputError("logits", f"is {logits.dtype}{list(logits.shape)}", f"float32{list(wanted)}")
         blocked = index.blocked(check_tensor(request, "excluded", np.int32))
-        return beams_answer(expand(index, level, logits[0], before, self._width, blocked), level)
+        beams = expand(Constraint(index, blocked), level, logits[0], before, self._width)
+        return beams_answer(beams, level)

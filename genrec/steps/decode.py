@@ -69,5 +69,5 @@ class Decode:
         layout = self._engine.layout
         for tensor in range(2 * self._config.num_hidden_layers):
             for earlier in range(level - 1):
-                past = layout.past(row, tensor, earlier, self._width)
-                reorder_in_place(past.reshape(self._width, -1), parents)
+                unshared = layout.unshared(row, tensor, earlier, self._width)
+                reorder_in_place(unshared.reshape(self._width, -1), parents)

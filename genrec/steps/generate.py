@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
-from genrec.engine.interface import Constraint, Executor
+from genrec.engine.interface import Executor
 from genrec.engine.load import load_executors
 from genrec.errors import GenrecError, InputError
 from genrec.schedule.scheduler import Scheduler
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, learn_selection
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor

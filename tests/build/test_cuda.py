@@ -31,6 +31,7 @@ from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, xattention
+from genrec.search.constraint import Constraint
 from genrec.search.expand import expand as expand_on_cpu
 from genrec.settings import Settings
 from tests.tiny import tiny_catalogue
@@ -79,7 +80,7 @@ def test_beam_search_equals_the_one_on_the_cpu(seed):
         device = expand(tree, level, torch.from_numpy(logits), device, count, stacked[level - 1])
         for b in range(batch):
             mine = logits[b, : 1 if cpu[b] is None else len(cpu[b])]
-            cpu[b] = expand_on_cpu(index, level, mine, cpu[b], width, blocked[b])
+            cpu[b] = expand_on_cpu(Constraint(index, blocked[b]), level, mine, cpu[b], width)
             hold_equal(device, b, cpu[b])
     assert not device.bad.any()
 

@@ -16,7 +16,7 @@ from export.onnx_files import export_graph
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Constraint, Engine
+from genrec.engine.interface import Engine
 from genrec.engine.load import load_passes
 from genrec.engine.openvino import OPERATIONS
 from genrec.kv.arena import Arena
@@ -25,6 +25,7 @@ from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, past_names, shared_names
+from genrec.search.constraint import Constraint
 
 PROMPTS = torch.tensor([[1, 13, 25, 2, 14, 26, 3, 15, 27], [4, 16, 28, 5, 17, 29, 0, 0, 0]])
 LENGTHS = torch.tensor([9, 6])

@@ -11,7 +11,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Constraint
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
 from perf.engine_ablation import BASE, COMPILED, FILTERED, OPERATION, STREAMS, measure, ways
 from tests.oracles.twin import TwinPasses

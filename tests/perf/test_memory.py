@@ -11,10 +11,11 @@ import pytest
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Constraint, Passes
+from genrec.engine.interface import Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.kv.arena import Region, Row
 from genrec.kv.layout import Layout
+from genrec.search.constraint import Constraint
 from genrec.search.undecided import pass_size
 from genrec.settings import Settings
 from perf.memory import WAYS, KvBytes, as_cell, flat_in_bw, kv_bytes, measure, table
@@ -77,7 +78,7 @@ def test_arithmetic_is_that_of_the_arena(tiny: Path, kv_type: str) -> None:
     region, row = Region(memory, 1, PROMPT, ((0, 0, 0, 0),)), Row(memory, 1, PROMPT, 0)
     tensors = range(2 * config.num_hidden_layers)
     assert wide.shared == sum(layout.shared(region, n).nbytes for n in tensors)
-    kept = sum(layout.past(row, n, u, WIDTH).nbytes for n in tensors for u in range(config.levels - 2))
+    kept = sum(layout.unshared(row, n, u, WIDTH).nbytes for n in tensors for u in range(config.levels - 2))
     assert wide.unshared == kept + WIDTH * token, "the last pass's own token is not kept"
 
 

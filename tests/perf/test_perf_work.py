@@ -26,7 +26,7 @@ def test_kv_bytes_are_those_of_the_arena(kv_type: str, width: int) -> None:
     tensors = range(2 * CONFIG.num_hidden_layers)
     found = work(CONFIG, prompt, width, kv_type)
     assert found.kv_shared_bytes == sum(layout.shared(region, n).nbytes for n in tensors)
-    assert found.kv_unshared_bytes == sum(layout.past(row, n, 0, width).nbytes for n in tensors)
+    assert found.kv_unshared_bytes == sum(layout.unshared(row, n, 0, width).nbytes for n in tensors)
     largest = max(layout.logits(row, level, width).nbytes for level in (2, 3))
     assert found.logits_bytes == layout.first_logits(region).nbytes + largest
     assert found.kv_bytes <= layout.slot_bytes

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, blocked_tensors, expand, first_beams
 from genrec.engine.cuda.forward import Forward
-from genrec.engine.interface import Constraint
 from genrec.errors import InputError
+from genrec.search.constraint import Constraint
 
 if TYPE_CHECKING:
     from genrec.catalogue.validity import Blocked, ValidityIndex
@@ -183,15 +183,15 @@ class CudaExecutor:
         for index in {constraint.valid for constraint in constraints}:
             mine = [row for row, constraint in enumerate(constraints) if constraint.valid is index]
             rows = [mine[n % len(mine)] for n in range(1 << (len(mine) - 1).bit_length())]
-            blocked = [constraints[row].blocked for row in rows]
+            free = index.blocked(np.array([-1], np.int32))
+            blocked = [constraints[row].blocked or free for row in rows]
             found = self._generator(index).generate(tokens[rows], lengths[rows], blocked)
             answers |= {row: found.row(place) for place, row in enumerate(mine)}
         return [answers[row] for row in range(len(constraints))]
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
         """See `Executor.rehearse`."""
-        free = Constraint(valid, valid.blocked(np.array([-1], np.int32)))
-        self.answers(np.zeros((rows, span), np.int64), np.ones(rows, np.int64), [free] * rows)
+        self.answers(np.zeros((rows, span), np.int64), np.ones(rows, np.int64), [Constraint(valid)] * rows)
 
     def _generator(self, index: ValidityIndex) -> DeviceGenerator:
         if index not in self._of:

@@ -17,7 +17,7 @@ from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
 from genrec.nn.draft_checkpoint import load_draft, save_draft, save_serving, serving_tensors
 from genrec.nn.model import Generator
-from genrec.search.workspace import largest
+from genrec.search.scratch import largest
 from tests.oracles.draft_twin import plain_logits, score_tuples
 from tests.tiny import random_head, tiny_catalogue
 

@@ -26,7 +26,7 @@ def test_tensors_do_not_overlap_and_fit(levels, rows, width, layers, heads, size
     views = [layout.first_logits(region), *(layout.shared(region, n) for n in range(2 * layers))]
     for number in range(rows):
         row = Row(memory, rows, region.span, number)
-        views += [layout.past(row, n, u, width) for n in range(2 * layers) for u in range(levels - 2)]
+        views += [layout.unshared(row, n, u, width) for n in range(2 * layers) for u in range(levels - 2)]
         if levels > 1:
             views.append(layout.logits(row, int(np.argmax(config.codebook_sizes)) + 1, width))
         assert (layout.row_shared(row, 0).shape) == (1, heads, region.span, size)

@@ -9,11 +9,10 @@ import numpy as np
 
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Constraint
 from genrec.models.config import ModelConfig
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand
-from genrec.search.room import Room
-from genrec.search.workspace import Workspace
+from genrec.search.scratch import Scratch
 
 WIDTH = 4096
 SMALLEST_ARRAY = 4 * WIDTH  # bytes: a beam's parent; every other array of a step is larger
@@ -49,19 +48,19 @@ def test_a_step_allocates_no_array() -> None:
     index, draw = index_of(), np.random.default_rng(1)
     rows = (1, 256, WIDTH)
     logits = [draw.standard_normal((w, t)).astype(np.float32) for w, t in zip(rows, SIZES, strict=True)]
-    work, room = Workspace(), Room()
+    scratch = Scratch()
 
-    def steps(into: Room | None) -> Beams | None:
+    def steps(into: Scratch | None) -> Beams | None:
         beams: Beams | None = None
         if into:
             into.clear()
         for level, scores in enumerate(logits, 1):
-            beams = expand(index, level, scores, beams, WIDTH, workspace=work, room=into)
+            beams = expand(Constraint(index), level, scores, beams, WIDTH, scratch=into)
         return beams
 
-    assert most_allocated(lambda: steps(room)) < SMALLEST_ARRAY
+    assert most_allocated(lambda: steps(scratch)) < SMALLEST_ARRAY
     assert most_allocated(lambda: steps(None)) > SMALLEST_ARRAY, "the count sees arrays"
-    ours, fresh = steps(room), steps(None)
+    ours, fresh = steps(scratch), steps(None)
     for mine, other in zip(vars(ours).values(), vars(fresh).values(), strict=True):
         np.testing.assert_array_equal(mine, other)
 

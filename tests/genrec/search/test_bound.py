@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Constraint
 from genrec.models.config import ModelConfig
-from genrec.search.bound import Lately, above, best_of, floor_of, without
+from genrec.search.bound import NeededBeams, at_least, best_of, drop_unscored, floor_of
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, ranked
-from genrec.search.room import Room
+from genrec.search.scratch import Scratch
 
 
 class Scripted:
@@ -104,39 +104,44 @@ def beams_of(scores):
 
 
 def test_the_floor_is_the_last_beams_or_the_last_items_score():
-    beams, still = beams_of([-1, -5, -2, -4, -3]), np.array([0, 3])
-    assert floor_of(beams, still, 6, 4) == -np.inf, "neither so many beams nor so many items"
-    assert floor_of(beams, still, 5, 4) == -5
-    assert floor_of(beams, still, 6, 3) == -5 and floor_of(beams, still, 6, 2) == -3
-    assert floor_of(beams, still, 5, 1) == -2, "the higher of the two"
+    beams, undecided = beams_of([-1, -5, -2, -4, -3]), np.array([0, 3])
+    assert floor_of(beams, undecided, 6, 4, Scratch()) == -np.inf, "neither so many beams nor so many items"
+    assert floor_of(beams, undecided, 5, 4, Scratch()) == -5
+    assert (
+        floor_of(beams, undecided, 6, 3, Scratch()) == -5
+        and floor_of(beams, undecided, 6, 2, Scratch()) == -3
+    )
+    assert floor_of(beams, undecided, 5, 1, Scratch()) == -2, "the higher of the two"
 
 
 def test_beams_are_chosen_in_their_order_and_the_first_of_equals():
-    beams, room = beams_of([-1, -2, -2, -9, -2, -7]), Room()
+    beams, scratch = beams_of([-1, -2, -2, -9, -2, -7]), Scratch()
     places = np.array([1, 2, 3, 4, 5])
-    assert above(beams, places, -7.0, room).tolist() == [1, 2, 4, 5]
-    assert best_of(beams, places, 2, room).tolist() == [1, 2]
-    assert best_of(beams, places, 4, room).tolist() == [1, 2, 4, 5]
-    assert best_of(beams, places, 9, room).tolist() == places.tolist()
-    kept, now = without(beams, places, np.array([2, 5]), room)
+    assert at_least(beams, places, -7.0, scratch).tolist() == [1, 2, 4, 5]
+    assert best_of(beams, places, 2, scratch).tolist() == [1, 2]
+    assert best_of(beams, places, 4, scratch).tolist() == [1, 2, 4, 5]
+    assert best_of(beams, places, 9, scratch).tolist() == places.tolist()
+    kept, now = drop_unscored(beams, places, np.array([2, 5]), scratch)
     assert kept.paths.tolist() == [0, 2, 5] and now.tolist() == [1, 2]
     assert kept.scores.tolist() == [-1, -2, -7] and kept.parents.tolist() == [0, 2, 5]
 
 
 def test_memory_is_what_all_but_one_in_twenty_need():
-    lately = Lately()
-    assert lately.needed(2, 10, 128) == 128, "nothing is known"
-    lately.learn(2, 10, 16)
-    assert lately.needed(2, 10, 128) == 24 and lately.needed(2, 10, 9) == 9
-    assert lately.needed(3, 10, 128) == lately.needed(2, 100, 128) == 128, "another level, another answer"
+    needed_beams = NeededBeams()
+    assert needed_beams.expect(2, 10, 128) == 128, "nothing is known"
+    needed_beams.learn(2, 10, 16)
+    assert needed_beams.expect(2, 10, 128) == 24 and needed_beams.expect(2, 10, 9) == 9
+    assert needed_beams.expect(3, 10, 128) == needed_beams.expect(2, 100, 128) == 128, (
+        "another level, another answer"
+    )
     needed = np.random.default_rng(0).permutation(np.arange(10_000) % 100)
     more = 0
     for number, count in enumerate(needed):
-        more += number >= 1000 and count > lately.needed(2, 10, 128)
-        lately.learn(2, 10, int(count))
+        more += number >= 1000 and count > needed_beams.expect(2, 10, 128)
+        needed_beams.learn(2, 10, int(count))
     assert 0.03 < more / 9000 < 0.08
-    lately.learn(2, 10, 10**6)
-    assert lately.needed(2, 10, 128) < 128, "one that stands out does not matter"
+    needed_beams.learn(2, 10, 10**6)
+    assert needed_beams.expect(2, 10, 128) < 128, "one that stands out does not matter"
     for _ in range(2000):
-        lately.learn(2, 10, 0)
-    assert lately.needed(2, 10, 128) == 1, "a pass scores something"
+        needed_beams.learn(2, 10, 0)
+    assert needed_beams.expect(2, 10, 128) == 1, "a pass scores something"

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from genrec.catalogue.semantic_id import unpack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import InputError
+from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, ranked
-from genrec.search.workspace import Workspace
+from genrec.search.scratch import Scratch
 
 
 def make_index(rng, sizes, items):
@@ -40,13 +41,13 @@ def twin_step(ids, every, logits, beams, width):
     return sorted(kept, key=lambda e: e[1])
 
 
-def search(index, rng, width, blocked=None, scale=3.0, workspace=None):
+def search(index, rng, width, blocked=None, scale=3.0, scratch=None):
     """All levels with random logits; yields (level, logits, beams before, beams after)."""
     beams = None
     for level, size in enumerate(index.codebook_sizes, 1):
         rows = 1 if beams is None else len(beams)
         logits = (rng.standard_normal((rows, size)) * scale).astype(np.float32)
-        after = expand(index, level, logits, beams, width, blocked, workspace)
+        after = expand(Constraint(index, blocked), level, logits, beams, width, scratch=scratch)
         yield level, logits, beams, after
         beams = after
 
@@ -75,7 +76,7 @@ def test_equals_the_twin(sizes, items, width, share, scale, seed):
     blocked = index.blocked(excluded)
     every = {tuple(c) for c in codes.tolist()}
     allowed = {tuple(c) for c in np.delete(codes, excluded, axis=0).tolist()}
-    work = Workspace()
+    work = Scratch()
     for level, logits, before, after in search(index, rng, width, blocked, scale, work):
         known = (
             None
@@ -141,23 +142,23 @@ def test_a_few_leaves_under_many_levels_never_starve():
     """Width 3, but the best path holds one leaf only: the others must still be found."""
     codes = np.array([[0, 0], [1, 0], [1, 1], [2, 0]])
     index = ValidityIndex.build(codes, (3, 2), np.ones(4, int), np.arange(4))
-    first = expand(index, 1, np.array([[9, 0, 0]], np.float32), None, 3)
+    first = expand(Constraint(index), 1, np.array([[9, 0, 0]], np.float32), None, 3)
     assert first.nodes.tolist() == [0, 1, 2]
     blocked = index.blocked(np.array([0]))
-    first = expand(index, 1, np.array([[9, 0, 0]], np.float32), None, 3, blocked)
+    first = expand(Constraint(index, blocked), 1, np.array([[9, 0, 0]], np.float32), None, 3)
     assert first.nodes.tolist() == [1, 2]
     assert np.allclose(np.exp(first.scores), 1 / (np.exp(9) + 2)), (
         "what is excluded makes nothing else likelier"
     )
-    assert len(expand(index, 2, np.zeros((2, 2), np.float32), first, 3, blocked)) == 3
+    assert len(expand(Constraint(index, blocked), 2, np.zeros((2, 2), np.float32), first, 3)) == 3
 
 
 def test_ties_go_to_the_smaller_path_and_repeat_exactly():
     codes = np.array([[a, b] for a in range(4) for b in range(4)])
     index = ValidityIndex.build(codes, (4, 4), np.ones(16, int), np.arange(16))
     for _ in range(3):
-        first = expand(index, 1, np.zeros((1, 4), np.float32), None, 4)
-        second = expand(index, 2, np.zeros((4, 4), np.float32), first, 6)
+        first = expand(Constraint(index), 1, np.zeros((1, 4), np.float32), None, 4)
+        second = expand(Constraint(index), 2, np.zeros((4, 4), np.float32), first, 6)
         assert second.paths.tolist() == [0, 1, 2, 3, 4, 5] and second.parents.tolist() == [
             0,
             0,
@@ -177,11 +178,11 @@ def test_selection_of_many_candidates_equals_a_sort():
     codes = np.array([[a, b] for a in range(64) for b in range(512)])
     index = ValidityIndex.build(codes, (64, 512), np.ones(len(codes), int), np.arange(len(codes)))
     for decimals, width in ((6, 512), (0, 512), (1, 1024), (2, 1), (3, 32767), (3, 32768), (3, 40000)):
-        first = expand(index, 1, rng.standard_normal((1, 64)).astype(np.float32), None, 64)
+        first = expand(Constraint(index), 1, rng.standard_normal((1, 64)).astype(np.float32), None, 64)
         logits = rng.standard_normal((64, 512)).round(decimals).astype(np.float32)
-        every = expand(index, 2, logits, first, len(codes))
+        every = expand(Constraint(index), 2, logits, first, len(codes))
         best = np.sort(np.lexsort((every.paths, -every.scores))[:width])
-        some = expand(index, 2, logits, first, width)
+        some = expand(Constraint(index), 2, logits, first, width)
         np.testing.assert_array_equal(some.paths, every.paths[best])
         np.testing.assert_array_equal(some.scores, every.scores[best])
         np.testing.assert_array_equal(some.parents, every.parents[best])
@@ -191,33 +192,33 @@ def test_logits_of_minus_infinity_rank_last_and_are_never_nan():
     codes = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
     index = ValidityIndex.build(codes, (2, 2), np.ones(4, int), np.arange(4))
     none = np.full((1, 2), -np.inf, np.float32)
-    first = expand(index, 1, none, None, 2)
+    first = expand(Constraint(index), 1, none, None, 2)
     assert first.nodes.tolist() == [0, 1] and (first.scores == -np.inf).all()
-    second = expand(index, 2, np.array([[0, 0], [-np.inf, -np.inf]], np.float32), first, 3)
+    second = expand(Constraint(index), 2, np.array([[0, 0], [-np.inf, -np.inf]], np.float32), first, 3)
     assert second.nodes.tolist() == [0, 1, 2] and (second.scores == -np.inf).all()
-    half = expand(index, 1, np.array([[-np.inf, 5]], np.float32), None, 2)
+    half = expand(Constraint(index), 1, np.array([[-np.inf, 5]], np.float32), None, 2)
     assert half.scores.tolist() == [-np.inf, 0.0]
-    huge = expand(index, 1, np.array([[-3e38, 3e38]], np.float32), None, 2)
+    huge = expand(Constraint(index), 1, np.array([[-3e38, 3e38]], np.float32), None, 2)
     assert huge.scores.tolist() == [-np.inf, 0.0]
-    assert expand(index, 2, np.zeros((2, 2), np.float32), half, 2).nodes.tolist() == [2, 3]
+    assert expand(Constraint(index), 2, np.zeros((2, 2), np.float32), half, 2).nodes.tolist() == [2, 3]
 
 
 def test_what_is_refused():
     index = ValidityIndex.build(np.array([[0, 0], [1, 1]]), (3, 2), np.ones(2, int), np.arange(2))
     fine = np.zeros((1, 3), np.float32)
-    first = expand(index, 1, fine, None, 2)
+    first = expand(Constraint(index), 1, fine, None, 2)
     for bad in (np.nan, np.inf):
         with pytest.raises(InputError, match="logits"):
-            expand(index, 1, np.array([[0, bad, 0]], np.float32), None, 2)
+            expand(Constraint(index), 1, np.array([[0, bad, 0]], np.float32), None, 2)
         # Code 2 belongs to no item: what stands there is never read.
-        assert len(expand(index, 1, np.array([[0, 0, bad]], np.float32), None, 2)) == 2
+        assert len(expand(Constraint(index), 1, np.array([[0, 0, bad]], np.float32), None, 2)) == 2
         with pytest.raises(InputError, match="beams"):
             wrong = Beams(first.paths, first.nodes, np.array([0, bad], np.float32), first.parents)
-            expand(index, 2, np.zeros((2, 2), np.float32), wrong, 2)
+            expand(Constraint(index), 2, np.zeros((2, 2), np.float32), wrong, 2)
     for nodes in ([0, 2], [-1, 0], [1, 0], [0, 0], [0, 2**31 - 1], [0]):
         with pytest.raises(InputError, match=r"beams|logits"):
             wrong = Beams(first.paths, np.array(nodes, np.int32), first.scores, first.parents)
-            expand(index, 2, np.zeros((2, 2), np.float32), wrong, 2)
+            expand(Constraint(index), 2, np.zeros((2, 2), np.float32), wrong, 2)
     for level, logits, beams, width in (
         (0, fine, None, 2),
         (3, fine, first, 2),
@@ -228,10 +229,10 @@ def test_what_is_refused():
         (1, fine.astype(np.float64), None, 2),
     ):
         with pytest.raises(InputError):
-            expand(index, level, logits, beams, width)
-    nothing = expand(index, 1, fine, None, 2, index.blocked(np.array([0, 1])))
+            expand(Constraint(index), level, logits, beams, width)
+    nothing = expand(Constraint(index, index.blocked(np.array([0, 1]))), 1, fine, None, 2)
     assert len(nothing) == 0
-    assert len(expand(index, 2, np.zeros((0, 2), np.float32), nothing, 2)) == 0
+    assert len(expand(Constraint(index), 2, np.zeros((0, 2), np.float32), nothing, 2)) == 0
 
 
 def test_strided_and_read_only_logits_give_the_same():
@@ -239,7 +240,7 @@ def test_strided_and_read_only_logits_give_the_same():
     index, _ = make_index(rng, (5, 6), 20)
     wide = rng.standard_normal((5, 11)).astype(np.float32)
     wide.flags.writeable = False
-    first = expand(index, 1, wide[:1, :5], None, 5)
-    got = expand(index, 2, wide[: len(first), 2:8], first, 4)
-    want = expand(index, 2, wide[: len(first), 2:8].copy(), first, 4)
+    first = expand(Constraint(index), 1, wide[:1, :5], None, 5)
+    got = expand(Constraint(index), 2, wide[: len(first), 2:8], first, 4)
+    want = expand(Constraint(index), 2, wide[: len(first), 2:8].copy(), first, 4)
     assert got.paths.tolist() == want.paths.tolist() and got.scores.tolist() == want.scores.tolist()

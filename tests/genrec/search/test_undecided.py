@@ -10,8 +10,8 @@ from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue, load_validity
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Constraint
 from genrec.errors import InputError
+from genrec.search.constraint import Constraint
 from genrec.search.expand import expand
 from genrec.search.undecided import pass_size, pass_sizes, rows_of_parents, undecided
 from tests.oracles.twin import TwinPasses, twin_artifact
@@ -42,8 +42,8 @@ def test_a_step_over_the_undecided_equals_one_over_all_beams(sizes, items, width
             np.testing.assert_array_equal(former[rows], beams.parents[asked])
         logits = np.full((len(every), size), np.nan, np.float32)
         logits[asked] = draw.standard_normal((len(asked), size)) * 4
-        want = expand(index, level, logits, beams, width)
-        got = expand(index, level, logits[asked], beams, width, asked=asked)
+        want = expand(Constraint(index), level, logits, beams, width)
+        got = expand(Constraint(index), level, logits[asked], beams, width, scored=asked)
         for mine, other in zip(vars(got).values(), vars(want).values(), strict=True):
             np.testing.assert_array_equal(mine, other)
         beams, former = got, asked
@@ -53,12 +53,21 @@ def test_a_beam_of_several_children_needs_a_row():
     index = ValidityIndex.build(
         np.array([[0, 0], [0, 1], [1, 0]]), (2, 2), np.ones(3, np.int64), np.arange(3)
     )
-    first = expand(index, 1, np.zeros((1, 2), np.float32), None, 2)
+    first = expand(Constraint(index), 1, np.zeros((1, 2), np.float32), None, 2)
     assert undecided(index, 1, first.nodes).tolist() == [0]
-    assert len(expand(index, 2, np.zeros((1, 2), np.float32), first, 3, asked=np.array([0]))) == 3
+    assert (
+        len(expand(Constraint(index), 2, np.zeros((1, 2), np.float32), first, 3, scored=np.array([0]))) == 3
+    )
     for wrong in ([], [1], [0, 7], [1, 0]):
-        with pytest.raises(InputError, match="asked"):
-            expand(index, 2, np.zeros((len(wrong), 2), np.float32), first, 3, asked=np.array(wrong, np.int64))
+        with pytest.raises(InputError, match="scored"):
+            expand(
+                Constraint(index),
+                2,
+                np.zeros((len(wrong), 2), np.float32),
+                first,
+                3,
+                scored=np.array(wrong, np.int64),
+            )
 
 
 @given(st.integers(1, 5000), st.integers(0, 5000))

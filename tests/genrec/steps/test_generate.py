@@ -9,8 +9,8 @@ from ensembles.local import LocalRecommender
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
-from genrec.engine.host import Room
 from genrec.errors import GenrecError, InputError
+from genrec.search.scratch import Scratch
 from genrec.settings import Settings
 from tests.oracles.twin import twin_artifact
 
@@ -102,13 +102,13 @@ def test_bad_requests_are_answered_at_once(twin):
 
 
 def test_room_is_handed_out_once_and_then_reused():
-    room, kind = Room(), np.dtype(np.float32)
-    first = [room.take((3, 5), kind), room.take((7,), kind)]
+    scratch, kind = Scratch(), np.dtype(np.float32)
+    first = [scratch.take((3, 5), kind), scratch.take((7,), kind)]
     assert not np.shares_memory(*first)
-    room.clear()
-    second = [room.take((3, 5), kind), room.take((7,), kind)]
-    room.clear()
-    third = [room.take((3, 5), kind), room.take((7,), kind)]
+    scratch.clear()
+    second = [scratch.take((3, 5), kind), scratch.take((7,), kind)]
+    scratch.clear()
+    third = [scratch.take((3, 5), kind), scratch.take((7,), kind)]
     assert not np.shares_memory(*second)
     assert np.shares_memory(second[0], third[0]) and np.shares_memory(second[1], third[1])
     assert all(t.shape == s.shape for s, t in zip(first, third, strict=True))

@@ -1,0 +1,27 @@
+"""The imports follow the drawing; and the check sees what does not."""
+
+from tests import architecture
+
+
+def test_no_arrow_runs_against_the_drawing_and_no_files_import_in_a_circle():
+    arrows = architecture.graph()
+    assert architecture.upward(arrows) == []
+    assert architecture.cycles(arrows) == []
+
+
+def test_no_file_is_longer_than_a_reader_can_hold():
+    name, lines = architecture.longest()
+    assert lines <= architecture.LONGEST, name
+
+
+def test_what_is_wrong_is_seen():
+    arrows = {
+        "genrec.search.expand": {"clients.wire"},
+        "clients.wire": {"genrec.search.expand"},
+        "genrec.stray": set(),
+    }
+    assert architecture.upward(arrows) == [
+        "genrec.stray is in no room",
+        "genrec.search.expand -> clients.wire",
+    ]
+    assert architecture.cycles(arrows) == [["clients.wire", "genrec.search.expand"]]
