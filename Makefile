@@ -1,36 +1,39 @@
-# make demo | make serve | make test | make lint
+# make demo | make serve | make test | make lint; V=1 shows all that pip says
 PYTHON ?= python3
 # torch trains and exports; it is never needed to serve. Elsewhere: make demo TORCH='torch>=2.4'
 TORCH ?= torch==2.13.0
 ARTIFACT ?= artifacts/ml-100k
 BIN := .venv/bin
+PIP := $(BIN)/pip install --no-compile --disable-pip-version-check $(if $(V),,--quiet)
 
 .PHONY: demo serve test lint clean
 
 demo: .venv/demo
-	$(BIN)/python -m cli.demo $(ARTIFACT)
+	@$(BIN)/python -m cli.demo $(ARTIFACT) $(if $(V),-v,)
 
 serve: .venv/demo
-	$(BIN)/python -m cli.demo $(ARTIFACT) --serve
+	@$(BIN)/python -m cli.demo $(ARTIFACT) --serve
 
 test: .venv/test
 	$(BIN)/python -m pytest
 
 lint: .venv/test
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python -m ensembles.lint model_repository
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python -m ensembles.lint model_repository && $(BIN)/python -m tests.architecture
 
 .venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info[:2] <= (3, 12) else "Python 3.10 to 3.12 is needed; say make PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv .venv
-	touch $@
+	@$(PYTHON) -m venv .venv
+	@touch $@
 
 .venv/demo: .venv/python pyproject.toml
-	$(BIN)/pip install --no-compile --disable-pip-version-check "$(TORCH)" -e '.[train,export]'
-	touch $@
+	@echo "installing packages into .venv: one to five minutes the first time"
+	@$(PIP) "$(TORCH)" -e '.[serve,train,export,build]'
+	@touch $@
 
 .venv/test: .venv/demo
-	$(BIN)/pip install --no-compile --disable-pip-version-check "$(TORCH)" -e '.[train,export,perf,test]'
-	touch $@
+	@echo "installing what the tests need"
+	@$(PIP) "$(TORCH)" -e '.[test]'
+	@touch $@
 
 clean:
 	rm -rf .venv artifacts

@@ -1,0 +1,34 @@
+"""The command `genrec`: finds the rooms and opens the top one."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+ROOMS = Path(__file__).with_name("rooms")  # in a wheel; in a checkout the rooms lie beside this package
+# Which extra has a library; what is not here is in all of them.
+EXTRAS = {
+    "torch": "train", "faiss": "train", "onnx": "export", "onnxscript": "export", "openvino": "serve",
+    "pytriton": "serve", "matplotlib": "perf",
+}  # fmt: skip
+
+
+def main() -> int:
+    """Run the command line; a library that is not installed is told with the extra that brings it."""
+    if ROOMS.is_dir():
+        sys.path.insert(0, str(ROOMS))
+    try:
+        code: int = import_module("cli.main").main()
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("genrec", "cli", ""):
+            raise
+        extra = EXTRAS.get(name, "serve")
+        print(f"genrec: {name} is not installed: pip install 'genrec-triton[{extra}]'", file=sys.stderr)
+        return 2
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
