@@ -74,6 +74,9 @@ def parser() -> argparse.ArgumentParser:
     add_settings(made["build"], "target")
     add_settings(serve, *(each.name for each in chosen_fields()))
     serve.add_argument(
+        "--instances", type=_counts, default={}, help="processes of a model, e.g. encode_history=2,decode=2"
+    )
+    serve.add_argument(
         "--ensembles", type=_names, default=(), help="e.g. recommend: fewer models, less memory; default: all"
     )
 
@@ -149,7 +152,7 @@ def _serve(a: argparse.Namespace) -> None:
     from genrec.manifest import verify
 
     verify(a.artifact)
-    names = ["http_port", "grpc_port", "metrics_port", "ensembles", "run_dir"]
+    names = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
     names += [each.name for each in chosen_fields()]
     serve(a.artifact, **{name: getattr(a, name) for name in names})
 
@@ -187,6 +190,11 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
+
+
+def _counts(text: str) -> dict[str, int]:
+    pairs = (each.partition("=") for each in text.split(","))
+    return {name: int(count) for name, _, count in pairs}
 
 
 def _ids(text: str) -> list[int]:

@@ -16,9 +16,9 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.supervisor import Launch, LaunchError, Supervisor
 from ensembles.description import Ensemble
 from ensembles.render import render
-from ensembles.served import served
+from ensembles.served import served, with_instances
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import read_current
@@ -53,6 +53,7 @@ class Options:
     grpc_port: int | None = None
     metrics_port: int | None = None
     ensembles: tuple[str, ...] = ()  # by name; none: all that the artifact and the target have
+    instances: Mapping[str, int] = field(default_factory=dict)  # processes of a model, by its name
     arena_slots: int = 64  # requests in flight that hold KV; more are shed
     run_dir: Path | None = None
     start_timeout_s: float = 120.0
@@ -138,7 +139,8 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
-    ensembles = _ensembles(artifact, given.get("target", DEFAULT), options.ensembles)
+    wanted = _ensembles(artifact, given.get("target", DEFAULT), options.ensembles)
+    ensembles = with_instances(wanted, options.instances)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
     repository = _repository(ensembles, run_dir)
@@ -202,7 +204,7 @@ def _ensembles(artifact: Path, target: str, wanted: tuple[str, ...] = ()) -> tup
 
 
 def _repository(ensembles: tuple[Ensemble, ...], run_dir: Path) -> Path:
-    """The committed model repository, or one rendered into the run folder: another L or target, no drafts."""
+    """The committed model repository, or one rendered into the run folder: another L or target, other instances."""
     if ensembles == served(RENDERED_LEVELS, draft=True):
         return REPOSITORY
     repository = run_dir / "model_repository"

@@ -19,6 +19,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import TYPE_STRING, ModelConfig
 
+from ensembles.served import MOST_INSTANCES
+
 ELSEWHERE = {
     "H2": "no SLO by client cancel: the deadline is an input that steps enforce, and probes go by HTTP",
     "H3": "a dead stub is not reported: deploy.supervisor counts stubs and sends deep probes",
@@ -178,6 +180,9 @@ def explicit_instances(repository: Repository) -> Iterator[str]:
     for name, config in repository.configs.items():
         if config.backend == "python" and not config.instance_group:
             yield f"instances: {name}: no instance_group; say how many processes and where"
+        for group in config.instance_group:
+            if not 1 <= group.count <= MOST_INSTANCES:
+                yield f"instances: {name}: asks for {group.count} processes; 1 to {MOST_INSTANCES}"
 
 
 def named_like_folder(repository: Repository) -> Iterator[str]:

@@ -67,6 +67,10 @@ def _decoupled(config: ModelConfig) -> None:
     config.model_transaction_policy.decoupled = True
 
 
+def _too_many(config: ModelConfig) -> None:
+    config.instance_group[0].count = 17
+
+
 def _no_instances(config: ModelConfig) -> None:
     config.ClearField("instance_group")
 
@@ -91,6 +95,7 @@ def _misnamed(config: ModelConfig) -> None:
         ("decode", _cold, "warmup"),
         ("decode", _decoupled, "decoupled"),
         ("decode", _no_instances, "instances"),
+        ("encode_history", _too_many, "instances"),
         ("decode", _misnamed, "name"),
     ],
 )

@@ -1,0 +1,47 @@
+"""Several processes of a model: asked for by name, started, watched, and of the same answers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clients.recommender import Recommender
+from deploy import tritonserver
+from deploy.launcher import running_server
+from ensembles.local import LocalRecommender
+from genrec.errors import InputError
+from tests.conftest import BEAM_WIDTH
+
+pytestmark = pytest.mark.serving
+COUNTS = {"encode_history": 2, "prefill": 2, "decode": 2, "validity_lookup": 2}
+
+
+def test_several_processes_of_a_model_answer_as_one_does(tiny: Path, items: list[int]) -> None:
+    """The staged ensemble, whose KV every process of prefill and decode must find in the arena."""
+    histories = [items[n : n + 3] for n in range(24)]
+    with LocalRecommender(tiny, BEAM_WIDTH, decoder="staged") as local:
+        expected = [answer["item_ids"][0].tolist() for answer in local.recommend(histories, 5)]
+    options = {"ensembles": ("recommend_staged",), "instances": COUNTS, "beam_width": BEAM_WIDTH}
+    with running_server(tiny, **options) as server:
+        assert len(tritonserver.living_stubs(server.pid)) == sum(COUNTS.values()) + 1  # and beam_search
+
+        def ask(history: list[int]) -> list[int]:
+            with Recommender(server.grpc_url, model="recommend_staged") as recommender:
+                return recommender.recommend(history, 5).item_ids.tolist()
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(ask, histories)) == expected
+        assert server.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [({"generat": 2}, "instances: names generat"), ({"generate": 0}, "instances: asks for 0 of generate")],
+)
+def test_a_wrong_count_is_refused_before_anything_starts(
+    tiny: Path, counts: dict[str, int], said: str
+) -> None:
+    with pytest.raises(InputError, match=said), running_server(tiny, instances=counts):
+        pass
