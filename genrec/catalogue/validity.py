@@ -57,7 +57,6 @@ class ValidityIndex:
     rows            int32 [n], catalogue rows, of a leaf the most popular first, then the smaller item id
     row_leaf        int32 [n], the leaf of a catalogue row
     root            int32 [2], the range of level 1: the root as if it were a level of one node
-    root_mask       bool [T_1], the dense mask of level 1
     """
 
     def __init__(
@@ -70,9 +69,6 @@ class ValidityIndex:
         self.first_child: tuple[Int32, ...] = tuple(frozen(f) for f in first_child)
         self.rows: Int32 = frozen(rows)
         self.root: Int32 = frozen(np.array([0, len(codes[0])], np.int32))
-        mask = np.zeros(self.codebook_sizes[0], np.bool_)
-        mask[self.codes[0]] = True
-        self.root_mask: npt.NDArray[np.bool_] = frozen(mask)
         leaf = np.empty(len(rows), np.int32)
         leaf[rows] = np.repeat(
             np.arange(self.node_count(self.levels), dtype=np.int32), np.diff(first_child[-1])
@@ -119,7 +115,7 @@ class ValidityIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of every array, in memory."""
-        arrays = (*self.codes, *self.first_child, self.rows, self.row_leaf, self.root, self.root_mask)
+        arrays = (*self.codes, *self.first_child, self.rows, self.row_leaf, self.root)
         return sum(a.nbytes for a in arrays)
 
     def node_count(self, level: int) -> int:

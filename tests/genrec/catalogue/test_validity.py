@@ -41,7 +41,6 @@ def test_the_tree_equals_sets_of_tuples(seed, sizes, items):
         for node, parent in enumerate(parents):
             children = index.codes[level - 1][pointers[node] : pointers[node + 1]]
             assert children.tolist() == sorted({t[level - 1] for t in tuples if t[: level - 1] == parent})
-    assert np.flatnonzero(index.root_mask).tolist() == sorted({t[0] for t in tuples})
     for leaf, semantic_id in enumerate(sorted(set(tuples))):
         mine = [r for r in range(items) if tuples[r] == semantic_id]
         mine.sort(key=lambda r: (-popularity[r], item_ids[r]))
