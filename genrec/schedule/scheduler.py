@@ -1,7 +1,7 @@
 """Batching by token capacity, with the service-level objective as the limit of waiting (xGR, section 7.1).
 
 Requests of a recommender differ a hundredfold in length, so a batch is counted in tokens, padding included, not in
-requests. It goes when it is full or when its oldest request has waited for its quota, on one of several streams;
+requests. It goes when it is full or when its oldest request has waited for company, on one of several streams;
 while one computes, the host prepares the next (section 7.2). A request whose deadline the queue ahead of it
 already takes is refused at once: answering it late would cost those behind it their deadlines too. Estimates are
 held to what became of them: beyond capacity a third of the answers came too late without that.
@@ -20,10 +20,8 @@ from genrec.errors import DeadlineExceeded, QueueFull
 T = TypeVar("T")
 LIMIT = 256  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
 MEMORY = 0.9  # weight of the past in the average cost of a token
-LATER, EARLIER = (
-    0.1,
-    0.005,
-)  # how fast the margin follows: where both balance, one estimate in some twenty is exceeded
+# How fast the margin follows: where both balance, one estimate in some twenty is exceeded.
+LATER, EARLIER = 0.1, 0.005
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 
 
@@ -31,7 +29,7 @@ TURNS = 4  # batches that a queue is looked through for requests of like length;
 class _Waiting(Generic[T]):
     item: T
     tokens: int
-    since: float  # time.monotonic
+    since: float  # on the clock
     expected: float  # when it will be done, as estimated
 
 
@@ -42,14 +40,16 @@ class Scheduler(Generic[T]):
         self,
         run: Sequence[Callable[[list[T]], None]],
         capacity: int,
-        quota_s: float,
+        wait_s: float,
         most: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """One thread per function of `run`; a batch has at most `capacity` tokens and `most` requests.
 
-        A request of more tokens runs alone. `run` answers its items itself and raises nothing.
+        A stream that is free waits `wait_s` for company before it takes a request. A request of more tokens runs alone.
+        `run` answers its items itself and raises nothing.
         """
-        self._capacity, self._quota_s, self._most = capacity, quota_s, most
+        self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
         self._queue: list[_Waiting[T]] = []
         self._ahead = 0  # tokens waiting or running
         self._token_s = 0.0  # what a token costs one stream, on average; 0 until something ran
@@ -61,8 +61,8 @@ class Scheduler(Generic[T]):
             thread.start()
 
     def submit(self, item: T, tokens: int, deadline_s: float | None = None) -> None:
-        """Queue an item; `deadline_s` is on time.monotonic. Raises QueueFull; DeadlineExceeded when it is hopeless."""
-        now = time.monotonic()
+        """Queue an item; `deadline_s` is on the clock. Raises QueueFull; DeadlineExceeded when it is hopeless."""
+        now = self._clock()
         with self._changed:
             if len(self._queue) >= LIMIT:
                 raise QueueFull(f"generate: {LIMIT} requests wait already")
@@ -87,9 +87,9 @@ class Scheduler(Generic[T]):
 
     def _work(self, run: Callable[[list[T]], None]) -> None:
         while batch := self._take():
-            begun = time.monotonic()
+            begun = self._clock()
             run([each.item for each in batch])
-            done, tokens = time.monotonic(), sum(each.tokens for each in batch)
+            done, tokens = self._clock(), sum(each.tokens for each in batch)
             with self._changed:
                 self._ahead -= tokens
                 if self._token_s:  # the first estimates were of nothing
@@ -108,15 +108,20 @@ class Scheduler(Generic[T]):
         with self._changed:
             while True:
                 if self._queue:
-                    left = self._queue[0].since + self._quota_s - time.monotonic()
-                    full = sum(each.tokens for each in self._queue) >= self._capacity
-                    if full or left <= 0 or self._closed:
+                    left = self._left()
+                    if left <= 0 or self._closed:
                         return self._choose()
                     self._changed.wait(left)
                 elif self._closed:
                     return []
                 else:
                     self._changed.wait()
+
+    def _left(self) -> float:
+        """Seconds that what is queued may still wait for company; none once it fills a batch."""
+        if sum(each.tokens for each in self._queue) >= self._capacity:
+            return 0.0
+        return self._queue[0].since + self._wait_s - self._clock()
 
     def _choose(self) -> list[_Waiting[T]]:
         """The oldest request, and those nearest to it in length while the padded batch fits."""

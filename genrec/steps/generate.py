@@ -25,7 +25,7 @@ from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 
-QUOTA_S = 0.0005  # that a request waits for company
+WAIT_S = 0.0005  # that a request waits for company
 Respond = Callable[[Answer], None]
 log = logging.getLogger("genrec.generate")
 
@@ -50,7 +50,7 @@ class Generate:
         for executor in executors:
             warm_up(self._shapes(settings.batch_tokens), partial(self._try, executor))
         run = [partial(self._generate, executor) for executor in executors]
-        self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, QUOTA_S, MAX_ROWS)
+        self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, WAIT_S, MAX_ROWS)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -45,6 +45,7 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ),
         Logger=SimpleNamespace(log_error=logged.append),
         logged=logged,
+        TRITONSERVER_RESPONSE_COMPLETE_FINAL="final",
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utilities)
     monkeypatch.delitem(sys.modules, "genrec.triton.adapter", raising=False)
@@ -125,6 +126,85 @@ def test_more_rows_are_refused_alone(adapter: ModuleType) -> None:
 def test_only_what_is_asked_for_is_sent(adapter: ModuleType) -> None:
     (response,) = adapter.respond("double", Double(), OUTPUTS, [request(1, wanted=("z",))])
     assert list(response.tensors) == ["z"]
+
+
+class Sender:
+    """Triton's, of a request that is answered later; keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, Any]] = []
+
+    def send(self, response: Any, flags: Any) -> None:
+        self.sent.append((response, flags))
+
+
+class Later:
+    """Keeps requests until it is told to answer; 13 raises when it is handed over."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[dict[str, np.ndarray], Any]] = []
+
+    def submit(self, request: dict[str, np.ndarray], respond: Any) -> None:
+        if int(request["x"][0, 0]) == 13:
+            raise ValueError("boom")
+        self.held.append((request, respond))
+
+
+def later_request(
+    value: int, rows: int = 1, wanted: tuple[str, ...] = ("y",)
+) -> tuple[Any, Sender, np.ndarray]:
+    """A request, its sender, and the memory its tensor lies in."""
+    sender, memory = Sender(), np.full((rows, 2), value, np.int64)
+    tensors = [Tensor("x", memory)]
+    names = list(wanted)
+    made = SimpleNamespace(
+        inputs=lambda: tensors, requested_output_names=lambda: names, get_response_sender=lambda: sender
+    )
+    return made, sender, memory
+
+
+def test_a_step_that_answers_later_sends_one_final_response_to_each_request(adapter: ModuleType) -> None:
+    step, asked = Later(), [later_request(n) for n in (1, 2)]
+    adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked])
+    assert all(sender.sent == [] for _, sender, _ in asked)
+    for _, _, memory in asked:
+        memory[:] = -1  # Triton's memory is somebody else's once the batch is handed over
+    for arrays, respond in reversed(step.held):
+        respond({"y": 2 * arrays["x"]})
+    for value, (_, sender, _) in zip((1, 2), asked, strict=True):
+        ((response, flags),) = sender.sent
+        np.testing.assert_array_equal(response.tensors["y"], [[2 * value] * 2])
+        assert flags == "final"
+
+
+def test_what_cannot_be_handed_over_or_sent_is_answered_with_its_error(adapter: ModuleType) -> None:
+    step = Later()
+    two_rows, raises, refused, unfit = (later_request(*each) for each in ((1, 2), (13,), (3,), (4,)))
+    adapter.defer("later", step, OUTPUTS, [each[0] for each in (two_rows, raises, refused, unfit)])
+    (_, refuse), (_, answer) = step.held
+    refuse(DeadlineExceeded("late"))
+    answer({"z": np.zeros((1, 1))})  # `y` is asked for
+    said = [
+        [(r.error.code, flags) for r, flags in each[1].sent] for each in (two_rows, raises, refused, unfit)
+    ]
+    codes = ("invalid", "internal", "unavailable", "internal")
+    assert said == [[(code, "final")] for code in codes]
+    assert len(sys.modules["triton_python_backend_utils"].logged) == 2
+
+
+def test_a_model_hands_its_batch_to_a_step_that_answers_later(
+    adapter: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from genrec import steps
+
+    step, (made, sender, _) = Later(), later_request(5)
+    monkeypatch.setattr(steps, "load", lambda name, settings: step)
+    monkeypatch.setattr(steps.Settings, "from_environment", classmethod(lambda cls: None))
+    model = adapter.step_model("later")()
+    model.initialize({"model_config": json.dumps({"output": [{"name": "y", "data_type": "TYPE_INT64"}]})})
+    assert model.execute([made]) is None, "Triton may bring the next batch"
+    step.held[0][1]({"y": np.array([[7]])})
+    assert len(sender.sent) == 1
 
 
 def test_model_class(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

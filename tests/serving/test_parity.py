@@ -2,8 +2,8 @@
 
 Engines in f32 give them to the bit, whatever the batch; bf16 ones where shapes are the same.
 
-With a real artifact (environment variable GENREC_TEST_ARTIFACT, else artifacts/ml-100k when it is built) its own
-histories are asked of a server of its own; else random histories of the tiny one.
+With GENREC_TEST_ARTIFACT in the environment that artifact's own histories are asked of a server of its own; else random
+histories of the tiny one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import Arrays, ask, assert_alike, inputs, tensors, together
 
 pytestmark = pytest.mark.serving
-ROOT = Path(__file__).resolve().parents[2]
 COUNT, TOP_K = 200, 20
 OUTPUTS = ("item_ids", "scores", "report")
 
@@ -43,10 +42,11 @@ class World(NamedTuple):
 
 def real_artifact() -> Path | None:
     named = os.environ.get("GENREC_TEST_ARTIFACT")
-    artifact = Path(named) if named else ROOT / "artifacts" / "ml-100k"
-    built = (artifact / "engines" / "openvino" / "engine.json").is_file()
-    assert built or not named, f"{artifact} has no engines"
-    return artifact if built and (artifact / "histories.parquet").is_file() else None
+    if not named:
+        return None
+    for file in ("engines/openvino/engine.json", "histories.parquet"):
+        assert (Path(named) / file).is_file(), f"{named} has no {file}"
+    return Path(named)
 
 
 def histories_of(artifact: Path, draw: np.random.Generator) -> list[list[int]]:
