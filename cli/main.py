@@ -169,14 +169,14 @@ def _catalogue(a: argparse.Namespace) -> None:
 
 
 def _evaluate(a: argparse.Namespace) -> None:
-    from perf.quality import measure, table
+    from perf.quality.quality import measure, table
 
     figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)
     print(json.dumps(figures) if a.json else table(figures))
 
 
 def _sweep(a: argparse.Namespace) -> None:
-    from perf.sweep import sweep
+    from perf.slo.sweep import sweep
 
     print(json.dumps(sweep(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from build.plugin.compile import compile_for_gpu, compile_for_host
-from perf.gpu import kernel, requests
+from perf.gpu import attention, requests
 from perf.gpu.timing import bytes_per_second, operations_per_second
 
 RESULTS = Path(__file__).with_name("results")
@@ -51,7 +51,7 @@ def _said(command: list[str]) -> str:
         return ""
 
 
-class Report:
+class GpuResults:
     """Results so far; parts that fail are kept as such. The file is rewritten after every part: a call may be cut."""
 
     def __init__(self, facts: dict[str, Any], path: Path) -> None:
@@ -72,7 +72,7 @@ class Report:
         return name not in self.results["failed"]
 
 
-def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
+def run(report: GpuResults, device: torch.device, folder: Path, dry: bool) -> None:
     """All parts, in the order of what they need of each other."""
     library, results = folder / "xattention.so", report.results
     rates: list[float] = []
@@ -92,16 +92,16 @@ def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
         results["ceilings"] = {"bytes_per_second": rates[0], "operations_per_second": rates[1]}
 
     def check_kernel() -> None:
-        results["worst_error_over_tolerance"] = kernel.check(
-            library, device, kernel.DRY if dry else kernel.CHECKS
+        results["worst_error_over_tolerance"] = attention.check(
+            library, device, attention.DRY if dry else attention.CHECKS
         )
 
     def sanitize() -> None:
-        results["sanitizer"] = {"dry": "not run"} if dry else kernel.sanitize(library)
+        results["sanitizer"] = {"dry": "not run"} if dry else attention.sanitize(library)
 
     def time_kernel() -> None:
-        for case in kernel.DRY if dry else kernel.TIMED:
-            results["kernel"][case.name] = kernel.measure(library, device, case, (rates[0], rates[1]))
+        for case in attention.DRY if dry else attention.TIMED:
+            results["kernel"][case.name] = attention.measure(library, device, case, (rates[0], rates[1]))
 
     def whole_requests() -> None:
         setting = requests.DRY if dry else requests.FULL
@@ -114,10 +114,10 @@ def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
             results["ms"][f"s{span}_b{batch}"] = found["ms"]
 
     def through_triton() -> None:
-        from perf.gpu import served  # needs what serving needs, which the rest does not
+        from perf.gpu import through_triton  # needs what serving needs, which the rest does not
 
         setting = requests.DRY if dry else requests.FULL
-        results["served"] = served.measure(setting, results["ms"], folder / "served", device)
+        results["served"] = through_triton.measure(setting, results["ms"], folder / "served", device)
 
     if not report.part("build", build) or not report.part("ceilings", ceilings):
         return
@@ -170,7 +170,7 @@ def main() -> None:
     device = torch.device("cpu" if arguments.dry else "cuda")
     torch.manual_seed(0)
     facts = machine(device, arguments.commit)
-    report = Report(facts, arguments.out / f"{facts['date']}.json")
+    report = GpuResults(facts, arguments.out / f"{facts['date']}.json")
     with tempfile.TemporaryDirectory() as folder:
         run(report, device, Path(folder), arguments.dry)
     print(table(report.results))

@@ -22,10 +22,10 @@ from typing import Any
 from tqdm import tqdm
 
 from genrec.errors import InputError
-from perf import machine
-from perf.peers import report
+from perf.kit import machine
+from perf.peers import ratios
 from perf.peers.cells import CONCURRENCY, Cell, measure
-from perf.peers.folder import SHAPES, Model
+from perf.peers.folder import SHAPES, PeerModel
 from perf.peers.ours import BEST, DRAFT, NAME, OURS, Ours
 from perf.peers.peer import Peer
 from perf.peers.refusal import Refusal
@@ -53,7 +53,7 @@ class Refused:
 
 
 @contextmanager
-def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
+def systems(model: PeerModel, a: argparse.Namespace) -> Iterator[list[System]]:
     """Ours and the peers asked for, stopped on leaving."""
     with ExitStack() as stack:
         made: list[Any] = [Ours(model, a.cores, max(CONCURRENCY), name) for name in OURS]
@@ -71,7 +71,7 @@ def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
         yield made
 
 
-def same_weights(model: Model, systems: Sequence[Any], prompt: int, width: int) -> dict[str, Any]:
+def same_weights(model: PeerModel, systems: Sequence[Any], prompt: int, width: int) -> dict[str, Any]:
     """Our scores (a server of `width`) and the peers' answers held against transformers, where it runs."""
     peers = {system.name: system for system in systems if isinstance(system, Peer)}
     teller = peers.pop("transformers", None)
@@ -92,8 +92,10 @@ def same_weights(model: Model, systems: Sequence[Any], prompt: int, width: int) 
     return found
 
 
-def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> dict[str, dict[str, float]]:
-    """Per cell of ours: operations of a phase (perf.work) per second of Triton's compute time, over the GEMM rate."""
+def of_gemm_peak(
+    cells: list[Cell], models: dict[str, PeerModel], gflops: float
+) -> dict[str, dict[str, float]]:
+    """Per cell of ours: operations of a phase (`work`) per second of Triton's compute time, over the GEMM rate."""
     found = {}
     for cell in cells:
         if cell.system == NAME and cell.compute_s("prefill") and cell.compute_s("decode"):
@@ -106,7 +108,11 @@ def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> 
 
 
 def add_limits(
-    found: dict[str, dict[str, Any]], models: dict[str, Model], prompts: list[int], width: int, gflops: float
+    found: dict[str, dict[str, Any]],
+    models: dict[str, PeerModel],
+    prompts: list[int],
+    width: int,
+    gflops: float,
 ) -> None:
     """The ratio that no system with these weights could pass here: every operation of a request at the GEMM rate."""
     for name, model in models.items():
@@ -127,7 +133,7 @@ def gemm_gflops() -> float:
 def run(a: argparse.Namespace) -> dict[str, Any]:
     """Measure; prints each block as it is done. Returns what the last line holds."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
-    models = {name: Model.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
+    models = {name: PeerModel.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
     cells: list[Cell] = []
     same: dict[str, Any] = {}
     gemm = [gemm_gflops()]
@@ -147,28 +153,28 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
                         tell=lambda text, title=title: bar.set_description(title + text),
                     )  # fmt: skip
                     bar.update()
-                    bar.write(report.table(cells[-len(made) :]), file=sys.stdout)
+                    bar.write(ratios.table(cells[-len(made) :]), file=sys.stdout)
         gemm.append(gemm_gflops())
     bar.close()
     peaks = of_gemm_peak(cells, models, max(gemm))
     largest = next(reversed(peaks.values()), {})
-    by_width = {width: report.ratios(cells, width) for width in a.beam_widths}
+    by_width = {width: ratios.ratios(cells, width) for width in a.beam_widths}
     whole = sorted({cell.prompt for cell in cells})
     for width, blocks in by_width.items():
         add_limits(blocks, models, whole, width, max(gemm))
     others = {
-        name: {width: report.ratios(cells, width, system) for width in a.beam_widths}
+        name: {width: ratios.ratios(cells, width, system) for width in a.beam_widths}
         for name, system in OTHERS.items()
     }
     ours = [cell.valid_rate() for cell in cells if cell.system in OURS and not cell.refusal]
     return {
         "benchmark": "peers",
-        **{f"ratio_bw{width}": report.lowest(found) for width, found in by_width.items()},
-        **{f"memory_ratio_bw{width}": report.highest_memory(found) for width, found in by_width.items()},
+        **{f"ratio_bw{width}": ratios.lowest(found) for width, found in by_width.items()},
+        **{f"memory_ratio_bw{width}": ratios.highest_memory(found) for width, found in by_width.items()},
         **{
             f"{name}_{key}_bw{width}": worst(found)
             for name, widths in others.items()
-            for key, worst in (("ratio", report.lowest), ("memory_ratio", report.highest_memory))
+            for key, worst in (("ratio", ratios.lowest), ("memory_ratio", ratios.highest_memory))
             for width, found in widths.items()
         },
         "valid_rate": min(ours, default=None),
@@ -182,7 +188,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
             f"{name}_ratios": {str(width): found for width, found in widths.items()}
             for name, widths in others.items()
         },
-        "cells": [report.as_json(cell) for cell in cells],
+        "cells": [ratios.as_json(cell) for cell in cells],
         "settings": machine.settings_of(vars(a)),
         "machine": machine.facts(),
     }

@@ -10,9 +10,9 @@ import pytest
 from genrec.kv.arena import Region, Row
 from genrec.kv.layout import Layout
 from genrec.models.config import ModelConfig
-from perf import machine
-from perf.machine import Roofline
-from perf.work import work
+from perf.kit import machine
+from perf.kit.machine import Roofline
+from perf.kit.work import work
 
 CONFIG = ModelConfig((12, 10, 14), max_history=16, hidden_size=32, head_dim=8, intermediate_size=64)
 

@@ -1,0 +1,39 @@
+"""The picture of a soak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perf.slo.watch import Sample
+
+
+def plot_soak(
+    samples: Sequence[Sample], windows: Sequence[dict[str, Any]], warm_up: float, path: Path
+) -> None:
+    """Memory per process, /dev/shm and the arena, latency: against time."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no pyplot: no global state, no display
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 9), layout="constrained")
+    FigureCanvasAgg(figure)
+    memory, shared, latency = figure.subplots(3, 1, sharex=True)
+    at = [sample.at for sample in samples]
+    for name in samples[0].memory:
+        grown = np.array([sample.memory[name] for sample in samples]) - samples[0].memory[name]
+        memory.plot(at, grown / 1e6, label=f"{name}, from {samples[0].memory[name] / 1e6:.0f} MB")
+    memory.axvline(warm_up * at[-1], color="0.7", linestyle=":", label="warm-up ends")
+    memory.set(ylabel="memory, growth since the start (MB)", title="Soak")
+    shared.plot(at, [sample.shm / 1e6 for sample in samples], label="/dev/shm (MB)")
+    shared.plot(at, [sample.busy for sample in samples], linewidth=0.6, label="arena rows in use")
+    shared.set(ylim=(0, None))
+    for key in ("p50_ms", "p99_ms"):
+        latency.step([w["from_s"] for w in windows], [w[key] for w in windows], where="post", label=key)
+    latency.set(xlabel="seconds", ylabel="latency of good requests (ms)", ylim=(0, None))
+    for axis in (memory, shared, latency):
+        axis.legend(fontsize="small")
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
