@@ -8,7 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
-from cli import catalogue
+from cli import bench, catalogue
 from cli.options import add_settings
 from genrec.errors import GenrecError
 from genrec.settings import chosen_fields
@@ -32,7 +32,9 @@ VERBS = {
     ),
     "evaluate": ("leave-one-out quality next to two baselines", "genrec evaluate artifacts/ml-100k --json"),
     "sweep": ("highest request rate within a P99", "genrec sweep artifacts/ml-100k --slo-p99-ms 100"),
+    "bench": ("every benchmark: list them, or run one", "genrec bench stages artifacts/ml-100k --save"),
 }
+OWN_ARGUMENTS = {"catalogue": catalogue.add_arguments, "bench": bench.add_arguments}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
     made = {}
     for verb, (what, example) in VERBS.items():
         made[verb] = verbs.add_parser(verb, help=what, description=what, epilog=f"example: {example}")
-        if verb == "catalogue":
-            catalogue.add_arguments(made[verb])
+        if verb in OWN_ARGUMENTS:
+            OWN_ARGUMENTS[verb](made[verb])
             continue
         made[verb].add_argument("artifact", type=Path, help="the artifact folder, e.g. artifacts/ml-100k")
 
@@ -179,6 +181,10 @@ def _sweep(a: argparse.Namespace) -> None:
     from perf.slo.sweep import sweep
 
     print(json.dumps(sweep(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
+
+
+def _bench(a: argparse.Namespace) -> None:
+    bench.run(a)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -1,31 +1,32 @@
 """The machine a figure was measured on, and how fast it could have been: GEMM rate and memory bandwidth.
 
-    genrec bench machine
-
-Every benchmark prints `facts()` and `roofline()` beside its figures: operations over the measured GEMM rate,
-bytes over the measured bandwidth.
+Every benchmark states `facts()`; those that can say how far from the limit they are print `roofline()` beside their
+figures: operations over the measured GEMM rate, bytes over the measured bandwidth.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import platform
+import re
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from perf.kit.turns import repeated
+
 # CPU features that decide which arithmetic an engine picks.
 FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
+# Of these the first that a CPU's name and its features hold; both are in the name of the machine.
+MAKES = ("xeon", "epyc", "ryzen", "core", "intel", "amd", "neoverse", "graviton")
+FAMILIES = {"amx_bf16": "amx", "avx512_bf16": "avx512bf16", "avx512f": "avx512", "avx2": "avx2"}
+NO_SOURCE = (":(top,exclude)results", ":(top,exclude)docs", ":(top,exclude)*.md")
 PACKAGES = ("nvidia-pytriton", "tritonclient", "openvino", "numpy", "numba", "pyarrow")
 EMBEDDED_TRITON = {"0.7.0": "2.51.0"}  # release inside an nvidia-pytriton wheel
 GEMM_SIZE = 1024
@@ -55,6 +56,7 @@ def facts() -> dict[str, Any]:
     """CPU, memory, kernel, versions, commit. Nothing that names the machine or a person."""
     flags = _cpu_field("flags").split()
     return {
+        "name": name(),
         "cpu": _cpu_field("model name"),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
@@ -69,14 +71,24 @@ def facts() -> dict[str, Any]:
     }
 
 
+def name() -> str:
+    """What results of machines like this one are kept under: make, widest arithmetic and cores, as `xeon-amx-2`."""
+    words = re.findall(r"[a-z]+", _cpu_field("model name").lower())
+    flags = _cpu_field("flags").split()
+    make = next((word for word in MAKES if word in words), platform.machine() or "cpu")
+    width = next((short for flag, short in FAMILIES.items() if flag in flags), "plain")
+    return f"{make}-{width}-{len(os.sched_getaffinity(0))}"
+
+
 def commit() -> str:
-    """Short hash of the source, with `-dirty` when files differ from it; 'unknown' outside a checkout."""
-    folder = Path(__file__).resolve().parent
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """Short hash of the source, with `-dirty` when it differs; docs and results may. 'unknown' outside a checkout."""
+    here = {"cwd": Path(__file__).resolve().parent, "capture_output": True, "text": True}
     try:
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+        found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, **here).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    differs = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ":/", *NO_SOURCE], check=False, **here)
+    return found + ("-dirty" if differs.returncode else "")
 
 
 def has_bf16() -> bool:
@@ -141,13 +153,8 @@ def bandwidth(repeats: int, size: int = BUFFER_BYTES) -> tuple[float, float]:
 
 
 def _best(work: Callable[[], object], repeats: int) -> float:
-    work()  # first touch, thread start, JIT
-    taken = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - begun)
-    return min(taken)
+    """The fastest call: whatever else runs can only slow it down."""
+    return min(repeated(work, repeats))
 
 
 def _cpu_field(name: str) -> str:
@@ -165,29 +172,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A benchmark's arguments for its JSON; of paths the name only, not where they lay."""
-    return {key: value.name if isinstance(value, Path) else value for key, value in arguments.items()}
-
-
-def report(table: dict[str, Any], file: Any = None) -> None:
-    """Print key and value lines for people (stderr by default, so that stdout's last line stays the JSON)."""
-    for key, value in table.items():
-        print(f"{key:>28}  {value}", file=file or sys.stderr)
-
-
-def main() -> None:
-    """Print both for people, and one JSON object as the last line."""
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
-    machine, limits = facts(), roofline()
-    report(machine, sys.stdout)
-    report({key: value and round(value, 1) for key, value in asdict(limits).items()}, sys.stdout)
-    print(json.dumps({"machine": machine, "roofline": asdict(limits)}))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,11 +10,8 @@ every beam, softmax and selection alike: what there would be without a constrain
 
 from __future__ import annotations
 
-import argparse
-import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 
 import numpy as np
 
@@ -29,22 +26,16 @@ from genrec.search.lookup import lookup
 from genrec.search.select import threshold
 from genrec.search.workspace import Workspace
 from genrec.settings import Settings
-from perf.kit.machine import facts
+from perf.kit import report, turns
 from perf.kit.mock import mock_artifact
 
 LEVELS, SIZES, WIDTHS, EXCLUDED, TOP_K = 3, (256, 8192), (128, 512), 100, 50
 
 
-def timed(call, repeats: int) -> dict[str, float]:
-    """Median and quartiles of a call in microseconds; the first call warms up and is not counted."""
-    call()
-    taken = []
-    for _ in range(repeats):
-        begin = perf_counter()
-        call()
-        taken.append((perf_counter() - begin) * 1e6)
-    low, high = np.quantile(taken, (0.25, 0.75))
-    return {"median": round(median(taken), 1), "q25": round(low, 1), "q75": round(high, 1)}
+def timed(call: Callable[[], object], repeats: int) -> dict[str, float]:
+    """Median and quartiles of a call in microseconds."""
+    middle, low, high = (1e6 * each for each in turns.quartiles(turns.repeated(call, repeats)))
+    return {"median": round(middle, 1), "q25": round(low, 1), "q75": round(high, 1)}
 
 
 def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
@@ -104,52 +95,57 @@ def decode_us(artifact: Path, width: int, repeats: int) -> dict[str, float]:
     return timed(lambda: engine.decode(config.levels, codes, config.max_prompt, row), repeats)
 
 
-def main() -> None:
-    """Print the table and, last, one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock"))
-    asked = parser.parse_args()
-    where, memory, steps = facts(), {}, {}
-    print(", ".join(f"{key}: {value}" for key, value in where.items()))
-    print(f"{asked.items} items, L={LEVELS}, {EXCLUDED} excluded rows, median of {asked.repeats}\n")
-    if not asked.artifact.exists():
-        mock_artifact(asked.artifact)
-    for size in SIZES:
-        more_memory, more_steps = measure(size, asked.items, asked.repeats)
-        memory.update(more_memory)
-        steps.update(more_steps)
-        steps |= {
-            f"T{size} BW{width} unconstrained": unconstrained(size, width, asked.repeats) for width in WIDTHS
-        }
-    for name, value in memory.items():
-        print(f"{name:28} {value:9.1f} MB per million items")
-    for name, value in steps.items():
-        print(f"{name:28} {value['median']:9.1f} us   (quartiles {value['q25']} to {value['q75']})")
-    decode, widest = decode_us(asked.artifact, WIDTHS[-1], asked.repeats), WIDTHS[-1]
-    step, added = 0.0, 0.0  # the whole step; what it takes beyond an unconstrained one
+def shares(steps: dict[str, dict[str, float]], decode_us: float) -> tuple[float, float]:
+    """Of a decode pass: the slowest level's whole search step, and what it takes beyond an unconstrained one."""
+    widest, step, added = WIDTHS[-1], 0.0, 0.0
     for size in SIZES:
         slowest = max(steps[f"T{size} BW{widest} level {n}"]["median"] for n in range(1, LEVELS + 1))
         whole = slowest + steps[f"T{size} blocked({EXCLUDED} rows)"]["median"]
         step = max(step, whole)
         added = max(added, whole - steps[f"T{size} BW{widest} unconstrained"]["median"])
-    print(f"a decode pass of {asked.artifact.name}, BW {widest}: {decode['median'] / 1000:.1f} ms;"
-          f" the search step is {step / decode['median']:.2%} of it,"
-          f" what the constraint adds {added / decode['median']:.2%}")  # fmt: skip
-    settings = {"items": asked.items, "levels": LEVELS, "excluded": EXCLUDED, "repeats": asked.repeats}
-    figures = {
-        "step_share_1m": step / decode["median"],
-        "constraint_share_1m": added / decode["median"],
-        # The index alone constrains; the hash set is what answers are looked up in.
-        "mb_per_million": round(max(memory[f"T{size} index"] for size in SIZES), 2),
-        "memory_mb_per_million": {name: round(value, 2) for name, value in memory.items()},
-        "step_us": steps,
-        "decode_us": decode,
-    }
-    print(json.dumps({"benchmark": "constraint", **figures, "settings": settings, "machine": where}))
+    return step / decode_us, added / decode_us
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table and, last, one JSON object."""
+    parser = report.arguments("constraint", __doc__)
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock"))
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    if not a.artifact.exists():
+        mock_artifact(a.artifact)
+    memory: dict[str, float] = {}
+    steps: dict[str, dict[str, float]] = {}
+    for size in SIZES:
+        more_memory, more_steps = measure(size, a.items, a.repeats)
+        memory |= more_memory
+        steps |= more_steps
+        steps |= {
+            f"T{size} BW{width} unconstrained": unconstrained(size, width, a.repeats) for width in WIDTHS
+        }
+    decode = decode_us(a.artifact, WIDTHS[-1], a.repeats)
+    step, added = shares(steps, decode["median"])
+    print(f"\n{a.items} items, L={LEVELS}, {EXCLUDED} excluded rows, median of {a.repeats}\n")
+    print(report.columns(("", "MB per million items"), [(n, f"{value:.1f}") for n, value in memory.items()]))
+    rows = [(n, *(f"{value:.1f}" for value in us.values())) for n, us in steps.items()]
+    print("\n" + report.columns(("", "us", "quartile", "quartile"), rows))
+    print(f"a decode pass of {a.artifact.name}, BW {WIDTHS[-1]}: {decode['median'] / 1000:.1f} ms;"
+          f" the search step is {step:.2%} of it, what the constraint adds {added:.2%}")  # fmt: skip
+    run.publish(
+        {
+            "step_share_1m": step,
+            "constraint_share_1m": added,
+            # The index alone constrains; the hash set is what answers are looked up in.
+            "mb_per_million": round(max(memory[f"T{size} index"] for size in SIZES), 2),
+            "memory_mb_per_million": {name: round(value, 2) for name, value in memory.items()},
+            "step_us": steps,
+            "decode_us": decode,
+        },
+        repeats=a.repeats,
+        spread={name: (us["q25"], us["q75"]) for name, us in {**steps, "decode_us": decode}.items()},
+    )
 
 
 if __name__ == "__main__":

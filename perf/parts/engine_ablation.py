@@ -11,11 +11,10 @@ at a time, or one per stream; `valid` is the share of the last beams that are it
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -24,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from build.openvino.graphs import build_openvino
 from genrec.artifact import load_config
@@ -39,7 +37,7 @@ from genrec.search.expand import Beams
 from genrec.search.undecided import Int64
 from genrec.search.workspace import largest
 from genrec.settings import Settings
-from perf.kit import machine, traffic
+from perf.kit import report, traffic, turns
 
 BASE, FILTERED, COMPILED, OPERATION, STREAMS = (
     "base", "+ filtering", "+ compiled engine", "+ operations of ours", "+ two streams",
@@ -150,58 +148,47 @@ def measure(
     return len(asked) / (perf_counter() - begun), [s for s, _ in done], [beams for _, beams in done]
 
 
-def run(artifact: Path, width: int, requests: int, rounds: int, seed: int = 0) -> dict[str, dict[str, Any]]:
+def compare(
+    artifact: Path, width: int, requests: int, rounds: int, seed: int = 0
+) -> dict[str, dict[str, Any]]:
     """Figures by way. Raises ArtifactError."""
     config = load_config(artifact)
     index = load_validity(artifact, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
     asked, items = traffic.prompts(artifact, requests, seed), index.paths(index.levels)
     with tempfile.TemporaryDirectory() as scratch:
-        seen = _in_turns(ways(artifact, width, Path(scratch)), asked, free, items, rounds)
-    return {
-        name: {
-            "requests_s": median(each["rates"]), "rates": each["rates"], "p50_ms": median(each["ms"]),
-            "p99_ms": float(np.percentile(each["ms"], 99)), "valid": float(np.mean(each["valid"])),
-        }
-        for name, each in seen.items()
-    }  # fmt: skip
+        made = ways(artifact, width, Path(scratch))
+        arms = {name: partial(measure, generators, asked, free) for name, generators in made.items()}
+        seen = turns.in_turns(arms, rounds, warm_ups=1, label="ways")
+    found = {}
+    for name, turns_of in seen.items():
+        rates = [rate for rate, _, _ in turns_of]
+        ms = [1000 * each for _, seconds, _ in turns_of for each in seconds]
+        valid = [np.isin(each.paths, items).mean() for _, _, beams in turns_of for each in beams]
+        found[name] = {
+            "requests_s": median(rates), "rates": rates, "p50_ms": median(ms),
+            "p99_ms": float(np.percentile(ms, 99)), "valid": float(np.mean(valid)),
+        }  # fmt: skip
+    return found
 
 
-def _in_turns(
-    made: dict[str, list[HostExecutor]], asked: list[tuple[Array, Array]], free: Constraint, items: Int64, rounds: int
-) -> dict[str, dict[str, list[float]]]:  # fmt: skip
-    seen: dict[str, dict[str, list[float]]] = {name: {"rates": [], "ms": [], "valid": []} for name in made}
-    with tqdm(total=(rounds + 1) * len(made), desc="ways", file=sys.stderr) as bar:
-        for number in range(rounds + 1):  # the first one warms up
-            for name, generators in list(made.items())[:: -1 if number % 2 else 1]:
-                rate, seconds, beams = measure(generators, asked, free)
-                if number:
-                    seen[name]["rates"].append(rate)
-                    seen[name]["ms"] += [1000 * s for s in seconds]
-                    seen[name]["valid"] += [float(np.isin(each.paths, items).mean()) for each in beams]
-                bar.update()
-    return seen
-
-
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table, and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("engine_ablation", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument("--requests", type=int, default=40, help="of each way in a round")
     parser.add_argument("--rounds", type=int, default=3)
-    a = parser.parse_args()
-    found = run(a.artifact, a.beam_width, a.requests, a.rounds)
-    machine.report(facts := machine.facts(), sys.stdout)
-    print(f"{'':20}{'requests/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'valid':>8}")
-    for name, each in found.items():
-        print(
-            f"{name:20}{each['requests_s']:11.1f}{each['p50_ms']:9.2f}{each['p99_ms']:9.2f}{each['valid']:8.1%}"
-        )
-    settings = machine.settings_of(vars(a))
-    print(json.dumps({"benchmark": "engine_ablation", "ways": found, "settings": settings, "machine": facts}))
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    found = compare(a.artifact, a.beam_width, a.requests, a.rounds)
+    rows = [
+        (name, f"{f['requests_s']:.1f}", f"{f['p50_ms']:.2f}", f"{f['p99_ms']:.2f}", f"{f['valid']:.1%}")
+        for name, f in found.items()
+    ]
+    print(report.columns(("", "requests/s", "p50 ms", "p99 ms", "valid"), rows))
+    spread = {f"requests_s, {name}": turns.extremes(f["rates"])[1:] for name, f in found.items()}
+    run.publish({"ways": found}, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from here. By default the 31 M generator of perf.kit.mock, made when it is not t
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -31,7 +29,8 @@ from genrec.engine.interface import Array, Constraint
 from genrec.engine.load import load_layout
 from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
 from genrec.settings import Settings
-from perf.kit.machine import facts, openvino_gemm, report, settings_of
+from perf.kit import report
+from perf.kit.machine import openvino_gemm
 from perf.kit.mock import SHAPE, mock_artifact
 from perf.kit.work import Work, work
 
@@ -131,45 +130,31 @@ def table(found: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table and, last, one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("kernels", __doc__)
     parser.add_argument("artifact", type=Path, nargs="?", default=Path("artifacts/mock-3000"))
     parser.add_argument("--tokens", type=int, default=1023)
     parser.add_argument("--beam-width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
-    asked = parser.parse_args()
-    machine = facts()
-    report(machine, sys.stdout)
-    if not asked.artifact.exists():
-        mock_artifact(asked.artifact, replace(SHAPE, max_history=1000), draft=False)
-    config = load_config(asked.artifact)
-    if not config.levels <= asked.tokens <= config.max_prompt:
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    if not a.artifact.exists():
+        mock_artifact(a.artifact, replace(SHAPE, max_history=1000), draft=False)
+    config = load_config(a.artifact)
+    if not config.levels <= a.tokens <= config.max_prompt:
         parser.error(
-            f"--tokens: is {asked.tokens}; from {config.levels} to {config.max_prompt} for this artifact"
+            f"--tokens: is {a.tokens}; from {config.levels} to {config.max_prompt} for this artifact"
         )
-    kv_type = load_layout(Settings(asked.artifact, asked.artifact), config).kv_type
-    gflops = openvino_gemm(kv_type, asked.repeats)
+    kv_type = load_layout(Settings(a.artifact, a.artifact), config).kv_type
+    gflops = openvino_gemm(kv_type, a.repeats)
     assert gflops  # OpenVINO is what is measured
-    spent, beams = measure(asked.artifact, asked.tokens, asked.beam_width, asked.repeats)
-    found = shares(spent, work(config, asked.tokens, asked.beam_width, kv_type, beams), gflops)
+    spent, beams = measure(a.artifact, a.tokens, a.beam_width, a.repeats)
+    found = shares(spent, work(config, a.tokens, a.beam_width, kv_type, beams), gflops)
     passes = ", ".join(f"{count:.0f}" for count in beams)
-    print(f"\nS {asked.tokens}, BW {asked.beam_width}, passes of {passes} beams, GEMM {gflops:.0f} GFLOP/s")
+    print(f"\nS {a.tokens}, BW {a.beam_width}, passes of {passes} beams, GEMM {gflops:.0f} GFLOP/s")
     print(table(found))
-    print(
-        json.dumps(
-            {
-                "benchmark": "kernels",
-                **found,
-                "beams_of_passes": beams,
-                "gemm_gflops": gflops,
-                "settings": settings_of(vars(asked)),
-                "machine": machine,
-            }
-        )
-    )
+    run.publish({**found, "beams_of_passes": beams, "gemm_gflops": gflops}, repeats=a.repeats)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from perf.kit import plot
+
 
 def plot_memory(cells: Sequence[dict[str, Any]], path: Path) -> None:
     """Peak memory against beam width (Figure 15) and prompt length (Figure 16); hollow marks are arithmetic."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no pyplot: no global state, no display
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure, axes = plot.panels(1, 2, (11, 5), sharey=True)
     for axis, (x, fixed, xlabel, name) in zip(
-        figure.subplots(1, 2, sharey=True),
+        axes,
         (("beam_width", "prompt", "beam width", "S"), ("prompt", "beam_width", "prompt tokens", "BW")),
         strict=True,
     ):
@@ -30,8 +28,6 @@ def plot_memory(cells: Sequence[dict[str, Any]], path: Path) -> None:
                     c[x], height, "s", color=color, markerfacecolor=color if c["per_beam_mb"] else "none"
                 )
         axis.set(xlabel=xlabel, yscale="log")
-        axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize="small")
     figure.axes[0].set_ylabel("peak of one request over the loaded engine (MB)")
     figure.suptitle("One copy of the prompt's KV, and one per beam (hollow: not run, KV alone by arithmetic)")
-    figure.savefig(path, dpi=120)
+    plot.save(figure, path)

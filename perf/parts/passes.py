@@ -11,18 +11,14 @@ the best K.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
@@ -31,8 +27,7 @@ from genrec.engine.interface import Array, Constraint, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.search.expand import Beams, ranked
 from genrec.settings import Settings
-from perf.kit import traffic
-from perf.kit.machine import facts, report, settings_of
+from perf.kit import report, traffic, turns
 
 ALL = "all beams"
 
@@ -77,24 +72,22 @@ def measure(artifact: Path, width: int, top_k: list[int], requests: int, rounds:
     free = index.blocked(np.array([-1], np.int32))
     wanted = {ALL: width, **{f"best {k}": k for k in sorted({*top_k, width}) if k <= width}}
     generators = {way: HostExecutor(passes, config, width, kv_type) for way in wanted}
-    seen: dict[str, Seen] = defaultdict(Seen)
-    asked = traffic.prompts(artifact, requests, 0)
-    for number, (tokens, lengths) in enumerate(
-        tqdm(asked * (rounds + 1), desc=f"BW {width}", unit="request", file=sys.stderr, leave=False)
-    ):
-        answers: dict[str, Beams] = {}
-        first = number % len(wanted)  # the first to see a prompt is slower
-        for way in [*wanted][first:] + [*wanted][:first]:
-            passes.beams, begun = 0, perf_counter()
-            constraint = Constraint(index, free, wanted[way])
-            (answers[way],) = generators[way].answers(tokens, lengths, [constraint], way == ALL)
-            if number >= len(asked):
-                seen[way].ms.append(1000 * (perf_counter() - begun))
-                seen[way].beams.append(passes.beams)
+    seen: dict[str, Seen] = {way: Seen() for way in wanted}
+    asked, answers = traffic.prompts(artifact, requests, 0), dict[str, Beams]()
+    for number, way in turns.interleaved([*wanted], len(asked) * (rounds + 1), f"BW {width}"):
+        tokens, lengths = asked[number % len(asked)]
+        constraint, passes.beams = Constraint(index, free, wanted[way]), 0
+        ask = partial(generators[way].answers, tokens, lengths, [constraint], way == ALL)
+        seconds, (answers[way],) = turns.timed(ask)
         if number >= len(asked):
-            for way, found in answers.items():
-                _compare(seen[way], found, answers[ALL], wanted[way])
-    return {way: seen[way] for way in wanted}
+            seen[way].ms.append(1000 * seconds)
+            seen[way].beams.append(passes.beams)
+        if len(answers) == len(wanted):  # all have seen this prompt
+            for each, found in answers.items():
+                if number >= len(asked):
+                    _compare(seen[each], found, answers[ALL], wanted[each])
+            answers.clear()
+    return seen
 
 
 def _compare(seen: Seen, found: Beams, whole: Beams, count: int) -> None:
@@ -105,34 +98,37 @@ def _compare(seen: Seen, found: Beams, whole: Beams, count: int) -> None:
 
 def table(figures: dict[str, dict[str, Any]]) -> str:
     """A line per way."""
-    lines = [f"  {'':12}{'P50 ms':>9}{'P99 ms':>9}{'beams':>8}{'same':>12}"]
-    for way, f in figures.items():
-        lines.append(
-            f"  {way:12}{f['p50_ms']:9.2f}{f['p99_ms']:9.2f}{f['beams']:8.0f}{f['same']:7} / {f['requests']}"
+    rows = [
+        (
+            way,
+            f"{f['p50_ms']:.2f}",
+            f"{f['p99_ms']:.2f}",
+            f"{f['beams']:.0f}",
+            f"{f['same']} / {f['requests']}",
         )
-    return "\n".join(lines)
+        for way, f in figures.items()
+    ]
+    return report.columns(("", "P50 ms", "P99 ms", "beams", "same"), rows)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table per beam width and, last, one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("passes", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--beam-widths", default="32,128,512")
     parser.add_argument("--top-k", default="10,50")
     parser.add_argument("--requests", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=3)
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
+    run = report.begin(a)
     widths, top_k = ([int(n) for n in text.split(",")] for text in (a.beam_widths, a.top_k))
-    machine = facts()
-    report(machine, sys.stdout)
-    found = {}
+    found, spread = {}, {}
     for width in widths:
         seen = measure(a.artifact, width, top_k, a.requests, a.rounds)
         found[str(width)] = {way: each.figures() for way, each in seen.items()}
+        spread |= {f"ms, BW {width}, {way}": turns.quartiles(each.ms)[1:] for way, each in seen.items()}
         print(f"\nbeam width {width}\n{table(found[str(width)])}")
-    print(json.dumps({"benchmark": "passes", **found, "settings": settings_of(vars(a)), "machine": machine}))
+    run.publish(found, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

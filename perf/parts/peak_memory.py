@@ -14,13 +14,10 @@ perf.kit.mock with a longer prompt, made when `--artifact` is not there.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,7 +25,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
@@ -37,7 +33,8 @@ from genrec.engine.interface import Constraint, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.models.config import ModelConfig
 from genrec.settings import Settings
-from perf.kit.machine import facts, memory_limit, report, settings_of
+from perf.kit import report, turns
+from perf.kit.machine import memory_limit
 from perf.kit.mock import SHAPE, mock_artifact
 from perf.kit.work import work
 from perf.parts.memory_plot import plot_memory
@@ -122,18 +119,15 @@ def as_cell(prompt: int, width: int, kv: KvBytes, peaks: dict[str, list[int]]) -
 
 def table(cells: list[dict[str, Any]]) -> str:
     """A line per cell."""
-    lines = [
-        f"{'S':>6}{'BW':>6}{'ours MB':>10}{'of it KV':>10}{'per beam MB':>25}{'of it KV':>10}{'ratio':>10}"
-    ]
+    rows = []
     for c in cells:
         run = c["per_beam_mb"] is not None
         other = f"{c['per_beam_mb']:.1f}" if run else f"not run: needs {c['per_beam_kv_mb'] / 1000:.1f} GB"
         ratio = f"{'' if run else '>= '}{c['ratio']:.1f}"
-        lines.append(
-            f"{c['prompt']:6}{c['beam_width']:6}{c['ours_mb']:10.1f}{c['ours_kv_mb']:10.1f}"
-            f"{other:>25}{c['per_beam_kv_mb']:10.1f}{ratio:>10}"
-        )
-    return "\n".join(lines)
+        mine = c["prompt"], c["beam_width"], f"{c['ours_mb']:.1f}", f"{c['ours_kv_mb']:.1f}"
+        rows.append((*mine, other, f"{c['per_beam_kv_mb']:.1f}", ratio))
+    head = ("S", "BW", "ours MB", "of it KV", "per beam MB", "of it KV", "ratio")
+    return report.columns(head, rows)
 
 
 def flat_in_bw(cells: list[dict[str, Any]]) -> float:
@@ -143,41 +137,49 @@ def flat_in_bw(cells: list[dict[str, Any]]) -> float:
     return round(mine[max(mine)] / mine[min(mine)], 2)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table and, last, one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("memory", __doc__)
     parser.add_argument("--beam-widths", default="128,256,512,1024")
     parser.add_argument("--prompts", default="256,1024,3000")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-3000"))
     parser.add_argument("--plot", type=Path, metavar="FILE")
-    asked = parser.parse_args()
-    machine = facts()
-    report(machine, sys.stdout)
-    if not asked.artifact.exists():
-        mock_artifact(asked.artifact, replace(SHAPE, max_history=MAX_HISTORY), draft=False)
-    config = load_config(asked.artifact)
-    kv_type = load_layout(Settings(asked.artifact, asked.artifact), config).kv_type
-    prompts, widths = ([int(n) for n in text.split(",")] for text in (asked.prompts, asked.beam_widths))
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    if not a.artifact.exists():
+        mock_artifact(a.artifact, replace(SHAPE, max_history=MAX_HISTORY), draft=False)
+    config = load_config(a.artifact)
+    kv_type = load_layout(Settings(a.artifact, a.artifact), config).kv_type
+    prompts, widths = ([int(n) for n in text.split(",")] for text in (a.prompts, a.beam_widths))
     shapes = {shape: kv_bytes(config, *shape, kv_type) for shape in product(prompts, widths)}
     limit = memory_limit()
-    runs = [(s, way) for s, kv in shapes.items() for way in WAYS if way == "ours" or kv.per_beam <= limit]
-    peaks: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for (prompt, width), way in tqdm(asked.repeats * runs, unit="run", file=sys.stderr):
-        peaks[prompt, width][way].append(measure(asked.artifact, prompt, width, way))
-    cells = [as_cell(*shape, kv, peaks[shape]) for shape, kv in shapes.items()]
+    arms = {
+        (shape, way): partial(measure, a.artifact, *shape, way)
+        for shape, kv in shapes.items()
+        for way in WAYS
+        if way == "ours" or kv.per_beam <= limit
+    }
+    peaks = turns.in_turns(arms, a.repeats, label="cells")
+    cells = [
+        as_cell(*shape, kv, {way: each for (of, way), each in peaks.items() if of == shape})
+        for shape, kv in shapes.items()
+    ]
     print(
-        f"\npeak over the loaded engine, median of {asked.repeats}; KV in {kv_type}, at most {limit / 1e9:.1f} GB"
+        f"\npeak over the loaded engine, median of {a.repeats}; KV in {kv_type}, at most {limit / 1e9:.1f} GB"
     )
     print(table(cells))
-    if asked.plot:
-        plot_memory(cells, asked.plot)
-    flat, settings = flat_in_bw(cells), settings_of(vars(asked)) | {"threads": THREADS, "kv_type": kv_type}
+    if a.plot:
+        plot_memory(cells, a.plot)
+    flat = flat_in_bw(cells)
     print(f"\nours at BW {max(widths)} over ours at BW {min(widths)}, S {max(prompts)}: {flat}")
-    figures = {"flat_in_bw": flat, "cells": cells, "settings": settings, "machine": machine}
-    print(json.dumps({"benchmark": "memory", **figures}))
+    run.publish(
+        {"flat_in_bw": flat, "cells": cells, "threads": THREADS, "kv_type": kv_type},
+        repeats=a.repeats,
+        spread={
+            f"S {p}, BW {w}, {way}, MB": (min(mb) / 1e6, max(mb) / 1e6) for ((p, w), way), mb in peaks.items()
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -11,14 +11,12 @@ charged the counting after it. All answer the same cell in turn, interleaved, an
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,8 @@ from tqdm import tqdm
 
 from genrec.search.select import by_counting, by_heap
 from genrec.search.workspace import chosen
-from perf.kit.machine import facts, report
+from perf.kit import report
+from perf.kit.turns import in_turns, timed
 
 Scores = NDArray[np.float32]  # [W, K], no NaN, no -0.0
 Chosen = NDArray[np.int64]  # [W] flat indices, ascending
@@ -138,18 +137,16 @@ def ways(scores: Scores) -> dict[str, Callable[[], Chosen]]:
 
 def measure(scores: Scores, repeats: int) -> dict[str, float]:
     """Median microseconds by way."""
-    taken: dict[str, list[float]] = {}
     made = ways(scores)
     truth = made["counting"]()
-    for turn in range(repeats + 1):  # the first one warms up
-        for name, choose in made.items():
-            begun = perf_counter()
-            found = choose()
-            seconds = perf_counter() - begun
-            if not np.array_equal(found, truth):
-                raise AssertionError(f"{name} chooses otherwise")
-            if turn:
-                taken.setdefault(name, []).append(seconds * 1e6)
+
+    def turn(name: str) -> float:
+        seconds, found = timed(made[name])
+        if not np.array_equal(found, truth):
+            raise AssertionError(f"{name} chooses otherwise")
+        return seconds * 1e6
+
+    taken = in_turns({name: partial(turn, name) for name in made}, repeats, warm_ups=1)
     return {name: round(median(each), 1) for name, each in taken.items()}
 
 
@@ -172,24 +169,21 @@ def table(cells: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table and, last, one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("selection", __doc__)
     parser.add_argument("--beam-widths", default="32,128,512,1024")
     parser.add_argument("--candidates", default="32,128,512,2048")
     parser.add_argument("--repeats", type=int, default=15)
-    asked = parser.parse_args()
-    machine, cells = facts(), []
-    report(machine, sys.stdout)
-    widths, lists = ([int(n) for n in text.split(",")] for text in (asked.beam_widths, asked.candidates))
+    a = parser.parse_args(argv)
+    run, cells = report.begin(a), []
+    widths, lists = ([int(n) for n in text.split(",")] for text in (a.beam_widths, a.candidates))
     shapes = [(width, k) for width, k in product(widths, lists) if width * k <= MOST]
     for (width, k), name in tqdm(list(product(shapes, INPUTS)), unit="cell", file=sys.stderr):
-        us = measure(scores_of(name, width, k), asked.repeats)
+        us = measure(scores_of(name, width, k), a.repeats)
         cells.append({"beam_width": width, "candidates": k, "input": name, "us": us})
     print(
-        f"\nmedian microseconds of {asked.repeats}; adversarial: each way's own slowest of {len(INPUTS) - 1} inputs"
+        f"\nmedian microseconds of {a.repeats}; adversarial: each way's own slowest of {len(INPUTS) - 1} inputs"
     )
     print(table(cells))
     counts = {
@@ -197,11 +191,7 @@ def main() -> None:
         "fastest_if_sorted": Counter(fastest(cell["us"], given=True) for cell in cells),
     }
     print("\n" + ", ".join(f"{name}: {dict(count)} of {len(cells)} cells" for name, count in counts.items()))
-    print(
-        json.dumps(
-            {"benchmark": "selection", **counts, "cells": cells, "settings": vars(asked), "machine": machine}
-        )
-    )
+    run.publish({**counts, "cells": cells}, repeats=a.repeats)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 from tqdm import tqdm
 
 from genrec.errors import InputError
-from perf.kit import machine
+from perf.kit import machine, report
 from perf.peers import ratios
 from perf.peers.cells import CONCURRENCY, Cell, measure
 from perf.peers.folder import SHAPES, PeerModel
@@ -130,9 +130,8 @@ def gemm_gflops() -> float:
     return rate
 
 
-def run(a: argparse.Namespace) -> dict[str, Any]:
+def compare(a: argparse.Namespace) -> dict[str, Any]:
     """Measure; prints each block as it is done. Returns what the last line holds."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
     models = {name: PeerModel.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
     cells: list[Cell] = []
     same: dict[str, Any] = {}
@@ -168,7 +167,6 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     }
     ours = [cell.valid_rate() for cell in cells if cell.system in OURS and not cell.refusal]
     return {
-        "benchmark": "peers",
         **{f"ratio_bw{width}": ratios.lowest(found) for width, found in by_width.items()},
         **{f"memory_ratio_bw{width}": ratios.highest_memory(found) for width, found in by_width.items()},
         **{
@@ -189,8 +187,17 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
             for name, widths in others.items()
         },
         "cells": [ratios.as_json(cell) for cell in cells],
-        "settings": machine.settings_of(vars(a)),
-        "machine": machine.facts(),
+    }
+
+
+def rate_spread(cells: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Least and most requests per second of our beam search over its turns; `cells` has those of all."""
+    return {
+        f"requests/s, {c['model']}, {c['prompt']} tokens, BW {c['beam_width']}, {at} at a time": rates[1:]
+        for c in cells
+        if c["system"] == NAME
+        for at, rates in c.get("requests_per_s", {}).items()
+        if isinstance(rates, list)
     }
 
 
@@ -208,13 +215,9 @@ def _names(known: Any) -> Any:
     return parse
 
 
-def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; --quick replaces what it is short for."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = report.arguments("peers", __doc__)
     parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS))
     parser.add_argument("--models", type=_names(SHAPES), default=list(SHAPES))
     parser.add_argument("--beam-widths", type=_numbers, default=[32, 128, 512])
@@ -230,33 +233,41 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return a
 
 
-def main() -> None:
-    """Print the tables and, last, one JSON object."""
-    a = arguments()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that no process is left behind
-    machine.report(machine.facts(), sys.stdout)
-    found = run(a)
-    print(
+def summary(found: dict[str, Any]) -> str:
+    """The ratios, and how far ours are from what the GEMM rate allows, for people."""
+    lines = [
         f"\nGEMM (OpenVINO) {found['gemm_gflops']:.0f} GFLOP/s; ours reaches of it, by Triton's compute times:"
-    )
+    ]
     for cell, phases in found["of_gemm_peak"].items():
-        print(f"  {cell:30}" + "".join(f"  {phase} {share:.0%}" for phase, share in phases.items()))
+        lines.append(f"  {cell:30}" + "".join(f"  {phase} {share:.0%}" for phase, share in phases.items()))
     for name, same in found["same_weights"].items():
-        print(f"{name}, the same weights: {json.dumps(same)}")
+        lines.append(f"{name}, the same weights: {json.dumps(same)}")
     for width, blocks in found["ratios"].items():
         for block, one in blocks.items():
             memory = f", {one['memory']:.2f} x the memory of {one['smallest']}" if one["memory"] else ""
-            print(
+            lines.append(
                 f"BW {width}, {block}: {one['rate']:.2f} x the requests/s of {one['fastest']}, "
                 f"at the GEMM rate {one['limit']:.2f} x{memory}"
             )
             for name, system in OTHERS.items():
                 if other := found[f"{name}_ratios"][width].get(block):
                     memory = f", {other['memory']:.2f} x the memory" if other["memory"] else ""
-                    print(f"  {system}: {other['rate']:.2f} x{memory}")
-    print(json.dumps(found))
+                    lines.append(f"  {system}: {other['rate']:.2f} x{memory}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the tables and, last, one JSON object."""
+    a = arguments(argv)
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that no process is left behind
+    # Before the machine is looked at: its name has the cores that are used.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
+    run = report.begin(a)
+    found = compare(a)
+    print(summary(found))
+    run.publish(found, repeats=a.repeats, spread=rate_spread(found["cells"]))
 
 
 if __name__ == "__main__":

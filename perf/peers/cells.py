@@ -10,6 +10,7 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
+from perf.kit.turns import interleaved
 from perf.peers.folder import PeerModel
 from perf.peers.refusal import Refusal
 from perf.peers.system import Prompts, System, Turn
@@ -102,12 +103,10 @@ def measure(
             with _refusing(cell):
                 system.start(width)
                 cell.cold = system.turn(Prompts.draw(model, prompt, 1, (prompt, width)), width, 1, budget_s)
-    for number in range(repeats):
-        first = number % max(len(pairs), 1)  # so that nobody is always measured after the same neighbour
-        for system, cell in pairs[first:] + pairs[:first]:
-            for concurrency in CONCURRENCY:
-                tell(f"{system.name}, repeat {number + 1}, {concurrency} at a time")
-                _take_turn(system, cell, model, concurrency, number, budget_s)
+    for number, (system, cell) in interleaved(pairs, repeats):
+        for concurrency in CONCURRENCY:
+            tell(f"{system.name}, repeat {number + 1}, {concurrency} at a time")
+            _take_turn(system, cell, model, concurrency, number, budget_s)
     for system, cell in pairs:
         if not cell.refusal:
             with _refusing(cell):

@@ -107,7 +107,9 @@ def as_json(cell: Cell) -> dict[str, Any]:
     return about | {
         "latency_ms": [1000 * float(q) for q in np.quantile(cell.latencies, (0.5, 0.25, 0.75))],
         "requests_per_s": rates,
+        "best_rate": cell.best_rate(),
         "peak_bytes": cell.memory or None,
+        "peak_mib": cell.memory / MIB or None,
         "valid_rate": cell.valid_rate(),
         "distinct": cell.distinct(),
         "requests": len(cell.answers),

@@ -14,19 +14,17 @@ tokens.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config
@@ -34,7 +32,7 @@ from genrec.catalogue.load import load_catalogue, load_validity
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load import load_layout
 from genrec.errors import GenrecError
-from perf.kit import endpoints, machine, traffic
+from perf.kit import endpoints, machine, report, traffic, turns
 from perf.kit.counters import Seen, Triton, spent
 from perf.kit.work import beams_of_passes, work
 from perf.quality.quality import measure as quality
@@ -94,7 +92,6 @@ def speed(
     """Every ensemble at every beam width. Raises InputError, ArtifactError, LaunchError."""
     sample = traffic.histories(artifact, requests)
     measured: dict[tuple[int, str], list[tuple[list[float], Seen]]] = {}
-    bar = tqdm(total=len(widths) * rounds, desc="speed", unit="round", file=sys.stderr)
     for width in widths:
         with ExitStack() as stack:
             server = stack.enter_context(
@@ -104,12 +101,12 @@ def speed(
             for client in clients.values():
                 stack.callback(client.close)
                 one_round(client, sample[:WARM_UP], min(top_k, width))
-            for number in range(rounds):
-                for name in sorted(clients, reverse=bool(number % 2)):
-                    found = one_round(clients[name], sample, min(top_k, width))
-                    measured.setdefault((width, name), []).append(found)
-                bar.update()
-    bar.close()
+            arms = {
+                name: partial(one_round, client, sample, min(top_k, width))
+                for name, client in clients.items()
+            }
+            given = turns.in_turns(arms, rounds, label=f"BW {width}")
+            measured |= {(width, name): found for name, found in given.items()}
     return [summarise(name, width, found) for (width, name), found in sorted(measured.items())]
 
 
@@ -122,13 +119,14 @@ def without_triton(artifact: Path, width: int, requests: int, top_k: int) -> dic
             name: stack.enter_context(LocalRecommender(artifact, width, slots=2, decoder=decoder)).runtime
             for name, decoder in DECODERS.items()
         }
-        for number, history in enumerate([*sample[:1], *sample]):
-            for name, runtime in runtimes.items():
-                runtime.seconds.clear()
-                runtime.run([request(history.tolist(), min(top_k, width))])
-                for step, seconds in runtime.seconds.items():
-                    if number:  # the first compiles
-                        taken[name].setdefault(step, []).append(1000 * seconds)
+        asked = [*sample[:1], *sample]
+        for number, name in turns.interleaved([*runtimes], len(asked), "without Triton"):
+            runtime = runtimes[name]
+            runtime.seconds.clear()
+            runtime.run([request(asked[number].tolist(), min(top_k, width))])
+            for step, seconds in runtime.seconds.items():
+                if number:  # the first compiles
+                    taken[name].setdefault(step, []).append(1000 * seconds)
     return {name: {step: median(ms) for step, ms in steps.items()} for name, steps in taken.items()}
 
 
@@ -163,23 +161,66 @@ def qualities(artifact: Path, width: int, users: int | None) -> dict[str, dict[s
 def table(found: Sequence[Speed]) -> str:
     """Table 1 for people."""
     names = ("prefill", "decode", "verify", "system")
-    parts = "".join(f"{part:>9}" for part in names)
-    head = f"{'ensemble':18}{'BW':>5}{'p50 ms':>9}{'quartiles':>18}{parts}"
-    return "\n".join(
-        [head]
-        + [
-            f"{s.ensemble:18}{s.beam_width:5}{s.p50_ms:9.2f}{f'{s.low_ms:.2f} to {s.high_ms:.2f}':>18}"
-            + "".join(f"{s.parts_ms[part]:9.2f}" for part in names if s.parts_ms)
-            for s in found
-        ]
-    )
+    rows = [
+        (
+            s.ensemble, s.beam_width, f"{s.p50_ms:.2f}", f"{s.low_ms:.2f} to {s.high_ms:.2f}",
+            *(f"{s.parts_ms[part]:.2f}" if s.parts_ms else "" for part in names),
+        )
+        for s in found
+    ]  # fmt: skip
+    return report.columns(("ensemble", "BW", "p50 ms", "quartiles", *names), rows)
 
 
-def main() -> None:
+def compare_speed(a: argparse.Namespace, timed: Path, widths: Sequence[int]) -> dict[str, Any]:
+    """Print what is timed of `timed`; the figures of it."""
+    roofline, config, widest = machine.roofline(), load_config(timed), max(widths)
+    found = speed(timed, widths, a.requests, a.rounds, a.top_k, a.threads)
+    print(f"\n{timed.name}\n{table(found)}")
+    by = {(s.ensemble, s.beam_width): s for s in found}
+    fused, staged, draft = (by[name, widest] for name in PARTS)
+    with LocalRecommender(timed, widest) as local:
+        kv_type = load_layout(local.settings, config).kv_type
+    beams = beams_of_passes(load_validity(timed, config), widest)
+    least = work(config, config.max_prompt, widest, kv_type, beams).least_ms(roofline, kv_type == "bf16")
+    alone = without_triton(timed, widest, a.requests, a.top_k)
+    in_words = {name: ", ".join(f"{k} {v:.2f}" for k, v in steps.items()) for name, steps in alone.items()}
+    print(f"\nroofline at {config.max_prompt} tokens, BW {widest}, ms:"
+          f" prefill {least['prefill']:.2f}, decode {least['decode']:.2f}")  # fmt: skip
+    for name, words in in_words.items():
+        print(f"{name} without Triton, BW {widest}, ms: {words}")
+    rates = valid_rate(timed, widest, a.requests, a.top_k)
+    print("valid: " + ", ".join(f"{name} {rate:.2%}" for name, rate in rates.items()))
+    drafted = draft.parts_ms["decode"] + draft.parts_ms["verify"]
+    return {
+        f"decode_speedup_bw{widest}": staged.parts_ms["decode"] / draft.parts_ms["decode"],
+        f"request_speedup_bw{widest}": min(fused.p50_ms, staged.p50_ms) / draft.p50_ms,
+        f"request_speedup_over_bw{widest}": {s.ensemble: s.p50_ms / draft.p50_ms for s in (fused, staged)},
+        f"draft_over_prefill_bw{widest}": drafted / draft.parts_ms["prefill"],
+        "valid_rate": rates["every"],
+        "valid_rates": rates,
+        "speed": [asdict(s) for s in found],
+        "without_triton_ms": alone,
+        "roofline_ms": least,
+    }
+
+
+def compare_quality(artifacts: Sequence[Path], width: int, users: int | None) -> dict[str, Any]:
+    """Print HR and NDCG of every artifact and way; the figures of it."""
+    measured = {artifact.name: qualities(artifact, width, users) for artifact in artifacts}
+    metrics = ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
+    rows = [
+        (f"{name}, {way}", *(f"{figures['model'][m]:.4f}" for m in metrics))
+        for name, ways in measured.items()
+        for way, figures in ways.items()
+    ]
+    print(report.columns(("", *metrics), rows))
+    ratio = {n: w["draft"]["model"]["NDCG@10"] / w["beam"]["model"]["NDCG@10"] for n, w in measured.items()}
+    return {"ndcg10_ratio": ratio, "quality": measured}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables and, last, one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("decoders", __doc__)
     parser.add_argument("artifacts", type=Path, nargs="+", help="whose quality is compared")
     parser.add_argument("--speed-on", type=Path, help="default: the first artifact")
     parser.add_argument("--beam-widths", default="10,128,512")
@@ -188,63 +229,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--threads", type=int, default=0, help="of an engine process; 0: all cores")
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
+    run = report.begin(a)
     widths = [int(width) for width in a.beam_widths.split(",")]
-    timed, facts, roofline = a.speed_on or a.artifacts[0], machine.facts(), machine.roofline()
-    machine.report(facts, sys.stdout)
-    found = speed(timed, widths, a.requests, a.rounds, a.top_k, a.threads)
-    print(f"\n{timed.name}\n{table(found)}")
-    config, widest = load_config(timed), max(widths)
-    by = {(s.ensemble, s.beam_width): s for s in found}
-    fused, staged, draft = (by[name, widest] for name in PARTS)
-    with LocalRecommender(timed, widest) as local:
-        kv_type = load_layout(local.settings, config).kv_type
-    beams = beams_of_passes(load_validity(timed, config), widest)
-    least = work(config, config.max_prompt, widest, kv_type, beams).least_ms(roofline, kv_type == "bf16")
-    alone = without_triton(timed, widest, a.requests, a.top_k)
-    print(
-        f"\nroofline at {config.max_prompt} tokens, BW {widest}: "
-        + ", ".join(f"{k} {v:.2f} ms" for k, v in least.items())
-    )
-    for name, steps in alone.items():
-        print(
-            f"{name} without Triton, BW {widest}: "
-            + ", ".join(f"{k} {v:.2f}" for k, v in steps.items())
-            + " ms"
-        )
-    rates = valid_rate(timed, widest, a.requests, a.top_k)
-    print("valid: " + ", ".join(f"{name} {rate:.2%}" for name, rate in rates.items()))
-    measured = {artifact.name: qualities(artifact, min(128, widest), a.users) for artifact in a.artifacts}
-    for name, ways in measured.items():
-        for way, figures in ways.items():
-            scores = "".join(
-                f"  {m} {figures['model'][m]:.4f}" for m in ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
-            )
-            print(f"{name:12}{way:14}{scores}")
-    ratio = {n: w["draft"]["model"]["NDCG@10"] / w["beam"]["model"]["NDCG@10"] for n, w in measured.items()}
-    print(
-        json.dumps(
-            {
-                "benchmark": "decoders",
-                f"decode_speedup_bw{widest}": staged.parts_ms["decode"] / draft.parts_ms["decode"],
-                f"request_speedup_bw{widest}": min(fused.p50_ms, staged.p50_ms) / draft.p50_ms,
-                f"request_speedup_over_bw{widest}": {
-                    s.ensemble: s.p50_ms / draft.p50_ms for s in (fused, staged)
-                },
-                "ndcg10_ratio": ratio,
-                "valid_rate": rates["every"],
-                "valid_rates": rates,
-                f"draft_over_prefill_bw{widest}": (draft.parts_ms["decode"] + draft.parts_ms["verify"])
-                / draft.parts_ms["prefill"],
-                "speed": [asdict(s) for s in found],
-                "without_triton_ms": alone,
-                "roofline_ms": least,
-                "quality": measured,
-                "settings": machine.settings_of({**vars(a), "artifacts": [x.name for x in a.artifacts]}),
-                "machine": facts,
-            }
-        )
-    )
+    figures = compare_speed(a, a.speed_on or a.artifacts[0], widths)
+    figures |= compare_quality(a.artifacts, min(128, max(widths)), a.users)
+    spread = {
+        f"ms, {s['ensemble']}, BW {s['beam_width']}": (s["low_ms"], s["high_ms"]) for s in figures["speed"]
+    }
+    run.publish(figures, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ no item keeps its place in the list. Both are slow: all tuples of codes are in q
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from genrec.draft.head import DraftConfig
 from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft
-from perf.kit import machine
+from perf.kit import report
 from training.data import Histories
 from training.draft import DraftSettings, draft_recommender, train_draft
 from training.evaluate import evaluate
@@ -78,11 +76,9 @@ def measure(
     return found
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print mean and spread per row and, last, one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("draft_quality", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rows", default=",".join(ROWS))
@@ -92,10 +88,11 @@ def main() -> None:
     parser.add_argument("--users", type=int, help="a sample of test users instead of all")
     parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
     rows = a.rows.split(",")
     if unknown := [row for row in rows if row not in ROWS]:
         raise InputError("rows", f"names {unknown}", ", ".join(ROWS))
+    run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
     seeds = [int(seed) for seed in a.seeds.split(",")]
@@ -105,15 +102,14 @@ def main() -> None:
     print(
         f"{a.artifact.name}: {users} test users, beam width {a.beam_width}, seeds {a.seeds}; mean, lowest to highest"
     )
+    cells, spread = [], {}
     for name, runs in found.items():
-        values = {m: np.array([run[m] for run in runs]) for m in METRICS}
-        print(
-            f"{name:22}"
-            + "".join(f"  {m} {v.mean():.4f} ({v.min():.4f} to {v.max():.4f})" for m, v in values.items())
-        )
-    settings, facts = machine.settings_of(vars(a)), machine.facts()
-    print(json.dumps({"benchmark": "draft_quality", "rows": found, "settings": settings, "machine": facts}))
+        values = {m: np.array([each[m] for each in runs]) for m in METRICS}
+        spread |= {f"{name}, {m}": (v.min(), v.max()) for m, v in values.items()}
+        cells.append((name, *(f"{v.mean():.4f} ({v.min():.4f} to {v.max():.4f})" for v in values.values())))
+    print(report.columns(("", *METRICS), cells))
+    run.publish({"rows": found}, repeats=len(seeds), spread=spread)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,7 +1,11 @@
-"""Leave-one-out quality of what is served: the local runtime's own answers, next to two baselines."""
+"""Leave-one-out quality of what is served: the local runtime's own answers, next to two baselines.
+
+genrec bench quality artifacts/ml-100k
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import numpy as np
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
 from genrec.errors import GenrecError
+from perf.kit import report
 from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate, popularity_baseline, transition_baseline
 
@@ -72,3 +77,22 @@ def table(figures: dict[str, Any]) -> str:
             f"{figures['lost']} lost, {share:.2%} valid before verification"
         )
     return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table and, last, one JSON object."""
+    parser = report.arguments("quality", __doc__)
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--beam-width", type=int, default=128)
+    parser.add_argument("--keep-seen", action="store_true", help="seen items may be answered")
+    parser.add_argument("--users", type=int, help="a sample instead of all")
+    parser.add_argument("--decoder", choices=("beam", "draft"), default="beam")
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder)
+    print(table(figures))
+    run.publish(figures, repeats=1)
+
+
+if __name__ == "__main__":
+    main()

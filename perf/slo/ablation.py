@@ -9,18 +9,15 @@ one request at a time. Load generator and server share the machine's cores.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tqdm import tqdm
-
 from genrec.draft.load import has_draft
-from perf.kit import endpoints, machine, traffic
+from perf.kit import endpoints, report, traffic, turns
 from perf.slo.capacity import capacity
 
 IN_FLIGHT = 16
@@ -54,40 +51,43 @@ def measure(
     return most, 1000 * median(alone)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table, and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("ablation", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="of each of the two loads of an arm and round"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
+    run = report.begin(a)
     sample = traffic.histories(a.artifact, 2000)
-    arms = [arm for arm in ARMS if arm.ensemble != "recommend_draft" or has_draft(a.artifact)]
-    seen: dict[str, list[tuple[float, float]]] = {arm.name: [] for arm in arms}
-    with tqdm(total=a.rounds * len(arms), desc="arms", file=sys.stderr) as bar:
-        for number in range(a.rounds):
-            for arm in arms[:: -1 if number % 2 else 1]:
-                seen[arm.name].append(measure(arm, a.artifact, sample, a.beam_width, a.seconds))
-                bar.update()
-    machine.report(facts := machine.facts(), sys.stdout)
-    print(f"{'':34}{'answers/s':>10}{'spread':>16}{'p50 ms':>9}")
+    arms = {
+        arm.name: partial(measure, arm, a.artifact, sample, a.beam_width, a.seconds)
+        for arm in ARMS
+        if arm.ensemble != "recommend_draft" or has_draft(a.artifact)
+    }
     found = {}
-    for name, rounds in seen.items():
+    for name, rounds in turns.in_turns(arms, a.rounds, label="arms").items():
         rates = [most for most, _ in rounds]
         found[name] = {
             "capacity": median(rates),
             "capacities": rates,
             "p50_ms": median(p50 for _, p50 in rounds),
         }
-        spread = f"{min(rates):.0f} to {max(rates):.0f}"
-        print(f"{name:34}{median(rates):10.1f}{spread:>16}{found[name]['p50_ms']:9.2f}")
-    settings = machine.settings_of(vars(a))
-    print(json.dumps({"benchmark": "ablation", "arms": found, "settings": settings, "machine": facts}))
+    spread = {name: turns.extremes(each["capacities"])[1:] for name, each in found.items()}
+    rows = [
+        (
+            name,
+            f"{each['capacity']:.1f}",
+            "{:.0f} to {:.0f}".format(*spread[name]),
+            f"{each['p50_ms']:.2f}",
+        )
+        for name, each in found.items()
+    ]
+    print(report.columns(("", "answers/s", "spread", "p50 ms"), rows))
+    run.publish({"arms": found}, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

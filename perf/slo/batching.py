@@ -10,25 +10,22 @@ An artifact that is not there is made, with random weights, and reads up to 1,50
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from deploy import launcher
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
-from perf.kit import endpoints, machine, traffic
+from perf.kit import endpoints, report, traffic, turns
 from perf.kit.mock import SHAPE, mock_artifact
 from perf.slo import replay
 from perf.slo.capacity import capacity
@@ -125,47 +122,43 @@ def summary(
     return found
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table, and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("batching", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--slo-p99-ms", type=float, default=300.0)
     parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=10.0, help="of load at every rate")
     parser.add_argument("--rounds", type=int, default=2)
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
+    run = report.begin(a)
     if not (a.artifact / "manifest.json").is_file():
         mock_artifact(a.artifact, LONG, ITEMS, draft=False)
     sample, rates = histories(a.artifact, 2000, seed=0), list[float]()
-    rounds: dict[str, list[list[replay.ReplaySummary]]] = {arm.name: [] for arm in ARMS}
-    with tqdm(total=a.rounds * len(ARMS), desc="arms", file=sys.stderr) as bar:
-        for number in range(a.rounds):
-            for arm in ARMS[:: -1 if number % 2 else 1]:
-                rates, reports = measure(
-                    arm, a.artifact, sample, rates, a.seconds, a.slo_p99_ms, a.beam_width
-                )
-                rounds[arm.name].append(reports)
-                bar.update()
-    found = summary(rates, rounds, a.slo_p99_ms)
-    machine.report(facts := machine.facts(), sys.stdout)
+
+    def replays(arm: BatcherArm) -> list[replay.ReplaySummary]:
+        """At the rates of the first arm that had a turn."""
+        asked, found = measure(arm, a.artifact, sample, rates, a.seconds, a.slo_p99_ms, a.beam_width)
+        rates[:] = asked
+        return found
+
+    arms = {arm.name: partial(replays, arm) for arm in ARMS}
+    found = summary(rates, turns.in_turns(arms, a.rounds, label="arms"), a.slo_p99_ms)
     lengths = np.array([len(history) for history in sample])
     print(
         f"histories of {lengths.min()} to {lengths.max()} items, median {np.median(lengths):.0f}; P50 / P99 ms"
     )
-    print(f"{'requests/s':24}" + "".join(f"{rate:>15g}" for rate in rates) + f"{'holds':>8}")
-    for name, row in found.items():
-        cells = "".join(
-            f"{f'{p50:.0f} / {p99:.0f}':>15}" for p50, p99 in zip(row["p50_ms"], row["p99_ms"], strict=True)
-        )
-        print(f"{name:24}{cells}{row['highest_rate']:8g}")
-    settings = machine.settings_of(vars(a))
-    print(
-        json.dumps(
-            {"benchmark": "batching", "rates": rates, "arms": found, "settings": settings, "machine": facts}
-        )
-    )
+    rows = [
+        [name, *(f"{p50:.0f} / {p99:.0f}" for p50, p99 in zip(row["p50_ms"], row["p99_ms"], strict=True)),
+         f"{row['highest_rate']:g}"]
+        for name, row in found.items()
+    ]  # fmt: skip
+    print(report.columns(["requests/s", *(f"{rate:g}" for rate in rates), "holds"], rows))
+    spread = {
+        name: turns.extremes([held(rates, p99, a.slo_p99_ms) for p99 in row["p99_ms_of_rounds"]])[1:]
+        for name, row in found.items()
+    }
+    run.publish({"rates": rates, "arms": found}, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import os
 import sys
 import time
@@ -29,7 +28,7 @@ from tqdm import tqdm
 from clients.aio import AsyncRecommender
 from clients.errors import Overloaded
 from genrec.errors import GenrecError
-from perf.kit import endpoints, machine, traffic
+from perf.kit import endpoints, report, traffic
 
 ANSWERED, SHED, FAILED = "answered", "shed", "failed"
 LATE_S = 0.005  # a send this much after its time counts as late
@@ -204,11 +203,9 @@ def arrivals_of(arguments: argparse.Namespace) -> traffic.Seconds:
     return traffic.poisson(arguments.rate, arguments.requests, arguments.seed)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for people and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("replay", __doc__)
     endpoints.add_arguments(parser)
     parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
     parser.add_argument("--requests", type=int, default=1000)
@@ -219,24 +216,14 @@ def main() -> None:
         "--deadline-ms", type=int, help="sent with every request; the server sheds what passes it"
     )
     parser.add_argument("--histories", type=int, default=5000)
-    arguments = parser.parse_args()
-    histories = traffic.histories(arguments.artifact, arguments.histories, arguments.seed)
-    arrivals = arrivals_of(arguments)
-    with endpoints.endpoint(
-        arguments.artifact, arguments.url, arguments.server_json, **endpoints.options_of(arguments)
-    ) as server:
-        report = run(
-            server,
-            histories,
-            arrivals,
-            arguments.slo_p99_ms,
-            top_k=arguments.top_k,
-            deadline_ms=arguments.deadline_ms,
-        )
-    figures = {k: round(v, 2) if isinstance(v, float) else v for k, v in asdict(report).items()}
-    machine.report(figures, sys.stdout)
-    settings = machine.settings_of(vars(arguments))
-    print(json.dumps({"benchmark": "replay", **figures, "settings": settings, "machine": machine.facts()}))
+    a = parser.parse_args(argv)
+    this = report.begin(a)
+    histories, arrivals = traffic.histories(a.artifact, a.histories, a.seed), arrivals_of(a)
+    with endpoints.endpoint(a.artifact, a.url, a.server_json, **endpoints.options_of(a)) as server:
+        found = run(server, histories, arrivals, a.slo_p99_ms, top_k=a.top_k, deadline_ms=a.deadline_ms)
+    figures = {k: round(v, 2) if isinstance(v, float) else v for k, v in asdict(found).items()}
+    report.show(figures)
+    this.publish(figures, repeats=1)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ this is latency, perf.slo.sweep is load.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from genrec.catalogue.load import load_validity
 from genrec.engine.load import load_layout
 from genrec.errors import InputError
 from genrec.steps import Answer, Step, Tensors
-from perf.kit import endpoints, machine, traffic
+from perf.kit import endpoints, machine, report, traffic, turns
 from perf.kit.counters import Seen, Triton, spent
 from perf.kit.work import beams_of_passes, work
 from perf.slo.replay import percentile
@@ -172,7 +171,6 @@ def stages(
     sample = traffic.histories(artifact, requests, seed)
     config, roofline = load_config(artifact), machine.roofline()
     index = load_validity(artifact, config)
-    measured: dict[int, list[Round]] = {width: [] for width in beam_widths}
     extra: dict[int, dict[str, Any]] = {}
     with ExitStack() as stack:
         pairs: dict[int, tuple[Triton, LocalRecommender]] = {}
@@ -189,12 +187,11 @@ def stages(
             )
             pairs[width] = triton, local
             measure(triton, local, sample[:WARM_UP], min(top_k, width))
-        bar = tqdm(total=rounds * len(pairs), desc="rounds", unit="round", file=sys.stderr)
-        for number in range(rounds):
-            for width, (triton, local) in sorted(pairs.items(), reverse=bool(number % 2)):
-                measured[width].append(measure(triton, local, sample, min(top_k, width)))
-                bar.update()
-        bar.close()
+        arms = {
+            width: partial(measure, triton, local, sample, min(top_k, width))
+            for width, (triton, local) in pairs.items()
+        }
+        measured = turns.in_turns(arms, rounds, label="rounds")
         for width, (_, local) in pairs.items():
             kv_type = load_layout(local.settings, config).kv_type
             tokens = round(statistics.fmean(one.prompt_tokens for one in measured[width]))
@@ -235,11 +232,9 @@ def table(found: Stages) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table per beam width and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("stages", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--beam-widths", default="32,128,512", help="one server is started for each")
     parser.add_argument("--requests", type=int, default=50, help="per round and beam width")
@@ -247,7 +242,8 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--threads", type=int, default=0, help="of an engine process; 0: all cores")
     parser.add_argument("--seed", type=int, default=0)
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
+    run = report.begin(a)
     try:
         widths = [int(width) for width in a.beam_widths.split(",")]
     except ValueError as error:
@@ -264,8 +260,8 @@ def main() -> None:
     print("\n\n".join(table(one) for one in found))
     # Every figure by beam width.
     figures = {f.name: {str(one.beam_width): asdict(one)[f.name] for one in found} for f in fields(Stages)}
-    about = {"settings": machine.settings_of(vars(a)), "machine": machine.facts()}
-    print(json.dumps({"benchmark": "stages", **figures, **about}))
+    spread = {f"p50_ms, BW {one.beam_width}": turns.extremes(one.p50_of_rounds_ms)[1:] for one in found}
+    run.publish(figures, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ without shared pages): the arena's pages count for every process that has ever t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 import time
 from collections import Counter
@@ -27,7 +25,7 @@ from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
-from perf.kit import machine, traffic
+from perf.kit import report, traffic, turns
 from perf.slo.replay import percentile
 from perf.slo.soak_plot import plot_soak
 from perf.slo.watch import Sample, Watch
@@ -191,11 +189,9 @@ def soak(
     return figures, samples, windows
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for people and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("soak", __doc__)
     parser.add_argument("artifact", type=Path, help="artifact folder to serve")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
@@ -203,23 +199,20 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plot", type=Path, default=Path("soak.png"), help="where the picture goes")
-    arguments = parser.parse_args()
-    histories = traffic.histories(arguments.artifact, 1000, arguments.seed)
-    with running_server(arguments.artifact, beam_width=arguments.beam_width) as server:
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    histories = traffic.histories(a.artifact, 1000, a.seed)
+    with running_server(a.artifact, beam_width=a.beam_width) as server:
         figures, samples, windows = soak(
-            server,
-            histories,
-            60 * arguments.minutes,
-            arguments.rate,
-            top_k=arguments.top_k,
-            seed=arguments.seed,
+            server, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
         )
-    plot_soak(samples, windows, WARM_UP, arguments.plot)
-    for window in windows:
-        print("  ".join(f"{key} {value:>8.1f}" for key, value in window.items()))
-    machine.report(figures, sys.stdout)
-    settings = machine.settings_of(vars(arguments))
-    print(json.dumps({"benchmark": "soak", **figures, "settings": settings, "machine": machine.facts()}))
+    plot_soak(samples, windows, WARM_UP, a.plot)
+    print(
+        report.columns([*windows[0]], [[f"{value or 0:.1f}" for value in each.values()] for each in windows])
+    )
+    report.show(figures)
+    p99 = [each["p99_ms"] for each in windows if each["p99_ms"] is not None]
+    run.publish(figures, repeats=1, spread={"p99_ms_of_windows": turns.extremes(p99)[1:]})
 
 
 if __name__ == "__main__":

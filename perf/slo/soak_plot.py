@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from perf.kit import plot
 from perf.slo.watch import Sample
 
 
@@ -15,12 +16,7 @@ def plot_soak(
     samples: Sequence[Sample], windows: Sequence[dict[str, Any]], warm_up: float, path: Path
 ) -> None:
     """Memory per process, /dev/shm and the arena, latency: against time."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no pyplot: no global state, no display
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 9), layout="constrained")
-    FigureCanvasAgg(figure)
-    memory, shared, latency = figure.subplots(3, 1, sharex=True)
+    figure, (memory, shared, latency) = plot.panels(3, 1, (8, 9), sharex=True)
     at = [sample.at for sample in samples]
     for name in samples[0].memory:
         grown = np.array([sample.memory[name] for sample in samples]) - samples[0].memory[name]
@@ -33,7 +29,4 @@ def plot_soak(
     for key in ("p50_ms", "p99_ms"):
         latency.step([w["from_s"] for w in windows], [w[key] for w in windows], where="post", label=key)
     latency.set(xlabel="seconds", ylabel="latency of good requests (ms)", ylim=(0, None))
-    for axis in (memory, shared, latency):
-        axis.legend(fontsize="small")
-        axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    plot.save(figure, path)

@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,7 +33,7 @@ from deploy.launcher import running_server
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, FOLDER, folder_of, versions_of
 from genrec.draft.load import has_draft
-from perf.kit import machine, traffic
+from perf.kit import report, traffic, turns
 from perf.slo.replay import WARM_UP, ReplayedRequest, replay, summarise
 
 SHARE = 10  # every tenth item goes, or comes
@@ -130,9 +128,9 @@ async def _drive(
         elsewhere = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         for number in range(WARM_UP):
             await checker.recommend(histories[number % len(histories)], a.top_k)
-        for number, times in enumerate(arrivals):
+        for times, (_, swapping) in zip(arrivals, turns.interleaved((False, True), a.rounds), strict=True):
             sent = replay(checker, histories, times, top_k=a.top_k)
-            if number % 2 == 0:
+            if not swapping:
                 calm += await sent
                 continue
             cycle = _cycle(artifact, checker, elsewhere, seconds / len(MOVES))
@@ -165,11 +163,9 @@ def figures_of(
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for people and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("swap", __doc__)
     parser.add_argument(
         "artifact",
         type=Path,
@@ -185,7 +181,8 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="of histories, arrivals and the items that change"
     )
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
+    run = report.begin(a)
     with tempfile.TemporaryDirectory(prefix="genrec-swap-") as folder:
         artifact = linked(a.artifact, Path(folder))
         items, histories = make_versions(artifact, a.seed), traffic.histories(artifact, 1000, a.seed)
@@ -195,9 +192,8 @@ def main() -> None:
             restarts = server.restarts
     figures = {**figures_of(*found), "restarts": restarts, "items": len(items[1])}
     figures = {k: round(v, 3) if isinstance(v, float) else v for k, v in figures.items()}
-    machine.report(figures, sys.stdout)
-    settings = machine.settings_of(vars(a))
-    print(json.dumps({"benchmark": "swap", **figures, "settings": settings, "machine": machine.facts()}))
+    report.show(figures)
+    run.publish(figures, repeats=a.rounds, spread={"swap_s": turns.extremes(found[-1])[1:]})
 
 
 if __name__ == "__main__":

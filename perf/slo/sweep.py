@@ -10,12 +10,12 @@ not of the arrivals; the replayer draws its own.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from clients.recommender import Recommender
 from genrec.errors import InputError
-from perf.kit import endpoints, machine, traffic
+from perf.kit import endpoints, machine, report, traffic, turns
 from perf.slo import replay
 from perf.slo.analyzer import Point, Window, measure, write_input_data
 from perf.slo.rate_search import confirm, search
@@ -175,11 +175,9 @@ def parse_rates(text: str) -> tuple[float, float, float]:
     return start, stop, step
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print every point, and one JSON object as the last line of stdout."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("sweep", __doc__)
     endpoints.add_arguments(parser)
     parser.add_argument("--slo-p99-ms", type=float, required=True)
     parser.add_argument(
@@ -202,7 +200,8 @@ def main() -> None:
     )
     parser.add_argument("--histories", type=int, default=5000)
     parser.add_argument("--out", type=Path, help="output folder (default artifacts/perf/sweep-<artifact>)")
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
+    run = report.begin(a)
     out = a.out or Path("artifacts") / "perf" / f"sweep-{a.artifact.name}"
     found = sweep(
         a.artifact,
@@ -221,7 +220,9 @@ def main() -> None:
         **endpoints.options_of(a),
     )
     print(f"highest rate with P99 <= {a.slo_p99_ms:g} ms: {found['highest_rate']:g} requests/s")
-    print(json.dumps({**found, "settings": machine.settings_of(vars(a))}))
+    met = [point["p99_ms"] for point in found["confirmations"] if point["rate"] == found["highest_rate"]]
+    spread = {"p99_ms_at_highest_rate": turns.extremes(met)[1:]} if met else {}
+    run.publish(found, repeats=1 + a.confirmations, spread=spread)
 
 
 if __name__ == "__main__":
