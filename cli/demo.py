@@ -26,9 +26,9 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, folder_of
 from genrec.errors import GenrecError
 from genrec.manifest import digest_file, is_good, record, stage_key
-from perf.counters import Triton
-from perf.quality import measure, table
-from perf.serving import Target
+from perf.kit.counters import Triton
+from perf.kit.endpoints import Endpoint
+from perf.quality.quality import measure, table
 from training.data import Histories
 
 USERS = 3
@@ -129,7 +129,7 @@ def timed(
 ) -> tuple[list[float], list[Recommendation], dict[str, float]]:
     """Seconds and answer of every request, sent one after another, and each stage's milliseconds per request."""
     seconds, answers = [], []
-    with closing(Triton(Target(server.grpc_url, server.grpc_headers, ensemble))) as triton:
+    with closing(Triton(Endpoint(server.grpc_url, server.grpc_headers, ensemble))) as triton:
         before = triton.statistics()
         for history in tqdm(histories, desc=ensemble, unit="request", delay=2):
             begun = time.perf_counter()

@@ -8,7 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
-from cli import catalogue
+from cli import bench, catalogue
 from cli.options import add_settings
 from genrec.errors import GenrecError
 from genrec.settings import chosen_fields
@@ -32,7 +32,9 @@ VERBS = {
     ),
     "evaluate": ("leave-one-out quality next to two baselines", "genrec evaluate artifacts/ml-100k --json"),
     "sweep": ("highest request rate within a P99", "genrec sweep artifacts/ml-100k --slo-p99-ms 100"),
+    "bench": ("every benchmark: list them, or run one", "genrec bench stages artifacts/ml-100k --save"),
 }
+OWN_ARGUMENTS = {"catalogue": catalogue.add_arguments, "bench": bench.add_arguments}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
     made = {}
     for verb, (what, example) in VERBS.items():
         made[verb] = verbs.add_parser(verb, help=what, description=what, epilog=f"example: {example}")
-        if verb == "catalogue":
-            catalogue.add_arguments(made[verb])
+        if verb in OWN_ARGUMENTS:
+            OWN_ARGUMENTS[verb](made[verb])
             continue
         made[verb].add_argument("artifact", type=Path, help="the artifact folder, e.g. artifacts/ml-100k")
 
@@ -172,16 +174,20 @@ def _catalogue(a: argparse.Namespace) -> None:
 
 
 def _evaluate(a: argparse.Namespace) -> None:
-    from perf.quality import measure, table
+    from perf.quality.quality import measure, table
 
     figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)
     print(json.dumps(figures) if a.json else table(figures))
 
 
 def _sweep(a: argparse.Namespace) -> None:
-    from perf.sweep import sweep
+    from perf.slo.sweep import sweep
 
     print(json.dumps(sweep(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
+
+
+def _bench(a: argparse.Namespace) -> None:
+    bench.run(a)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

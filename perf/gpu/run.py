@@ -1,46 +1,45 @@
 """Build, check and time everything that needs a GPU, in one call of a few minutes.
 
-    python -m perf.gpu.run [--out FOLDER] [--commit HASH]     # on a machine with a GPU, nvcc and PyTorch
-    python -m perf.gpu.run --dry --out FOLDER                 # CPU tensors and tiny shapes: the script itself, tried
+    python -m perf.gpu.run [--save] [--out FOLDER] [--commit HASH]     # on a machine with a GPU, nvcc and PyTorch
+    python -m perf.gpu.run --dry                   # CPU tensors and tiny shapes: the script itself, tried
 
-Prints a short table and, last, one JSON object; writes it to FOLDER/<date>.json (default perf/gpu/results). Every
-part that fails is told and leaves its figures out; the exit status is then 1.
+Prints a short table and, last, one JSON object. With --out the figures so far are written to FOLDER/<date>.json after
+every part: a call may be cut. Every part that fails is told and leaves its figures out; the exit status is then 1.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from build.plugin.compile import compile_for_gpu, compile_for_host
-from perf.gpu import kernel, requests
+from perf.gpu import attention, requests
 from perf.gpu.timing import bytes_per_second, operations_per_second
+from perf.kit import report
 
-RESULTS = Path(__file__).with_name("results")
 
-
-def machine(device: torch.device, commit: str) -> dict[str, Any]:
-    """What the figures were measured on."""
+def about(device: torch.device, commit: str) -> dict[str, Any]:
+    """What the figures are measured on, beside the facts of the machine around it."""
     smi = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    name, _, driver = _said(smi).partition(", ") if device.type == "cuda" else ("CPU (dry run)", "", "")
+    name, _, driver = _said(smi).partition(", ") if device.type == "cuda" else ("CPU dry run", "", "")
     return {
-        "machine": name,
+        "name": re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"),
+        "device": name,
         "driver": driver,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "date": datetime.date.today().isoformat(),
-        "commit": commit or _said(["git", "rev-parse", "--short", "HEAD"]) or "unknown",
+        **({"commit": commit} if commit else {}),
     }
 
 
@@ -51,13 +50,14 @@ def _said(command: list[str]) -> str:
         return ""
 
 
-class Report:
-    """Results so far; parts that fail are kept as such. The file is rewritten after every part: a call may be cut."""
+class GpuResults:
+    """Results so far; parts that fail are kept as such. A file, if any, is rewritten after every part."""
 
-    def __init__(self, facts: dict[str, Any], path: Path) -> None:
-        self.results: dict[str, Any] = {**facts, "ms": {}, "kernel": {}, "failed": {}}
+    def __init__(self, path: Path | None = None) -> None:
+        self.results: dict[str, Any] = {"ms": {}, "kernel": {}, "failed": {}}
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
 
     def part(self, name: str, work: Callable[[], None]) -> bool:
         """Run `work`; whether it went well."""
@@ -68,13 +68,14 @@ class Report:
             traceback.print_exc()
             self.results["failed"][name] = f"{type(error).__name__}: {error}"[:500]
         self.results.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
-        self.path.write_text(json.dumps(self.results, indent=1) + "\n")
+        if self.path:
+            self.path.write_text(json.dumps(self.results, indent=1) + "\n")
         return name not in self.results["failed"]
 
 
-def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
+def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool) -> None:
     """All parts, in the order of what they need of each other."""
-    library, results = folder / "xattention.so", report.results
+    library, results = folder / "xattention.so", kept.results
     rates: list[float] = []
 
     def build() -> None:
@@ -92,16 +93,16 @@ def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
         results["ceilings"] = {"bytes_per_second": rates[0], "operations_per_second": rates[1]}
 
     def check_kernel() -> None:
-        results["worst_error_over_tolerance"] = kernel.check(
-            library, device, kernel.DRY if dry else kernel.CHECKS
+        results["worst_error_over_tolerance"] = attention.check(
+            library, device, attention.DRY if dry else attention.CHECKS
         )
 
     def sanitize() -> None:
-        results["sanitizer"] = {"dry": "not run"} if dry else kernel.sanitize(library)
+        results["sanitizer"] = {"dry": "not run"} if dry else attention.sanitize(library)
 
     def time_kernel() -> None:
-        for case in kernel.DRY if dry else kernel.TIMED:
-            results["kernel"][case.name] = kernel.measure(library, device, case, (rates[0], rates[1]))
+        for case in attention.DRY if dry else attention.TIMED:
+            results["kernel"][case.name] = attention.measure(library, device, case, (rates[0], rates[1]))
 
     def whole_requests() -> None:
         setting = requests.DRY if dry else requests.FULL
@@ -114,19 +115,19 @@ def run(report: Report, device: torch.device, folder: Path, dry: bool) -> None:
             results["ms"][f"s{span}_b{batch}"] = found["ms"]
 
     def through_triton() -> None:
-        from perf.gpu import served  # needs what serving needs, which the rest does not
+        from perf.gpu import through_triton  # needs what serving needs, which the rest does not
 
         setting = requests.DRY if dry else requests.FULL
-        results["served"] = served.measure(setting, results["ms"], folder / "served", device)
+        results["served"] = through_triton.measure(setting, results["ms"], folder / "served", device)
 
-    if not report.part("build", build) or not report.part("ceilings", ceilings):
+    if not kept.part("build", build) or not kept.part("ceilings", ceilings):
         return
-    if report.part("check kernel", check_kernel):
-        report.part("whole requests", whole_requests)
-        report.part("time kernel", time_kernel)
-        report.part("sanitize", sanitize)
+    if kept.part("check kernel", check_kernel):
+        kept.part("whole requests", whole_requests)
+        kept.part("time kernel", time_kernel)
+        kept.part("sanitize", sanitize)
         torch.cuda.empty_cache()  # the server is another process, with weights of its own
-        report.part("through triton", through_triton)
+        kept.part("through triton", through_triton)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -152,30 +153,28 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"FAILED {part}: {why}" for part, why in results["failed"].items())])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments("gpu", __doc__)
     parser.add_argument(
         "--dry", action="store_true", help="CPU tensors, tiny shapes; the figures mean nothing"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--out", type=Path, help="folder of the figures so far")
     parser.add_argument("--commit", default="", help="what is measured, where no git is")
-    arguments = parser.parse_args()
-    if not arguments.dry and not torch.cuda.is_available():
+    a = parser.parse_args(argv)
+    if not a.dry and not torch.cuda.is_available():
         sys.exit("no GPU; --dry tries the script without one")
-    if arguments.dry and arguments.out == RESULTS:
-        sys.exit("a dry run's figures mean nothing: give it another --out")
-    device = torch.device("cpu" if arguments.dry else "cuda")
+    if a.dry and a.save:
+        sys.exit("a dry run's figures mean nothing: they are not saved")
+    device = torch.device("cpu" if a.dry else "cuda")
     torch.manual_seed(0)
-    facts = machine(device, arguments.commit)
-    report = Report(facts, arguments.out / f"{facts['date']}.json")
+    this = report.begin(a, about(device, a.commit))
+    kept = GpuResults(a.out and a.out / f"{datetime.date.today().isoformat()}.json")
     with tempfile.TemporaryDirectory() as folder:
-        run(report, device, Path(folder), arguments.dry)
-    print(table(report.results))
-    print(json.dumps(report.results))
-    sys.exit(bool(report.results["failed"]))
+        measure_all(kept, device, Path(folder), a.dry)
+    print(table(kept.results))
+    this.publish(kept.results, repeats=1)
+    sys.exit(bool(kept.results["failed"]))
 
 
 if __name__ == "__main__":

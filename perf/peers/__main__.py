@@ -22,10 +22,10 @@ from typing import Any
 from tqdm import tqdm
 
 from genrec.errors import InputError
-from perf import machine
-from perf.peers import report
+from perf.kit import machine, report
+from perf.peers import ratios
 from perf.peers.cells import CONCURRENCY, Cell, measure
-from perf.peers.folder import SHAPES, Model
+from perf.peers.folder import SHAPES, PeerModel
 from perf.peers.ours import BEST, DRAFT, NAME, OURS, Ours
 from perf.peers.peer import Peer
 from perf.peers.refusal import Refusal
@@ -53,7 +53,7 @@ class Refused:
 
 
 @contextmanager
-def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
+def systems(model: PeerModel, a: argparse.Namespace) -> Iterator[list[System]]:
     """Ours and the peers asked for, stopped on leaving."""
     with ExitStack() as stack:
         made: list[Any] = [Ours(model, a.cores, max(CONCURRENCY), name) for name in OURS]
@@ -71,7 +71,7 @@ def systems(model: Model, a: argparse.Namespace) -> Iterator[list[System]]:
         yield made
 
 
-def same_weights(model: Model, systems: Sequence[Any], prompt: int, width: int) -> dict[str, Any]:
+def same_weights(model: PeerModel, systems: Sequence[Any], prompt: int, width: int) -> dict[str, Any]:
     """Our scores (a server of `width`) and the peers' answers held against transformers, where it runs."""
     peers = {system.name: system for system in systems if isinstance(system, Peer)}
     teller = peers.pop("transformers", None)
@@ -92,8 +92,10 @@ def same_weights(model: Model, systems: Sequence[Any], prompt: int, width: int) 
     return found
 
 
-def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> dict[str, dict[str, float]]:
-    """Per cell of ours: operations of a phase (perf.work) per second of Triton's compute time, over the GEMM rate."""
+def of_gemm_peak(
+    cells: list[Cell], models: dict[str, PeerModel], gflops: float
+) -> dict[str, dict[str, float]]:
+    """Per cell of ours: operations of a phase (`work`) per second of Triton's compute time, over the GEMM rate."""
     found = {}
     for cell in cells:
         if cell.system == NAME and cell.compute_s("prefill") and cell.compute_s("decode"):
@@ -106,7 +108,11 @@ def of_gemm_peak(cells: list[Cell], models: dict[str, Model], gflops: float) -> 
 
 
 def add_limits(
-    found: dict[str, dict[str, Any]], models: dict[str, Model], prompts: list[int], width: int, gflops: float
+    found: dict[str, dict[str, Any]],
+    models: dict[str, PeerModel],
+    prompts: list[int],
+    width: int,
+    gflops: float,
 ) -> None:
     """The ratio that no system with these weights could pass here: every operation of a request at the GEMM rate."""
     for name, model in models.items():
@@ -124,10 +130,9 @@ def gemm_gflops() -> float:
     return rate
 
 
-def run(a: argparse.Namespace) -> dict[str, Any]:
+def compare(a: argparse.Namespace) -> dict[str, Any]:
     """Measure; prints each block as it is done. Returns what the last line holds."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
-    models = {name: Model.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
+    models = {name: PeerModel.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
     cells: list[Cell] = []
     same: dict[str, Any] = {}
     gemm = [gemm_gflops()]
@@ -147,28 +152,27 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
                         tell=lambda text, title=title: bar.set_description(title + text),
                     )  # fmt: skip
                     bar.update()
-                    bar.write(report.table(cells[-len(made) :]), file=sys.stdout)
+                    bar.write(ratios.table(cells[-len(made) :]), file=sys.stdout)
         gemm.append(gemm_gflops())
     bar.close()
     peaks = of_gemm_peak(cells, models, max(gemm))
     largest = next(reversed(peaks.values()), {})
-    by_width = {width: report.ratios(cells, width) for width in a.beam_widths}
+    by_width = {width: ratios.ratios(cells, width) for width in a.beam_widths}
     whole = sorted({cell.prompt for cell in cells})
     for width, blocks in by_width.items():
         add_limits(blocks, models, whole, width, max(gemm))
     others = {
-        name: {width: report.ratios(cells, width, system) for width in a.beam_widths}
+        name: {width: ratios.ratios(cells, width, system) for width in a.beam_widths}
         for name, system in OTHERS.items()
     }
     ours = [cell.valid_rate() for cell in cells if cell.system in OURS and not cell.refusal]
     return {
-        "benchmark": "peers",
-        **{f"ratio_bw{width}": report.lowest(found) for width, found in by_width.items()},
-        **{f"memory_ratio_bw{width}": report.highest_memory(found) for width, found in by_width.items()},
+        **{f"ratio_bw{width}": ratios.lowest(found) for width, found in by_width.items()},
+        **{f"memory_ratio_bw{width}": ratios.highest_memory(found) for width, found in by_width.items()},
         **{
             f"{name}_{key}_bw{width}": worst(found)
             for name, widths in others.items()
-            for key, worst in (("ratio", report.lowest), ("memory_ratio", report.highest_memory))
+            for key, worst in (("ratio", ratios.lowest), ("memory_ratio", ratios.highest_memory))
             for width, found in widths.items()
         },
         "valid_rate": min(ours, default=None),
@@ -182,9 +186,18 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
             f"{name}_ratios": {str(width): found for width, found in widths.items()}
             for name, widths in others.items()
         },
-        "cells": [report.as_json(cell) for cell in cells],
-        "settings": machine.settings_of(vars(a)),
-        "machine": machine.facts(),
+        "cells": [ratios.as_json(cell) for cell in cells],
+    }
+
+
+def rate_spread(cells: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Least and most requests per second of our beam search over its turns; `cells` has those of all."""
+    return {
+        f"requests/s, {c['model']}, {c['prompt']} tokens, BW {c['beam_width']}, {at} at a time": rates[1:]
+        for c in cells
+        if c["system"] == NAME
+        for at, rates in c.get("requests_per_s", {}).items()
+        if isinstance(rates, list)
     }
 
 
@@ -202,13 +215,9 @@ def _names(known: Any) -> Any:
     return parse
 
 
-def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; --quick replaces what it is short for."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = report.arguments("peers", __doc__)
     parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS))
     parser.add_argument("--models", type=_names(SHAPES), default=list(SHAPES))
     parser.add_argument("--beam-widths", type=_numbers, default=[32, 128, 512])
@@ -224,33 +233,41 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return a
 
 
-def main() -> None:
-    """Print the tables and, last, one JSON object."""
-    a = arguments()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that no process is left behind
-    machine.report(machine.facts(), sys.stdout)
-    found = run(a)
-    print(
+def summary(found: dict[str, Any]) -> str:
+    """The ratios, and how far ours are from what the GEMM rate allows, for people."""
+    lines = [
         f"\nGEMM (OpenVINO) {found['gemm_gflops']:.0f} GFLOP/s; ours reaches of it, by Triton's compute times:"
-    )
+    ]
     for cell, phases in found["of_gemm_peak"].items():
-        print(f"  {cell:30}" + "".join(f"  {phase} {share:.0%}" for phase, share in phases.items()))
+        lines.append(f"  {cell:30}" + "".join(f"  {phase} {share:.0%}" for phase, share in phases.items()))
     for name, same in found["same_weights"].items():
-        print(f"{name}, the same weights: {json.dumps(same)}")
+        lines.append(f"{name}, the same weights: {json.dumps(same)}")
     for width, blocks in found["ratios"].items():
         for block, one in blocks.items():
             memory = f", {one['memory']:.2f} x the memory of {one['smallest']}" if one["memory"] else ""
-            print(
+            lines.append(
                 f"BW {width}, {block}: {one['rate']:.2f} x the requests/s of {one['fastest']}, "
                 f"at the GEMM rate {one['limit']:.2f} x{memory}"
             )
             for name, system in OTHERS.items():
                 if other := found[f"{name}_ratios"][width].get(block):
                     memory = f", {other['memory']:.2f} x the memory" if other["memory"] else ""
-                    print(f"  {system}: {other['rate']:.2f} x{memory}")
-    print(json.dumps(found))
+                    lines.append(f"  {system}: {other['rate']:.2f} x{memory}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the tables and, last, one JSON object."""
+    a = arguments(argv)
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that no process is left behind
+    # Before the machine is looked at: its name has the cores that are used.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
+    run = report.begin(a)
+    found = compare(a)
+    print(summary(found))
+    run.publish(found, repeats=a.repeats, spread=rate_spread(found["cells"]))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from perf.peers.folder import Model
+from perf.kit.turns import interleaved
+from perf.peers.folder import PeerModel
 from perf.peers.refusal import Refusal
 from perf.peers.system import Prompts, System, Turn
 
@@ -88,7 +89,7 @@ def too_large(cell: Cell, done: Sequence[Cell]) -> str:
 
 
 def measure(
-    systems: Sequence[System], model: Model, prompt: int, width: int, *,
+    systems: Sequence[System], model: PeerModel, prompt: int, width: int, *,
     repeats: int, budget_s: float, done: Sequence[Cell] = (), tell: Callable[[str], None] = lambda _: None,
 ) -> list[Cell]:  # fmt: skip
     """The cell of every system. A warm-up request each, then `repeats` rounds in which they take turns."""
@@ -102,12 +103,10 @@ def measure(
             with _refusing(cell):
                 system.start(width)
                 cell.cold = system.turn(Prompts.draw(model, prompt, 1, (prompt, width)), width, 1, budget_s)
-    for number in range(repeats):
-        first = number % max(len(pairs), 1)  # so that nobody is always measured after the same neighbour
-        for system, cell in pairs[first:] + pairs[:first]:
-            for concurrency in CONCURRENCY:
-                tell(f"{system.name}, repeat {number + 1}, {concurrency} at a time")
-                _take_turn(system, cell, model, concurrency, number, budget_s)
+    for number, (system, cell) in interleaved(pairs, repeats):
+        for concurrency in CONCURRENCY:
+            tell(f"{system.name}, repeat {number + 1}, {concurrency} at a time")
+            _take_turn(system, cell, model, concurrency, number, budget_s)
     for system, cell in pairs:
         if not cell.refusal:
             with _refusing(cell):
@@ -117,7 +116,7 @@ def measure(
 
 
 def _take_turn(
-    system: System, cell: Cell, model: Model, concurrency: int, number: int, budget_s: float
+    system: System, cell: Cell, model: PeerModel, concurrency: int, number: int, budget_s: float
 ) -> None:
     """One turn: the first one if its time fits in what is left of the budget, a further one if it is short."""
     if cell.refusal or cell.over or concurrency in cell.missing or not cell.cold:

@@ -21,9 +21,9 @@ from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
-from perf.mock import SHAPE, mock_artifact
+from perf.kit.mock import SHAPE, mock_artifact
+from perf.kit.work import Work, beams_of_passes, work
 from perf.peers.refusal import Refusal, last_line
-from perf.work import Work, beams_of_passes, work
 
 ITEMS = 100_000
 LONGEST = 341  # items of the longest prompt: 1,023 tokens
@@ -38,14 +38,14 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
-class Model:
+class PeerModel:
     """A folder with `artifact`, `hugging_face` and whatever else a peer wants of the same weights."""
 
     name: str
     folder: Path
 
     @classmethod
-    def make(cls, name: str, folder: Path, config: ModelConfig, items: int = ITEMS) -> Model:
+    def make(cls, name: str, folder: Path, config: ModelConfig, items: int = ITEMS) -> PeerModel:
         """The model in `folder`, made with random weights and a random catalogue unless it is there."""
         model = cls(name, folder)
         mock_artifact(model.artifact, config, items)

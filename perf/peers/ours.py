@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from clients.recommender import Recommender
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
-from perf import serving
-from perf.counters import Triton, spent
-from perf.peers.folder import Model
-from perf.peers.memory import Peak
+from perf.kit import endpoints
+from perf.kit.counters import Triton, spent
+from perf.peers.folder import PeerModel
+from perf.peers.process_memory import Peak
 from perf.peers.refusal import Refusal
 from perf.peers.system import Prompts, Turn
 
@@ -50,7 +50,7 @@ class Ours:
     (NEZHA).
     """
 
-    def __init__(self, model: Model, threads: int, clients: int, name: str = NAME) -> None:
+    def __init__(self, model: PeerModel, threads: int, clients: int, name: str = NAME) -> None:
         self.name, self._model, self._threads, self._clients = name, model, threads, clients
         self._ensemble, self._top_k = OURS[name]
         self._stack, self._width = ExitStack(), 0
@@ -66,7 +66,7 @@ class Ours:
             self._server = self._serve(width, self._ensemble)
             if self.name == NAME:
                 staged = self._serve(width, STAGED)
-                self._staged = Triton(serving.Target(staged.grpc_url, staged.grpc_headers, STAGED))
+                self._staged = Triton(endpoints.Endpoint(staged.grpc_url, staged.grpc_headers, STAGED))
                 self._stack.callback(self._staged.close)
         except GenrecError as error:
             raise Refusal(str(error)) from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy import tritonserver
-from perf.peers import memory
+from perf.peers import process_memory
 from perf.peers.refusal import Refusal, last_line
 from perf.peers.system import Prompts, Turn
 
@@ -67,7 +67,7 @@ class Peer:
                 self.stop()
                 raise
         assert self._process
-        memory.forget_peaks(self._process.pid)
+        process_memory.forget_peaks(self._process.pid)
 
     def _start(self) -> None:
         w = self._worker
@@ -114,12 +114,12 @@ class Peer:
 
     def peak_bytes(self, prompts: Prompts, width: int) -> int:
         """Peak resident memory of all its processes since `start`, as the kernel kept it."""
-        return memory.resident(self._process.pid, "VmHWM") if self._process else 0
+        return process_memory.resident(self._process.pid, "VmHWM") if self._process else 0
 
     def stop(self) -> None:
         """End its processes, if any, and remove what they shared."""
         if self._process:
-            shared = memory.shared_files(self._process.pid)
+            shared = process_memory.shared_files(self._process.pid)
             tritonserver.end(self._process, grace_s=0)
             for path in shared:
                 path.unlink(missing_ok=True)
@@ -132,12 +132,12 @@ class Peer:
     def _awake(self) -> Iterator[None]:
         """Thawed inside and frozen after, so that a peer that spins or polls takes nothing from the others."""
         assert self._process
-        memory.signal_all(self._process.pid, signal.SIGCONT)
+        process_memory.signal_all(self._process.pid, signal.SIGCONT)
         try:
             yield
         finally:
             if self._process:
-                memory.signal_all(self._process.pid, signal.SIGSTOP)
+                process_memory.signal_all(self._process.pid, signal.SIGSTOP)
 
     def _answer(self, deadline: Deadline) -> dict[str, Any]:
         """The worker's next line. Raises Refusal; out of time or memory, the worker is ended."""
@@ -152,7 +152,7 @@ class Peer:
             elif time.monotonic() > deadline.end:
                 self.stop()
                 raise Refusal(f"> {deadline.seconds:g} s", limit=True)
-            elif memory.resident(self._process.pid) > self._worker.memory_limit:
+            elif process_memory.resident(self._process.pid) > self._worker.memory_limit:
                 self.stop()
                 raise Refusal(f"> {self._worker.memory_limit / GIB:.1f} GiB", limit=True)
         line, _, self._unread = self._unread.partition(b"\n")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from perf.peers.folder import Model
+from perf.peers.folder import PeerModel
 from perf.peers.ours import Ours
 from perf.peers.peer import Deadline, Peer
 from perf.peers.system import Prompts
@@ -17,7 +17,7 @@ SCORED = 3  # items
 LIMIT_S = 60.0
 
 
-def score(model: Model, prompt: Sequence[int], row: int, logits: Logits) -> float:
+def score(model: PeerModel, prompt: Sequence[int], row: int, logits: Logits) -> float:
     """Log-probability of an item under the constrained model by a peer's logits: the slow way, level by level."""
     tokens, total = list(prompt), 0.0
     siblings = model.tokens

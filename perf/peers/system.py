@@ -8,19 +8,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from perf.peers.folder import Model
+from perf.peers.folder import PeerModel
 
 
 @dataclass(frozen=True)
 class Prompts:
     """The same prompts for every system: catalogue rows int64[n, S / L], and their tokens int64[n, S]."""
 
-    model: Model
+    model: PeerModel
     rows: NDArray[np.int64]
     tokens: NDArray[np.int64]
 
     @classmethod
-    def draw(cls, model: Model, tokens: int, count: int, seed: tuple[int, ...]) -> Prompts:
+    def draw(cls, model: PeerModel, tokens: int, count: int, seed: tuple[int, ...]) -> Prompts:
         """`count` prompts of `tokens` (a multiple of L) of random items: of another seed, others."""
         items = tokens // model.config.levels
         rows = np.random.default_rng(seed).integers(0, len(model.tokens), (count, items))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perf.machine import has_bf16
+from perf.kit.machine import has_bf16, memory_limit
 from perf.peers import envs
 from perf.peers.cells import CONCURRENCY
-from perf.peers.folder import Model
+from perf.peers.folder import PeerModel
 from perf.peers.peer import FOLDER, Peer, Worker
 
 HUGGING_FACE = "hugging_face"
@@ -45,14 +45,8 @@ PEERS = {
 }
 
 
-def memory_limit() -> int:
-    """Half of what the machine has left: beyond it a worker is ended before the kernel ends somebody."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) // 2 for line in lines if line.startswith("MemAvailable:"))
-
-
 def make_peer(
-    name: str, model: Model, folder: Path, *, threads: int, width: int, prompt: int, install: bool = True
+    name: str, model: PeerModel, folder: Path, *, threads: int, width: int, prompt: int, install: bool = True
 ) -> Peer:
     """The peer for a model, its environment and format made unless there; `width` and `prompt` are the largest.
 

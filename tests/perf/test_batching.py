@@ -1,4 +1,4 @@
-"""perf.batching: its arithmetic, its histories, and that Triton's own batcher answers as ours does."""
+"""perf.slo.batching: its arithmetic, its histories, and that Triton's own batcher answers as ours does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tritonclient.grpc
 from deploy import launcher
 from deploy.launcher import RunningServer, running_server
 from genrec.models.config import ModelConfig
-from perf.batching import held, histories, repository
+from perf.slo.batching import held, histories, repository
 from tests.conftest import BEAM_WIDTH
 from tests.serving.wire import ask, tensors
 

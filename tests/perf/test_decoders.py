@@ -1,9 +1,9 @@
-"""The arithmetic of perf.decoders and perf.hashset; no timings."""
+"""The arithmetic of perf.quality.decoders and perf.parts.hash_sets; no timings."""
 
 import pytest
 
-from perf.decoders import PARTS, Speed, summarise, table
-from perf.hashset import measure
+from perf.parts.hash_sets import measure
+from perf.quality.decoders import PARTS, Speed, summarise, table
 
 
 def seen(**ms):

@@ -1,4 +1,4 @@
-"""The ways that perf.engine_ablation compares: every one against the slow engine; no timings."""
+"""The ways that perf.parts.engine_ablation compares: every one against the slow engine; no timings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
-from perf.engine_ablation import BASE, COMPILED, FILTERED, OPERATION, STREAMS, measure, ways
+from perf.parts.engine_ablation import BASE, COMPILED, FILTERED, OPERATION, STREAMS, measure, ways
 from tests.oracles.twin import TwinPasses
 
 WIDTH = 12

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from build.openvino.operations import can_be_compiled
-from perf.kernels import CountingPasses, measure, shares, table
-from perf.work import Work
+from perf.kit.work import Work
+from perf.parts.kernels import CountingPasses, measure, shares, table
 
 
 def test_every_phase_is_counted_and_nothing_is_kept_in_the_artifact(tiny: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perf.passes import ALL, measure, table
+from perf.parts.passes import ALL, measure, table
 
 
 def test_every_way_gives_the_answers_of_all_beams(tiny: Path) -> None:

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from ensembles.local import LocalRecommender
-from perf.peers import report
+from perf.kit.work import work
+from perf.peers import ratios
 from perf.peers.__main__ import Refused, of_gemm_peak
 from perf.peers.cells import Cell, measure, too_large
 from perf.peers.envs import is_installed
-from perf.peers.folder import Model, write_hugging_face
+from perf.peers.folder import PeerModel, write_hugging_face
 from perf.peers.ours import NAME, OURS, Ours
 from perf.peers.peer import Deadline, Peer, Worker
 from perf.peers.same import agreement, score, score_difference
 from perf.peers.system import Prompts
 from perf.peers.table import make_peer
-from perf.work import work
 from tests.perf.test_peers_report import timed
 from tests.serving.processes import left_of, until
 
@@ -45,10 +45,10 @@ def load(options):
 
 
 @pytest.fixture(scope="module")
-def model(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> PeerModel:
     folder = tmp_path_factory.mktemp("peers")
     (folder / "artifact").symlink_to(tiny)
-    made = Model("tiny", folder)
+    made = PeerModel("tiny", folder)
     write_hugging_face(made.artifact, folder / "hugging_face")
     np.save(folder / "items.npy", made.tokens)
     return made
@@ -75,12 +75,12 @@ def scripted(tmp_path: Path):
         assert not pid or left_of(pid) == []
 
 
-def cell_of(peer: Any, model: Model, budget_s: float = 20.0, repeats: int = 1, done: Any = ()) -> Cell:
+def cell_of(peer: Any, model: PeerModel, budget_s: float = 20.0, repeats: int = 1, done: Any = ()) -> Cell:
     (cell,) = measure([peer], model, 6, 4, repeats=repeats, budget_s=budget_s, done=done)
     return cell
 
 
-def test_a_peer_is_measured_and_its_answers_are_judged(model: Model, scripted) -> None:
+def test_a_peer_is_measured_and_its_answers_are_judged(model: PeerModel, scripted) -> None:
     """It answers the first item of every prompt, so all answers are valid and one is distinct."""
     cell = cell_of(scripted(), model)
     assert not cell.refusal and not cell.missing
@@ -100,28 +100,28 @@ def test_a_peer_is_measured_and_its_answers_are_judged(model: Model, scripted) -
     ],
 )
 def test_a_peer_that_hangs_raises_dies_or_swells_says_so_in_its_cell(
-    model: Model, scripted, does: str, refusal: str
+    model: PeerModel, scripted, does: str, refusal: str
 ) -> None:
     peer = scripted(does, memory_limit=400 << 20)
     cell = cell_of(peer, model, budget_s=0.5 if refusal.endswith(" s") else 20.0)
     assert cell.refusal == refusal and cell.out_of_limits == refusal.startswith(">")
-    assert refusal in report.table([cell]) and report.as_json(cell)["refusal"] == refusal
+    assert refusal in ratios.table([cell]) and ratios.as_json(cell)["refusal"] == refusal
 
 
-def test_a_peer_lives_on_after_its_worker_was_ended(model: Model, scripted, tmp_path: Path) -> None:
+def test_a_peer_lives_on_after_its_worker_was_ended(model: PeerModel, scripted, tmp_path: Path) -> None:
     mark = tmp_path / "once"
     peer = scripted(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w'); os._exit(1)")
     assert cell_of(peer, model).refusal.startswith("died (1)")
     assert cell_of(peer, model).valid_rate() == 1.0
 
 
-def test_batches_that_fail_leave_what_single_requests_gave(model: Model, scripted) -> None:
+def test_batches_that_fail_leave_what_single_requests_gave(model: PeerModel, scripted) -> None:
     cell = cell_of(scripted("len(prompts) > 1 and os._exit(1)"), model, repeats=3)
     assert not cell.refusal and len(cell.turns[1]) == 1 and cell.rates(1) and not cell.rates(4)
-    assert cell.missing[4].startswith("died (1)") and cell.missing[4] in report.table([cell])
+    assert cell.missing[4].startswith("died (1)") and cell.missing[4] in ratios.table([cell])
 
 
-def test_what_does_not_load_or_install_refuses_every_cell(model: Model, scripted) -> None:
+def test_what_does_not_load_or_install_refuses_every_cell(model: PeerModel, scripted) -> None:
     peer = scripted(refuses="no AVX-512")
     assert cell_of(peer, model).refusal == "ValueError: no AVX-512"
     begun = time.monotonic()
@@ -130,7 +130,7 @@ def test_what_does_not_load_or_install_refuses_every_cell(model: Model, scripted
     assert cell_of(Refused("vllm", "not installable: no wheel"), model).refusal == "not installable: no wheel"
 
 
-def test_a_frozen_peer_takes_no_time(model: Model, scripted, tmp_path: Path) -> None:
+def test_a_frozen_peer_takes_no_time(model: PeerModel, scripted, tmp_path: Path) -> None:
     """Its thread spins, but only while it is asked."""
     does = (
         "import threading; threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()"
@@ -146,7 +146,7 @@ def test_a_frozen_peer_takes_no_time(model: Model, scripted, tmp_path: Path) -> 
     assert [of()[13:15] for of in fields] == before and len(before) > 1
 
 
-def test_a_stopped_peer_leaves_no_shared_memory(model: Model, scripted) -> None:
+def test_a_stopped_peer_leaves_no_shared_memory(model: PeerModel, scripted) -> None:
     does = "from multiprocessing import shared_memory as m; os.kept = m.SharedMemory(f'peer-{os.getpid()}', True, 9)"
     peer = scripted(does)
     peer.start(4)
@@ -158,7 +158,7 @@ def test_a_stopped_peer_leaves_no_shared_memory(model: Model, scripted) -> None:
 
 
 def test_what_is_slow_is_measured_once_and_what_does_not_fit_says_so(
-    model: Model, scripted, monkeypatch
+    model: PeerModel, scripted, monkeypatch
 ) -> None:
     """0.3 s a prompt: two turns of one at a time, one turn of four, and none of four within 1.2 s in all."""
     monkeypatch.setattr("perf.peers.cells.REPEAT_S", 1.0)
@@ -172,7 +172,7 @@ def test_what_is_slow_is_measured_once_and_what_does_not_fit_says_so(
     assert once.turns == {1: [], 4: []} and len(once.latencies) == len(once.rates(1)) == 1
 
 
-def test_larger_cells_of_what_ran_out_of_limits_are_not_tried(model: Model) -> None:
+def test_larger_cells_of_what_ran_out_of_limits_are_not_tried(model: PeerModel) -> None:
     done = [
         Cell("a", "tiny", 6, 4, refusal="> 30 s", out_of_limits=True),
         Cell("b", "tiny", 6, 4, refusal="no"),
@@ -184,7 +184,7 @@ def test_larger_cells_of_what_ran_out_of_limits_are_not_tried(model: Model) -> N
     assert cell.refusal == "> 30 s (at 6 tokens, BW 4 already)" and cell.out_of_limits
 
 
-def test_rows_of_tokens_are_those_of_a_plain_dictionary(model: Model) -> None:
+def test_rows_of_tokens_are_those_of_a_plain_dictionary(model: PeerModel) -> None:
     first = {}
     for row, item in enumerate(model.tokens.tolist()):
         first.setdefault(tuple(item), row)
@@ -193,14 +193,14 @@ def test_rows_of_tokens_are_those_of_a_plain_dictionary(model: Model) -> None:
     assert model.rows_of(asked).tolist() == [first.get(tuple(item), -1) for item in asked.tolist()]
 
 
-def test_prompts_are_of_the_catalogue_and_never_the_same_twice(model: Model) -> None:
+def test_prompts_are_of_the_catalogue_and_never_the_same_twice(model: PeerModel) -> None:
     one, two = Prompts.draw(model, 12, 3, (1, 2)), Prompts.draw(model, 12, 3, (1, 3))
     assert one.tokens.shape == (3, 12) and not (one.tokens == two.tokens).all()
     assert (model.rows_of(one.tokens.reshape(-1, 3)) >= 0).all()
     assert (Prompts.draw(model, 12, 3, (1, 2)).first(2).tokens == one.tokens[:2]).all()
 
 
-def full_logits(model: Model):
+def full_logits(model: PeerModel):
     """Logits of the whole vocabulary from our own generator."""
     import torch
 
@@ -216,7 +216,7 @@ def full_logits(model: Model):
     return logits
 
 
-def test_a_score_level_by_level_is_what_we_answer(model: Model) -> None:
+def test_a_score_level_by_level_is_what_we_answer(model: PeerModel) -> None:
     asked = Prompts.draw(model, 12, 1, (0,))
     with LocalRecommender(model.artifact, beam_width=32, slots=2) as local:
         (answer,) = local.recommend([model.catalogue.item_ids[asked.rows[0]].tolist()], 5)
@@ -226,7 +226,7 @@ def test_a_score_level_by_level_is_what_we_answer(model: Model) -> None:
 
 
 @pytest.mark.serving
-def test_ours_beside_a_peer(model: Model, scripted) -> None:
+def test_ours_beside_a_peer(model: PeerModel, scripted) -> None:
     """The real server: it answers valid, distinct items, and says how long its phases took."""
     ours = [Ours(model, threads=1, clients=4, name=name) for name in OURS]
     try:
@@ -236,7 +236,7 @@ def test_ours_beside_a_peer(model: Model, scripted) -> None:
             assert cell.valid_rate() == 1.0 and cell.distinct() == distinct and cell.memory > 50 << 20
         assert cells[0].compute_s("prefill") > 0 and cells[0].compute_s("decode") > 0
         assert [cell.compute_s("prefill") for cell in cells[1:]] == [None, None, None]
-        found = [next(iter(report.ratios(cells, 16, name).values())) for name in OURS]
+        found = [next(iter(ratios.ratios(cells, 16, name).values())) for name in OURS]
         assert {each["fastest"] for each in found} == {"scripted"} and len(
             {each["rate"] for each in found}
         ) == 3
@@ -246,7 +246,7 @@ def test_ours_beside_a_peer(model: Model, scripted) -> None:
 
 
 @pytest.mark.serving
-def test_a_real_peer_computes_what_we_compute(model: Model, tmp_path: Path) -> None:
+def test_a_real_peer_computes_what_we_compute(model: PeerModel, tmp_path: Path) -> None:
     """Where it is installed already: the same logits, our scores, and valid answers under its constraint."""
     if not is_installed(INSTALLED / "envs", "transformers"):
         pytest.skip("python -m perf.peers has not installed transformers")
@@ -268,14 +268,14 @@ def test_a_real_peer_computes_what_we_compute(model: Model, tmp_path: Path) -> N
             system.stop()
 
 
-def test_agreement_is_the_share_of_the_same_answers(model: Model, scripted) -> None:
+def test_agreement_is_the_share_of_the_same_answers(model: PeerModel, scripted) -> None:
     asked = Prompts.draw(model, 6, 1, (0,))
     teller, same = scripted(), scripted()
     assert agreement(teller, [same], asked, 4) == {"scripted": 1.0}
     assert agreement(teller, [scripted("prompts[:] = [[5, 5, 5]]")], asked, 4) == {"scripted": 0.0}
 
 
-def test_share_of_the_gemm_rate(model: Model) -> None:
+def test_share_of_the_gemm_rate(model: PeerModel) -> None:
     """Prefill took 0.5 s and decode 0.25 s; a pass has the beams below which there are two items or more."""
     leaves = np.unique(model.catalogue.codes, axis=0)
     beams = []

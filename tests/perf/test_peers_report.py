@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from genrec.errors import InputError
-from perf.peers import report
+from perf.kit.work import work
+from perf.peers import ratios
 from perf.peers.__main__ import add_limits, arguments
 from perf.peers.cells import Cell
 from perf.peers.envs import ENVIRONMENTS
@@ -20,7 +21,6 @@ from perf.peers.peer import FOLDER
 from perf.peers.refusal import last_line
 from perf.peers.system import Turn
 from perf.peers.table import PEERS
-from perf.work import work
 
 
 def timed(system: str, seconds: float, memory: int, at_once: float = 0.0, **about: Any) -> Cell:
@@ -34,26 +34,26 @@ def timed(system: str, seconds: float, memory: int, at_once: float = 0.0, **abou
 
 def test_ratios_are_ours_over_the_best_peer_at_its_best() -> None:
     cells = [timed(NAME, 0.5, 300, 1.0), timed("slow", 4.0, 100), timed("fast", 1.0, 200, 2.0)]
-    (found,) = report.ratios(cells, 128).values()
+    (found,) = ratios.ratios(cells, 128).values()
     assert found.pop("fastest_rate") == 2.0  # four in two seconds
     assert found == {"rate": 2.0, "fastest": "fast", "memory": 3.0, "smallest": "slow"}
-    assert report.lowest({"a": found, "b": found | {"rate": 0.5}}) == 0.5
-    assert report.highest_memory({"a": found, "b": found | {"memory": None}}) == 3.0
-    assert report.ratios(cells, 512) == {} and report.lowest({}) is None
+    assert ratios.lowest({"a": found, "b": found | {"rate": 0.5}}) == 0.5
+    assert ratios.highest_memory({"a": found, "b": found | {"memory": None}}) == 3.0
+    assert ratios.ratios(cells, 512) == {} and ratios.lowest({}) is None
     refused = [Cell(system, "m", 6, 128, refusal="> 30 s") for system in (NAME, "slow")]
-    assert report.ratios([cells[0], refused[1]], 128) == {}
-    (found,) = report.ratios([refused[0], *cells[1:]], 128).values()
+    assert ratios.ratios([cells[0], refused[1]], 128) == {}
+    (found,) = ratios.ratios([refused[0], *cells[1:]], 128).values()
     assert found["rate"] == 0.0 and found["memory"] is None
 
 
 def test_a_cell_as_a_line_and_as_json() -> None:
     cell = timed("fast", 1.0, 200 << 20, 2.0)
-    line = report.table([cell]).splitlines()[-1].split()
+    line = ratios.table([cell]).splitlines()[-1].split()
     assert line[:4] == ["fast", "1000.0", "(1000.0", "-"] and line[-4:] == ["200", "75.0%", "2.0", "5"]
-    found = report.as_json(cell)
+    found = ratios.as_json(cell)
     assert json.loads(json.dumps(found)) == found
     assert found["requests_per_s"] == {"1": [1.0] * 3, "4": [2.0] * 3} and found["valid_rate"] == 0.75
-    alone = report.as_json(timed("slow", 4.0, 100, missing={4: "> 30 s"}))
+    alone = ratios.as_json(timed("slow", 4.0, 100, missing={4: "> 30 s"}))
     assert alone["requests_per_s"]["4"] == "> 30 s"
 
 
@@ -79,7 +79,7 @@ def test_no_ratio_passes_what_the_gemm_rate_allows() -> None:
     cost = work(SHAPES["30m"], 6, 128, "f32")
     model = SimpleNamespace(work=lambda prompt, width: work(SHAPES["30m"], prompt, width, "f32"))
     operations = cost.prefill_operations + cost.decode_operations
-    found = report.ratios([timed(NAME, 0.5, 300), timed("fast", 1.0, 200)], 128)
+    found = ratios.ratios([timed(NAME, 0.5, 300), timed("fast", 1.0, 200)], 128)
     gflops = 3 * operations / 1e9  # three requests a second
     add_limits(found, {"m": model}, [6], 128, gflops)
     assert found["m, 6 tokens"]["limit"] == pytest.approx(3.0)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf import analyzer
-from perf.analyzer import Window, judge
-from perf.serving import Target
+from perf.kit.endpoints import Endpoint
+from perf.slo import analyzer
+from perf.slo.analyzer import Window, judge
 
 HEADER = (
     "Request Rate,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
@@ -109,7 +109,7 @@ def test_input_data_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_command_names_files_without_folders_and_opens_the_statistics() -> None:
-    target = Target("h:1", {"triton-grpc-protocol-key": "secret"}, "recommend_draft")
+    target = Endpoint("h:1", {"triton-grpc-protocol-key": "secret"}, "recommend_draft")
     argv = analyzer.command(target, 12.5, Window(), "in.json", "out.csv")
     assert argv[argv.index("-m") + 1] == "recommend_draft" and argv[argv.index("-u") + 1] == "h:1"
     assert argv[argv.index("-f") + 1] == "out.csv" and "--input-data=in.json" in argv

@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 
 from clients.errors import Overloaded, ServerError
 from genrec.errors import ArtifactError, InputError
-from perf import load
-from perf.replay import ANSWERED, FAILED, SHED, Event, percentile, replay, summarise
+from perf.kit import traffic
+from perf.slo.replay import ANSWERED, FAILED, SHED, ReplayedRequest, percentile, replay, summarise
 from tests.tiny import tiny_catalogue
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 times = st.floats(0, 100, allow_nan=False)
 events = st.builds(
-    lambda due, late, took, outcome: Event(due, due + late, due + late + took, outcome, "why" * (outcome == FAILED)),
+    lambda due, late, took, outcome: ReplayedRequest(
+        due, due + late, due + late + took, outcome, "why" * (outcome == FAILED)
+    ),
     times, st.floats(0, 0.02), st.floats(0, 2), st.sampled_from([ANSWERED, SHED, FAILED]),
 )  # fmt: skip
 
@@ -37,7 +39,7 @@ def test_percentile_is_the_smallest_value_that_covers_the_share(values: list[flo
 
 @unhurried
 @given(st.lists(events, min_size=1, max_size=60), st.floats(1, 2000))
-def test_summary_against_plain_loops(some: list[Event], slo_ms: float) -> None:
+def test_summary_against_plain_loops(some: list[ReplayedRequest], slo_ms: float) -> None:
     found = summarise(some, slo_ms)
     good = late = 0
     latencies = []
@@ -59,27 +61,27 @@ def test_summary_against_plain_loops(some: list[Event], slo_ms: float) -> None:
 
 
 def test_arrivals() -> None:
-    arrivals = load.poisson(50.0, 20_000, seed=1)
+    arrivals = traffic.poisson(50.0, 20_000, seed=1)
     assert (np.diff(arrivals) >= 0).all() and arrivals[0] > 0
     assert math.isclose(len(arrivals) / arrivals[-1], 50, rel_tol=0.03)
     gaps = np.diff(arrivals)
     assert math.isclose(gaps.std(), gaps.mean(), rel_tol=0.03)  # exponential gaps
-    assert np.array_equal(arrivals, load.poisson(50.0, 20_000, seed=1))
-    assert not np.array_equal(arrivals, load.poisson(50.0, 20_000, seed=2))
-    assert load.bursts(10.0, 5, 2).tolist() == [0, 0, 0.2, 0.2, 0.4]
-    assert load.given([30, 10, 20]).tolist() == [0.01, 0.02, 0.03]
+    assert np.array_equal(arrivals, traffic.poisson(50.0, 20_000, seed=1))
+    assert not np.array_equal(arrivals, traffic.poisson(50.0, 20_000, seed=2))
+    assert traffic.bursts(10.0, 5, 2).tolist() == [0, 0, 0.2, 0.2, 0.4]
+    assert traffic.given([30, 10, 20]).tolist() == [0.01, 0.02, 0.03]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: load.poisson(0, 5),
-        lambda: load.poisson(float("nan"), 5),
-        lambda: load.poisson(5, 0),
-        lambda: load.bursts(5, 5, 0),
-        lambda: load.given([]),
-        lambda: load.given([-1]),
-        lambda: load.given([float("nan")]),
+        lambda: traffic.poisson(0, 5),
+        lambda: traffic.poisson(float("nan"), 5),
+        lambda: traffic.poisson(5, 0),
+        lambda: traffic.bursts(5, 5, 0),
+        lambda: traffic.given([]),
+        lambda: traffic.given([-1]),
+        lambda: traffic.given([float("nan")]),
     ],
 )
 def test_wrong_arrivals(wrong: Any) -> None:
@@ -91,18 +93,18 @@ def test_histories_leave_out_the_test_item(tmp_path: Path) -> None:
     users = {1: [10, 11, 12], 2: [20, 21], 3: [30], 4: []}
     table = pa.table({"user_id": list(users), "items": pa.array(list(users.values()), pa.list_(pa.int64()))})
     pq.write_table(table, tmp_path / "histories.parquet")
-    found = load.histories(tmp_path, 10)
+    found = traffic.histories(tmp_path, 10)
     assert sorted(h.tolist() for h in found) == [[10, 11], [20]]
-    assert len(load.histories(tmp_path, 1)) == 1
+    assert len(traffic.histories(tmp_path, 1)) == 1
     many = pa.table({"items": pa.array([[n, 0] for n in range(100)], pa.list_(pa.int64()))})
     pq.write_table(many, tmp_path / "histories.parquet")
-    orders = [[int(h[0]) for h in load.histories(tmp_path, 50, seed)] for seed in (0, 0, 1)]
+    orders = [[int(h[0]) for h in traffic.histories(tmp_path, 50, seed)] for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     with pytest.raises(InputError):
-        load.histories(tmp_path, 0)
+        traffic.histories(tmp_path, 0)
     (tmp_path / "histories.parquet").write_text("no parquet")
     with pytest.raises(ArtifactError):
-        load.histories(tmp_path, 1)
+        traffic.histories(tmp_path, 1)
 
 
 def test_without_histories_it_draws_items_of_the_catalogue(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_without_histories_it_draws_items_of_the_catalogue(tmp_path: Path) -> No
     catalogue.save(tmp_path / "catalogue.parquet")
     (tmp_path / "model").mkdir()
     ModelConfig((12, 12, 12), max_history=7).save(tmp_path / "model" / "config.json")
-    found = load.histories(tmp_path, 5)
+    found = traffic.histories(tmp_path, 5)
     assert [len(h) for h in found] == [7] * 5
     assert set(np.concatenate(found).tolist()) <= set(catalogue.item_ids.tolist())
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from perf.analyzer import Point
-from perf.search import confirm, search
+from perf.slo.analyzer import Point
+from perf.slo.rate_search import confirm, search
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 

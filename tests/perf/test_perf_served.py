@@ -14,16 +14,17 @@ from ensembles.local import LocalRecommender
 from ensembles.recommend_staged import recommend_staged
 from genrec.errors import ArtifactError, GenrecError
 from genrec.models.config import ModelConfig
-from perf import load, replay, serving, stages, sweep
-from perf.analyzer import Window
-from perf.counters import Triton
+from perf.kit import endpoints, traffic
+from perf.kit.counters import Triton
+from perf.slo import replay, request_stages, sweep
+from perf.slo.analyzer import Window
 
 pytestmark = pytest.mark.serving
 TOP_K = 5
 
 
-def target(server: RunningServer) -> serving.Target:
-    return serving.read_server_json(server.run_dir / "server.json")
+def target(server: RunningServer) -> endpoints.Endpoint:
+    return endpoints.read_server_json(server.run_dir / "server.json")
 
 
 def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tmp_path: Path) -> None:
@@ -46,24 +47,24 @@ def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tm
 
 
 def test_replay_counts_answers_and_refusals(tiny: Path, server: RunningServer) -> None:
-    sample = load.histories(tiny, 10)
-    report = replay.run(target(server), sample, load.poisson(200, 12), top_k=TOP_K, show=False)
+    sample = traffic.histories(tiny, 10)
+    report = replay.run(target(server), sample, traffic.poisson(200, 12), top_k=TOP_K, show=False)
     assert (report.requests, report.answered, report.failed) == (12, 12, 0)
-    shed = replay.run(target(server), sample, load.bursts(200, 12, 4), deadline_ms=1, show=False)
+    shed = replay.run(target(server), sample, traffic.bursts(200, 12, 4), deadline_ms=1, show=False)
     assert (shed.requests, shed.answered, shed.shed, shed.failed) == (12, 0, 12, 0)
     assert shed.p99_ms is None and shed.goodput == 0
-    broken = replay.run(target(server), sample, load.poisson(200, 12), deadline_ms=0, show=False)
+    broken = replay.run(target(server), sample, traffic.poisson(200, 12), deadline_ms=0, show=False)
     assert broken.failed == 12 and next(iter(broken.problems)).startswith("BadRequest: deadline_ms: is 0")
 
 
 def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServer) -> None:
-    sample, levels = load.histories(tiny, 4), ModelConfig.load(tiny / "model" / "config.json").levels
-    triton = Triton(replace(target(server), ensemble=stages.ENSEMBLE))
+    sample, levels = traffic.histories(tiny, 4), ModelConfig.load(tiny / "model" / "config.json").levels
+    triton = Triton(replace(target(server), ensemble=request_stages.ENSEMBLE))
     with LocalRecommender(tiny, beam_width=32, slots=8, decoder="staged") as local:
-        one = stages.measure(triton, local, sample, TOP_K)
-        sent = stages.tensor_bytes(local, sample[0], TOP_K)
+        one = request_stages.measure(triton, local, sample, TOP_K)
+        sent = request_stages.tensor_bytes(local, sample[0], TOP_K)
     triton.close()
-    found = stages.summarise(32, [one], {"triton_bytes": sent, "arena_bytes": 1, "least_ms": {}})
+    found = request_stages.summarise(32, [one], {"triton_bytes": sent, "arena_bytes": 1, "least_ms": {}})
     calls = {
         "encode_history": 1,
         "prefill": 1,
@@ -79,11 +80,11 @@ def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServe
     assert sent > sample[0].nbytes + TOP_K * 12 + levels * 32 * 12
     assert abs(found.mean_ms - found.client_ms - sum(found.stages_ms.values()) - sum(found.queue_ms.values())
                - sum(found.copies_ms.values()) - found.ensemble_ms) < 1  # fmt: skip
-    assert "beam width 32" in stages.table(found)
+    assert "beam width 32" in request_stages.table(found)
 
 
 def test_statistics_are_restricted(server: RunningServer) -> None:
-    triton = Triton(serving.Target(server.grpc_url))
+    triton = Triton(endpoints.Endpoint(server.grpc_url))
     with pytest.raises(GenrecError, match="no statistics"):
         triton.statistics()
     triton.close()
@@ -92,4 +93,4 @@ def test_statistics_are_restricted(server: RunningServer) -> None:
 def test_a_file_that_describes_no_server(tmp_path: Path) -> None:
     (tmp_path / "server.json").write_text("{}")
     with pytest.raises(ArtifactError):
-        serving.read_server_json(tmp_path / "server.json")
+        endpoints.read_server_json(tmp_path / "server.json")

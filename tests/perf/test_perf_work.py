@@ -10,9 +10,9 @@ import pytest
 from genrec.kv.arena import Region, Row
 from genrec.kv.layout import Layout
 from genrec.models.config import ModelConfig
-from perf import machine
-from perf.machine import Roofline
-from perf.work import work
+from perf.kit import machine, report
+from perf.kit.machine import Roofline
+from perf.kit.work import work
 
 CONFIG = ModelConfig((12, 10, 14), max_history=16, hidden_size=32, head_dim=8, intermediate_size=64)
 
@@ -85,7 +85,7 @@ def test_facts_say_what_and_not_whose() -> None:
 
 
 def test_settings_keep_names_not_folders(tmp_path: object) -> None:
-    assert machine.settings_of({"artifact": tmp_path / "beauty", "rate": 3}) == {
+    assert report.settings_of({"artifact": tmp_path / "beauty", "rate": 3}) == {
         "artifact": "beauty",
         "rate": 3,
     }

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perf.selection import GIVEN, INPUTS, fastest, measure, scores_of, sorted_lists, table, ways
+from perf.parts.selection import GIVEN, INPUTS, fastest, measure, scores_of, sorted_lists, table, ways
 
 SHAPES = [(1, 1), (1, 7), (2, 1), (3, 2), (8, 64), (64, 8), (33, 129)]
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from deploy.launcher import RunningServer
-from perf import load, soak
-from perf.soak_plot import plot_soak
+from perf.kit import traffic
+from perf.slo import soak
+from perf.slo.soak_plot import plot_soak
 
 WARM_UP_S, WARM_UP_RATE = 10, 200  # more at once than later: buffers per request in flight find their number
 SECONDS, RATE = 35, 60
 LEAK = 1024  # bytes per request in a process of ours that must not go unseen
 BOUND = LEAK / 2 * RATE  # bytes per second: so far may the slope be from 0 by chance
 # tritonserver itself grows with every new peak of requests in flight (its threads' allocator arenas): some 5 MB in all,
-# which a short run cannot wait out. Over 5 minutes at 30 requests/s: 43 bytes per request (perf.soak).
+# which a short run cannot wait out. Over 5 minutes at 30 requests/s: 43 bytes per request (perf.slo.soak).
 SERVER_BOUND = 4 * LEAK * RATE
 
 
@@ -38,7 +39,7 @@ def leaking(samples: list[soak.Sample]) -> list[soak.Sample]:
 def test_nothing_grows(
     server: RunningServer, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    histories = load.histories(tiny, 200)
+    histories = traffic.histories(tiny, 200)
     soak.soak(server, histories, WARM_UP_S, WARM_UP_RATE, seed=1, show=False)
     figures, samples, windows = soak.soak(server, histories, SECONDS, RATE, show=False)
     with capsys.disabled():
@@ -63,7 +64,7 @@ def test_slope_ignores_the_warm_up_and_a_late_step() -> None:
 
 
 def test_the_mix_holds_every_kind() -> None:
-    requests = soak.mix([load.np.arange(1, 9)], 200, seed=0)
+    requests = soak.mix([traffic.np.arange(1, 9)], 200, seed=0)
     assert [sum(r.kind == kind for r in requests) for kind in (soak.GOOD, soak.REFUSED, soak.LATE)] == [
         180,
         10,

@@ -11,7 +11,7 @@ import torch
 
 from genrec.catalogue.semantic_id import unpack
 from genrec.catalogue.validity import ValidityIndex
-from perf.gpu import kernel, requests
+from perf.gpu import attention, requests
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,8 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
     )
     assert done.returncode == 0, done.stderr + done.stdout
     last = json.loads(done.stdout.splitlines()[-1])
-    assert last == json.loads(next(tmp_path.glob("*.json")).read_text())
+    kept = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert {key: last[key] for key in kept} == kept and last["machine"]["device"] == "CPU dry run"
     assert last["failed"] == {} and last["worst_error_over_tolerance"] < 1
     assert set(last["ms"]) == {"s12_b1", "s12_b2"}
     for row in last["kernel"].values():
@@ -40,14 +41,14 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
 
 def test_dry_figures_never_land_among_the_results():
     done = subprocess.run(
-        [sys.executable, "-m", "perf.gpu.run", "--dry"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "perf.gpu.run", "--dry", "--save"], capture_output=True, text=True, check=False
     )
-    assert done.returncode != 0 and "another --out" in done.stderr
+    assert done.returncode != 0 and "not saved" in done.stderr
 
 
 def test_floors_by_hand():
     """BW 512, S 1,024, 16 heads of 128 over 8: 4.3 GFLOP; 4.2 MB of prompt KV, 4.2 MB q and output, 4.2 MB own KV."""
-    floors = kernel.Case(1, 512, 16, 8, 128, 1024, 2).floors_ms(1e12, 1e15)
+    floors = attention.Case(1, 512, 16, 8, 128, 1024, 2).floors_ms(1e12, 1e15)
     assert floors["operations"] == pytest.approx(4 * 512 * 16 * 128 * 1026 / 1e12)
     megabytes = (2 * 1024 * 8 * 128 + 2 * 512 * 16 * 128 + 2 * 512 * 2 * 8 * 128) * 2 / 1e6
     assert floors["bytes"] == pytest.approx(megabytes * 1e6 / 1e9)
@@ -55,11 +56,11 @@ def test_floors_by_hand():
 
 def test_peers_compute_the_same_attention():
     """What the kernel is timed beside must be its equal in result; FlashInfer's is checked by no one here."""
-    case = kernel.Case(2, 5, 4, 2, 16, 11, 2)
+    case = attention.Case(2, 5, 4, 2, 16, 11, 2)
     inputs = case.inputs(CPU, torch.float32)
-    want = kernel.oracle(*(t.numpy() for t in inputs))
-    per_beam = kernel._per_beam(case, inputs)().reshape(2, 5, 4, 16)
-    flex = kernel._flex(case, inputs, CPU)().transpose(1, 2)
+    want = attention.oracle(*(t.numpy() for t in inputs))
+    per_beam = attention._per_beam(case, inputs)().reshape(2, 5, 4, 16)
+    flex = attention._flex(case, inputs, CPU)().transpose(1, 2)
     assert np.allclose(per_beam.numpy(), want, atol=1e-5)
     assert np.allclose(flex.numpy(), want, atol=1e-5)
 

@@ -1,0 +1,64 @@
+"""Every benchmark there is: the one table that `genrec bench` lists and runs from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from genrec.errors import InputError
+
+
+class Benchmark(NamedTuple):
+    """Where it is, the question it answers, and about how many minutes it takes as it is called by default."""
+
+    module: str
+    question: str
+    minutes: float
+
+
+BENCHMARKS = {
+    # Against a server.
+    "sweep": Benchmark("perf.slo.sweep", "which request rate still holds the P99?", 10),
+    "replay": Benchmark("perf.slo.replay", "what does a user wait, at one rate?", 1.5),
+    "overload": Benchmark("perf.slo.overload", "who waits and who is refused beyond the capacity?", 2),
+    "soak": Benchmark("perf.slo.soak", "does anything grow under a steady load?", 6),
+    "swap": Benchmark("perf.slo.swaps", "what does a catalogue swap under load cost, and is it clean?", 2),
+    "stages": Benchmark("perf.slo.request_stages", "where does the time of a request go?", 3),
+    "ablation": Benchmark("perf.slo.ablation", "what is each part of the scheduling worth?", 5),
+    "batching": Benchmark("perf.slo.batching", "what are batches by tokens worth beside Triton's own?", 9),
+    # Parts of a request, in one process.
+    "kernels": Benchmark("perf.parts.kernels", "which kinds of nodes take the time of a pass?", 1),
+    "passes": Benchmark(
+        "perf.parts.passes", "what does leaving out beams save, and is the answer the same?", 5
+    ),
+    "engine_ablation": Benchmark("perf.parts.engine_ablation", "what is each part of the engine worth?", 2),
+    "constraint": Benchmark("perf.parts.constraint", "what does the constraint cost at a million items?", 2),
+    "selection": Benchmark(
+        "perf.parts.selection", "how are the W best of W x K candidates found fastest?", 3
+    ),
+    "hashset": Benchmark("perf.parts.hash_sets", "how is the set of valid semantic IDs best held?", 4),
+    "memory": Benchmark("perf.parts.peak_memory", "how much memory does one request take?", 10),
+    "machine": Benchmark("perf.parts.roofline", "how fast could this machine be?", 0.1),
+    # What the answers are worth.
+    "quality": Benchmark("perf.quality.quality", "how good are the served lists, beside two baselines?", 1),
+    "decoders": Benchmark("perf.quality.decoders", "what does a draft save, and what does it lose?", 15),
+    "draft_quality": Benchmark("perf.quality.draft_quality", "which parts of the draft head matter?", 60),
+    # Beside others, and on other devices.
+    "peers": Benchmark("perf.peers.__main__", "how much faster than what people use today?", 60),
+    "gpu": Benchmark("perf.gpu.run", "how fast are the kernel and whole requests on a GPU?", 5),
+}
+
+
+def listing() -> str:
+    """A line for every benchmark."""
+    width = max(map(len, BENCHMARKS))
+    lines = [f"  {name:{width}}  {of.minutes:>4g} min  {of.question}" for name, of in BENCHMARKS.items()]
+    return "\n".join(["`genrec bench NAME --help` tells more; `--save` keeps the figures.", "", *lines])
+
+
+def run(name: str, options: Sequence[str]) -> None:
+    """Run one by its name, with its own options. Raises InputError, and what the benchmark raises."""
+    if name not in BENCHMARKS:
+        raise InputError("benchmark", f"is {name!r}", ", ".join(BENCHMARKS))
+    import_module(BENCHMARKS[name].module).main(options)

@@ -1,0 +1,175 @@
+"""Saved results into the tables and pictures of README and docs: what stands there is what was measured.
+
+    python -m perf.kit.render
+
+Fills what lies between `<!-- results: NAME -->` and `<!-- /results -->` (perf/kit/tables.py), and between
+`<!-- settings -->` and `<!-- /settings -->`, in README.md and docs/*.md; draws docs/peers.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from genrec import settings
+from genrec.errors import ArtifactError, InputError
+from perf.kit.peers_picture import draw
+from perf.kit.report import RESULTS
+from perf.kit.tables import TABLES, Column, Figure, Grid, Table
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"<!-- (results: (?P<name>[^\n]+?)|settings) -->\n.*?<!-- /(?:results|settings) -->", re.S)
+OPENED = re.compile(r"<!-- (?:results: [^\n]+?|settings) -->")
+PICTURE, PICTURED = Path("docs/peers.svg"), "peers"
+Result = dict[str, Any]
+
+
+def documents(root: Path) -> list[Path]:
+    """Where figures may stand."""
+    return [path for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))] if path.is_file()]
+
+
+def results(root: Path, file: str) -> Iterator[tuple[Path, Result]]:
+    """The saved results of this name, machine by machine. Raises ArtifactError."""
+    for path in sorted((root / RESULTS).glob(f"*/{file}.json")):
+        try:
+            yield path, json.loads(path.read_text())
+        except ValueError as error:
+            raise ArtifactError(path, f"is no JSON: {error}") from error
+
+
+def files_of(name: str) -> set[str]:
+    """The results that a table is made of."""
+    table = TABLES[name]
+    return {table.file} if isinstance(table, Table | Grid) else {figure.file for figure in table}
+
+
+def rendered(root: Path) -> dict[Path, bytes]:
+    """Every document as its results make it, and the picture if there is something to draw.
+
+    Raises InputError for a marker that says nothing known, ArtifactError for a result that lacks a field.
+    """
+    made = {path: _document(path, root) for path in documents(root)}
+    drawn = list(results(root, PICTURED))
+    if drawn:
+        with tempfile.TemporaryDirectory() as folder:
+            draw([result for _, result in drawn], Path(folder) / PICTURE.name)
+            made[root / PICTURE] = (Path(folder) / PICTURE.name).read_bytes()
+    return made
+
+
+def markers(path: Path) -> list[str]:
+    """Names of the result tables of a document."""
+    return [match["name"] for match in BLOCK.finditer(path.read_text()) if match["name"]]
+
+
+def _document(path: Path, root: Path) -> bytes:
+    text = path.read_text()
+    if len(OPENED.findall(text)) != len(BLOCK.findall(text)):
+        raise InputError(
+            path.name, "has a marker that is not closed", "<!-- /results --> or <!-- /settings -->"
+        )
+
+    def fill(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name and name not in TABLES:
+            raise InputError(path.name, f"asks for the table {name!r}", ", ".join(TABLES))
+        inside = table(name, root) if name else settings.table()
+        kind = "results" if name else "settings"
+        return f"<!-- {match[1]} -->\n{inside.strip()}\n<!-- /{kind} -->"
+
+    return BLOCK.sub(fill, text).encode()
+
+
+def table(name: str, root: Path) -> str:
+    """A table of TABLES in Markdown, or the sentence that nothing is saved yet."""
+    wanted = TABLES[name]
+    if isinstance(wanted, Table | Grid):
+        write = _grid if isinstance(wanted, Grid) else _rows
+        parts = [
+            f"{_caption(result, wanted.about)}\n\n{write(wanted, result, path)}"  # type: ignore[operator]
+            for path, result in results(root, wanted.file)
+        ]
+    else:
+        rows = [row for figure in wanted for row in _figures(figure, root)]
+        parts = [_markdown(["", "figure", "machine", "commit", "command"], rows)] if rows else []
+    return (
+        "\n\n".join(parts)
+        or f"Nothing is saved yet: `genrec bench {' or '.join(sorted(files_of(name)))} --save`."
+    )
+
+
+def _figures(figure: Figure, root: Path) -> Iterator[list[str]]:
+    for path, result in results(root, figure.file):
+        value = _written(result, figure.path, figure.form, path)
+        about = result["machine"]
+        yield [figure.what, value, about["name"], about["commit"], f"`genrec bench {result['benchmark']}`"]
+
+
+def _rows(wanted: Table, result: Result, path: Path) -> str:
+    entries = _at(result, wanted.entries, path)
+    named = isinstance(entries, dict)
+    keys = list(entries) if named else [str(number) for number in range(len(entries))]
+
+    def cell(column: Column, key: str) -> str:
+        return _written(result, column.path, column.form, path, key)
+
+    rows = [[*([key] if named else []), *(cell(column, key) for column in wanted.columns)] for key in keys]
+    return _markdown([*([wanted.name] if named else []), *(column.head for column in wanted.columns)], rows)
+
+
+def _grid(wanted: Grid, result: Result, path: Path) -> str:
+    cells: dict[str, dict[str, str]] = {}
+    for entry in _at(result, wanted.entries, path):
+        told = entry.get("refusal") or _written(entry, wanted.path, wanted.form, path)
+        cells.setdefault(wanted.row.format(**entry), {})[wanted.column.format(**entry)] = told
+    heads = list(dict.fromkeys(head for row in cells.values() for head in row))
+    return _markdown(
+        ["", *heads], [[name, *(row.get(head, "") for head in heads)] for name, row in cells.items()]
+    )
+
+
+def _caption(result: Result, about: str) -> str:
+    where = result["machine"]
+    return f"{about.format(**result)}: {where['name']}, commit {where['commit']}, `genrec bench {result['benchmark']}`"
+
+
+def _written(result: Result, field: str, form: str, path: Path, key: str = "") -> str:
+    value = _at(result, field, path, key)
+    return "not measured" if value is None else form.format(value)
+
+
+def _at(result: Result, field: str, path: Path, key: str = "") -> Any:
+    value: Any = result
+    for part in field.split("/"):
+        wanted = key if part == "*" else part
+        try:
+            value = value[int(wanted)] if isinstance(value, list) else value[wanted]
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise ArtifactError(path, f"has no {field.replace('*', key)}") from error
+    return value
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write what has changed, and say what."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(argv)
+    for path, content in rendered(ROOT).items():
+        if not path.is_file() or path.read_bytes() != content:
+            path.write_bytes(content)
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

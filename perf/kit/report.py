@@ -1,0 +1,119 @@
+"""How every benchmark speaks: a table for people, then one JSON object as the last line, kept where asked."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genrec.errors import InputError
+from perf.kit import machine
+
+RESULTS = Path("results")
+OWN = ("benchmark", "save", "label")  # arguments that say nothing about what is measured
+
+
+def arguments(benchmark: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark has."""
+    parser = argparse.ArgumentParser(
+        prog=f"genrec bench {benchmark}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(benchmark=benchmark)
+    where = f"{RESULTS}/<machine>/{benchmark}"
+    parser.add_argument("--save", action="store_true", help=f"keep the JSON in {where}.json")
+    parser.add_argument("--label", default="", help=f"a second one beside it: {where}-LABEL.json")
+    return parser
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """One run: which benchmark, what was asked of it, and what it runs on."""
+
+    benchmark: str
+    asked: argparse.Namespace
+    machine: dict[str, Any]
+
+    def publish(
+        self, figures: Mapping[str, Any], *, repeats: int, spread: Mapping[str, Sequence[float]] | None = None
+    ) -> None:
+        """Print the JSON object, and keep it if `--save` is given.
+
+        `repeats` is how often each figure was measured; `spread` has (lowest, highest) of the main ones.
+        """
+        result = plain(
+            {
+                "benchmark": self.benchmark,
+                **figures,
+                "repeats": repeats,
+                "spread": {name: list(ends) for name, ends in (spread or {}).items()},
+                "settings": settings_of(vars(self.asked)),
+                "date": datetime.date.today().isoformat(),
+                "machine": self.machine,
+            }
+        )
+        if self.asked.save:
+            path = file_of(self.machine["name"], self.benchmark, self.asked.label)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(result, indent=1) + "\n")
+            print(f"kept in {path}")
+        print(json.dumps(result))
+
+
+def begin(asked: argparse.Namespace, about: Mapping[str, Any] | None = None) -> BenchmarkRun:
+    """The run that these arguments ask for; looks at the machine before it is loaded, and shows what it sees.
+
+    `about` has further facts, or other ones: of a device. Raises InputError.
+    """
+    if not all(letter.isalnum() or letter in "._-" for letter in asked.label):
+        raise InputError("label", f"is {asked.label!r}", "letters, digits, '.', '_' and '-'")
+    run = BenchmarkRun(asked.benchmark, asked, machine.facts() | dict(about or {}))
+    show(run.machine)
+    return run
+
+
+def file_of(machine_name: str, benchmark: str, label: str = "") -> Path:
+    """Where a result is kept."""
+    return RESULTS / machine_name / f"{benchmark}{'-' if label else ''}{label}.json"
+
+
+def settings_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A benchmark's arguments for its JSON; of paths the name only, not where they lay."""
+    return {key: plain(value) for key, value in asked.items() if key not in OWN}
+
+
+def plain(value: Any) -> Any:
+    """The same in types that JSON has; what is no finite number is null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, Path):
+        return value.name
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def show(facts: Mapping[str, Any]) -> None:
+    """A line per fact."""
+    for key, value in facts.items():
+        print(f"{key:>28}  {value}", flush=True)
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table for people: the first column to the left, the others to the right."""
+    cells = [[str(cell) for cell in row] for row in [head, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in cells
+    )

@@ -1,0 +1,153 @@
+"""The tables of README and docs: which saved results, which of their fields. One number per cell.
+
+A path names a field of a result, as `arms/by tokens/highest_rate`; `*` is each entry of a table in turn.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """One figure, of every machine that has the file `results/<machine>/<file>.json`."""
+
+    what: str
+    file: str
+    path: str
+    form: str = "{:.1f}"
+
+
+class Column(NamedTuple):
+    """A field of every row."""
+
+    head: str
+    path: str
+    form: str = "{:.1f}"
+
+
+class Table(NamedTuple):
+    """A row for each entry of the dict or list at `entries`; a dict's keys are the first column, headed `name`.
+
+    `about` is said above it, with the fields of the result in braces.
+    """
+
+    file: str
+    about: str
+    entries: str
+    columns: tuple[Column, ...]
+    name: str = ""
+
+
+class Grid(NamedTuple):
+    """Entries of a list, laid out by what `row` and `column` say of them; an entry without `path` says why."""
+
+    file: str
+    about: str
+    entries: str
+    row: str
+    column: str
+    path: str
+    form: str = "{:.1f}"
+
+
+PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
+TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
+    "headline": (
+        Figure("times the requests/s of the fastest peer, beam width 128", "peers", "ratio_bw128"),
+        Figure("the same, beam width 512", "peers", "ratio_bw512"),
+        Figure("memory over the smallest peer's, beam width 512", "peers", "memory_ratio_bw512", "{:.2f}"),
+        Figure("P50 of a request with a model for every pass, beam width 128, ms", "stages", "p50_ms/128"),
+        Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),
+        Figure("requests/s held by batches by tokens", "batching", "arms/by tokens/highest_rate", "{:.0f}"),
+        Figure("HR@10, seen items removed", "quality", "model/HR@10", "{:.4f}"),
+        Figure("HR@10 of transition counts", "quality", "transition counts/HR@10", "{:.4f}"),
+    ),
+    "peers": Grid("peers", PEERS, "cells", "{model}, {system}", "{prompt} tokens, BW {beam_width}", "best_rate"),
+    "peers-memory": Grid(
+        "peers", "peak MiB", "cells", "{model}, {system}", "{prompt} tokens, BW {beam_width}", "peak_mib", "{:.0f}"
+    ),
+    "peers-gemm": Table(
+        "peers", "share of the rate of a plain product ({gemm_gflops:.0f} GFLOP/s)", "of_gemm_peak",
+        (Column("prefill", "of_gemm_peak/*/prefill", "{:.0%}"), Column("decode", "of_gemm_peak/*/decode", "{:.0%}")),
+        "cell",
+    ),
+    "stages": Table(
+        "stages", "{settings[artifact]}, one request at a time, ms", "p50_ms",
+        (
+            Column("P50", "p50_ms/*"), Column("P99", "p99_ms/*"),
+            Column("prefill", "stages_ms/*/prefill"), Column("decode", "stages_ms/*/decode"),
+            Column("beam search", "stages_ms/*/beam_search"), Column("Triton's hops", "hops_ms/*"),
+        ),
+        "beam width",
+    ),
+    "overload": Table(
+        "overload", "{settings[artifact]}, deadline {settings[deadline_ms]} ms, capacity {capacity:.0f} answers/s",
+        "shares",
+        (
+            Column("asked/s", "shares/*/sent_rate"), Column("answered in time/s", "shares/*/goodput"),
+            Column("refused", "shares/*/shed", "{}"), Column("P50 ms", "shares/*/p50_ms"),
+            Column("P99 ms", "shares/*/p99_ms"),
+        ),
+        "share of the capacity",
+    ),
+    "ablation": Table(
+        "ablation", "{settings[artifact]}, beam width {settings[beam_width]}, 16 in flight", "arms",
+        (Column("answers/s", "arms/*/capacity"), Column("P50 ms, one at a time", "arms/*/p50_ms")), "served by",
+    ),
+    "batching": Table(
+        "batching", "{settings[artifact]}, P99 within {settings[slo_p99_ms]:g} ms", "arms",
+        (Column("highest rate, requests/s", "arms/*/highest_rate"),), "batches",
+    ),
+    "engine_ablation": Table(
+        "engine_ablation", "{settings[artifact]}, beam width {settings[beam_width]}, one process", "ways",
+        (
+            Column("requests/s", "ways/*/requests_s"), Column("P50 ms", "ways/*/p50_ms"),
+            Column("P99 ms", "ways/*/p99_ms"), Column("beams that are items", "ways/*/valid", "{:.1%}"),
+        ),
+        "way",
+    ),
+    "passes-512": Table(
+        "passes", "{settings[artifact]}, beam width 512", "512",
+        (Column("P50 ms", "512/*/p50_ms"), Column("beams scored", "512/*/beams", "{:.0f}")), "asked for",
+    ),
+    "memory": Table(
+        "memory", "peak of a request over the loaded engine, KV in {kv_type}, MB", "cells",
+        (
+            Column("prompt tokens", "cells/*/prompt", "{}"), Column("beam width", "cells/*/beam_width", "{}"),
+            Column("ours", "cells/*/ours_mb"), Column("of it KV", "cells/*/ours_kv_mb"),
+            Column("a copy per beam", "cells/*/per_beam_mb"), Column("of it KV", "cells/*/per_beam_kv_mb"),
+        ),
+    ),
+    "hashset": Table(
+        "hashset", "1000000 random semantic IDs, codebooks of 1,024, 262,144 candidates at once",
+        "figures/1000000 items, T=1024",
+        (
+            Column("ns per lookup", "figures/1000000 items, T=1024/*/ns_per_lookup"),
+            Column("bytes per item", "figures/1000000 items, T=1024/*/bytes_per_item"),
+        ),
+        "held as",
+    ),
+    "constraint": (
+        Figure("a search step, of a decode pass", "constraint", "step_share_1m", "{:.1%}"),
+        Figure("what the constraint adds, of a decode pass", "constraint", "constraint_share_1m", "{:.1%}"),
+        Figure("MB per million items", "constraint", "mb_per_million"),
+    ),
+    "decoders": Table(
+        "decoders", "one request at a time", "speed",
+        (
+            Column("ensemble", "speed/*/ensemble", "{}"), Column("beam width", "speed/*/beam_width", "{}"),
+            Column("P50 ms", "speed/*/p50_ms"),
+        ),
+    ),
+    "swap": (
+        Figure("requests", "swap", "requests", "{}"),
+        Figure("swaps among them", "swap", "swaps", "{}"),
+        Figure("failed", "swap", "failed", "{}"),
+        Figure("answers of mixed versions", "swap", "mixed_versions", "{}"),
+    ),
+    "soak": (
+        Figure("requests", "soak", "requests", "{}"),
+        Figure("errors", "soak", "errors", "{}"),
+        Figure("bytes by which /dev/shm grew", "soak", "shm_growth_bytes", "{}"),
+    ),
+}  # fmt: skip

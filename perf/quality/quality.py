@@ -1,0 +1,98 @@
+"""Leave-one-out quality of what is served: the local runtime's own answers, next to two baselines.
+
+genrec bench quality artifacts/ml-100k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ensembles.local import LocalRecommender
+from genrec.catalogue.items import Catalogue
+from genrec.errors import GenrecError
+from perf.kit import report
+from training.data import Histories
+from training.evaluate import PAD, Recommender, evaluate, popularity_baseline, transition_baseline
+
+
+def served_recommender(local: LocalRecommender) -> Recommender:
+    """`recommend(histories, k, remove_seen) -> int64[B, k]` over the engines of an artifact."""
+
+    def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
+        ranking = np.full((len(histories), k), PAD)
+        for line, answer in zip(ranking, local.recommend(histories, k, remove_seen), strict=True):
+            if isinstance(answer, GenrecError):
+                raise answer
+            line[: answer["item_ids"].shape[1]] = answer["item_ids"][0]
+        return ranking
+
+    return recommend
+
+
+def measure(
+    artifact: Path, beam_width: int, remove_seen: bool, users: int | None = None, split: str = "test",
+    decoder: str = "beam", verify: str = "every",
+) -> dict[str, Any]:  # fmt: skip
+    """Figures of the engines and of the baselines over the same users. Raises ArtifactError.
+
+    With decoder `draft` also how many candidates stood before verification and how many were lost to it.
+    """
+    catalogue = Catalogue.load(artifact / "catalogue.parquet")
+    histories = Histories.load(artifact / "histories.parquet")
+    asked = histories if users is None else histories.sample(users, seed=0)
+    with LocalRecommender(artifact, beam_width, decoder=decoder, verify=verify) as local:
+        contenders = {
+            "popularity": popularity_baseline(catalogue),
+            "transition counts": transition_baseline(catalogue, histories),
+            "model": served_recommender(local),
+        }
+        figures = {
+            name: evaluate(r, asked, remove_seen=remove_seen, label=name) for name, r in contenders.items()
+        }
+        candidates, lost = (int(n) for n in local.runtime.drafted)
+    drafted = {"verify": verify, "candidates": candidates, "lost": lost} if decoder == "draft" else {}
+    return {"artifact": artifact.name, "beam_width": beam_width, "decoder": decoder, **drafted, **figures}
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The same for people."""
+    columns = ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
+    model = figures["model"]
+    lines = [
+        f"{model['users']} users, last item held out, ranked among the whole catalogue, "
+        f"seen items {model['seen_items']}, beam width {figures['beam_width']}",
+        "ties: score, then semantic ID, then popularity, then item id",
+        f"{'':20}" + "".join(f"{name:>9}" for name in columns),
+    ]
+    for name in ("popularity", "transition counts", "model"):
+        lines.append(f"{name:20}" + "".join(f"{figures[name][column]:9.4f}" for column in columns))
+    if figures.get("decoder") == "draft":
+        share = 1 - figures["lost"] / max(figures["candidates"], 1)
+        lines.append(
+            f"drafted, verified at {figures['verify']} level: {figures['candidates']} candidates, "
+            f"{figures['lost']} lost, {share:.2%} valid before verification"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table and, last, one JSON object."""
+    parser = report.arguments("quality", __doc__)
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--beam-width", type=int, default=128)
+    parser.add_argument("--keep-seen", action="store_true", help="seen items may be answered")
+    parser.add_argument("--users", type=int, help="a sample instead of all")
+    parser.add_argument("--decoder", choices=("beam", "draft"), default="beam")
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder)
+    print(table(figures))
+    run.publish(figures, repeats=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Half to twice of what the server can do, with a deadline on every request: who is refused, and who waits how long.
+
+    genrec bench overload artifacts/ml-100k --deadline-ms 100
+
+The server's capacity is measured first (16 requests in flight, no deadline); then Poisson arrivals at shares of it,
+open loop, latency from the scheduled time. A server that sheds well keeps the P99 of what it admits flat past 1.0,
+and its goodput near capacity. Writes overload.png. Load generator and server share the machine's cores;
+`client` says how many of them the generator took, and what it takes the server does not have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+from perf.kit import endpoints, plot, report, traffic
+from perf.slo import replay
+from perf.slo.capacity import capacity
+
+SHARES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+IN_FLIGHT = 16
+
+
+class LoadShare(NamedTuple):
+    """A share of the capacity, what became of it, and how many cores the load generator took."""
+
+    share: float
+    summary: replay.ReplaySummary
+    client_cores: float
+
+
+def overload(
+    server: endpoints.Endpoint,
+    histories: traffic.Histories,
+    deadline_ms: int,
+    seconds: float,
+    top_k: int,
+    seed: int,
+) -> tuple[float, list[LoadShare]]:
+    """Capacity in answers per second, and a replay per share of it."""
+    most, _ = capacity(server, histories, IN_FLIGHT, seconds / 2, top_k)
+    loads = []
+    for number, share in enumerate(SHARES):
+        arrivals = traffic.poisson(share * most, max(int(share * most * seconds), 1), seed + number)
+        begun, busy = time.perf_counter(), time.process_time()
+        summary = replay.run(server, histories, arrivals, deadline_ms, top_k=top_k, deadline_ms=deadline_ms)
+        loads.append(LoadShare(share, summary, (time.process_time() - busy) / (time.perf_counter() - begun)))
+    return most, loads
+
+
+def table(most: float, loads: Sequence[LoadShare]) -> str:
+    """For people."""
+    head = ("share", "asked/s", "answered", "shed", "failed", "goodput/s", "p50 ms", "p99 ms", "client")
+    rows = [
+        (
+            f"{share:.2f}", f"{r.sent_rate:.1f}", f"{r.answered / r.requests:.1%}", f"{r.shed / r.requests:.1%}",
+            r.failed, f"{r.goodput:.1f}", f"{r.p50_ms or 0:.1f}", f"{r.p99_ms or 0:.1f}", f"{cores:.2f}",
+        )
+        for share, r, cores in loads
+    ]  # fmt: skip
+    return f"capacity {most:.0f} answers/s\n{report.columns(head, rows)}"
+
+
+def picture(loads: Sequence[LoadShare], deadline_ms: int, path: Path) -> None:
+    """P99 of the admitted and goodput against the share of capacity."""
+    figure, (latency, rate) = plot.panels(2, 1, (7, 5), sharex=True)
+    shares, found = [each.share for each in loads], [each.summary for each in loads]
+    for name, style in (("p99_ms", "o-"), ("p50_ms", "o--")):
+        latency.plot(
+            shares, [getattr(r, name) for r in found], style, label=f"{name[:3].upper()} of the admitted"
+        )
+    latency.axhline(deadline_ms, color="C3", label=f"deadline {deadline_ms} ms")
+    latency.set(ylabel="ms", ylim=(0, None))
+    rate.plot(shares, [r.sent_rate for r in found], "o:", color="0.6", label="asked")
+    rate.plot(shares, [r.goodput for r in found], "o-", label="answered in time")
+    rate.set(xlabel="share of capacity", ylabel="requests/s", ylim=(0, None))
+    plot.save(figure, path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a table, and one JSON object as the last line."""
+    parser = report.arguments("overload", __doc__)
+    endpoints.add_arguments(parser)
+    parser.add_argument("--deadline-ms", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of load at every share")
+    parser.add_argument("--histories", type=int, default=5000)
+    parser.add_argument("--out", type=Path, help="folder of overload.png (default artifacts/perf)")
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    sample = traffic.histories(a.artifact, a.histories, a.seed)
+    with endpoints.endpoint(a.artifact, a.url, a.server_json, **endpoints.options_of(a)) as server:
+        most, loads = overload(server, sample, a.deadline_ms, a.seconds, a.top_k, a.seed)
+    out = a.out or Path("artifacts") / "perf"
+    out.mkdir(parents=True, exist_ok=True)
+    picture(loads, a.deadline_ms, out / "overload.png")
+    print(table(most, loads))
+    by_share = {
+        f"{each.share:g}": {**asdict(each.summary), "client_cores": each.client_cores} for each in loads
+    }
+    run.publish({"capacity": most, "shares": by_share}, repeats=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""A steady load for minutes, and whether anything grows: memory, /dev/shm, slots in use, latency.
+
+    genrec bench soak artifacts/beauty --minutes 5 --rate 20
+
+Open loop, over gRPC and HTTP, with what real traffic has in it: short and long histories, empty ones, unknown items,
+and some requests that must be refused or that run out of time. Memory of a process is what it has for itself (RSS
+without shared pages): the arena's pages count for every process that has ever touched them, and are in /dev/shm anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from clients.aio import AsyncRecommender
+from clients.errors import BadRequest, Overloaded
+from deploy.launcher import RunningServer, running_server
+from genrec.errors import GenrecError
+from perf.kit import report, traffic, turns
+from perf.slo.replay import percentile
+from perf.slo.soak_plot import plot_soak
+from perf.slo.watch import Sample, Watch
+
+WARM_UP = 0.4  # share of the time in which caches fill and allocators find their size
+WINDOWS = 10
+REFUSED, LATE, GOOD = "refused", "late", "good"
+SHED = "shed"  # the arena was full: load, not an error
+
+
+@dataclass(frozen=True)
+class MixedRequest:
+    """One request of the mix; `kind` says how it must end."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SoakedRequest:
+    """How a request ended, seconds since the start; `problem` is empty when it ended as it must."""
+
+    kind: str
+    due: float
+    done: float
+    problem: str = ""
+
+
+def mix(histories: traffic.Histories, count: int, seed: int) -> list[MixedRequest]:
+    """8 of 10 are plain, one is odd but answered, one is refused or late."""
+    draw = np.random.default_rng(seed)
+    requests = []
+    for number in range(count):
+        history = histories[number % len(histories)]
+        plain = {
+            "history": history[: int(draw.integers(1, len(history) + 1))],
+            "exclude_history": bool(number % 2),
+        }
+        odd: list[MixedRequest] = [
+            MixedRequest(GOOD, {"history": []}),
+            MixedRequest(GOOD, {"history": [-1, *history[:3], 2**62]}),
+            MixedRequest(REFUSED, {"history": history, "top_k": 0}),
+            MixedRequest(LATE, {"history": history, "deadline_ms": 1}),
+        ]
+        requests.append(MixedRequest(GOOD, plain) if number % 5 else odd[number // 5 % len(odd)])
+    return requests
+
+
+async def _send(client: AsyncRecommender, request: MixedRequest, top_k: int) -> str:
+    """The problem with how it ended, if any."""
+    try:
+        answer = await client.recommend(**{"top_k": top_k, **request.arguments})
+    except BadRequest as error:
+        return "" if request.kind == REFUSED else str(error)
+    except Overloaded as error:
+        return "" if request.kind == LATE and "deadline_ms" in str(error) else SHED
+    except GenrecError as error:
+        return f"{type(error).__name__}: {error}"
+    if request.kind == REFUSED:
+        return "a bad request was answered"
+    return "" if len(set(answer.item_ids.tolist())) == top_k else "too few or equal items"
+
+
+async def _drive(
+    server: RunningServer,
+    requests: Sequence[MixedRequest],
+    arrivals: traffic.Seconds,
+    top_k: int,
+    start: float,
+    show: bool,
+) -> list[SoakedRequest]:
+    events: list[SoakedRequest] = []
+    tasks: set[asyncio.Task[None]] = set()
+    bar = tqdm(total=len(requests), unit="req", disable=not show, file=sys.stderr, mininterval=1)
+    async with AsyncRecommender(server.grpc_url) as grpc, AsyncRecommender(server.http_url, "http") as http:
+
+        async def one(number: int, due: float) -> None:
+            problem = await _send(http if number % 4 == 3 else grpc, requests[number], top_k)
+            events.append(SoakedRequest(requests[number].kind, due, time.monotonic() - start, problem))
+            bar.update()
+
+        for number, due in enumerate(arrivals.tolist()):
+            await asyncio.sleep(max(start + due - time.monotonic(), 0))
+            task = asyncio.create_task(one(number, due))
+            tasks.add(task)  # asyncio keeps weak references only
+            task.add_done_callback(tasks.discard)
+        while tasks:
+            await asyncio.wait(tasks)
+    bar.close()
+    return events
+
+
+def slope(at: Sequence[float], values: Sequence[float]) -> float:
+    """Growth per second after the warm-up: the median over all pairs of samples (Theil and Sen).
+
+    An allocator grows by steps; one step is no growth, many are.
+    """
+    late = [n for n, second in enumerate(at) if second >= WARM_UP * at[-1]]
+    seconds, value = np.asarray(at, np.float64)[late], np.asarray(values, np.float64)[late]
+    earlier, later = np.triu_indices(len(late), 1)
+    return float(np.median((value[later] - value[earlier]) / (seconds[later] - seconds[earlier])))
+
+
+def windows_of(events: Sequence[SoakedRequest], seconds: float) -> list[dict[str, Any]]:
+    """Per tenth of the time: answers per second and latency of the good requests that were due in it, problems."""
+    rows = []
+    for number in range(WINDOWS):
+        first, end = number * seconds / WINDOWS, (number + 1) * seconds / WINDOWS
+        due = [event for event in events if first <= event.due < end]
+        latency = [
+            1000 * (event.done - event.due) for event in due if event.kind == GOOD and not event.problem
+        ]
+        finished = sum(first <= event.done < end and not event.problem for event in events)
+        rows.append(
+            {
+                "from_s": round(first, 1),
+                "rate": round(finished * WINDOWS / seconds, 1),
+                "p50_ms": percentile(latency, 0.5),
+                "p99_ms": percentile(latency, 0.99),
+                "problems": sum(bool(event.problem) for event in due),
+            }
+        )
+    return rows
+
+
+def soak(
+    server: RunningServer, histories: traffic.Histories, seconds: float, rate: float, *,
+    top_k: int = 10, seed: int = 0, show: bool = True,
+) -> tuple[dict[str, Any], list[Sample], list[dict[str, Any]]]:  # fmt: skip
+    """Load a running server: the figures, the samples, the windows."""
+    arrivals = traffic.poisson(rate, int(rate * seconds), seed)
+    restarts, start = server.restarts, time.monotonic() + 0.2
+    with Watch(server, start) as watch:
+        requests = mix(histories, len(arrivals), seed)
+        events = asyncio.run(_drive(server, requests, arrivals, top_k, start, show))
+    samples, windows = watch.samples, windows_of(events, float(arrivals[-1]))
+    at = [sample.at for sample in samples]
+    growth = slope(at, [sample.total for sample in samples])
+    problems = Counter(event.problem for event in events if event.problem)
+    settled = [sample for sample in samples if sample.at >= WARM_UP * at[-1]]
+    figures = {
+        "seconds": round(at[-1], 1),
+        "requests": len(events),
+        "refused_as_they_must": sum(event.kind == REFUSED and not event.problem for event in events),
+        "shed": problems.pop(SHED, 0),
+        "errors": sum(problems.values()),
+        "problems": dict(problems.most_common(5)),
+        "restarts": server.restarts - restarts,
+        "memory_mb": round(samples[-1].total / 1e6, 1),
+        "memory_growth_bytes_per_s": round(growth),
+        "memory_growth_bytes_per_request": round(growth * at[-1] / len(events)),
+        "memory_growth_bytes_per_s_of": {
+            name: round(slope(at, [sample.memory[name] for sample in samples])) for name in samples[0].memory
+        },
+        "shm_mb": round(samples[-1].shm / 1e6, 1),
+        "shm_growth_bytes": settled[-1].shm - settled[0].shm,
+        "arena_rows_busy_max": max(sample.busy for sample in samples),
+        "rate_last_over_first": round(windows[-1]["rate"] / windows[0]["rate"], 3),
+        "p99_ms_last_over_first": round(windows[-1]["p99_ms"] / windows[0]["p99_ms"], 3),
+    }
+    return figures, samples, windows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a table for people and one JSON object as the last line."""
+    parser = report.arguments("soak", __doc__)
+    parser.add_argument("artifact", type=Path, help="artifact folder to serve")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
+    parser.add_argument("--beam-width", type=int, default=128)
+    parser.add_argument("--top-k", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plot", type=Path, default=Path("soak.png"), help="where the picture goes")
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    histories = traffic.histories(a.artifact, 1000, a.seed)
+    with running_server(a.artifact, beam_width=a.beam_width) as server:
+        figures, samples, windows = soak(
+            server, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
+        )
+    plot_soak(samples, windows, WARM_UP, a.plot)
+    print(
+        report.columns([*windows[0]], [[f"{value or 0:.1f}" for value in each.values()] for each in windows])
+    )
+    report.show(figures)
+    p99 = [each["p99_ms"] for each in windows if each["p99_ms"] is not None]
+    run.publish(figures, repeats=1, spread={"p99_ms_of_windows": turns.extremes(p99)[1:]})
+
+
+if __name__ == "__main__":
+    main()

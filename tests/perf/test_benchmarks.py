@@ -1,0 +1,66 @@
+"""`genrec bench`: every benchmark is in the one table, says what it takes, and can be kept."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from perf.kit.benchmarks import BENCHMARKS
+
+ROOT = Path(__file__).parents[2]
+TOOLS = {"perf.kit.mock", "perf.kit.render"}  # run by hand, and measure nothing
+
+
+def modules_with_a_main() -> set[str]:
+    found = set()
+    for path in (ROOT / "perf").rglob("*.py"):
+        body = ast.parse(path.read_text()).body
+        if any(isinstance(each, ast.FunctionDef) and each.name == "main" for each in body):
+            found.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    return found
+
+
+def test_every_benchmark_is_in_the_table() -> None:
+    assert modules_with_a_main() - TOOLS == {each.module for each in BENCHMARKS.values()}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_has_help_and_can_be_kept(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(BENCHMARKS[name].module).main(["--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and said.startswith(f"usage: genrec bench {name} ")
+    assert "--save" in said and f"results/<machine>/{name}.json" in said
+
+
+def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, about in BENCHMARKS.items():
+        assert any(
+            line.split()[:1] == [name] and about.question in line and " min " in line for line in lines
+        )
+
+
+def test_one_runs_by_its_name_with_its_own_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["bench", "selection", "--beam-widths", "4", "--candidates", "8", "--repeats", "1", "--save"])
+        == 0
+    )
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (kept,) = tmp_path.glob("results/*/selection.json")
+    assert json.loads(kept.read_text()) == last and last["settings"]["beam_widths"] == "4"
+
+
+def test_a_name_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "speed"]) == 2
+    said = capsys.readouterr().err
+    assert "'speed'" in said and "sweep" in said

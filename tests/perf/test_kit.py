@@ -1,0 +1,115 @@
+"""What all benchmarks share: turns, the JSON that they end with and keep, the name of the machine, pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genrec.errors import InputError
+from perf.kit import machine, plot, report, turns
+from perf.parts import roofline
+
+
+@pytest.mark.parametrize("arms", ["a", "ab", "abc", "abcd"])
+def test_every_arm_has_every_place_as_often(arms: str) -> None:
+    """Over twice as many rounds as arms; and no arm always comes after the same one."""
+    rounds = [turns.order(arms, number) for number in range(2 * len(arms))]
+    assert all(sorted(each) == list(arms) for each in rounds)
+    assert all(sorted(place) == sorted(2 * arms) for place in zip(*rounds, strict=True))
+    if len(arms) > 1:
+        assert len({each[each.index("a") - 1] for each in rounds if each[0] != "a"}) > 1 or len(arms) == 2
+
+
+def test_arms_are_called_in_turn_and_warm_ups_are_left_out() -> None:
+    called: list[str] = []
+
+    def arm(name: str) -> int:
+        called.append(name)
+        return len(called)
+
+    given = turns.in_turns({name: lambda name=name: arm(name) for name in "ab"}, 2, warm_ups=1)
+    assert called == ["a", "b", "b", "a", "b", "a"], "round 2 begins one later"
+    assert given == {"a": [4, 6], "b": [3, 5]}
+    assert list(turns.interleaved("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+
+
+def test_repeats_leave_out_the_first_and_timing_keeps_what_was_given() -> None:
+    calls: list[None] = []
+    assert len(turns.repeated(lambda: calls.append(None), 3)) == 3 and len(calls) == 4
+    seconds, given = turns.timed(lambda: "answer")
+    assert seconds >= 0 and given == "answer"
+
+
+def test_the_middle_and_the_ends() -> None:
+    values = [4.0, 1.0, 3.0, 2.0, 10.0]
+    assert turns.extremes(values) == (3.0, 1.0, 10.0)
+    assert turns.quartiles(values) == (3.0, 2.0, 4.0)
+
+
+def test_what_has_no_place_in_json_is_made_plain() -> None:
+    given = {1: (np.float32(0.5), np.int64(3)), "at": Path("/somewhere/beauty"), "none": [math.inf, math.nan]}
+    made = report.plain(given)
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert made == {"1": [0.5, 3], "at": "beauty", "none": [None, None]}
+
+
+def test_a_run_ends_with_one_line_of_json_and_keeps_it_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "roofline", lambda repeats: machine.Roofline(1.0, None, None, 2.0, 3.0, 2))
+    roofline.main(["--repeats", "2"])
+    assert not (tmp_path / "results").exists(), "only kept when asked"
+    capsys.readouterr()
+    roofline.main(["--repeats", "2", "--save"])
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    kept = tmp_path / "results" / machine.name() / "machine.json"
+    assert json.loads(kept.read_text()) == last
+    assert last["benchmark"] == "machine" and last["roofline"]["read_gb_s"] == 2.0
+    assert (last["repeats"], last["spread"], last["settings"]) == (2, {}, {"repeats": 2})
+    assert {"name", "cpu", "flags", "usable_cores", "versions", "commit"} <= set(last["machine"])
+    roofline.main(["--save", "--label", "again"])
+    assert kept.with_name("machine-again.json").is_file()
+
+
+def test_a_label_names_no_folder() -> None:
+    with pytest.raises(InputError, match="label"):
+        report.begin(Namespace(benchmark="machine", save=True, label="../x"))
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "made"),
+    [
+        ("Intel(R) Xeon(R) Processor", "avx2 avx512f avx512_bf16 amx_bf16", "xeon-amx-2"),
+        ("AMD EPYC 9R14", "avx2 avx512f avx512_bf16", "epyc-avx512bf16-2"),
+        ("Intel(R) Xeon(R) Platinum 8259CL", "avx2 avx512f", "xeon-avx512-2"),
+        ("AMD EPYC 7571", "avx2", "epyc-avx2-2"),
+        ("Intel(R) Core(TM) i7", "sse4_2", "core-plain-2"),
+    ],
+)
+def test_a_machine_is_named_after_its_cpu(
+    monkeypatch: pytest.MonkeyPatch, model: str, flags: str, made: str
+) -> None:
+    monkeypatch.setattr(machine, "_cpu_field", {"model name": model, "flags": flags}.__getitem__)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1})
+    assert machine.name() == made
+
+
+def test_columns_line_up() -> None:
+    lines = report.columns(("", "ms"), [("one", 1.5), ("another", 10)]).splitlines()
+    assert lines == ["          ms", "one      1.5", "another   10"]
+
+
+def test_the_same_figures_make_the_same_picture(tmp_path: Path) -> None:
+    drawn = []
+    for number in range(2):
+        figure, axis = plot.panels(1, 1, (3, 2))
+        axis.plot([1, 2, 3], [0.1, 1 / 3, 0.2], label="line")
+        plot.save(figure, tmp_path / f"{number}.svg")
+        drawn.append((tmp_path / f"{number}.svg").read_text())
+    assert drawn[0] == drawn[1] and "line" in drawn[0] and drawn[0].startswith('<?xml version="1.0"')

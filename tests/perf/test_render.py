@@ -1,0 +1,153 @@
+"""README and docs hold what the saved results say: rendering again changes nothing. And how that is done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genrec import settings
+from genrec.errors import ArtifactError, InputError
+from perf.kit import render
+from perf.kit.tables import TABLES
+
+
+def test_rendering_again_changes_nothing() -> None:
+    for path, content in render.rendered(render.ROOT).items():
+        assert path.read_bytes() == content, f"python -m perf.kit.render, for {path.name}"
+
+
+def test_every_table_that_is_shown_has_its_files() -> None:
+    """As soon as anything is saved."""
+    saved = {path.stem for path in (render.ROOT / "results").glob("*/*.json")}
+    for path in render.documents(render.ROOT):
+        for name in render.markers(path):
+            assert not saved or render.files_of(name) <= saved, f"{path.name} shows {name}"
+
+
+def result(benchmark: str, machine: str = "xeon-amx-2", **figures: Any) -> dict[str, Any]:
+    about = {"name": machine, "commit": "abc1234"}
+    return {"benchmark": benchmark, **figures, "settings": {"cores": 2}, "machine": about}
+
+
+def peers(machine: str, factor: float = 1.0) -> dict[str, Any]:
+    cells = [
+        {"system": system, "model": model, "prompt": prompt, "beam_width": width, **told}
+        for model in ("30m", "100m")
+        for prompt in (255, 1023)
+        for width in (32, 128)
+        for system, told in {
+            "genrec-triton": {"best_rate": factor * 4000 / width / prompt, "peak_mib": 400.2},
+            "slow": {"refusal": "> 25 s"} if width == 128 else {"best_rate": 0.25, "peak_mib": None},
+        }.items()
+    ]
+    return result("peers", machine, ratio_bw128=2.345, cells=cells)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(
+        "# Title\n<!-- results: swap -->\nold\n<!-- /results -->\nbetween\n<!-- settings -->\n<!-- /settings -->\nend\n"
+    )
+    (tmp_path / "docs" / "peers.md").write_text("<!-- results: peers -->\n<!-- /results -->\n")
+    return tmp_path
+
+
+def save(root: Path, *found: dict[str, Any]) -> None:
+    for each in found:
+        path = root / "results" / each["machine"]["name"] / f"{each['benchmark']}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(each))
+
+
+def write(root: Path) -> dict[str, str]:
+    made = render.rendered(root)
+    for path, content in made.items():
+        path.write_bytes(content)
+    assert render.rendered(root) == made, "a second time changes nothing"
+    return {path.name: content.decode() for path, content in made.items()}
+
+
+SWAP = {"requests": 1200, "swaps": 12, "failed": 0, "mixed_versions": 0}
+
+
+def test_without_results_the_document_says_how_to_get_them(root: Path) -> None:
+    made = write(root)
+    assert set(made) == {"README.md", "peers.md"}
+    assert "`genrec bench swap --save`" in made["README.md"] and "old" not in made["README.md"]
+    assert settings.table().strip() in made["README.md"]
+    assert made["README.md"].startswith("# Title\n") and made["README.md"].endswith(
+        "<!-- /settings -->\nend\n"
+    )
+
+
+def test_a_figure_stands_beside_its_machine_and_commit(root: Path) -> None:
+    save(root, result("swap", **SWAP), result("swap", "epyc-avx2-2", **(SWAP | {"failed": 3})))
+    lines = write(root)["README.md"].splitlines()
+    assert "| failed | 0 | xeon-amx-2 | abc1234 | `genrec bench swap` |" in lines
+    assert "| failed | 3 | epyc-avx2-2 | abc1234 | `genrec bench swap` |" in lines
+    save(root, result("swap", **(SWAP | {"failed": 7})))
+    assert "| failed | 7 | xeon-amx-2 | abc1234 | `genrec bench swap` |" in write(root)["README.md"]
+
+
+def test_cells_are_laid_out_and_say_why_they_are_empty(root: Path) -> None:
+    save(root, peers("xeon-amx-2"))
+    made = write(root)
+    text = made["peers.md"]
+    assert "2 cores: xeon-amx-2, commit abc1234, `genrec bench peers`" in text
+    assert "|  | 255 tokens, BW 32 | 255 tokens, BW 128 | 1023 tokens, BW 32 | 1023 tokens, BW 128 |" in text
+    assert "| 30m, slow | 0.2 | > 25 s | 0.2 | > 25 s |" in text
+    assert "genrec-triton" in made["peers.svg"] and "xeon-amx-2" in made["peers.svg"]
+    save(root, peers("xeon-amx-2", factor=3.0), peers("epyc-avx2-2"))
+    again = write(root)["peers.svg"]
+    assert again != made["peers.svg"] and "epyc-avx2-2" in again
+
+
+def test_rows_of_a_table(root: Path) -> None:
+    arms = {"one process": {"capacity": 10.26, "p50_ms": None}, "two": {"capacity": 20.0, "p50_ms": 3.0}}
+    save(root, result("ablation", arms=arms) | {"settings": {"artifact": "ml-1m", "beam_width": 128}})
+    lines = render.table("ablation", root).splitlines()
+    assert lines[0].startswith("ml-1m, beam width 128, 16 in flight: xeon-amx-2, commit abc1234")
+    assert lines[2:] == [
+        "| served by | answers/s | P50 ms, one at a time |",
+        "| --- | --- | --- |",
+        "| one process | 10.3 | not measured |",
+        "| two | 20.0 | 3.0 |",
+    ]
+    fields = ("ours_mb", "ours_kv_mb", "per_beam_mb", "per_beam_kv_mb")
+    sizes = [{"prompt": 256, "beam_width": width, **dict.fromkeys(fields, width)} for width in (1, 2)]
+    save(root, result("memory", kv_type="f32", cells=sizes))
+    assert render.table("memory", root).splitlines()[-1] == "| 256 | 2 | 2.0 | 2.0 | 2.0 | 2.0 |"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<!-- results: nothing -->\n<!-- /results -->", "'nothing'"),
+        ("<!-- results: swap -->\n", "not closed"),
+        ("<!-- settings -->\n", "not closed"),
+    ],
+)
+def test_a_marker_that_says_nothing_known_is_refused(root: Path, text: str, problem: str) -> None:
+    (root / "README.md").write_text(text)
+    with pytest.raises(InputError, match=problem):
+        render.rendered(root)
+
+
+def test_a_result_without_the_field_is_refused(root: Path) -> None:
+    save(root, result("swap", requests=3))
+    with pytest.raises(ArtifactError, match=r"swap\.json: has no swaps"):
+        render.rendered(root)
+    (root / "results" / "xeon-amx-2" / "swap.json").write_text("{")
+    with pytest.raises(ArtifactError, match="no JSON"):
+        render.rendered(root)
+
+
+def test_every_table_names_a_benchmark() -> None:
+    from perf.kit.benchmarks import BENCHMARKS
+
+    for name in TABLES:
+        assert {file.partition("-")[0] for file in render.files_of(name)} <= set(BENCHMARKS), name
