@@ -40,7 +40,8 @@ class _Prompt(NamedTuple):
 class Generate:
     """tokens, ticket, excluded -> paths (whole semantic IDs) and scores, ascending by path."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, wait_s: float = WAIT_S) -> None:
+        """`wait_s` is for comparisons. Raises ArtifactError."""
         self._config = load_config(settings.artifact)
         self._indices = Versioned(settings, "generate", partial(load_validity, config=self._config))
         learn_selection(self._indices.of(0), settings.beam_width)
@@ -50,7 +51,7 @@ class Generate:
         for executor in executors:
             warm_up(self._shapes(settings.batch_tokens), partial(self._try, executor))
         run = [partial(self._generate, executor) for executor in executors]
-        self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, WAIT_S, MAX_ROWS)
+        self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, wait_s, MAX_ROWS)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -26,6 +26,8 @@ BENCHMARKS = {
     "swap": Benchmark("perf.slo.swaps", "what does a catalogue swap under load cost, and is it clean?", 2),
     "stages": Benchmark("perf.slo.request_stages", "where does the time of a request go?", 3),
     "ablation": Benchmark("perf.slo.ablation", "what is each part of the scheduling worth?", 5),
+    "instances": Benchmark("perf.slo.instances", "how many processes of each model pay?", 8),
+    "company": Benchmark("perf.slo.company", "how long should a free stream wait for company?", 3),
     "batching": Benchmark("perf.slo.batching", "what are batches by tokens worth beside Triton's own?", 9),
     # Parts of a request, in one process.
     "kernels": Benchmark("perf.parts.kernels", "which kinds of nodes take the time of a pass?", 1),

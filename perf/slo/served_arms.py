@@ -1,0 +1,69 @@
+"""Servers that differ by one thing, one at a time and in turns: what each gets answered, and how long a user waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from perf.kit import endpoints, report, traffic, turns
+from perf.slo.capacity import capacity
+
+IN_FLIGHT = 16
+
+
+@dataclass(frozen=True)
+class ServedArm:
+    """One way to serve: an ensemble and the launcher's options."""
+
+    name: str
+    ensemble: str = "recommend"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def compare(
+    benchmark: str, description: str | None, arms: Sequence[ServedArm], argv: Sequence[str] | None
+) -> None:
+    """A whole benchmark over these arms: its arguments, a table, and one JSON object as the last line.
+
+    Capacity is what 16 requests in flight get answered per second; P50 is of one request at a time.
+    """
+    parser = report.arguments(benchmark, description)
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--beam-width", type=int, default=128)
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="of each of the two loads of an arm and round"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    sample = traffic.histories(a.artifact, 2000)
+    work = {arm.name: partial(_measure, arm, a.artifact, sample, a.beam_width, a.seconds) for arm in arms}
+    found = {
+        name: {
+            "capacity": median(most for most, _ in rounds),
+            "capacities": [most for most, _ in rounds],
+            "p50_ms": median(p50 for _, p50 in rounds),
+        }
+        for name, rounds in turns.in_turns(work, a.rounds, label="arms").items()
+    }
+    spread = {name: turns.extremes(each["capacities"])[1:] for name, each in found.items()}
+    rows = [
+        (name, f"{each['capacity']:.1f}", "{:.0f} to {:.0f}".format(*spread[name]), f"{each['p50_ms']:.2f}")
+        for name, each in found.items()
+    ]
+    print(report.columns(("", "answers/s", "spread", "p50 ms"), rows))
+    run.publish({"arms": found}, repeats=a.rounds, spread=spread)
+
+
+def _measure(
+    arm: ServedArm, artifact: Path, sample: traffic.Histories, width: int, seconds: float
+) -> tuple[float, float]:
+    """Capacity in answers per second, and P50 in ms of one request at a time."""
+    with endpoints.endpoint(artifact, ensemble=arm.ensemble, beam_width=width, **arm.options) as server:
+        _, alone = capacity(server, sample, 1, seconds)
+        most, _ = capacity(server, sample, IN_FLIGHT, seconds)
+    return most, 1000 * median(alone)
