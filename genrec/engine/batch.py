@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genrec.engine.interface import Array, Passes
+from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.kv.reorder import reorder_in_place
 from genrec.models.config import ModelConfig
 from genrec.search.expand import Beams
@@ -63,7 +63,7 @@ class PassBatch:
                     _inherit(each[: level - 2], parents, self._count)
             views = [[_first(kept, batch, count) for kept in each] for each in self._unshared]
             codes = self._codes(level, beams, scored, count)
-            self._passes.decode(level, codes, self._lengths, self._shared, views, logits)
+            self._passes.decode(DecodePass(level, codes, self._lengths, self._shared, views, logits))
         self._scored, self._count = scored, count
         return logits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,26 +19,26 @@ if TYPE_CHECKING:  # they import numba, which a device run need not have
 Array = NDArray[Any]
 
 
+class DecodePass(NamedTuple):
+    """What a decode pass reads, and the arrays that it fills: the logits, and one more of each list of unshared KV."""
+
+    level: int  # that is scored
+    codes: Array  # int64[B, W], of level - 1
+    lengths: Array  # int64[B], of the prompts
+    shared: Sequence[Array]  # 2N tensors [B, G, S, D]
+    # 2N lists of [B, W, G, D], a tensor per level from 1 on: level - 2 are read, one more is filled except at the last.
+    unshared: Sequence[Sequence[Array]]
+    logits: Array  # float32[B, W, T_level]
+
+
 class Passes(Protocol):
     """The passes of the generator, one after the other, on arrays used where they lie. Several may run at once."""
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """tokens int64[B, S] padded right, lengths int64[B] >= 1: fills logits [B, 1, T_1], 2N kv [B, G, S, D]."""
 
-    def decode(
-        self,
-        level: int,
-        codes: Array,
-        lengths: Array,
-        shared: Sequence[Array],
-        unshared: Sequence[Sequence[Array]],
-        logits: Array,
-    ) -> None:
-        """codes int64[B, W] of level - 1, lengths int64[B] of the prompts: fills logits float32[B, W, T_level].
-
-        `shared` are 2N tensors [B, G, S, D]. `unshared` are 2N lists of KV [B, W, G, D]:
-        level - 2 of a list are read, and one more is filled, except at the last level.
-        """
+    def decode(self, given: DecodePass) -> None:
+        """Score one level of beams."""
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """tokens [B, S] with placeholders after each row's history, lengths [B] of the histories: [B, 1 + L, hidden].
@@ -82,4 +82,4 @@ class Engine:
         kept = range(min(level - 1, layout.config.levels - 2))
         unshared = [[layout.unshared(row, n, u, width) for u in kept] for n in self._tensors]
         logits = layout.logits(row, level, width)[None]
-        self._passes.decode(level, codes[None], np.array([length]), shared, unshared, logits)
+        self._passes.decode(DecodePass(level, codes[None], np.array([length]), shared, unshared, logits))

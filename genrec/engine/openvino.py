@@ -12,7 +12,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array, Passes
+from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.errors import ArtifactError
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
@@ -164,49 +164,32 @@ class OpenVinoPasses:
                 "prefill", [tokens[rows], lengths[rows]], [logits[rows], *(each[rows] for each in kv)]
             )
 
-    def decode(
-        self,
-        level: int,
-        codes: Array,
-        lengths: Array,
-        shared: Sequence[Array],
-        past: Sequence[Sequence[Array]],
-        logits: Array,
-    ) -> None:
+    def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`. Where attention is not one operation, many beams over a long prompt go in slices.
 
         OpenVINO then writes out the scores of a whole attention, W x H x S: at BW 1,024 and S = 3,000 that was twenty
         times the KV. At BW 512 and S = 1,023 two slices take 3 % longer than one, four take 7 %. Results do not differ.
         """
-        batch, beams = codes.shape
-        span = shared[0].shape[2]
+        (batch, beams), span = given.codes.shape, given.shared[0].shape[2]
         if not self._graphs.writes_scores or batch * beams * span <= MOST_SCORES:
-            self._decode(level, codes, lengths, shared, past, logits)
+            self._decode(given)
             return
         size = max(ceil(beams / ceil(beams * span / MOST_SCORES)), LEAST_BEAMS)  # all slices alike
         for row in range(batch):
             one = slice(row, row + 1)
             for first in range(0, beams, size):
                 part = (one, slice(first, first + size))
-                self._decode(
-                    level, codes[part], lengths[one], [tensor[one] for tensor in shared],
-                    [[tensor[part] for tensor in each] for each in past], logits[part],
-                )  # fmt: skip
+                shared = [tensor[one] for tensor in given.shared]
+                unshared = [[tensor[part] for tensor in each] for each in given.unshared]
+                codes, lengths, logits = given.codes[part], given.lengths[one], given.logits[part]
+                self._decode(DecodePass(given.level, codes, lengths, shared, unshared, logits))
 
-    def _decode(
-        self,
-        level: int,
-        codes: Array,
-        lengths: Array,
-        shared: Sequence[Array],
-        past: Sequence[Sequence[Array]],
-        logits: Array,
-    ) -> None:
-        inputs = [codes, lengths, *shared]
-        for n in range(0, len(shared), 2):  # the graph's order: per layer, per earlier level, k then v
-            inputs += [past[n + kind][u] for u in range(level - 2) for kind in (0, 1)]
-        written = [kept[level - 2] for kept in past if len(kept) > level - 2]
-        self._infer(f"decode_{level}", inputs, [logits, *written])
+    def _decode(self, given: DecodePass) -> None:
+        inputs, earlier = [given.codes, given.lengths, *given.shared], given.level - 2
+        for n in range(0, len(given.shared), 2):  # the graph's order: per layer, per earlier level, k then v
+            inputs += [given.unshared[n + kind][u] for u in range(earlier) for kind in (0, 1)]
+        written = [each[earlier] for each in given.unshared if len(each) > earlier]
+        self._infer(f"decode_{given.level}", inputs, [given.logits, *written])
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """See `Passes.draft_states`."""

@@ -28,7 +28,7 @@ from build.openvino.graphs import build_openvino
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Array
+from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout, load_passes
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
@@ -58,16 +58,16 @@ class EagerPasses:
         _fill([logits, *kv], self._prefill(torch.from_numpy(tokens), torch.from_numpy(lengths)))
 
     @torch.no_grad()
-    def decode(
-        self, level: int, codes: Array, lengths: Array, shared: list[Array], past: list[list[Array]], logits: Array
-    ) -> None:  # fmt: skip
+    def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`."""
+        kept, written = given.unshared, given.level - 2
         earlier = [
-            past[n + kind][u] for n in range(0, len(past), 2) for u in range(level - 2) for kind in (0, 1)
+            kept[n + kind][u] for n in range(0, len(kept), 2) for u in range(written) for kind in (0, 1)
         ]
-        arrays = ([torch.from_numpy(each) for each in group] for group in (shared, earlier))
-        found = self._decode[level](torch.from_numpy(codes), torch.from_numpy(lengths), *arrays)
-        _fill([logits, *(kept[level - 2] for kept in past if len(kept) > level - 2)], found)
+        arrays = ([torch.from_numpy(each) for each in group] for group in (given.shared, earlier))
+        where = torch.from_numpy(given.codes), torch.from_numpy(given.lengths)
+        found = self._decode[given.level](*where, *arrays)
+        _fill([given.logits, *(each[written] for each in kept if len(each) > written)], found)
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """Not part of the ablation."""

@@ -23,7 +23,7 @@ import numpy as np
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Array, Passes
+from genrec.engine.interface import DecodePass, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, ranked
@@ -40,10 +40,10 @@ class Counted:
         self._passes, self.beams = passes, 0
         self.prefill, self.draft_states = passes.prefill, passes.draft_states
 
-    def decode(self, level: int, codes: Array, lengths: Array, shared: Any, past: Any, logits: Array) -> None:
+    def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`."""
-        self.beams += codes.size
-        self._passes.decode(level, codes, lengths, shared, past, logits)
+        self.beams += given.codes.size
+        self._passes.decode(given)
 
 
 @dataclass

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from genrec.engine.interface import Array, Passes
+from genrec.engine.interface import Array, DecodePass, Passes
 
 
 class PerBeam:
@@ -17,22 +15,18 @@ class PerBeam:
         self.prefill, self.draft_states = passes.prefill, passes.draft_states
         self._copies: list[Array] = []
 
-    def decode(
-        self,
-        level: int,
-        codes: Array,
-        lengths: Array,
-        shared: Sequence[Array],
-        past: Sequence[Sequence[Array]],
-        logits: Array,
-    ) -> None:
+    def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`: B requests of W beams are B * W requests of one."""
-        if level == 2 or len(self._copies[0]) != codes.size:  # beams may become more at every level
+        beams = given.codes.shape[1]
+        if (
+            given.level == 2 or len(self._copies[0]) != given.codes.size
+        ):  # beams may become more at every level
             self._copies.clear()
-            self._copies += (np.repeat(tensor, codes.shape[1], axis=0) for tensor in shared)
-        alone = [[_alone(tensor) for tensor in each] for each in past]
-        lengths = np.repeat(lengths, codes.shape[1])
-        self._passes.decode(level, _alone(codes), lengths, self._copies, alone, _alone(logits))
+            self._copies += (np.repeat(tensor, beams, axis=0) for tensor in given.shared)
+        alone = [[_alone(tensor) for tensor in each] for each in given.unshared]
+        lengths = np.repeat(given.lengths, beams)
+        codes, logits = _alone(given.codes), _alone(given.logits)
+        self._passes.decode(DecodePass(given.level, codes, lengths, self._copies, alone, logits))
 
 
 def _alone(tensor: Array) -> Array:

@@ -21,7 +21,7 @@ from tests.tiny import random_head, tiny_catalogue
 
 
 class TwinPasses:
-    """Past KV of level u holds, in its first number, the beam's code of level u + 1: reordering moves it too."""
+    """Unshared KV of level u holds, in its first number, the beam's code of level u + 1: reordering moves it too."""
 
     def __init__(self, folder, kv_type, threads, streams):
         self.model = folder.parent.parent / "model"
@@ -35,16 +35,17 @@ class TwinPasses:
             logits[row] = self.generator.head(hidden[:, -1], 1).numpy()
 
     @torch.no_grad()
-    def decode(self, level, codes, lengths, shared, past, logits):
-        offsets = self.generator.config.code_offsets
-        for row, length in enumerate(lengths):
-            prompt = shared[0][row].reshape(-1)[:length].astype(np.int64)
-            earlier = [past[0][u][row, :, 0, 0].astype(np.int64) + offsets[u] for u in range(level - 2)]
-            beams = (np.tile(prompt, (codes.shape[1], 1)), *earlier, codes[row] + offsets[level - 2])
+    def decode(self, given):
+        offsets, written, kept = self.generator.config.code_offsets, given.level - 2, given.unshared[0]
+        for row, length in enumerate(given.lengths):
+            prompt = given.shared[0][row].reshape(-1)[:length].astype(np.int64)
+            earlier = [kept[u][row, :, 0, 0].astype(np.int64) + offsets[u] for u in range(written)]
+            newest = given.codes[row] + offsets[written]
+            beams = (np.tile(prompt, (given.codes.shape[1], 1)), *earlier, newest)
             hidden, _ = self.generator.prefill(torch.from_numpy(np.column_stack(beams)))
-            logits[row] = self.generator.head(hidden[:, -1], level).numpy()
-        if len(past[0]) > level - 2:
-            past[0][level - 2][:, :, 0, 0] = codes
+            given.logits[row] = self.generator.head(hidden[:, -1], given.level).numpy()
+        if len(kept) > written:
+            kept[written][:, :, 0, 0] = given.codes
 
     def draft_states(self, tokens, lengths):
         head = load_draft(self.model)

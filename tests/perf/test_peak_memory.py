@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Passes
+from genrec.engine.interface import DecodePass, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.kv.arena import Region, Row
 from genrec.kv.layout import Layout
@@ -34,10 +33,10 @@ class Remembering:
         self.logits = np.empty(0, np.float32)
         self.shared_tokens: list[int] = []
 
-    def decode(self, level: int, codes: Any, lengths: Any, shared: Any, past: Any, logits: Any) -> None:
-        self._passes.decode(level, codes, lengths, shared, past, logits)
-        self.logits = logits.copy()
-        self.shared_tokens.append(shared[0].shape[0] * shared[0].shape[2])
+    def decode(self, given: DecodePass) -> None:
+        self._passes.decode(given)
+        self.logits = given.logits.copy()
+        self.shared_tokens.append(given.shared[0].shape[0] * given.shared[0].shape[2])
 
 
 @pytest.mark.parametrize("lengths", [[PROMPT], [PROMPT, 7]], ids=str)

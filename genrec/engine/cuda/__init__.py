@@ -18,7 +18,7 @@ from torch import Tensor
 
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.kernel import XAttentionKernel
-from genrec.engine.interface import Array, Executor, Passes
+from genrec.engine.interface import Array, DecodePass, Executor, Passes
 from genrec.errors import ArtifactError
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.xattention import xattention
@@ -76,28 +76,21 @@ class CudaPasses:
         for into, tensor in zip(kv, found, strict=True):
             _host(into).copy_(tensor)
 
-    def decode(
-        self,
-        level: int,
-        codes: Array,
-        lengths: Array,
-        shared: Sequence[Array],
-        past: Sequence[Sequence[Array]],
-        logits: Array,
-    ) -> None:
+    def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`."""
-        device, dtype = self._forward.device, self._forward.dtype
-        heads, size = shared[0].shape[1], shared[0].shape[3]
-        own = torch.empty(len(shared), *codes.shape, level - 1, heads, size, dtype=dtype, device=device)
-        for n, kept in enumerate(past):
-            for earlier in range(level - 2):
-                own[n][:, :, earlier] = _host(kept[earlier])
-        where = self._to_device(codes), self._to_device(lengths)
-        prompt = [_host(each).to(device) for each in shared]
-        _host(logits).copy_(self._forward.decode(level, *where, prompt, own))
-        for n, kept in enumerate(past):
-            if len(kept) > level - 2:
-                _host(kept[level - 2]).copy_(own[n][:, :, -1])
+        device, dtype, earlier = self._forward.device, self._forward.dtype, given.level - 2
+        heads, size = given.shared[0].shape[1], given.shared[0].shape[3]
+        shape = (len(given.shared), *given.codes.shape, earlier + 1, heads, size)
+        unshared = torch.empty(shape, dtype=dtype, device=device)
+        for n, kept in enumerate(given.unshared):
+            for u in range(earlier):
+                unshared[n][:, :, u] = _host(kept[u])
+        where = self._to_device(given.codes), self._to_device(given.lengths)
+        prompt = [_host(each).to(device) for each in given.shared]
+        _host(given.logits).copy_(self._forward.decode(given.level, *where, prompt, unshared))
+        for n, kept in enumerate(given.unshared):
+            if len(kept) > earlier:
+                _host(kept[earlier]).copy_(unshared[n][:, :, -1])
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
         """See `Passes.draft_states`; the weights are a second copy, loaded by the first draft."""

@@ -71,8 +71,8 @@ class Silent:
     def prefill(self, tokens, lengths, logits, kv):
         logits[:] = 0
 
-    def decode(self, level, codes, lengths, shared, past, logits):
-        logits[:] = 0
+    def decode(self, given):
+        given.logits[:] = 0
 
 
 def test_a_request_allocates_its_answer_and_no_other_array() -> None:

@@ -32,14 +32,15 @@ class Scripted:
     def prefill(self, tokens, lengths, logits, kv):
         logits[:] = self.first[tokens[:, 0]]
 
-    def decode(self, level, codes, lengths, shared, past, logits):
-        self.beams += codes.size
-        earlier = [past[0][u][:, :, 0, 0].astype(np.int64) for u in range(level - 2)]
-        logits[:] = 0
-        for table, each in zip(self.tables[level - 2], [*earlier, codes], strict=True):
-            logits += table[each]
-        if len(past[0]) > level - 2:
-            past[0][level - 2][:, :, 0, 0] = codes
+    def decode(self, given):
+        self.beams += given.codes.size
+        written, kept = given.level - 2, given.unshared[0]
+        earlier = [kept[u][:, :, 0, 0].astype(np.int64) for u in range(written)]
+        given.logits[:] = 0
+        for table, each in zip(self.tables[written], [*earlier, given.codes], strict=True):
+            given.logits[:] += table[each]
+        if len(kept) > written:
+            kept[written][:, :, 0, 0] = given.codes
 
 
 def generator_of(sizes, width, peak, seed):

@@ -87,9 +87,9 @@ class Counting(TwinPasses):
         super().__init__(*settings)
         self.beams = []
 
-    def decode(self, level, codes, lengths, shared, past, logits):
-        self.beams.append(codes.shape[1])
-        super().decode(level, codes, lengths, shared, past, logits)
+    def decode(self, given):
+        self.beams.append(given.codes.shape[1])
+        super().decode(given)
 
 
 # Most first codes decide the item; beams grow from level to level; they become fewer behind the second code.
