@@ -23,8 +23,10 @@ from perf.kit.report import RESULTS
 from perf.kit.tables import TABLES, Column, Figure, Grid, Table
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"<!-- (results: (?P<name>[^\n]+?)|settings) -->\n.*?<!-- /(?:results|settings) -->", re.S)
-OPENED = re.compile(r"<!-- (?:results: [^\n]+?|settings) -->")
+BLOCK = re.compile(
+    r"^<!-- (results: (?P<name>[^\n]+?)|settings) -->\n.*?<!-- /(?:results|settings) -->$", re.S | re.M
+)
+OPENED = re.compile(r"^<!-- (?:results: [^\n]+?|settings) -->", re.M)
 PICTURE, PICTURED = Path("docs/peers.svg"), "peers"
 Result = dict[str, Any]
 
