@@ -80,9 +80,9 @@ def name() -> str:
     return f"{make}-{width}-{len(os.sched_getaffinity(0))}"
 
 
-def commit() -> str:
+def commit(folder: Path = Path(__file__).resolve().parent) -> str:
     """Short hash of the source, with `-dirty` when it differs; docs and results may. 'unknown' outside a checkout."""
-    here = {"cwd": Path(__file__).resolve().parent, "capture_output": True, "text": True}
+    here: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True}
     try:
         found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, **here).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
