@@ -26,6 +26,7 @@ FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "am
 # Of these the first that a CPU's name and its features hold; both are in the name of the machine.
 MAKES = ("xeon", "epyc", "ryzen", "core", "intel", "amd", "neoverse", "graviton")
 FAMILIES = {"amx_bf16": "amx", "avx512_bf16": "avx512bf16", "avx512f": "avx512", "avx2": "avx2"}
+HERE = Path(__file__).resolve().parent
 NO_SOURCE = (":(top,exclude)results", ":(top,exclude)docs", ":(top,exclude)*.md")
 PACKAGES = ("nvidia-pytriton", "tritonclient", "openvino", "numpy", "numba", "pyarrow")
 EMBEDDED_TRITON = {"0.7.0": "2.51.0"}  # release inside an nvidia-pytriton wheel
@@ -80,9 +81,9 @@ def name() -> str:
     return f"{make}-{width}-{len(os.sched_getaffinity(0))}"
 
 
-def commit() -> str:
+def commit(folder: Path = HERE) -> str:
     """Short hash of the source, with `-dirty` when it differs; docs and results may. 'unknown' outside a checkout."""
-    here = {"cwd": Path(__file__).resolve().parent, "capture_output": True, "text": True}
+    here: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True}
     try:
         found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, **here).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

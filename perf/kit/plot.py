@@ -10,7 +10,7 @@ from typing import Any
 STEADY = {"svg.hashsalt": "genrec", "svg.fonttype": "none"}
 
 
-def panels(rows: int, across: int, size: tuple[float, float], **options: bool) -> tuple[Any, Any]:
+def panels(rows: int, across: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
     """A figure of `size` inches and its axes. No pyplot: no global state, no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

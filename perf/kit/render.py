@@ -23,8 +23,10 @@ from perf.kit.report import RESULTS
 from perf.kit.tables import TABLES, Column, Figure, Grid, Table
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"<!-- (results: (?P<name>[^\n]+?)|settings) -->\n.*?<!-- /(?:results|settings) -->", re.S)
-OPENED = re.compile(r"<!-- (?:results: [^\n]+?|settings) -->")
+BLOCK = re.compile(
+    r"^<!-- (results: (?P<name>[^\n]+?)|settings) -->\n.*?<!-- /(?:results|settings) -->$", re.S | re.M
+)
+OPENED = re.compile(r"^<!-- (?:results: [^\n]+?|settings) -->", re.M)
 PICTURE, PICTURED = Path("docs/peers.svg"), "peers"
 Result = dict[str, Any]
 
@@ -90,18 +92,18 @@ def table(name: str, root: Path) -> str:
     """A table of TABLES in Markdown, or the sentence that nothing is saved yet."""
     wanted = TABLES[name]
     if isinstance(wanted, Table | Grid):
-        write = _grid if isinstance(wanted, Grid) else _rows
-        parts = [
-            f"{_caption(result, wanted.about)}\n\n{write(wanted, result, path)}"  # type: ignore[operator]
-            for path, result in results(root, wanted.file)
-        ]
+        parts = [_captioned(wanted, result, path) for path, result in results(root, wanted.file)]
     else:
         rows = [row for figure in wanted for row in _figures(figure, root)]
         parts = [_markdown(["", "figure", "machine", "commit", "command"], rows)] if rows else []
-    return (
-        "\n\n".join(parts)
-        or f"Nothing is saved yet: `genrec bench {' or '.join(sorted(files_of(name)))} --save`."
-    )
+    commands = " or ".join(sorted(f"`genrec bench {file} --save`" for file in files_of(name)))
+    return "\n\n".join(parts) or f"Nothing is saved yet: {commands}."
+
+
+def _captioned(wanted: Table | Grid, result: Result, path: Path) -> str:
+    where, about = result["machine"], wanted.about.format(**result)
+    inside = _grid(wanted, result, path) if isinstance(wanted, Grid) else _rows(wanted, result, path)
+    return f"{about}: {where['name']}, commit {where['commit']}, `genrec bench {result['benchmark']}`\n\n{inside}"
 
 
 def _figures(figure: Figure, root: Path) -> Iterator[list[str]]:
@@ -132,11 +134,6 @@ def _grid(wanted: Grid, result: Result, path: Path) -> str:
     return _markdown(
         ["", *heads], [[name, *(row.get(head, "") for head in heads)] for name, row in cells.items()]
     )
-
-
-def _caption(result: Result, about: str) -> str:
-    where = result["machine"]
-    return f"{about.format(**result)}: {where['name']}, commit {where['commit']}, `genrec bench {result['benchmark']}`"
 
 
 def _written(result: Result, field: str, form: str, path: Path, key: str = "") -> str:

@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,32 +94,39 @@ async def replay(
 ) -> list[ReplayedRequest]:
     """Send history i mod len at `arrivals[i]` (ascending seconds); every request ends in one event."""
     events: list[ReplayedRequest] = []
-    tasks: set[asyncio.Task[None]] = set()
     bar = tqdm(total=len(arrivals), unit="req", disable=not show, file=sys.stderr, mininterval=0.5)
-    start = time.perf_counter() + 0.05
+    start = time.monotonic() + 0.05
 
     async def send(number: int, due: float) -> None:
-        sent, outcome, problem = time.perf_counter(), ANSWERED, ""
+        sent, outcome, problem = time.monotonic(), ANSWERED, ""
         try:
             await sender.recommend(histories[number % len(histories)], top_k, deadline_ms=deadline_ms)
         except Overloaded:
             outcome = SHED
         except GenrecError as error:
             outcome, problem = FAILED, f"{type(error).__name__}: {error}"
-        events.append(ReplayedRequest(due, sent - start, time.perf_counter() - start, outcome, problem))
+        events.append(ReplayedRequest(due, sent - start, time.monotonic() - start, outcome, problem))
         bar.update()
 
-    for number, due in enumerate(arrivals):
-        wait = start + due - time.perf_counter()
-        if wait > 0:
+    await open_loop(arrivals, start, send)
+    bar.close()
+    return events
+
+
+async def open_loop(
+    arrivals: traffic.Seconds, start: float, send: Callable[[int, float], Coroutine[Any, Any, None]]
+) -> None:
+    """`send(number, due)` at every arrival, `due` seconds after `start` (time.monotonic); ends when all have."""
+    tasks: set[asyncio.Task[None]] = set()
+    for number, due in enumerate(arrivals.tolist()):
+        wait = start + due - time.monotonic()
+        if wait > 0:  # what is overdue leaves at once
             await asyncio.sleep(wait)
-        task = asyncio.create_task(send(number, float(due)))
+        task = asyncio.create_task(send(number, due))
         tasks.add(task)  # asyncio keeps weak references only
         task.add_done_callback(tasks.discard)
     while tasks:
         await asyncio.wait(tasks)
-    bar.close()
-    return events
 
 
 def summarise(events: Sequence[ReplayedRequest], slo_ms: float | None) -> ReplaySummary:

@@ -26,7 +26,7 @@ from clients.errors import BadRequest, Overloaded
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
 from perf.kit import report, traffic, turns
-from perf.slo.replay import percentile
+from perf.slo.replay import open_loop, percentile
 from perf.slo.soak_plot import plot_soak
 from perf.slo.watch import Sample, Watch
 
@@ -98,7 +98,6 @@ async def _drive(
     show: bool,
 ) -> list[SoakedRequest]:
     events: list[SoakedRequest] = []
-    tasks: set[asyncio.Task[None]] = set()
     bar = tqdm(total=len(requests), unit="req", disable=not show, file=sys.stderr, mininterval=1)
     async with AsyncRecommender(server.grpc_url) as grpc, AsyncRecommender(server.http_url, "http") as http:
 
@@ -107,13 +106,7 @@ async def _drive(
             events.append(SoakedRequest(requests[number].kind, due, time.monotonic() - start, problem))
             bar.update()
 
-        for number, due in enumerate(arrivals.tolist()):
-            await asyncio.sleep(max(start + due - time.monotonic(), 0))
-            task = asyncio.create_task(one(number, due))
-            tasks.add(task)  # asyncio keeps weak references only
-            task.add_done_callback(tasks.discard)
-        while tasks:
-            await asyncio.wait(tasks)
+        await open_loop(arrivals, start, one)
     bar.close()
     return events
 

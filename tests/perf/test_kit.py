@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
 from argparse import Namespace
 from pathlib import Path
 
@@ -98,6 +100,27 @@ def test_a_machine_is_named_after_its_cpu(
     monkeypatch.setattr(machine, "_cpu_field", {"model name": model, "flags": flags}.__getitem__)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1})
     assert machine.name() == made
+
+
+def test_a_commit_is_dirty_when_the_source_differs_not_when_results_do(tmp_path: Path) -> None:
+    def git(*argv: str) -> None:
+        who = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *argv], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    assert machine.commit(tmp_path) == "unknown", "nothing is committed"
+    for name in ("perf/source.py", "results/m/swap.json", "docs/page.md", "README.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one")
+    git("add", ".")
+    git("commit", "-m", "one")
+    clean = machine.commit(tmp_path / "perf")
+    assert re.fullmatch("[0-9a-f]{7,}", clean)
+    for name in ("results/m/swap.json", "docs/page.md", "README.md"):
+        (tmp_path / name).write_text("two")
+    assert machine.commit(tmp_path / "perf") == clean
+    (tmp_path / "perf" / "source.py").write_text("two")
+    assert machine.commit(tmp_path / "perf") == f"{clean}-dirty"
 
 
 def test_columns_line_up() -> None:

@@ -84,6 +84,12 @@ def test_without_results_the_document_says_how_to_get_them(root: Path) -> None:
     )
 
 
+def test_a_marker_inside_a_sentence_is_text(root: Path) -> None:
+    told = "put `<!-- results: NAME -->` and `<!-- /results -->` there\n"
+    (root / "README.md").write_text(told)
+    assert write(root)["README.md"] == told
+
+
 def test_a_figure_stands_beside_its_machine_and_commit(root: Path) -> None:
     save(root, result("swap", **SWAP), result("swap", "epyc-avx2-2", **(SWAP | {"failed": 3})))
     lines = write(root)["README.md"].splitlines()
