@@ -151,9 +151,7 @@ def _build(a: argparse.Namespace) -> None:
 
 def _serve(a: argparse.Namespace) -> None:
     from deploy.launcher import serve
-    from genrec.manifest import verify
 
-    verify(a.artifact)
     names = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
     names += [each.name for each in chosen_fields()]
     serve(a.artifact, **{name: getattr(a, name) for name in names})

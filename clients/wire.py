@@ -20,6 +20,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
 from genrec.errors import GenrecError, InputError
 from genrec.report import POPULARITY, Report
+from genrec.settings import MOST_VALUES
 
 MODEL = "recommend"
 OUTPUTS = ("item_ids", "scores", "report")
@@ -90,6 +91,8 @@ def _items(history: ArrayLike) -> NDArray[np.int64]:
         raise InputError("history", f"is not one list of numbers: {error}", accepted) from error
     if items.ndim != 1:
         raise InputError("history", f"has {items.ndim} dimensions", "1: a request holds one history")
+    if len(items) > MOST_VALUES:
+        raise InputError("history", f"has {len(items)} items", f"at most {MOST_VALUES}")
     if len(items) and items.dtype.kind not in "iu":
         raise InputError("history", f"holds values of type {items.dtype}", accepted)
     if items.dtype.kind == "u" and len(items) and int(items.max()) > np.iinfo(np.int64).max:

@@ -35,6 +35,7 @@ from genrec.draft.load import has_draft
 from genrec.engine.load import load_layout
 from genrec.errors import InputError
 from genrec.kv.arena import Arena
+from genrec.manifest import Digests, verify
 from genrec.progress import ticking
 from genrec.settings import Settings, chosen_fields
 from genrec.target import DEFAULT
@@ -136,6 +137,8 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
 
 def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Path) -> RunningServer:
     """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
+    digests = Digests()
+    verify(artifact, digests)
     files = server_files.find_server()
     server_files.check_libraries(files)
     backends = server_files.lay_out_backends(files, run_dir)
@@ -153,7 +156,7 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
             argv=command.command(files, repository, backends, ports, token, prefix),
             environment=command.environment(files, settings.environment(), settings.threads),
             prefix=prefix,
-            prepare=lambda settings=settings: _prepare(settings, slots),
+            prepare=lambda settings=settings: _prepare(settings, slots, digests),
             ports=ports,
             item=lambda: probe.known_item(artifact),
             ensembles=names,
@@ -175,11 +178,14 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     raise AssertionError("the last attempt returns or raises")
 
 
-def _prepare(settings: Settings, slots: int) -> None:
+def _prepare(settings: Settings, slots: int, digests: Digests) -> None:
     """What the steps of a server share, made anew at every start: the folder in which they agree on a catalogue
     version, and where there are slots the KV arena, sized for its artifact, target and beam width.
+
+    Raises ArtifactError when the artifact is no longer as it was made: a restart would serve what is in it now.
     """
     assert settings.swap is not None
+    verify(settings.artifact, digests)
     agreement.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
     slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
     if slots:

@@ -11,12 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+# The one bound on a model's region in /dev/shm that 2.51 leaves: inputs are copied there before any model sees them,
+# and a region never shrinks. Room for a batch of 32 with the longest tensors that steps take, twice over.
+MOST_REGION_BYTES = 32 << 20
 STUB_NAME = "triton_python_b"  # the kernel cuts names at 15 characters
 # Runs in the child before exec: when the launcher is killed, the server gets SIGTERM and ends its stubs
-# itself. A script, not a preexec_fn, which may deadlock in a process with threads.
-GUARD = """
-import ctypes, os, signal, sys
+# itself. A script, not a preexec_fn, which may deadlock in a process with threads. Python ignores SIGXFSZ, and so does
+# what it becomes: a region that would grow too large is an error of the request.
+GUARD = f"""
+import ctypes, os, resource, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+soft = {MOST_REGION_BYTES} if hard == resource.RLIM_INFINITY else min({MOST_REGION_BYTES}, hard)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """

@@ -8,13 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
 
 NAME = "manifest.json"
+SETTLED_NS = (
+    2_000_000_000  # of a file that was changed later than this, another change may leave all times alike
+)
 
 
 def digest_file(path: Path) -> str:
@@ -27,6 +31,27 @@ def digest_file(path: Path) -> str:
     except OSError as error:
         raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
     return sha.hexdigest()
+
+
+class Digests:
+    """`digest_file` that reads a file again only when it may have changed; what it knows is in memory alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, ...], str]] = {}
+
+    def __call__(self, path: Path) -> str:
+        """sha256 of a file. Raises ArtifactError when it cannot be read."""
+        try:
+            at = path.stat()
+        except OSError as error:
+            raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
+        # Times of change cannot be set back, as those of modification can.
+        stamp = (at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+        known, sha = self._known.get(path, ((), ""))
+        if known != stamp:
+            sha = digest_file(path)
+            self._known[path] = (stamp if time.time_ns() - at.st_ctime_ns > SETTLED_NS else (), sha)
+        return sha
 
 
 def stage_key(settings: dict[str, Any], inputs: Iterable[Path] = ()) -> str:
@@ -69,12 +94,15 @@ def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts:
     os.replace(partial, artifact / NAME)
 
 
-def verify(artifact: Path) -> None:
-    """Refuse an artifact with a file missing or not as it was made. Raises ArtifactError naming the file."""
+def verify(artifact: Path, digest: Callable[[Path], str] = digest_file) -> None:
+    """Refuse an artifact with a file missing or not as it was made. Raises ArtifactError naming the file.
+
+    A process that verifies again and again gives a `Digests`.
+    """
     manifest = read(artifact)
     if not manifest:
         raise ArtifactError(artifact / NAME, "is missing: not an artifact folder")
     for stage, entry in manifest.items():
         for name, sha in entry["outputs"].items():
-            if digest_file(artifact / name) != sha:
+            if digest(artifact / name) != sha:
                 raise ArtifactError(artifact / name, f"is not the file that stage `{stage}` made")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def started(pid: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def may_write_any_file() -> None:
+    """Lift the limit on a file's size that tritonserver runs under and its stubs inherit (deploy/tritonserver.py)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 def give_back() -> None:

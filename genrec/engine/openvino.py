@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from genrec.engine.blobs import KeptGraphs
 from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.errors import ArtifactError
 
@@ -42,7 +43,7 @@ class OpenVinoGraphs:
     ) -> None:
         """`folder` is `engines/openvino`; `threads` are the cores that all `streams` share, 0 for all.
 
-        Compiled graphs are kept in `cache`, which starts of a server are faster by.
+        Compiled graphs are kept in `cache/`, which starts of a server are faster by.
         """
         self._folder = Path(folder)
         self.hints = {
@@ -53,13 +54,13 @@ class OpenVinoGraphs:
         }
         self._one_graph = (self._folder / f"{PASSES}.xml").is_file()
         self._core = ov.Core()
-        if cache:
-            self._core.set_property({"CACHE_DIR": str(self._folder / "cache")})
+        operations = self._folder / OPERATIONS
+        self._kept = KeptGraphs(self._folder / "cache", [operations]) if cache else None
         self._compiled: dict[str, Any] = {}
         self._weights = _weights(self._folder)
-        self.writes_scores = not (self._folder / OPERATIONS).is_file()
+        self.writes_scores = not operations.is_file()
         if not self.writes_scores:
-            self._add(self._folder / OPERATIONS, kv_type)
+            self._add(operations, kv_type)
 
     def file_of(self, name: str) -> str:
         """Which graph a pass is in."""
@@ -69,7 +70,12 @@ class OpenVinoGraphs:
         """An infer request of a graph. Raises ArtifactError when OpenVINO cannot load it."""
         if file not in self._compiled:
             self._compiled[file] = self._compile(self._folder / f"{file}.xml")
-        return InferRequest(self._compiled[file], self._weights)
+        try:
+            return InferRequest(self._compiled[file], self._weights)
+        except KeyError as error:
+            raise ArtifactError(
+                self._folder / "engine.json", f"has no place for {error} of {file}.xml"
+            ) from error
 
     def _add(self, operation: Path, kv_type: str) -> None:
         if not can_run(kv_type):
@@ -78,13 +84,23 @@ class OpenVinoGraphs:
         try:
             self._core.add_extension(str(operation))
         except RuntimeError as error:
-            raise ArtifactError(operation, f"OpenVINO cannot load it: {error}") from error
+            raise ArtifactError(operation, f"OpenVINO cannot load it: {_said(error)}") from error
 
     def _compile(self, path: Path) -> Any:
         try:
+            if self._kept:
+                return self._kept.compile(self._core, path, self.hints)
             return self._core.compile_model(str(path), "CPU", self.hints)
         except RuntimeError as error:
-            raise ArtifactError(path, f"OpenVINO cannot load it: {error}") from error
+            constants = path.with_suffix(".bin").name
+            raise ArtifactError(path, f"OpenVINO cannot load it with {constants}: {_said(error)}") from error
+
+
+def _said(error: RuntimeError) -> str:
+    """OpenVINO's reason in one line, without the places in its sources that come before."""
+    return " ".join(
+        line for line in str(error).splitlines() if line and not line.startswith("Exception from")
+    )
 
 
 def can_run(kv_type: str) -> bool:

@@ -4,6 +4,8 @@ Prefill takes a region (adjacent slots, one per request of its batch) and writes
 = (segment, slot, generation, row) travels through Triton in the KV's place. A row is FREE, HELD by a process that
 works on it, IDLE between steps until its lease ends, or DONE; a region's slots are free again when all its rows are
 DONE. So a killed process or a lost request leaks nothing, and a stale handle is an error, never wrong items.
+A slot still holds what its last owner left, so a row says how far its request has come: whose TURN it is, for how
+many BEAMS the last pass wrote, the LENGTH of its prompt. A step that comes out of turn is refused.
 
 Invariants: the table changes only under the lock; STATE is the last word written of a row; a row that is HELD by a
 living process is never reaped (it may still be written to).
@@ -23,13 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from genrec.errors import ArenaFull, ArtifactError, InputError, StaleHandle
 from genrec.process import started
 
 FREE, HELD, IDLE, DONE = range(4)
-STATE, GENERATION, OWNER, STARTED, LEASE, FIRST, ROWS, SPAN = range(8)
+STATE, GENERATION, OWNER, STARTED, LEASE, FIRST, ROWS, SPAN, TURN, BEAMS, LENGTH = range(11)
+WORDS = 11  # of a row
 MAGIC = 0x67656E7265634B56
 HEADER_WORDS = 8  # magic, segment, slots, slot bytes, data offset, spare
 PAGE = 4096
@@ -52,12 +55,16 @@ class Region:
 
 @dataclass(frozen=True)
 class Row:
-    """One request's place in a region: `memory` is the whole region's."""
+    """One request's place in a region: `memory` is the whole region's. Its prompt has `length` tokens, and the last
+    pass left logits and unshared KV of `beams` beams; None where nobody counts.
+    """  # fmt: skip
 
     memory: Bytes
     rows: int
     span: int
     row: int
+    length: int = 1
+    beams: int | None = None
 
 
 class Arena:
@@ -81,7 +88,7 @@ class Arena:
             raise ArtifactError(path, "not a KV arena: wrong magic or size")
         self.segment, self.slots, self.slot_bytes, self._data = (int(x) for x in header[1:5])
         self._table = (
-            self._bytes[HEADER_WORDS * 8 : HEADER_WORDS * 8 + self.slots * 64].view(np.int64).reshape(-1, 8)
+            self._bytes[HEADER_WORDS * 8 :][: self.slots * WORDS * 8].view(np.int64).reshape(-1, WORDS)
         )
         self._me = (os.getpid(), started(os.getpid()))
         self._threads = threading.Lock()
@@ -93,7 +100,7 @@ class Arena:
             raise InputError("slots", f"is {slots}", "at least 1")
         total = slots + 1
         slot_bytes = -(-slot_bytes // PAGE) * PAGE
-        data = -(-(HEADER_WORDS * 8 + total * 64) // PAGE) * PAGE
+        data = -(-(HEADER_WORDS + total * WORDS) * 8 // PAGE) * PAGE
         size = data + total * slot_bytes
         free = os.statvfs(Path(path).parent)
         if size > free.f_bavail * free.f_frsize:
@@ -126,8 +133,11 @@ class Arena:
             finally:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
 
-    def allocate(self, rows: int, span: int) -> Region:
-        """Take `rows` adjacent slots for prompts padded to `span` tokens, HELD by this process. Raises ArenaFull."""
+    def allocate(self, rows: int, span: int, lengths: ArrayLike | None = None) -> Region:
+        """Take `rows` adjacent slots for prompts padded to `span` tokens, HELD by this process. Raises ArenaFull.
+
+        `lengths` int[rows] are the prompts' own; without them they fill their span.
+        """
         with self._locked() as table:
             self._reap(table)
             first = _first_run(table[:, STATE] == FREE, rows)
@@ -138,14 +148,17 @@ class Arena:
             # would let it write into another's request.
             block[:, GENERATION] = [secrets.randbits(63) for _ in range(rows)]
             block[:, [OWNER, STARTED]] = self._me
-            block[:, [FIRST, ROWS, SPAN]] = first, rows, span
+            block[:, [FIRST, ROWS, SPAN, TURN, BEAMS]] = first, rows, span, 0, 0
+            block[:, LENGTH] = span if lengths is None else lengths
             block[:, LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
             block[:, STATE] = HELD
             handles = tuple((self.segment, first + r, int(block[r, GENERATION]), r) for r in range(rows))
         return Region(self._memory(first, rows), rows, span, handles)
 
-    def hold(self, handle: Handle) -> Row:
-        """Take a row to work on it. Raises StaleHandle unless the row is IDLE and the handle is its current one."""
+    def hold(self, handle: Handle, turn: int | None = None) -> Row:
+        """Take a row to work on it. Raises StaleHandle unless the row is IDLE, the handle is its current one, and it
+        is this `turn`: how often the row has been put down. Only who reads nothing may leave that out.
+        """  # fmt: skip
         if handle == SCRATCH:
             return Row(self._memory(0, 1), 1, 1, 0)
         with self._locked() as table:
@@ -154,21 +167,28 @@ class Arena:
                 raise StaleHandle(
                     f"kv: slot {handle[1]} is {('free', 'held', 'idle', 'released')[entry[STATE]]}"
                 )
+            if turn is not None and entry[TURN] != turn:
+                raise StaleHandle(
+                    f"kv: slot {handle[1]} waits for {_turn(int(entry[TURN]))}, not for {_turn(turn)}"
+                )
             entry[[OWNER, STARTED]] = self._me
             entry[LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
             entry[STATE] = HELD
-            first, rows, span = (int(x) for x in entry[[FIRST, ROWS, SPAN]])
-        return Row(self._memory(first, rows), rows, span, handle[3])
+            first, rows, span, beams, length = (int(x) for x in entry[[FIRST, ROWS, SPAN, BEAMS, LENGTH]])
+        return Row(self._memory(first, rows), rows, span, handle[3], length, beams)
 
-    def rest(self, handle: Handle) -> None:
-        """Put a held row down for the next step, with a fresh lease. Raises StaleHandle when it is not ours."""
-        self._put(handle, IDLE)
+    def rest(self, handle: Handle, beams: int | None = None) -> None:
+        """Put a held row down for the next turn, with a fresh lease; `beams` is for how many a pass has written.
+
+        Raises StaleHandle when it is not ours.
+        """
+        self._put(handle, IDLE, beams)
 
     def release(self, handle: Handle) -> None:
         """Give a held row back for good. Raises StaleHandle when it is not ours."""
         self._put(handle, DONE)
 
-    def _put(self, handle: Handle, state: int) -> None:
+    def _put(self, handle: Handle, state: int, beams: int | None = None) -> None:
         if handle == SCRATCH:
             return
         with self._locked() as table:
@@ -176,6 +196,9 @@ class Arena:
             if entry[STATE] != HELD or tuple(entry[[OWNER, STARTED]]) != self._me:
                 raise StaleHandle(f"kv: slot {handle[1]} is not held by this process")
             entry[LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
+            entry[TURN] += 1
+            if beams is not None:
+                entry[BEAMS] = beams
             entry[STATE] = state
             if state == DONE:
                 _free_finished(table)
@@ -214,6 +237,13 @@ class Arena:
                 entry[STATE] = DONE
         if len(over):
             _free_finished(table)
+
+
+def _turn(number: int) -> str:
+    """Prefill's is turn 0; then beam search and decode take theirs, level by level."""
+    if number == 0:
+        return "prefill"
+    return f"beam_search of level {number // 2 + 1}" if number % 2 else f"decode of level {number // 2}"
 
 
 def _private(path: str, flags: int) -> int:

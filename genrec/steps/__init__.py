@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from genrec.errors import GenrecError, InputError
 from genrec.process import give_back
-from genrec.settings import Settings
+from genrec.settings import MOST_VALUES, Settings
 from genrec.target import target_of
 
 Tensors = dict[str, NDArray[Any]]
@@ -63,9 +63,13 @@ def answer_each(requests: list[Tensors], answer: Callable[[Tensors], Tensors]) -
 
 
 def check_tensor(
-    request: Tensors, field: str, dtype: type[np.generic], count: int | None = None
+    request: Tensors,
+    field: str,
+    dtype: type[np.generic],
+    count: int | None = None,
+    most: int = MOST_VALUES,
 ) -> NDArray[Any]:
-    """The one row of `field`, of `dtype` and of `count` values (any when None). Raises InputError."""
+    """The one row of `field`, of `dtype` and of `count` values, or of up to `most`. Raises InputError."""
     if field not in request:
         raise InputError(field, "is missing", f"{np.dtype(dtype).name}[{'n' if count is None else count}]")
     tensor = np.asarray(request[field])
@@ -77,6 +81,8 @@ def check_tensor(
         )
     if count is not None and tensor.shape[1] != count:
         raise InputError(field, f"has {tensor.shape[1]} values", f"{count}")
+    if count is None and tensor.shape[1] > most:
+        raise InputError(field, f"has {tensor.shape[1]} values", f"at most {most}")
     if tensor.dtype.kind == "f" and np.isnan(tensor).any():
         raise InputError(field, "has NaN", "numbers")
     return tensor[0]

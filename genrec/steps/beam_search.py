@@ -17,7 +17,7 @@ from genrec.search.expand import Beams, expand, learn_selection, zeros
 from genrec.search.undecided import Int64, rows_of_parents, undecided
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
-from genrec.steps.kv_handle import NO_PASS, holding, read_handle, read_level
+from genrec.steps.kv_handle import NO_PASS, beam_search_of, holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
 
@@ -49,9 +49,13 @@ class BeamSearch:
         if handle == NO_KV:
             return beams_answer(NO_BEAMS, level) | _NOTHING_TO_SCORE
         blocked = index.blocked(check_tensor(request, "excluded", np.int32))
-        with holding(self._arena, handle, ticket, "beam_search", last=level == self._config.levels) as row:
-            scored = None if before is None else undecided(index, level - 1, before.nodes)
-            logits = self._layout.logits(row, level, 1 if scored is None else len(scored))
+        scored = None if before is None else undecided(index, level - 1, before.nodes)
+        count = 1 if scored is None else len(scored)
+        turn, last = beam_search_of(level), level == self._config.levels
+        with holding(self._arena, handle, ticket, turn, last=last) as row:
+            if row.beams not in (None, count):
+                raise InputError("nodes", f"leave {count} beams to score", f"{row.beams}: what decode scored")
+            logits = self._layout.logits(row, level, count)
             beams = expand(Constraint(index, blocked), level, logits, before, self._width, scored)
             return beams_answer(beams, level) | _next_pass(index, level, beams, scored)
 

@@ -43,13 +43,13 @@ class DraftBeam:
 
     def _draft(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.max_prompt)
-        states = check_tensor(request, "states", np.float32)
+        rows, size = self._shape
+        states = check_tensor(request, "states", np.float32, most=rows * size)
         index, valid = self._indices.of(ticket.version)
         blocked = index.blocked(check_tensor(request, "excluded", np.int32))
         ticket.check_deadline("draft_beam")
         if ticket.prompt_length == 0:
             return _answer(np.zeros(1, np.int64), np.zeros(1, np.float32), 0, 0)
-        rows, size = self._shape
         if states.size != rows * size:
             raise InputError("states", f"has {states.size} values", f"{rows} x {size}")
         found = draft(

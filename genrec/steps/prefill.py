@@ -41,8 +41,9 @@ class Prefill:
 
         A batch needs adjacent slots: where only scattered ones are free, it runs in parts.
         """
+        rows, span = batch.tokens.shape
         try:
-            region = self._arena.allocate(*batch.tokens.shape)
+            region = self._arena.allocate(rows, span, batch.lengths)
         except ArenaFull as full:
             if len(batch.lengths) == 1:
                 return [full]
@@ -54,5 +55,5 @@ class Prefill:
                 self._arena.release(handle)
             raise
         for handle in region.handles:
-            self._arena.rest(handle)
+            self._arena.rest(handle, beams=1)
         return [{"kv": np.array([handle], np.int64)} for handle in region.handles]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -12,13 +13,14 @@ from typing import Generic, TypeVar
 from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.versions import Current, check_files, folder_of, read_current
-from genrec.errors import ArtifactError, InputError
+from genrec.errors import InputError
 from genrec.settings import Settings
 
 POLL_S = 0.1
 RETIRE_S = 60.0  # no client waits longer for an answer
 
 T = TypeVar("T")
+log = logging.getLogger("genrec.catalogue")
 
 
 class Versioned(Generic[T]):
@@ -27,14 +29,14 @@ class Versioned(Generic[T]):
     `current` is the version for new requests. Where the launcher made a swap folder, a thread follows the artifact's
     pointer in two phases: it loads what is pointed to and acknowledges that; once every process of the server has,
     the version becomes current. What cannot be loaded is refused in the acknowledgement, and nothing else changes.
-    The last two versions stay, and any other for RETIRE_S after it was last current.
+    The last two versions stay, and any other for RETIRE_S after it was last one of them or pointed to.
     """
 
     def __init__(self, settings: Settings, step: str, load: Callable[[Path], T]) -> None:
         self._artifact, self._load = settings.artifact, load
         self._process = f"{step}-{os.getpid()}"
         self._versions: dict[int, T] = {}
-        self._needed: dict[int, float] = {}  # when a version was last current or pointed to
+        self._needed: dict[int, float] = {}  # when a version was loaded, or last had to stay
         self._said = Acknowledgement(-1, (), 0)
         self._stop = threading.Event()
         if settings.swap is None:
@@ -62,11 +64,18 @@ class Versioned(Generic[T]):
         self._stop.set()
 
     def _keep_following(self) -> None:
+        """Whatever goes wrong in a look, the next one may be good: no swap ends where one process follows no more."""
+        told: set[str] = set()
         while not self._stop.wait(POLL_S):
             try:
                 self._follow()
-            except (OSError, ArtifactError):  # the folder of a server that ends, an unreadable pointer
-                continue
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+                if problem not in told and self._folder.is_dir():  # it is gone when the server ends
+                    told.add(problem)
+                    log.exception(
+                        "%s: could not follow the catalogue, and goes on: %s", self._process, problem
+                    )
 
     def _follow(self) -> None:
         """One look at the pointer: load, take over, forget."""
@@ -92,6 +101,7 @@ class Versioned(Generic[T]):
         if version not in self._versions:
             check_files(self._artifact, version)
             self._versions[version] = self._load(folder_of(self._artifact, version))
+            self._needed[version] = time.monotonic()
 
     def _all_have(self, pointer: Current) -> bool:
         """An older acknowledgement does not count: its process may be about to forget the version."""
@@ -101,7 +111,7 @@ class Versioned(Generic[T]):
     def _forget(self, wanted: int) -> None:
         now = time.monotonic()
         kept = {self.current, self._before, wanted}
-        self._needed |= dict.fromkeys((self.current, wanted), now)
+        self._needed |= dict.fromkeys(kept, now)
         for version in self._versions.keys() - kept:
             if now - self._needed[version] > RETIRE_S:
                 del self._versions[version]

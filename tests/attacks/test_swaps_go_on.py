@@ -1,0 +1,137 @@
+"""A swap is never waited for in vain, whenever the pointer moves and whatever goes wrong while it is followed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from build.catalogue import remove_items
+from clients.recommender import Recommender
+from deploy import launcher, switch
+from genrec.catalogue import agreement
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import CATALOGUE, point, read_current
+from genrec.settings import Settings
+from genrec.steps import versioned
+from genrec.steps.versioned import Versioned
+from tests.oracles.twin import twin_artifact
+from tests.serving.processes import until
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of three versions."""
+    return with_versions(twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60))
+
+
+def with_versions(artifact: Path) -> Path:
+    items = Catalogue.load(artifact / CATALOGUE).item_ids
+    for n in (0, 1):
+        remove_items(artifact, items[n : n + 1])
+    return artifact
+
+
+@pytest.fixture
+def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(versioned, "POLL_S", 0.005)
+    artifact = shutil.copytree(plain, tmp_path / "artifact")
+    agreement.create(tmp_path / "swap", artifact, 1)
+    return Settings(artifact, tmp_path / "no-arena", swap=tmp_path / "swap")
+
+
+@pytest.fixture
+def process(settings: Settings) -> Iterator[Callable[[str], Versioned[str]]]:
+    """Makes what stands for a process of a server: it remembers the folder's name."""
+    made: list[Versioned[str]] = []
+
+    def make(name: str) -> Versioned[str]:
+        made.append(Versioned(settings, name, lambda folder: folder.name))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def to(settings: Settings, version: int) -> None:
+    point(settings.artifact, read_current(settings.artifact).to(version))
+
+
+def test_the_pointer_moves_before_the_first_look(
+    settings: Settings, process: Callable[[str], Versioned[str]]
+) -> None:
+    """The server was started with version 1; a switch came while it loaded, and later there is another."""
+    to(settings, 2)
+    both = process("first"), process("second")
+    for version in (2, 3, 1, 2):
+        to(settings, version)
+        until(lambda version=version: all(one.current == version for one in both), 20)
+    assert all(one.of(1) == "artifact" and one.of(2) == "2" for one in both)
+
+
+def test_the_version_of_the_start_stays_as_long_as_any_other(
+    settings: Settings, process: Callable[[str], Versioned[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No look ever found it current, but requests may carry it that came a moment before the switch."""
+    to(settings, 2)
+    one = process("one")
+    to(settings, 3)
+    until(lambda: one.current == 3, 20)
+    switched = time.monotonic()
+    until(lambda: one._needed[3] > switched, 20)
+    assert one.of(1) == "artifact"
+    monkeypatch.setattr(versioned, "RETIRE_S", 0.0)
+    until(lambda: 1 not in one._versions, 20)
+
+
+def test_what_goes_wrong_in_following_is_told_once_and_survived(
+    settings: Settings,
+    process: Callable[[str], Versioned[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = process("one")
+    wrong = iter([ZeroDivisionError("first"), *[KeyError("second")] * 5, *[MemoryError()] * 2])
+
+    def look(artifact: Path) -> object:
+        if error := next(wrong, None):
+            raise error
+        return read_current(artifact)
+
+    monkeypatch.setattr(versioned, "read_current", look)
+    to(settings, 2)
+    with caplog.at_level(logging.ERROR):
+        until(lambda: one.current == 2, 20)
+    told = [record.getMessage() for record in caplog.records]
+    assert [t.rpartition("on: ")[2] for t in told] == [
+        "ZeroDivisionError: first",
+        "KeyError: 'second'",
+        "MemoryError: ",
+    ]
+    assert all(t.startswith("one-") for t in told)
+
+
+@pytest.mark.serving
+def test_a_server_whose_pointer_moved_while_it_loaded_follows_the_next_switch(
+    tiny: Path, items: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = with_versions(shutil.copytree(tiny, tmp_path / "artifact"))
+    prepare = launcher._prepare
+
+    def move_meanwhile(*given: object) -> None:
+        prepare(*given)
+        point(artifact, read_current(artifact).to(2))
+
+    monkeypatch.setattr(launcher, "_prepare", move_meanwhile)
+    monkeypatch.setattr(switch, "PATIENCE_S", 30.0)
+    with launcher.running_server(artifact, beam_width=8, ensembles=("recommend",)) as server:
+        for version in (3, 1):
+            switch.switch(artifact, version)
+            with Recommender(server.grpc_url) as recommender:
+                assert recommender.recommend(items[:3], 5).catalogue_version == version
+        assert server.restarts == 0
