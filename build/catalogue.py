@@ -33,7 +33,8 @@ from genrec.catalogue.versions import (
 from genrec.errors import InputError
 from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
-from training.sources import ITEM, TITLE, column, read_table, required, text, where
+from training.keys import is_plain
+from training.sources import ITEM, TITLE, name_of, read_table, required, text, where
 
 INT64 = np.iinfo(np.int64)
 
@@ -130,7 +131,7 @@ def _read_items(path: Path, config: ModelConfig) -> Catalogue:
         _whole_numbers(table, path, (name,), 0, size - 1)
         for name, size in zip(wanted, config.codebook_sizes, strict=True)
     ]
-    titles = text(column(table, path, TITLE)).to_pylist()
+    titles = text(table, path, TITLE).to_pylist()
     popularity = np.zeros(len(ids), np.int64)
     if "popularity" in table.column_names:
         popularity = _whole_numbers(table, path, ("popularity",), 0)
@@ -141,13 +142,12 @@ def _whole_numbers(
     table: pa.Table, path: Path, names: tuple[str, ...], low: int = INT64.min, high: int = INT64.max
 ) -> NDArray[np.int64]:
     """A column of whole numbers in a range, int64[n]. InputError names the first line that is not."""
-    name = next((n for n in names if n in table.column_names), names[0])
     numbers = np.empty(len(table), np.int64)
     for row, value in enumerate(required(table, path, names).to_pylist()):
-        number = int(value) if re.fullmatch(r"[+-]?\d{1,20}", value) else None
+        number = int(value) if is_plain(value) else None
         if number is None or not low <= number <= high:
-            limit = f"a whole number, {low} to {high}"
-            raise InputError(f"{path}, column {name}", f"{where(path, row)} is {value}", limit)
+            field, limit = f"{path}, column {name_of(table, names)}", f"a whole number, {low} to {high}"
+            raise InputError(field, f"{where(path, row)} is {value}", limit)
         numbers[row] = number
     return numbers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cli.options import folder
 from genrec import manifest
 from genrec.catalogue.versions import BASE, MADE, folder_of, read_current, versions_of
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made = {}
     for action, (what, example) in ACTIONS.items():
         made[action] = actions.add_parser(action, help=what, description=what, epilog=f"example: {example}")
-        made[action].add_argument("artifact", type=Path, help="the artifact folder, e.g. artifacts/ml-100k")
+        made[action].add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
     made["add"].add_argument("items", type=Path, help="CSV or Parquet: item, title, code_1, ..., code_L")
     made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")
     for action in ("add", "remove"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import time
 from contextlib import closing
@@ -18,13 +17,14 @@ import numpy as np
 from tqdm import tqdm
 
 from cli.chain import make_catalogue, make_data, make_draft, make_model, make_servable
+from cli.options import folder
+from cli.run import run, start_log
 from cli.show import answer_lines
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server, serve
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, folder_of
-from genrec.errors import GenrecError
 from genrec.manifest import digest_file, is_good, record, stage_key
 from perf.kit.counters import Triton
 from perf.kit.endpoints import Endpoint
@@ -39,27 +39,35 @@ DRAFT_EPOCHS = 3  # a minute of training; `genrec train ARTIFACT --draft alone` 
 
 
 def main() -> int:
-    """Prepare, then show or serve."""
+    """Read the options, then show or serve."""
     arguments = argparse.ArgumentParser(description="From interactions to served recommendations.")
-    arguments.add_argument("artifact", type=Path)
+    arguments.add_argument("artifact", type=folder)
     arguments.add_argument("--source", help="ml-100k, ml-1m or a folder; default: the artifact's name")
     arguments.add_argument("--beam-width", type=int, default=128)
     arguments.add_argument("--serve", action="store_true", help="leave the server running")
+    arguments.add_argument(
+        "-v", "--verbose", action="store_true", help="what libraries say about themselves, too"
+    )
     a = arguments.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    start_log(a.verbose)
+    work = serve_it if a.serve else show_it
+    return run("demo", lambda: work(a.artifact, a.source or a.artifact.name, a.beam_width), [a.artifact])
+
+
+def serve_it(artifact: Path, source: str, beam_width: int) -> None:
+    """Prepare, and serve until Ctrl-C."""
+    prepare(artifact, source)
+    how_to_call(artifact)
+    serve(artifact, http_port=8000, grpc_port=8001, metrics_port=8002, beam_width=beam_width)
+
+
+def show_it(artifact: Path, source: str, beam_width: int) -> None:
+    """Prepare, ask a server, measure; print what came of it."""
     begun = time.monotonic()
-    try:
-        prepare(a.artifact, a.source or a.artifact.name)
-        if a.serve:
-            how_to_call(a.artifact)
-            serve(a.artifact, http_port=8000, grpc_port=8001, metrics_port=8002, beam_width=a.beam_width)
-            return 0
-        with running_server(a.artifact, beam_width=a.beam_width) as server:
-            facts = show(a.artifact, server)
-        quality = quality_of(a.artifact, a.beam_width)
-    except GenrecError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 2
+    prepare(artifact, source)
+    with running_server(artifact, beam_width=beam_width) as server:
+        facts = show(artifact, server)
+    quality = quality_of(artifact, beam_width)
     print(table(quality))
     facts |= {
         "hr10": quality["model"]["HR@10"],
@@ -69,7 +77,6 @@ def main() -> int:
         "seconds": round(time.monotonic() - begun, 1),
     }
     print(json.dumps(facts))
-    return 0
 
 
 def prepare(artifact: Path, source: str) -> None:

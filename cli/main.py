@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from pathlib import Path
 
 from cli import bench, catalogue
-from cli.options import add_settings
-from genrec.errors import GenrecError
+from cli.options import add_settings, at_least, folder, numbers, positive, sizes
+from cli.run import run, start_log
 from genrec.settings import chosen_fields
 
 VERBS = {
@@ -47,30 +46,30 @@ def parser() -> argparse.ArgumentParser:
         if verb in OWN_ARGUMENTS:
             OWN_ARGUMENTS[verb](made[verb])
             continue
-        made[verb].add_argument("artifact", type=Path, help="the artifact folder, e.g. artifacts/ml-100k")
+        made[verb].add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
 
     data = made["data"]
     data.add_argument("--source", help="ml-100k, ml-1m, or a folder that holds a data set")
     data.add_argument("--interactions", type=Path, help="CSV or Parquet: user, item, timestamp")
     data.add_argument("--items", type=Path, help="CSV or Parquet: item, title")
     data.add_argument(
-        "--codebook-sizes", type=_sizes, help="T_1,...,T_L, e.g. 256,64,16; default by catalogue"
+        "--codebook-sizes", type=sizes, help="T_1,...,T_L, e.g. 256,64,16; default by catalogue"
     )
     data.add_argument("--semantic-ids", type=Path, help="published semantic IDs instead of trained ones")
 
     train = made["train"]
-    train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--threads", type=int, default=0, help="0: all cores")
+    train.add_argument("--seed", type=at_least(0), default=0)
+    train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
     train.add_argument(
         "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
     )
-    train.add_argument("--minutes", type=float, help="stop after this long, with the best weights so far")
+    train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
     serve = made["serve"]
     for name in ("http", "grpc", "metrics"):
         serve.add_argument(f"--{name}-port", type=int, help="default: a free one")
     serve.add_argument(
-        "--run-dir", type=Path, help="where the log and server.json go; default: a temporary folder"
+        "--run-dir", type=folder, help="where the log and server.json go; default: a temporary folder"
     )
 
     add_settings(made["build"], "target")
@@ -85,22 +84,22 @@ def parser() -> argparse.ArgumentParser:
     ask = made["recommend"]
     ask.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     ask.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
-    ask.add_argument("--history", type=_ids, default=[], help="item ids, oldest first, e.g. 50,172,1")
+    ask.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
     ask.add_argument("--user", type=int, help="take the history of this user of the data set instead")
     ask.add_argument("--top-k", type=int, default=10)
     ask.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
 
     made["evaluate"].add_argument("--keep-seen", action="store_true", help="seen items may be answered")
-    made["evaluate"].add_argument("--users", type=int, help="a sample instead of all")
+    made["evaluate"].add_argument("--users", type=at_least(1), help="a sample instead of all")
     made["evaluate"].add_argument("--json", action="store_true", help="for machines")
     for verb in ("recommend", "evaluate"):
         made[verb].add_argument(
             "--decoder", choices=("beam", "draft"), default="beam", help="decode passes, or the draft head"
         )
     add_settings(made["evaluate"], "verify")
-    made["sweep"].add_argument("--slo-p99-ms", type=float, required=True)
+    made["sweep"].add_argument("--slo-p99-ms", type=positive, required=True)
     made["sweep"].add_argument(
-        "--out", type=Path, default=Path("artifacts/sweep"), help="CSV, JSON and PNG go here"
+        "--out", type=folder, default=Path("artifacts/sweep"), help="CSV, JSON and PNG go here"
     )
     for verb in ("recommend", "evaluate", "sweep"):
         add_settings(made[verb], "beam_width")
@@ -110,15 +109,13 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run a verb; errors people can act on are printed as one line."""
     arguments = parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        globals()[f"_{arguments.verb}"](arguments)
-    except GenrecError as error:
-        print(f"genrec {arguments.verb}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    start_log()
+    folders = (getattr(arguments, name, None) for name in ("artifact", "run_dir", "out"))
+    return run(
+        f"genrec {arguments.verb}",
+        lambda: globals()[f"_{arguments.verb}"](arguments),
+        [path for path in folders if path is not None],
+    )
 
 
 def _data(a: argparse.Namespace) -> None:
@@ -188,10 +185,6 @@ def _bench(a: argparse.Namespace) -> None:
     bench.run(a)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in text.split(","))
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
@@ -199,10 +192,6 @@ def _names(text: str) -> tuple[str, ...]:
 def _counts(text: str) -> dict[str, int]:
     pairs = (each.partition("=") for each in text.split(","))
     return {name: int(count) for name, _, count in pairs}
-
-
-def _ids(text: str) -> list[int]:
-    return [int(item) for item in text.split(",") if item]
 
 
 if __name__ == "__main__":

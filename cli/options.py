@@ -1,9 +1,14 @@
-"""Settings as options of the command line."""
+"""Options of the command line: settings, and kinds of values that say what they accept."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
 
+from genrec.catalogue.semantic_id import check_sizes
+from genrec.errors import InputError
 from genrec.settings import accepted, chosen_fields
 
 
@@ -18,3 +23,61 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
                 choices=each.metadata["one_of"] or None,
                 help=f"{each.metadata['help']}; {accepted(each)}; default: {each.default}",
             )
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Codebook sizes T_1,...,T_L."""
+    try:
+        return check_sizes(numbers(text))
+    except InputError as error:
+        raise _refused(text, error.limit) from error
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers with commas between; none of an empty text."""
+    try:
+        return [int(each) for each in text.split(",")] if text else []
+    except ValueError as error:
+        raise _refused(text, "whole numbers as 1,2,3") from error
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """A whole number of `low` or more, within 63 bits."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError as error:
+            raise _refused(text, f"a whole number, at least {low}") from error
+        if not low <= number < 2**63:
+            raise _refused(text, f"a whole number, {low} to {2**63 - 1}")
+        return number
+
+    return read
+
+
+def positive(text: str) -> float:
+    """A number above 0, of minutes say."""
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise _refused(text, "a number above 0") from error
+    if not 0 < number < math.inf:
+        raise _refused(text, "a number above 0")
+    return number
+
+
+def folder(text: str) -> Path:
+    """A folder, there already or not."""
+    path = Path(text)
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except (OSError, ValueError) as error:  # a name too long, say
+        raise _refused(text, f"the name of a folder: {error}") from error
+    if is_other or not text:
+        raise _refused(text, "a folder, there already or not; this is a file" if is_other else "a folder")
+    return path
+
+
+def _refused(text: str, limit: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"is {text!r} (accepted: {limit})")

@@ -14,22 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
+from genrec.files import open_file, read_json
 
 NAME = "manifest.json"
-SETTLED_NS = (
-    2_000_000_000  # of a file that was changed later than this, another change may leave all times alike
-)
+# Of a file that was changed later than this, another change may leave all times alike.
+SETTLED_NS = 2_000_000_000
+PARTS = {"key": str, "outputs": dict, "facts": dict}
 
 
 def digest_file(path: Path) -> str:
     """sha256 of a file. Raises ArtifactError when it cannot be read."""
     sha = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
+    with open_file(path) as file:
+        try:
             while block := file.read(1 << 20):
                 sha.update(block)
-    except OSError as error:
-        raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
+        except OSError as error:
+            raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
     return sha.hexdigest()
 
 
@@ -63,15 +64,29 @@ def stage_key(settings: dict[str, Any], inputs: Iterable[Path] = ()) -> str:
 def read(artifact: Path) -> dict[str, Any]:
     """The manifest, empty when there is none yet. Raises ArtifactError."""
     path = artifact / NAME
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
-    try:
-        found = json.loads(path.read_text())
-        if not all(isinstance(stage["outputs"], dict) for stage in found.values()):
-            raise ValueError("a stage without outputs")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(path, f"not a manifest: {error}") from error
-    return dict(found)
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ArtifactError(path, "is not a manifest: not an object with a stage under every name")
+    for stage, entry in found.items():
+        problem = _problem(entry)
+        if problem:
+            raise ArtifactError(path, f"is not a manifest: stage {stage!r} {problem}")
+    return found
+
+
+def _problem(entry: Any) -> str | None:
+    """What is wrong with the entry of a stage, in words."""
+    for part, kind in PARTS.items():
+        if not isinstance(entry, dict) or not isinstance(entry.get(part), kind):
+            return f"has no `{part}` of type {kind.__name__}"
+    for name, sha in entry["outputs"].items():
+        if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+            return f"names the file {name!r}, which no file in this folder can have"
+        if not isinstance(sha, str):
+            return f"has no sha256 of {name!r}"
+    return None
 
 
 def is_good(artifact: Path, stage: str, key: str) -> bool:

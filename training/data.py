@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
+from training.keys import number_keys
 from training.sources import Source
 
 MIN_HISTORY = 3  # one item to learn from, one to validate, one to test
@@ -43,7 +45,9 @@ class Histories:
         return self.items[self.offsets[1:] - n]
 
     def sample(self, users: int, seed: int) -> Histories:
-        """At most `users` of the users, drawn once per seed, shortest history first."""
+        """At most `users` of the users, drawn once per seed, shortest history first. Raises InputError."""
+        if users < 1:
+            raise InputError("users", f"is {users}", f"1 or more; there are {len(self)}")
         chosen = np.random.default_rng(seed).permutation(len(self))[:users]
         chosen = chosen[np.argsort(self.lengths[chosen], kind="stable")]
         rows = self.rows()
@@ -65,7 +69,7 @@ class Histories:
     def load(cls, path: Path) -> Histories:
         """Read `histories.parquet`. Raises ArtifactError."""
         try:
-            table = pq.read_table(path, columns=["user_id", "items"])
+            table = pq.read_table(check_regular(path), columns=["user_id", "items"])
         except (OSError, pa.ArrowException, KeyError) as error:
             raise ArtifactError(path, f"not a readable histories file: {error}") from error
         items = table["items"].combine_chunks()
@@ -85,7 +89,10 @@ def write_data(source: Source, out: Path) -> list[str]:
     if unknown:
         notes.append(f"{len(unknown)} items have no row in the items file; their key serves as the title")
     keys = source.item_keys + unknown
-    item_ids, user_ids = dense_ids(keys), dense_ids(user_keys)
+    item_ids, named = number_keys(keys, "item", "items.parquet", source.place_of_item)
+    notes += named
+    user_ids, named = number_keys(user_keys, "user", "histories.parquet", source.place_of_user)
+    notes += named
     position = {key: row for row, key in enumerate(keys)}
     seen_ids = item_ids[[position[key] for key in seen_keys]]
     user = users.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -128,14 +135,3 @@ def write_data(source: Source, out: Path) -> list[str]:
         f" histories of {lengths.min()} to {lengths.max()} items (median {int(np.median(lengths))})"
     )
     return notes
-
-
-def dense_ids(keys: list[str]) -> np.ndarray:
-    """int64 ids of distinct keys: the numbers themselves when all are plain integers, else 1, 2, ..."""
-    try:
-        numbers = [int(key) for key in keys]
-        if all(str(n) == key for n, key in zip(numbers, keys, strict=True)):
-            return np.array(numbers, np.int64)
-    except (ValueError, OverflowError):
-        pass
-    return np.arange(1, len(keys) + 1, dtype=np.int64)

@@ -37,7 +37,7 @@ from genrec.search.lookup import lookup
 from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate
 from training.recipes import power_of_two
-from training.windows import batches, cut_windows, gather, training_rows
+from training.windows import batches, cut_windows, gather, training_rows, whole_share
 
 VALIDATION_USERS = 2000
 VALIDATION_BEAMS = 32
@@ -207,12 +207,12 @@ def train_draft(
             run.generator.train(joint)  # a frozen generator does not drop anything
             todo = batches(cut_windows(offsets, generator.config.max_history, rng), batch_items, rng)
             total = torch.zeros(catalogue.levels)
-            for number, batch in enumerate(todo):
+            for number, batch in enumerate(todo, 1):
                 picked = torch.from_numpy(gather(rows, batch))
-                done = (epoch - 1 + number / len(todo)) / epochs
+                done = (epoch - 1 + (number - 1) / len(todo)) / epochs
                 total += run.step(tree, picked.clamp(min=0), picked >= 0, done)
-                bar.update(len(rows) / len(todo))
-                bar.set_postfix(loss=f"{float(total.sum()) / (number + 1):.3f}", refresh=False)
+                bar.update(whole_share(len(rows), number, len(todo)))
+                bar.set_postfix(loss=f"{float(total.sum()) / number:.3f}", refresh=False)
             figures = evaluate(recommend, sample, "validation", label="validate")
             log.append({"epoch": epoch, "loss": (total / len(todo)).tolist(), **figures})
     kept_generator, kept_head = run.average

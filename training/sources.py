@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
 from genrec.progress import ticking
 
 USER = ("user", "user_id")
@@ -26,6 +26,7 @@ TIME = ("timestamp", "time", "date", "datetime")
 TITLE = ("title", "movie_title", "name")
 GENRE = ("genre", "genres", "class", "category")
 YEAR = ("release_year",)
+SEQUENCES = (".txt", ".json")
 
 # name -> (requirement, prefix of the files inside the wheel)
 WHEELS = {
@@ -47,16 +48,37 @@ class Source:
     """n interactions in file order, m described items; keys are strings exactly as the files spell them.
 
     `users`, `items` string[n]; `times` float64[n] seconds (or positions within a sequence file);
-    `item_keys`, `titles`, `genres` lists of m strings; `notes` says what was dropped or filled in.
+    `item_keys`, `titles`, `genres` lists of m strings, `item_rows` their rows in the items file;
+    `interactions`, `described` are the two files; `notes` says what was dropped or filled in.
     """
 
     users: pa.Array
     items: pa.Array
     times: np.ndarray
     item_keys: list[str]
+    item_rows: list[int]
     titles: list[str]
     genres: list[str]
+    interactions: Path
+    described: Path
     notes: list[str] = field(default_factory=list)
+
+    def place_of_item(self, key: str) -> tuple[str, str]:
+        """Where an item's key stands, for errors: file and line."""
+        if key in self.item_keys:
+            return str(self.described), where(self.described, self.item_rows[self.item_keys.index(key)])
+        return self._place(self.items.index(key).as_py())
+
+    def place_of_user(self, key: str) -> tuple[str, str]:
+        """The same for a user's key."""
+        return self._place(self.users.index(key).as_py())
+
+    def _place(self, row: int) -> tuple[str, str]:
+        by_user = self.interactions.suffix in SEQUENCES
+        place = (
+            f"the sequence of user {self.users[row].as_py()!r}" if by_user else where(self.interactions, row)
+        )
+        return str(self.interactions), place
 
 
 def open_source(name: str, cache: Path) -> Source:
@@ -100,31 +122,30 @@ def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
 def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = ITEM) -> Source:
     """Two files -> Source. Interactions: a table, or sequences (.txt, .json). Raises InputError."""
     table = read_table(items)
-    keys = text(column(table, items, item_column))
-    titles = text(column(table, items, TITLE))
-    genres = text(column(table, items, GENRE, optional=True))
-    years = text(column(table, items, YEAR, optional=True)).to_pylist()
+    keys = required(table, items, item_column)
+    titles = text(table, items, TITLE)
+    genres = text(table, items, GENRE, optional=True)
+    years = text(table, items, YEAR, optional=True).to_pylist()
     described = dict(zip(keys.to_pylist(), range(len(keys)), strict=True))
     notes = [] if len(described) == len(keys) else [f"{len(keys) - len(described)} repeated items in {items}"]
     rows = sorted(described.values())
     named = [f"{titles[r].as_py()} ({years[r]})" if years[r].isdigit() else titles[r].as_py() for r in rows]
-    if interactions.suffix in (".txt", ".json"):
-        users, sequence_items, times = read_sequences(interactions)
+    if interactions.suffix in SEQUENCES:
+        users, seen_items, times = read_sequences(interactions)
     else:
         table = read_table(interactions)
         users = required(table, interactions, USER)
-        sequence_items = required(table, interactions, ITEM)
-        times = seconds(column(table, interactions, TIME), interactions)
+        seen_items = required(table, interactions, ITEM)
+        times = seconds(table, interactions)
     return Source(
-        users, sequence_items, times,
-        [keys[r].as_py() for r in rows], named, [genres[r].as_py() for r in rows], notes,
+        users, seen_items, times,
+        [keys[r].as_py() for r in rows], rows, named, [genres[r].as_py() for r in rows], interactions, items, notes,
     )  # fmt: skip
 
 
 def read_table(path: Path) -> pa.Table:
     """CSV (comma), .tsv/.inter/.item (tab; `name:type` headers), or Parquet, all CSV values as strings."""
-    if not path.is_file():
-        raise InputError(str(path), "does not exist", "a CSV, TSV or Parquet file")
+    check_file(path, "a CSV, TSV or Parquet file")
     try:
         table = pq.read_table(path) if path.suffix == ".parquet" else read_delimited(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -132,6 +153,12 @@ def read_table(path: Path) -> pa.Table:
     if table.num_rows == 0:
         raise InputError(str(path), "is empty", "at least one row under the header")
     return table.rename_columns([name.split(":")[0].strip() for name in table.column_names])
+
+
+def check_file(path: Path, accepted: str) -> None:
+    """Raises InputError for what is not there, or cannot be read as a file: a folder, a pipe."""
+    if not path.is_file():
+        raise InputError(str(path), "is not a regular file" if path.exists() else "does not exist", accepted)
 
 
 def read_delimited(path: Path) -> pa.Table:
@@ -166,28 +193,40 @@ def read_delimited(path: Path) -> pa.Table:
 
 def column(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.ChunkedArray:
     """The first of `names` the table has; an optional one that is absent reads as empty strings."""
-    for name in names:
-        if name in table.column_names:
-            return table[name]
+    name = name_of(table, names)
+    count = table.column_names.count(name)
+    if count == 1:
+        return table[name]
+    if count > 1:
+        raise InputError(f"{path}, column {name}", f"is there {count} times", "every column once")
     if optional:
         return pa.chunked_array([pa.array([""] * table.num_rows, pa.string())])
     problem = f"has no column {' or '.join(names)} (it has {', '.join(table.column_names)})"
     raise InputError(str(path), problem, f"a column named {names[0]}")
 
 
-def text(values: pa.ChunkedArray) -> pa.Array:
-    """Any column as strings, nulls as the empty string."""
-    return pc.fill_null(values.combine_chunks().cast(pa.string()), "")
+def name_of(table: pa.Table, names: tuple[str, ...]) -> str:
+    """The first of `names` the table has, the first of all when it has none."""
+    return next((name for name in names if name in table.column_names), names[0])
+
+
+def text(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.Array:
+    """A column as strings, nulls as the empty string. Raises InputError for what has no text, a list say."""
+    values = column(table, path, names, optional).combine_chunks()
+    try:
+        return pc.fill_null(values.cast(pa.string()), "")
+    except pa.ArrowException as error:
+        field = f"{path}, column {name_of(table, names)}"
+        raise InputError(field, f"is of type {values.type}", "text or numbers") from error
 
 
 def required(table: pa.Table, path: Path, names: tuple[str, ...]) -> pa.Array:
     """A key column as strings; an empty value is an error that names its line."""
-    values = text(column(table, path, names))
+    values = text(table, path, names)
     empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False))
     if len(empty):
-        raise InputError(
-            f"{path}, column {names[0]}", f"{where(path, empty[0])} is empty", "a value in every row"
-        )
+        field = f"{path}, column {name_of(table, names)}"
+        raise InputError(field, f"{where(path, empty[0])} is empty", "a value in every row")
     return values
 
 
@@ -196,23 +235,33 @@ def where(path: Path, row: int) -> str:
     return f"row {row + 1}" if path.suffix == ".parquet" else f"line {row + 2}"
 
 
-def seconds(values: pa.ChunkedArray, path: Path) -> np.ndarray:
-    """Epoch numbers or ISO dates -> float64[n] seconds; naive dates count as UTC."""
-    flat = values.combine_chunks()
-    if pa.types.is_temporal(flat.type):
-        flat = pc.divide(flat.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
+def seconds(table: pa.Table, path: Path) -> np.ndarray:
+    """The times of a table, epoch numbers or ISO dates -> float64[n] seconds; naive dates count as UTC.
+
+    Epoch numbers keep their unit. Float64 tells moments apart down to 256 ns when they are counted in nanoseconds.
+    """
+    flat = column(table, path, TIME).combine_chunks()
+    field, limit = f"{path}, column {name_of(table, TIME)}", "epoch numbers or ISO dates, 2024-05-01T12:00:00"
     try:
-        times = flat.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:
-        times = np.array([epoch(v) for v in text(values).to_pylist()])
+        if pa.types.is_temporal(flat.type):  # parts of a microsecond are cut off
+            counts = flat.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+            times = pc.divide(counts.cast(pa.float64()), 1e6).to_numpy(zero_copy_only=False)
+        else:
+            times = numbers_or_dates(flat)
+    except pa.ArrowException as error:
+        raise InputError(field, f"is of type {flat.type}", limit) from error
     wrong = np.flatnonzero(~np.isfinite(times))
     if len(wrong):
-        value = values[int(wrong[0])].as_py()
-        problem = f"{where(path, wrong[0])} is {value!r}"
-        raise InputError(
-            f"{path}, column timestamp", problem, "epoch numbers or ISO dates such as 2024-05-01T12:00:00"
-        )
+        raise InputError(field, f"{where(path, wrong[0])} is {flat[int(wrong[0])].as_py()!r}", limit)
     return times
+
+
+def numbers_or_dates(values: pa.Array) -> np.ndarray:
+    """Numbers, or texts of numbers or of dates -> float64[n], NaN where a text is neither."""
+    try:
+        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return np.array([epoch(v) for v in pc.fill_null(values.cast(pa.string()), "").to_pylist()])
 
 
 def epoch(value: str) -> float:
@@ -230,14 +279,13 @@ def epoch(value: str) -> float:
 
 def read_sequences(path: Path) -> tuple[pa.Array, pa.Array, np.ndarray]:
     """Lines `user item item ...` oldest first, or JSON {user: [item, ...]} -> users, items, positions."""
-    if not path.is_file():
-        raise InputError(str(path), "does not exist", "a sequence file")
+    check_file(path, "a sequence file")
     try:
         if path.suffix == ".json":
-            rows = [[str(user), *map(str, items)] for user, items in json.loads(path.read_text()).items()]
+            rows = [[str(user), *map(str, items)] for user, items in read_json(path).items()]
         else:
             rows = [line.split() for line in path.read_text().splitlines()]
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ArtifactError, ValueError, TypeError, AttributeError) as error:
         raise InputError(str(path), f"cannot be read: {error}", '{"user": [item, ...]} or text') from error
     for line, row in enumerate(rows, 1):
         if len(row) < 2:

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors.numpy import load_file, save_file
 
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular, read_json
 from genrec.nn.checkpoint import load_generator
 from genrec.progress import ticking
 from training import train as trainer
@@ -24,6 +27,7 @@ from training.sources import open_source, read_tables
 from training.tokenise import codebook_means, collisions, item_vectors, quantise, read_semantic_ids
 
 CODEBOOKS = "codebooks.safetensors"
+SOURCE = "source.json"  # the name of the data set, which has a recipe of its own
 VECTOR_RANK = 64  # of text and of co-occurrence each
 
 
@@ -46,14 +50,14 @@ def prepare(
         raise InputError("source", "is missing", "a name, a folder, or --interactions with --items")
     with ticking("histories"):
         notes = write_data(found, out)
-    (out / "source.json").write_text(json.dumps({"name": Path(source).name if source else "own"}) + "\n")
+    (out / SOURCE).write_text(json.dumps({"name": Path(source).name if source else "own"}) + "\n")
     return notes
 
 
 def recipe(out: Path) -> Recipe:
     """The settings of the data set that `prepare` wrote to `out`."""
     histories = load_histories(out)
-    name = json.loads((out / "source.json").read_text())["name"] if (out / "source.json").is_file() else ""
+    name = read_json(out / SOURCE)["name"] if (out / SOURCE).exists() else ""
     return recipe_for(name, len(load_items(out)["key"]), len(histories.items))
 
 
@@ -80,9 +84,9 @@ def tokenise(
             problem = f"lacks {len(missing)} of {len(keys)} items, the first is {missing[0]!r}"
             raise InputError(str(semantic_ids), problem, "a semantic ID for every item")
         codes = np.array([given[key] for key in keys], np.int32)
-        sizes = tuple(int(c) + 1 for c in codes.max(axis=0))
+        sizes = check_sizes([int(c) + 1 for c in codes.max(axis=0)])
     else:
-        sizes = codebook_sizes or settings.codebook_sizes
+        sizes = check_sizes(codebook_sizes or settings.codebook_sizes)
         codes = quantise(vectors, sizes, seed)
     Catalogue(ids, codes, items["title"], popularity, sizes).save(out / "catalogue.parquet")
     books = codebook_means(vectors, codes, sizes)
@@ -144,4 +148,7 @@ def load_items(out: Path) -> dict[str, list]:
     path = out / "items.parquet"
     if not path.is_file():
         raise ArtifactError(path, "does not exist; prepare the data first")
-    return pq.read_table(path).to_pydict()
+    try:
+        return pq.read_table(check_regular(path)).to_pydict()
+    except (OSError, pa.ArrowException) as error:
+        raise ArtifactError(path, f"not a readable items file: {error}") from error

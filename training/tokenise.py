@@ -7,7 +7,6 @@ Residual quantisation is that of TIGER and LETTER with k-means (FAISS) in the pl
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -18,10 +17,16 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from genrec.errors import InputError
+from genrec.catalogue.semantic_id import MAX_SIZE
+from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
 from training.data import Histories
 from training.sources import ITEM, read_table, required, text, where
 
+SEMANTIC_IDS = (
+    'JSON {item: ["<a_12>", "<b_3>", ...]} or CSV item,code_1,..,code_L, one length for all,'
+    f" codes 0 to {MAX_SIZE - 1}"
+)
 WORD_BINS = 1 << 15
 WINDOW = 5  # co-occurrence reaches this many items to either side, weighted by 1 / distance
 
@@ -156,32 +161,38 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
 
     Raises InputError naming the file and the item or line.
     """
-    limit = 'JSON {item: ["<a_12>", "<b_3>", ...]} or CSV item,code_1,..,code_L, one length for all'
-    if path.suffix == ".json":
+    given: dict[str, list[int]] = {}
+    for place, item, codes in _items_of_json(path) if path.suffix == ".json" else _items_of_table(path):
         try:
-            given = {
-                str(item): [code_of(code) for code in codes]
-                for item, codes in json.loads(path.read_text()).items()
-            }
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise InputError(str(path), f"cannot be read: {error}", limit) from error
-    else:
-        table = read_table(path)
-        keys = required(table, path, ITEM).to_pylist()
-        names = [name for name in table.column_names if re.fullmatch(r"code_\d+", name)]
-        if not names:
-            raise InputError(str(path), "has no column code_1", limit)
-        columns = [text(table[name]).to_pylist() for name in sorted(names, key=lambda name: int(name[5:]))]
-        given = {}
-        for row, (key, *codes) in enumerate(zip(keys, *columns, strict=True)):
-            try:
-                given[key] = [code_of(code) for code in codes]
-            except ValueError as error:
-                raise InputError(str(path), f"{where(path, row)}: {error}", limit) from error
+            given[item] = [code_of(code) for code in codes]
+        except (ValueError, TypeError) as error:
+            raise InputError(str(path), f"{place}: {error}", SEMANTIC_IDS) from error
     lengths = {len(codes) for codes in given.values()}
     if len(lengths) != 1 or 0 in lengths:
-        raise InputError(str(path), f"semantic IDs have {sorted(lengths)} codes", limit)
+        raise InputError(str(path), f"semantic IDs have {sorted(lengths)} codes", SEMANTIC_IDS)
     return given
+
+
+def _items_of_json(path: Path) -> Iterator[tuple[str, str, list[object]]]:
+    """(place for errors, item, codes) of every item."""
+    try:
+        items = read_json(path).items()
+    except (ArtifactError, AttributeError) as error:
+        raise InputError(str(path), f"cannot be read: {error}", SEMANTIC_IDS) from error
+    return ((f"item {item!r}", str(item), codes) for item, codes in items)
+
+
+def _items_of_table(path: Path) -> Iterator[tuple[str, str, list[object]]]:
+    table = read_table(path)
+    keys = required(table, path, ITEM).to_pylist()
+    names = {name for name in table.column_names if re.fullmatch(r"code_\d+", name)}
+    if not names:
+        raise InputError(str(path), "has no column code_1", SEMANTIC_IDS)
+    columns = [
+        text(table, path, (name,)).to_pylist() for name in sorted(names, key=lambda name: int(name[5:]))
+    ]
+    for row, (key, *codes) in enumerate(zip(keys, *columns, strict=True)):
+        yield where(path, row), key, codes
 
 
 def code_of(value: object) -> int:
@@ -189,4 +200,6 @@ def code_of(value: object) -> int:
     found = re.fullmatch(r"(?:<\w+_)?(\d+)>?", str(value))
     if found is None:
         raise ValueError(f"{value!r} is not a code")
+    if len(found[1]) > 10 or int(found[1]) >= MAX_SIZE:
+        raise ValueError(f"the code {value} is beyond {MAX_SIZE - 1}")
     return int(found[1])

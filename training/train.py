@@ -30,7 +30,7 @@ from training.data import Histories
 from training.evaluate import evaluate
 from training.recipes import Recipe
 from training.recommend import model_recommender
-from training.windows import batches, cut_windows, gather, training_rows
+from training.windows import batches, cut_windows, gather, training_rows, whole_share
 
 VALIDATION_USERS = 2000  # at most; the same ones every time
 VALIDATION_BEAMS = 32
@@ -114,7 +114,7 @@ class Run:
             spent = self.at.seconds + time.monotonic() - started
             done = max((self.at.epoch + (number - 1) / len(todo)) / settings.epochs, spent / budget)
             total += self.step(torch.from_numpy(gather(rows, batch)), done)
-            bar.update(len(rows) * number // len(todo) - len(rows) * (number - 1) // len(todo))
+            bar.update(whole_share(len(rows), number, len(todo)))
             if number % 20 == 0:
                 bar.set_postfix(loss=f"{float(total.sum()) / number:.3f}", best=f"{self.at.best:.4f}")
             if spent >= budget:

@@ -50,6 +50,11 @@ def gather(rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
     return np.where(inside, rows[np.where(inside, batch[:, :1] + place, 0)], -1)
 
 
+def whole_share(total: int, number: int, parts: int) -> int:
+    """The `number`-th (from 1) of `parts` whole shares of `total`: for progress bars, which count in whole items."""
+    return total * number // parts - total * (number - 1) // parts
+
+
 def training_rows(histories: Histories, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Drop items the catalogue does not hold (row -1): rows int64[kept], offsets int64[U + 1]."""
     known = rows >= 0

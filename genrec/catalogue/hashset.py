@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
 
 FILE_NAME = "valid_ids.safetensors"
 FORMAT, VERSION = "genrec-hash-set", "1"
@@ -90,7 +91,7 @@ class SemanticIdSet:
         Raises ArtifactError. A table that is not a catalogue's answers wrongly, but reads nothing outside itself.
         """
         try:
-            with safe_open(path, framework="numpy") as checked:  # sizes and offsets
+            with safe_open(check_regular(path), framework="numpy") as checked:  # sizes and offsets
                 metadata = checked.metadata() or {}
             if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
                 raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")

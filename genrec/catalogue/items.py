@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from genrec.errors import ArtifactError
+from genrec.files import check_regular
 
 _SIZES_KEY = b"genrec.codebook_sizes"
 
@@ -37,9 +38,8 @@ class Catalogue:
 
     def __post_init__(self) -> None:
         n = len(self.item_ids)
-        object.__setattr__(self, "item_ids", np.ascontiguousarray(self.item_ids, np.int64))
-        object.__setattr__(self, "codes", np.ascontiguousarray(self.codes, np.int32))
-        object.__setattr__(self, "popularity", np.ascontiguousarray(self.popularity, np.int64))
+        for name, kind in (("item_ids", "int64"), ("codes", "int32"), ("popularity", "int64")):
+            object.__setattr__(self, name, _narrowed(self.source, name, getattr(self, name), kind))
         if n == 0:
             raise ArtifactError(self.source, "holds no items")
         if self.codes.ndim != 2 or self.codes.shape[0] != n or self.codes.shape[1] == 0:
@@ -108,7 +108,7 @@ class Catalogue:
         """
         try:
             # Not read_table, whose imports are 20 MB of every process that serves.
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(check_regular(path)) as file:
                 columns = file.schema_arrow.names
                 names = sorted((c for c in columns if re.fullmatch(r"code_\d+", c)), key=lambda c: int(c[5:]))
                 if not names or names != [f"code_{level + 1}" for level in range(len(names))]:
@@ -135,6 +135,18 @@ class Catalogue:
             codebook_sizes=sizes,
             source=str(path),
         )
+
+
+def _narrowed(source: str, name: str, values: npt.ArrayLike, kind: str) -> npt.NDArray[Any]:
+    """`values` in the type they are kept in. Raises ArtifactError for one that would become another number."""
+    given = np.asarray(values)
+    kept = np.ascontiguousarray(given, kind)
+    if given.dtype != kept.dtype and (kept != given).any():
+        limits = np.iinfo(kind)
+        raise ArtifactError(
+            source, f"{name} hold {given[kept != given][0]}, outside {limits.min}..{limits.max}"
+        )
+    return kept
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:

@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 
 from genrec.catalogue.semantic_id import check_sizes, pack
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
 
 FILE_NAME = "validity.safetensors"
 FORMAT, VERSION = "genrec-validity", "1"
@@ -170,7 +171,7 @@ class ValidityIndex:
     def load(cls, path: Path, codebook_sizes: Sequence[int] | None = None) -> ValidityIndex:
         """Read what `save` wrote. ArtifactError if it is corrupt, or not of `codebook_sizes` when given."""
         try:
-            with safe_open(path, framework="numpy") as file:
+            with safe_open(check_regular(path), framework="numpy") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):

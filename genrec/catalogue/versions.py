@@ -26,6 +26,7 @@ from genrec.catalogue.load import load_catalogue, load_valid_ids, load_validity
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import FILE_NAME as VALIDITY
 from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
 
 BASE = 1
 CATALOGUE = "catalogue.parquet"
@@ -82,13 +83,13 @@ def check_exists(artifact: Path, version: int) -> None:
 def read_current(artifact: Path) -> Current:
     """The pointer; without one, version 1. Raises ArtifactError."""
     path = artifact / FOLDER / POINTER
+    if not os.path.lexists(path):
+        return Current()
     try:
-        said = json.loads(path.read_text())
+        said = read_json(path)
         before = tuple(int(v) for v in said["before"])
         return Current(int(said["version"]), int(said["serial"]), before, int(said["highest"]))
-    except FileNotFoundError:
-        return Current()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ArtifactError(path, f"does not name a version: {error!r}") from error
 
 

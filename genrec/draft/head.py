@@ -20,6 +20,7 @@ from safetensors import safe_open
 
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular, read_json
 from genrec.models.config import ModelConfig
 
 FILE_NAME = "draft_head.safetensors"  # in onnx/: exported like the graphs
@@ -52,8 +53,8 @@ class DraftConfig:
     def load(cls, path: Path) -> DraftConfig:
         """Read draft.json. Raises ArtifactError."""
         try:
-            return cls(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError, InputError) as error:
+            return cls(**read_json(path))
+        except (ValueError, TypeError, InputError) as error:
             raise ArtifactError(path, f"not a readable draft configuration: {error}") from error
 
 
@@ -89,7 +90,7 @@ class Drafter:
     def load(cls, path: Path, config: ModelConfig) -> Drafter:
         """Read what the export wrote. Raises ArtifactError."""
         try:
-            with safe_open(path, framework="numpy") as file:
+            with safe_open(check_regular(path), framework="numpy") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from genrec.artifact import engines_folder
 from genrec.engine.host import HostExecutor
 from genrec.engine.interface import Engine, Executor, Passes
 from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
 from genrec.kv.layout import KV_TYPES, Layout
 from genrec.models.config import ModelConfig
 from genrec.settings import Settings
@@ -32,8 +32,8 @@ def load_layout(settings: Settings, config: ModelConfig) -> Layout:
     """Where the target's engines put things in an arena slot."""
     path = engines_folder(settings.artifact, settings.target) / "engine.json"
     try:
-        kv_type = json.loads(path.read_text())["kv_type"]
-    except (OSError, ValueError, KeyError) as error:
+        kv_type = read_json(path)["kv_type"]
+    except (KeyError, TypeError) as error:
         raise ArtifactError(path, f"not readable: {error}") from error
     if kv_type not in KV_TYPES:
         raise ArtifactError(path, f"kv_type is {kv_type!r} (accepted: {', '.join(KV_TYPES)})")

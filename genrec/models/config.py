@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
 
+SIZES = (
+    "max_history", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "intermediate_size",
+)  # fmt: skip
 MODEL_TYPES = ("qwen3", "qwen2", "llama")
 
 
@@ -45,6 +50,9 @@ class ModelConfig:
         object.__setattr__(self, "vocab_size", self.vocab_size or sum(sizes))
         if self.model_type not in MODEL_TYPES:
             raise InputError("model_type", f"is {self.model_type!r}", f"one of {', '.join(MODEL_TYPES)}")
+        for name in SIZES:
+            if getattr(self, name) < 1:
+                raise InputError(name, f"is {getattr(self, name)}", "1 or more")
         if self.num_attention_heads % self.num_key_value_heads:
             raise InputError("num_key_value_heads", "does not divide num_attention_heads", "a divisor")
         if (
@@ -75,8 +83,8 @@ class ModelConfig:
         codes do not fill the vocabulary from its start.
         """
         try:
-            return cls(**_own_keys(json.loads(path.read_text()), {f.name for f in fields(cls)}))
-        except (OSError, ValueError, TypeError, AttributeError, InputError) as error:
+            return cls(**_own_keys(read_json(path), {f.name for f in fields(cls)}))
+        except (ValueError, TypeError, AttributeError, InputError) as error:
             raise ArtifactError(path, f"not a readable model configuration: {error}") from error
 
 

@@ -71,7 +71,7 @@ def test_refuses(change: dict[str, object], problem: str) -> None:
 
 def test_load_names_file_and_problem(tmp_path: Path) -> None:
     path = tmp_path / "catalogue.parquet"
-    with pytest.raises(ArtifactError, match=r"catalogue\.parquet: not a readable"):
+    with pytest.raises(ArtifactError, match=r"catalogue\.parquet: cannot be read: No such file"):
         Catalogue.load(path)
     good = {"item_id": [1], "code_1": [0], "title": ["t"], "popularity": [1]}
     for table, problem in [

@@ -1,0 +1,45 @@
+"""Files that others may have damaged or swapped: what is opened is a regular file, what is JSON is not bottomless."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from genrec.errors import ArtifactError
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A regular file, open for reading bytes. Raises ArtifactError for all else.
+
+    A pipe in its place would be waited for without end, and a device such as /dev/zero read without end.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name
+        raise ArtifactError(repr(str(path)), f"cannot be read: {error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ArtifactError(path, "is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def check_regular(path: Path) -> Path:
+    """`path`, for a library that opens it itself. Raises ArtifactError as `open_file` does."""
+    open_file(path).close()
+    return path
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises ArtifactError."""
+    with open_file(path) as file:
+        try:
+            return json.load(file)
+        except RecursionError as error:
+            raise ArtifactError(path, "is not readable JSON: nested too deep") from error
+        except (OSError, ValueError) as error:
+            raise ArtifactError(path, f"is not readable JSON: {error}") from error

@@ -1,0 +1,149 @@
+"""Whatever a person gives `genrec`, it ends with a line that names field or file, problem and limit; no traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The last line on stderr of a command that must end with exit code 2."""
+    try:
+        code: object = main([str(argument) for argument in arguments])
+    except SystemExit as end:  # argparse
+        code = end.code
+    said = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and said, said
+    return said[-1]
+
+
+def command(*arguments: object, **options: object) -> subprocess.Popen[str]:
+    """`genrec` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "cli.main", *map(str, arguments)],
+        cwd=ROOT, text=True, stderr=subprocess.PIPE, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> list[str]:
+    """Options of `genrec data` for two good files."""
+    items = range(101, 141)
+    (tmp_path / "items.csv").write_text("item,title\n" + "".join(f"{i},title {i}\n" for i in items))
+    rows = (f"{user},{item},{item}\n" for user in (1, 2, 3) for item in items)
+    (tmp_path / "seen.csv").write_text("user,item,timestamp\n" + "".join(rows))
+    return ["--interactions", str(tmp_path / "seen.csv"), "--items", str(tmp_path / "items.csv")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["data", "a", "--codebook-sizes=0"], r"--codebook-sizes: is '0' \(accepted: .*sizes 1 to"),
+        (["data", "a", "--codebook-sizes=8,x"], r"--codebook-sizes: is '8,x' \(accepted: whole numbers"),
+        (["data", "a", "--codebook-sizes="], "--codebook-sizes: is ''"),
+        (["evaluate", "a", "--users", "0"], r"--users: is '0' \(accepted: a whole number, 1 to"),
+        (["evaluate", "a", "--users", "-3"], "--users: is '-3'"),
+        (["evaluate", "a", "--users", "many"], "--users: is 'many'"),
+        (["train", "a", "--seed", "-1"], "--seed: is '-1'"),
+        (["train", "a", "--threads", "-1"], "--threads: is '-1'"),
+        (["train", "a", "--minutes", "nan"], r"--minutes: is 'nan' \(accepted: a number above 0"),
+        (["sweep", "a", "--slo-p99-ms", "0"], "--slo-p99-ms: is '0'"),
+        (["recommend", "a", "--history", "1,x"], r"--history: is '1,x' \(accepted: whole numbers"),
+        (["serve", "a", "--run-dir", __file__], r"--run-dir: is .* \(accepted: a folder.*this is a file"),
+        (["serve", __file__], r"artifact: is .* \(accepted: a folder.*this is a file"),
+        (["catalogue", "status", __file__], "artifact: is .*this is a file"),
+        (["build", "x" * 5000], "artifact: is .*name of a folder: .*too long"),
+    ],
+)
+def test_an_option_out_of_range_is_named(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert re.search(named, refused(capsys, *arguments))
+
+
+def test_the_systems_errors_name_the_file(
+    capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path
+) -> None:
+    said = refused(capsys, "data", "/proc/genrec", *shop)
+    assert said == "genrec data: /proc/genrec: No such file or directory"
+    (tmp_path / "a" / "items.parquet").mkdir(parents=True)
+    assert re.search(r"items\.parquet.*[Dd]irectory", refused(capsys, "data", tmp_path / "a", *shop))
+
+
+@pytest.mark.parametrize(
+    "name", ["histories.parquet", "items.parquet", "source.json", "manifest.json.partial"]
+)
+def test_a_full_disk_is_said_with_the_room_that_is_left(
+    capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path, name: str
+) -> None:
+    artifact = tmp_path / "a"
+    artifact.mkdir()
+    (artifact / name).symlink_to("/dev/full")
+    said = refused(capsys, "data", artifact, *shop)
+    assert re.search(r"^genrec data: .*No space left on device.*left: \d+ MB on /.* MB on /dev/shm", said)
+
+
+def test_a_disk_that_takes_no_more_weights_is_said(shop: list[str], tmp_path: Path) -> None:
+    """safetensors has errors of its own. A limit on the size of files stands for the full disk."""
+    small = 40_000  # bytes: more than the tables of this shop take, less than its codebooks
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))  # noqa: E731
+    data = ["data", tmp_path / "a", *shop, "--codebook-sizes=512,512"]
+    with command(*data, stdout=subprocess.PIPE, preexec_fn=limit) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2 and "Traceback" not in said
+    assert re.search(r"genrec data: .*File too large", said.strip().splitlines()[-1])
+
+
+@pytest.fixture
+def many_versions(tiny: Path, tmp_path: Path) -> Path:
+    """An artifact of which `catalogue status` has more to say than a pipe holds at once."""
+    artifact = Path(
+        shutil.copytree(tiny, tmp_path / "many", ignore=shutil.ignore_patterns("engines", "onnx"))
+    )
+    for version in range(2, 3000):
+        (artifact / "catalogues" / str(version)).mkdir(parents=True)
+    return artifact
+
+
+def test_a_reader_that_has_read_enough_is_no_error(many_versions: Path) -> None:
+    with command("catalogue", "status", many_versions, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("  version 1: 300 items")
+        process.stdout.close()  # as `head -1` does
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_output_to_a_full_disk_is_said(tiny: Path) -> None:
+    with (
+        open("/dev/full", "w") as full,
+        command("catalogue", "status", tiny, stdout=full) as process,
+    ):
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert re.fullmatch(r"genrec catalogue: No space left on device \(left: .*\)\n", said)
+
+
+def test_libraries_keep_their_attempts_to_themselves(shop: list[str], tmp_path: Path) -> None:
+    """faiss logs every CPU it was not built for; -v of the demo shows that."""
+    with command("data", tmp_path / "a", *shop, stdout=subprocess.PIPE) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0 and "faiss" not in said
+
+
+def test_what_is_not_foreseen_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.main._build", lambda arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["build", os.devnull + "-folder"])

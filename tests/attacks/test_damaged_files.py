@@ -1,0 +1,113 @@
+"""Whatever lies in the place of an artifact's JSON or files, people get the file's name and what is wrong; no hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from genrec import manifest
+from genrec.artifact import load_config
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_indices
+from genrec.catalogue.versions import FOLDER, POINTER, read_current
+from genrec.draft.head import DraftConfig
+from genrec.errors import ArtifactError
+from training.data import Histories
+
+Damage = Callable[[Path], object]
+
+NOT_A_FILE: dict[str, Damage] = {
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a device without end": lambda path: path.symlink_to("/dev/zero"),
+    "a link to nowhere": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+}
+NOT_JSON: dict[str, Damage] = {
+    "nested 100,000 deep": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
+    "no JSON": lambda path: path.write_text("{"),
+    "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe\xfd"),
+    "a list": lambda path: path.write_text("[]"),
+    "a number": lambda path: path.write_text("7"),
+}
+READERS: dict[str, Callable[[Path], object]] = {
+    "manifest.json": lambda folder: manifest.read(folder),
+    "model/config.json": load_config,
+    "model/draft.json": lambda folder: DraftConfig.load(folder / "model" / "draft.json"),
+    f"{FOLDER}/{POINTER}": read_current,
+}
+FILES: dict[str, Callable[[Path], object]] = {
+    "catalogue.parquet": lambda folder: Catalogue.load(folder / "catalogue.parquet"),
+    "histories.parquet": lambda folder: Histories.load(folder / "histories.parquet"),
+    "validity.safetensors": lambda folder: load_indices(folder, load_config(folder)),
+    "valid_ids.safetensors": lambda folder: load_indices(folder, load_config(folder)),
+    "model/model.safetensors": lambda folder: manifest.verify(folder),
+}
+
+
+@pytest.fixture
+def artifact(tiny: Path, tmp_path: Path) -> Path:
+    """A copy of `tiny` of its own, without what these tests do not read."""
+    return Path(
+        shutil.copytree(tiny, tmp_path / "artifact", ignore=shutil.ignore_patterns("engines", "onnx"))
+    )
+
+
+def replace(path: Path, damage: Damage) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    damage(path)
+
+
+@pytest.mark.parametrize("damage", [*NOT_A_FILE, *NOT_JSON])
+@pytest.mark.parametrize("name", READERS)
+def test_json_is_refused_by_name(artifact: Path, name: str, damage: str) -> None:
+    replace(artifact / name, {**NOT_A_FILE, **NOT_JSON}[damage])
+    with pytest.raises(ArtifactError, match=name.rpartition("/")[2]):
+        READERS[name](artifact)
+
+
+@pytest.mark.parametrize("damage", NOT_A_FILE)
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_file_is_refused_by_name(artifact: Path, name: str, damage: str) -> None:
+    replace(artifact / name, NOT_A_FILE[damage])
+    with pytest.raises(ArtifactError, match=name.rpartition("/")[2]):
+        FILES[name](artifact)
+
+
+GOOD = {"key": "", "outputs": {}, "facts": {}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"outputs": {}, "facts": {}}, "has no `key`"),
+        ({"key": "", "facts": {}}, "has no `outputs`"),
+        ({"key": "", "outputs": {}}, "has no `facts`"),
+        ({**GOOD, "key": 7}, "has no `key` of type str"),
+        ({**GOOD, "facts": []}, "has no `facts` of type dict"),
+        ([], "has no `key`"),
+        ({**GOOD, "outputs": {"a\0b": "0" * 64}}, r"names the file 'a\\x00b'"),
+        ({**GOOD, "outputs": {"/dev/zero": "0" * 64}}, "names the file '/dev/zero'"),
+        ({**GOOD, "outputs": {"model/../../x": "0" * 64}}, "names the file"),
+        ({**GOOD, "outputs": {"": "0" * 64}}, "names the file ''"),
+        ({**GOOD, "outputs": {"a": None}}, "has no sha256 of 'a'"),
+    ],
+)
+def test_a_manifest_of_another_shape_is_refused(tmp_path: Path, entry: object, problem: str) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"train": entry}))
+    with pytest.raises(ArtifactError, match=rf"manifest\.json: is not a manifest: stage 'train' {problem}"):
+        manifest.verify(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "num_key_value_heads", "head_dim", "max_history"])
+def test_a_configuration_without_a_size_is_refused(artifact: Path, name: str) -> None:
+    path = artifact / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: 0}))
+    with pytest.raises(ArtifactError, match=rf"config\.json: .*{name}: is 0"):
+        load_config(artifact)

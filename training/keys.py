@@ -1,0 +1,47 @@
+"""Users and items as the data spell them (keys), and the int64 ids they are stored and served under."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from genrec.errors import InputError
+
+INT64 = np.iinfo(np.int64)
+_PLAIN = re.compile(r"0|-?[1-9][0-9]{0,18}")
+WHOLE_NUMBERS = (
+    f"whole numbers {INT64.min} to {INT64.max} without leading zeros or a plus sign, which are kept as ids;"
+    " or names for most, which get the ids 1, 2, ..."
+)
+
+
+def number_keys(
+    keys: list[str], kind: str, map_file: str, place: Callable[[str], tuple[str, str]]
+) -> tuple[np.ndarray, list[str]]:
+    """Ids of n distinct keys: int64[n], and a note for people where they are not the keys themselves.
+
+    Where most keys are plain whole numbers, those are the ids, and any other key is an error: ids that requests and
+    logs already use must not move because of one row. Else keys are names, and the n-th gets the id n; `map_file`,
+    which holds both, is named in the note. `kind` is what they name, `place` says where a key stands: (file, line).
+    Raises InputError.
+    """
+    plain = [is_plain(key) for key in keys]
+    if all(plain):
+        return np.array([int(key) for key in keys], np.int64), []
+    if sum(plain) * 2 > len(keys):
+        odd = keys[plain.index(False)]
+        file, line = place(odd)
+        problem = (
+            f"{line} has the {kind} {odd!r}, where {sum(plain)} of {len(keys)} {kind}s are whole numbers"
+        )
+        raise InputError(file, problem, WHOLE_NUMBERS)
+    also = f" ({sum(plain)} look like numbers, and are names too)" if any(plain) else ""
+    note = f"{kind}s are named by text{also}: they got the ids 1 to {len(keys)}; {map_file} says which"
+    return np.arange(1, len(keys) + 1, dtype=np.int64), [note]
+
+
+def is_plain(key: str) -> bool:
+    """Whether a key is a whole number of 64 bits, spelled in the one way that Python prints it."""
+    return _PLAIN.fullmatch(key) is not None and INT64.min <= int(key) <= INT64.max
