@@ -19,7 +19,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +70,9 @@ class Row:
 class Arena:
     """One mapped arena. Every method is safe between processes and threads."""
 
-    def __init__(self, path: Path) -> None:
-        """Map an existing arena. Raises ArtifactError when the file is none."""
-        self.path = Path(path)
+    def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """Map an existing arena. `clock` is one for all processes. Raises ArtifactError when the file is none."""
+        self.path, self._clock = Path(path), clock
         try:
             self._file = open(self.path, "r+b")  # noqa: SIM115  (closed in close())
             self._map = mmap.mmap(self._file.fileno(), 0)
@@ -150,7 +150,7 @@ class Arena:
             block[:, [OWNER, STARTED]] = self._me
             block[:, [FIRST, ROWS, SPAN, TURN, BEAMS]] = first, rows, span, 0, 0
             block[:, LENGTH] = span if lengths is None else lengths
-            block[:, LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
+            block[:, LEASE] = self._clock() + int(LEASE_S * 1e9)
             block[:, STATE] = HELD
             handles = tuple((self.segment, first + r, int(block[r, GENERATION]), r) for r in range(rows))
         return Region(self._memory(first, rows), rows, span, handles)
@@ -172,7 +172,7 @@ class Arena:
                     f"kv: slot {handle[1]} waits for {_turn(int(entry[TURN]))}, not for {_turn(turn)}"
                 )
             entry[[OWNER, STARTED]] = self._me
-            entry[LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
+            entry[LEASE] = self._clock() + int(LEASE_S * 1e9)
             entry[STATE] = HELD
             first, rows, span, beams, length = (int(x) for x in entry[[FIRST, ROWS, SPAN, BEAMS, LENGTH]])
         return Row(self._memory(first, rows), rows, span, handle[3], length, beams)
@@ -195,7 +195,7 @@ class Arena:
             entry = self._entry(table, handle)
             if entry[STATE] != HELD or tuple(entry[[OWNER, STARTED]]) != self._me:
                 raise StaleHandle(f"kv: slot {handle[1]} is not held by this process")
-            entry[LEASE] = time.monotonic_ns() + int(LEASE_S * 1e9)
+            entry[LEASE] = self._clock() + int(LEASE_S * 1e9)
             entry[TURN] += 1
             if beams is not None:
                 entry[BEAMS] = beams
@@ -225,12 +225,9 @@ class Arena:
         start = self._data + first * self.slot_bytes
         return self._bytes[start : start + rows * self.slot_bytes]
 
-    @staticmethod
-    def _reap(table: NDArray[np.int64]) -> None:
+    def _reap(self, table: NDArray[np.int64]) -> None:
         """End rows whose lease is over: idle ones, and held ones whose holder has died."""
-        over = np.flatnonzero(
-            (table[:, LEASE] < time.monotonic_ns()) & np.isin(table[:, STATE], (HELD, IDLE))
-        )
+        over = np.flatnonzero((table[:, LEASE] < self._clock()) & np.isin(table[:, STATE], (HELD, IDLE)))
         for slot in over:
             entry = table[slot]
             if entry[STATE] == IDLE or started(int(entry[OWNER])) != entry[STARTED]:

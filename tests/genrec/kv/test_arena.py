@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import ArenaFull, ArtifactError, InputError, StaleHandle
-from genrec.kv import arena as module
-from genrec.kv.arena import NO_KV, SCRATCH, Arena
+from genrec.kv.arena import FREE, LEASE, LEASE_S, NO_KV, OWNER, SCRATCH, STARTED, STATE, Arena
 
 
 @pytest.fixture
@@ -101,34 +100,34 @@ def test_the_scratch_slot_is_for_everyone_and_never_given_out(arena):
     assert not any(np.shares_memory(region.memory, row.memory) for region in regions)
 
 
-def test_lost_requests_are_reaped_when_their_lease_ends(arena, monkeypatch):
-    monkeypatch.setattr(module, "LEASE_S", 0.05)
+def later(arena):
+    """The same arena as it is seen when every lease of now is over."""
+    return Arena(arena.path, clock=lambda: time.monotonic_ns() + int(2 * LEASE_S * 1e9))
+
+
+def test_lost_requests_are_reaped_when_their_lease_ends(arena):
     handles = arena.allocate(6, span=8).handles
     for handle in handles:
         arena.rest(handle)
     with pytest.raises(ArenaFull):
         arena.allocate(1, span=8)
-    time.sleep(0.06)
-    assert arena.allocate(6, span=8).rows == 6
+    assert later(arena).allocate(6, span=8).rows == 6
     with pytest.raises(StaleHandle):
         arena.hold(handles[0])
 
 
-def test_a_living_holder_is_never_reaped(arena, monkeypatch):
-    monkeypatch.setattr(module, "LEASE_S", 0.0)
+def test_a_living_holder_is_never_reaped(arena):
     region = arena.allocate(6, span=8)
-    time.sleep(0.01)
     with pytest.raises(ArenaFull):
-        arena.allocate(1, span=8)
+        later(arena).allocate(1, span=8)
     arena.rest(region.handles[0])
 
 
 HOLD_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from genrec.kv import arena as module
-module.LEASE_S = 0.05
-arena = module.Arena(Path(sys.argv[1]))
+from genrec.kv.arena import Arena
+arena = Arena(Path(sys.argv[1]))
 region = arena.allocate(4, span=8)
 if sys.argv[2] == "locked":
     arena._locked().__enter__()
@@ -147,8 +146,8 @@ def test_kill_9_of_a_process_that_holds_slots_or_the_lock_leaks_nothing(arena, s
         with pytest.raises(ArenaFull):
             arena.allocate(3, span=8)
     os.kill(child.pid, signal.SIGKILL)
-    time.sleep(0.1)  # not waited for yet: a zombie counts as dead
-    assert arena.allocate(6, span=8).rows == 6
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which counts as dead
+    assert later(arena).allocate(6, span=8).rows == 6
     child.wait()
 
 
@@ -156,8 +155,8 @@ def test_half_written_allocations_are_reaped(arena):
     """A process killed between two words of an allocation: some rows HELD, some still FREE."""
     arena.allocate(4, span=8)
     table = arena._table
-    table[2:4, module.STATE] = module.FREE
-    table[1:5, [module.OWNER, module.STARTED, module.LEASE]] = 2**22 + 1, 1, 0
+    table[2:4, STATE] = FREE
+    table[1:5, [OWNER, STARTED, LEASE]] = 2**22 + 1, 1, 0
     assert arena.usage() == {"free": 6, "held": 0, "idle": 0, "done": 0}
 
 

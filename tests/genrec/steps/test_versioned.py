@@ -121,7 +121,8 @@ def test_a_corrupt_file_is_refused_by_name(
     until(lambda: said(settings, "one").refused)
     assert str(path) in said(settings, "one").refused and one.current == 1
     (settings.artifact / "catalogues" / "current.json").write_text("?")
-    time.sleep(0.05)
+    with pytest.raises(ArtifactError, match=r"current\.json"):
+        one._follow()
     assert one.of(0) == "artifact"
     point(settings.artifact, Current(3, 9))
     until(lambda: one.current == 3)
@@ -134,7 +135,7 @@ def test_the_last_two_stay_and_others_only_while_a_request_may_need_them(
     for version in (2, 3):
         to(settings, version)
         until(lambda version=version: one.current == version)
-    time.sleep(0.05)
+    one._follow()
     assert [one.of(v) for v in (1, 2, 3)] == ["artifact", "2", "3"]
     monkeypatch.setattr(versioned, "RETIRE_S", 0.0)
     until(lambda: said(settings, "one").loaded == (2, 3))
@@ -157,7 +158,7 @@ def test_without_a_server_the_current_version_is_loaded_and_kept(settings: Setti
     to(settings, 2)
     alone = Versioned(Settings(settings.artifact, tmp_path / "no-arena"), "alone", lambda folder: folder.name)
     to(settings, 3)
-    time.sleep(0.05)
+    assert not [each for each in threading.enumerate() if each.name == "genrec-catalogue"]
     assert (alone.current, alone.of(0)) == (2, "2")
     path = folder_of(settings.artifact, 3) / CATALOGUE
     path.write_bytes(b"")
