@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 
 from cli.options import folder
-from genrec import manifest
-from genrec.catalogue.versions import BASE, MADE, folder_of, read_current, versions_of
 
 ACTIONS = {
     "add": ("a new version with more items", "genrec catalogue add artifacts/ml-100k new_items.csv"),
@@ -53,6 +51,9 @@ def run(a: argparse.Namespace) -> None:
 
 def status_lines(artifact: Path) -> list[str]:
     """A line for every version."""
+    from genrec import manifest
+    from genrec.catalogue.versions import BASE, MADE, folder_of, read_current, versions_of
+
     current = read_current(artifact)
     lines = []
     for version in versions_of(artifact):

@@ -25,7 +25,10 @@ def main() -> int:
         if name in ("genrec", "cli", ""):
             raise
         extra = EXTRAS.get(name, "serve")
-        print(f"genrec: {name} is not installed: pip install 'genrec-triton[{extra}]'", file=sys.stderr)
+        print(
+            f"genrec: {name} is not installed; it is in the extra {extra}: pip install '.[{extra}]'",
+            file=sys.stderr,
+        )
         return 2
     return code
 

@@ -66,9 +66,11 @@ def test_the_client_needs_numpy_and_tritonclient_alone(wheel):
 
 
 def test_the_command_names_the_extra_that_is_missing(wheel):
-    done = run(wheel, "import genrec.__main__ as door; sys.exit(door.main())")
-    assert done.returncode == 2 and "pip install 'genrec-triton[serve]'" in done.stderr
+    door = "import genrec.__main__ as door; sys.argv = ['genrec', *{}]; sys.exit(door.main())"
+    done = run(wheel, door.format(["catalogue", "status", "nowhere"]))
+    assert done.returncode == 2 and "pip install '.[serve]'" in done.stderr
     assert "Traceback" not in done.stderr
+    assert run(wheel, door.format(["--help"])).returncode == 0
 
 
 def test_the_license_is_in_it(wheel):

@@ -67,8 +67,9 @@ class Scheduler(Generic[T]):
             if len(self._queue) >= LIMIT:
                 raise QueueFull(f"generate: {LIMIT} requests wait already")
             estimate = (self._ahead / len(self._threads) + tokens) * self._token_s
-            needed = estimate + (self._margin_s if self._ahead else 0.0)  # or a bad time would never be over
-            if deadline_s is not None and now + needed > deadline_s:
+            needed = estimate + self._margin_s
+            # With nothing ahead nobody else is made late, and what was learnt in a bad time is seen to be over.
+            if deadline_s is not None and self._ahead and now + needed > deadline_s:
                 left = 1000 * max(deadline_s - now, 0.0)
                 raise DeadlineExceeded(
                     f"deadline_ms: {left:.1f} ms are left and {1000 * needed:.1f} ms are needed, with what is queued"

@@ -151,6 +151,21 @@ def test_estimates_that_were_too_low_leave_a_margin_while_something_is_ahead():
     scheduler.close()
 
 
+def test_a_server_whose_first_requests_were_slow_takes_requests_with_deadlines_at_once():
+    clock, answered = Clock(), []
+
+    def run(batch):
+        clock.now += 0.001 if answered else 2.0  # the first compiles
+        answered.extend(batch)
+
+    scheduler = Scheduler([run], 100, 0.0, 8, clock)
+    for number in range(5):
+        scheduler.submit(number, 50, clock.now + 0.2 if number else None)
+        until_idle(scheduler)
+    scheduler.close()
+    assert answered == [0, 1, 2, 3, 4]
+
+
 def test_no_more_wait_than_the_limit_allows():
     gate = Gate(open_=False)
     scheduler = Scheduler([gate], 1, 0.0, 1)
