@@ -15,6 +15,7 @@ from ensembles.local import LocalRecommender
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import GenrecError, InputError, StaleHandle
 from genrec.kv.arena import Arena
+from genrec.search.room import Room
 from genrec.steps import Tensors
 from tests.serving.wire import ask
 
@@ -225,6 +226,25 @@ def test_whatever_the_last_owner_left_the_next_one_is_told_the_same(world: World
         assert heard[0] == heard[1], seed
         answered += sum(step == "beam_search" and len(said) > 1 for step, *said in heard[0])
     assert answered > 150  # it is not all refusals
+
+
+def test_work_memory_that_goes_from_batch_to_batch_tells_nothing(
+    tiny: Path, items: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`generate` has no arena, but its work arrays are those of the requests before."""
+    heard, take = [], Room.take
+    with LocalRecommender(tiny, WIDTH) as local:
+        for left in (0, 255, 63):
+
+            def taken(room: Room, *what: object, left: int = left) -> np.ndarray:
+                array = take(room, *what)
+                array.view(np.uint8)[...] = left
+                return array
+
+            monkeypatch.setattr(Room, "take", taken)
+            answers = local.recommend([items[n : n + 1 + n % 9] for n in range(20)], 10)
+            heard.append([(answer["item_ids"].tobytes(), answer["scores"].tobytes()) for answer in answers])
+    assert heard[0] == heard[1] == heard[2]
 
 
 @pytest.mark.serving
