@@ -14,31 +14,35 @@ OURS = "genrec-triton"
 def draw(results: Sequence[dict[str, Any]], path: Path) -> None:
     """A row per machine, a column per prompt length; the first model only. What a system cannot do is left out."""
     prompts = sorted({cell["prompt"] for result in results for cell in _cells(result)})
-    figure, axes = plot.panels(
-        len(results), len(prompts), (4.5 * len(prompts), 3.4 * len(results)), squeeze=False
-    )
+    size = 4.5 * len(prompts), 3.2 * len(results) + 0.8
+    figure, axes = plot.panels(len(results), len(prompts), size, squeeze=False, sharey="row")
+    systems = list(dict.fromkeys(cell["system"] for result in results for cell in _cells(result)))
     for result, row in zip(results, axes, strict=True):
         for prompt, axis in zip(prompts, row, strict=True):
-            here = [cell for cell in _cells(result) if cell["prompt"] == prompt]
-            for system in dict.fromkeys(cell["system"] for cell in here):
-                line = sorted((c["beam_width"], c["best_rate"]) for c in here if c["system"] == system)
-                ours = system.startswith(OURS)
-                axis.plot(
-                    *zip(*line, strict=True),
-                    "o-" if ours else "s--",
-                    linewidth=2 if ours else 1,
-                    label=system,
-                )
-            widths = sorted({cell["beam_width"] for cell in here})
-            axis.set(
-                xscale="log", yscale="log", title=f"{result['machine']['name']}, prompt of {prompt} tokens"
-            )
-            axis.set_xticks(widths, [str(width) for width in widths], minor=False)
-            axis.set_xticks([], minor=True)
+            _panel(axis, [cell for cell in _cells(result) if cell["prompt"] == prompt], systems)
+            axis.set_title(f"{result['machine']['name']}, prompt of {prompt} tokens", fontsize="medium")
         row[0].set_ylabel("requests/s")
     for axis in axes[-1]:
         axis.set_xlabel("beam width")
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize="small"
+    )
     plot.save(figure, path)
+
+
+def _panel(axis: Any, cells: Sequence[dict[str, Any]], systems: Sequence[str]) -> None:
+    """A line per system, ours thicker; every system has its colour in all panels."""
+    for number, system in enumerate(systems):
+        line = sorted((c["beam_width"], c["best_rate"]) for c in cells if c["system"] == system)
+        ours = system.startswith(OURS)
+        axis.plot(
+            [width for width, _ in line], [rate for _, rate in line], "o-" if ours else "s--",
+            linewidth=2 if ours else 1, color=f"C{number}", label=system,
+        )  # fmt: skip
+    widths = sorted({cell["beam_width"] for cell in cells})
+    axis.set(xscale="log", yscale="log")
+    axis.minorticks_off()
+    axis.set_xticks(widths, [str(width) for width in widths])
 
 
 def _cells(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -21,12 +21,12 @@ def panels(rows: int, across: int, size: tuple[float, float], **options: Any) ->
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write it as its suffix says, with a legend and a grid on every axis."""
+    """Write it as its suffix says, with a grid on every axis, and a legend if the figure has none for all."""
     from matplotlib import rc_context
 
     for axis in figure.axes:
         axis.grid(alpha=0.3, which="both" if axis.get_yscale() == "log" else "major")
-        if axis.get_legend_handles_labels()[1]:
+        if axis.get_legend_handles_labels()[1] and not figure.legends:
             axis.legend(fontsize="small")
     about = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
     with rc_context(STEADY):

@@ -214,7 +214,8 @@ def compare_quality(artifacts: Sequence[Path], width: int, users: int | None) ->
         for way, figures in ways.items()
     ]
     print(report.columns(("", *metrics), rows))
-    ratio = {n: w["draft"]["model"]["NDCG@10"] / w["beam"]["model"]["NDCG@10"] for n, w in measured.items()}
+    ndcg = {n: [ways[way]["model"]["NDCG@10"] for way in ("draft", "beam")] for n, ways in measured.items()}
+    ratio = {name: draft / beam if beam else None for name, (draft, beam) in ndcg.items()}
     return {"ndcg10_ratio": ratio, "quality": measured}
 
 
