@@ -1,24 +1,24 @@
-"""`genrec export`: the trained generator of an artifact to `onnx/`.
+"""`genrec export`: the trained model of an artifact to `onnx/`, by the writer of its family.
 
-torch is imported by the processes that trace, not here: their seconds of import would come twice.
+torch is imported by the processes that trace, not here: their seconds of import would come twice. A writer
+(`genrec.models.registry`) has `export_from(model folder, name of a graph, folder)`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
+from export.names import DRAFT, GRAPHS, OPSET
 from genrec.manifest import is_good, record, stage_key
-from genrec.models.config import ModelConfig
+from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
-
-OPSET = 20
-DOMAIN = "genrec"  # of the node that is ours
-GRAPHS = 2  # raised when the graphs of the same weights become others, so that artifacts are exported anew
-DRAFT = "prefill_draft"
 
 
 def export_artifact(artifact: Path) -> bool:
@@ -35,7 +35,8 @@ def export_artifact(artifact: Path) -> bool:
 
 def export_generator(model_folder: Path, folder: Path) -> None:
     """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy."""
-    names = graph_names(ModelConfig.load(model_folder / "config.json"))
+    writer = family_of(model_folder).writer
+    names = [*config_of(model_folder).graph_names]
     names += [DRAFT] if (model_folder / "draft.json").is_file() else []
     if folder.exists():
         shutil.rmtree(folder)
@@ -44,17 +45,17 @@ def export_generator(model_folder: Path, folder: Path) -> None:
         ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), get_context("spawn")) as pool,
         ticking("export to ONNX", len(names), "graph") as bar,
     ):
-        for job in as_completed([pool.submit(_export, model_folder, name, folder) for name in names]):
+        for job in as_completed([pool.submit(_export, writer, model_folder, name, folder) for name in names]):
             job.result()
             bar.update()
 
 
-def graph_names(config: ModelConfig) -> list[str]:
-    """The graphs of a generator: prefill, then a decode for every level after the first."""
-    return ["prefill", *(f"decode_{level}" for level in range(2, config.levels + 1))]
+def _export(writer: str, model_folder: Path, name: str, folder: Path) -> None:
+    """In a process of its own."""
+    import torch
 
-
-def _export(model_folder: Path, name: str, folder: Path) -> None:
-    from export.onnx_files import export_from
-
-    export_from(model_folder, name, folder)
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, about names of axes
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        import_module(writer).export_from(model_folder, name, folder)

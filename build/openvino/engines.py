@@ -9,12 +9,12 @@ import openvino
 
 from build.openvino.causal import QUERIES
 from build.openvino.graphs import LARGE, build_openvino, kv_type_of_this_cpu
-from build.openvino.operations import SOURCES, can_be_compiled
+from build.openvino.operations import SOURCES, can_be_compiled, compiled
 from genrec.artifact import engines_folder, load_config
 from genrec.errors import ArtifactError
 from genrec.manifest import is_good, record, stage_key
 
-GRAPHS = 3  # raised when the same ONNX becomes other engines, so that artifacts are built anew
+GRAPHS = 4  # raised when the same ONNX becomes other engines, so that artifacts are built anew
 
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
@@ -32,15 +32,19 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
     key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
     if is_good(artifact, "openvino", key):
         return False
+    if operation and not _compiles(kv_type):
+        operation, settings["attention"] = False, "nodes"
     out = engines_folder(artifact, "openvino")
-    longest = load_config(artifact).max_prompt
-    try:
-        build_openvino(artifact / "onnx", out, kv_type, longest, operation)
-    except ArtifactError as error:
-        if not operation:
-            raise
-        print(f"attention stays in OpenVINO's own nodes: {error}", file=sys.stderr)
-        build_openvino(artifact / "onnx", out, kv_type, longest, operation=False)
-        settings["attention"] = "nodes"
+    build_openvino(artifact / "onnx", out, kv_type, load_config(artifact).max_prompt, operation)
     record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
+    return True
+
+
+def _compiles(kv_type: str) -> bool:
+    """Whether the compiler that is here can do it; where it cannot, engines are built without, and that is told."""
+    try:
+        compiled(kv_type)
+    except ArtifactError as error:
+        print(f"attention stays in OpenVINO's own nodes: {error}", file=sys.stderr)
+        return False
     return True

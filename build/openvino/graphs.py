@@ -12,21 +12,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnx
 import openvino as ov
-from onnx import inliner
 from openvino.preprocess import PrePostProcessor
 
-from build.openvino.attention import Attention
-from build.openvino.causal import in_blocks
-from build.openvino.linear import Linears
+from build.functions import load
+from build.openvino.attention import replace_attention
+from build.openvino.causal import InBlocks
+from build.openvino.graph import Graph
+from build.openvino.linear import Weights, replace_products, replace_rows
+from build.openvino.narrow import keep_narrow
 from build.openvino.operations import Operations
-from build.openvino.patterns import keep_narrow
-from build.openvino.rotary import rotate_at_once, tabulate_angles
+from build.openvino.read import Reader, read_inlined
+from build.openvino.rotary import replace_rotations, tabulate_angles
 from genrec.engine.openvino import OPERATIONS, PASSES, WEIGHTS_FILE
 from genrec.progress import ticking
 
@@ -43,42 +43,52 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
     """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
 
     `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention, and in bf16 products and rotations, are one
-    `operation` each (build/openvino/operations.py) or OpenVINO's own nodes. Raises ArtifactError where they cannot be
-    compiled.
+    `operation` each (build/openvino/operations.py) or OpenVINO's own nodes; `engine.json` says which runs as what.
+    Raises ArtifactError where operations cannot be compiled, or a graph is not what its model implies.
     """
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
     graphs = sorted(onnx_folder.glob("*.onnx"))
     passes: dict[str, ov.Model] = {}
+    runs: dict[str, dict[str, dict[str, int]]] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
-        operations = Operations(out / OPERATIONS, kv_type) if operation else None
-        attention = Attention(operations) if operations else None
-        linears = Linears(operations) if operations and kv_type == "bf16" else None
+        reader = Reader(Operations(out / OPERATIONS, kv_type)) if operation else None
+        weights = Weights()
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
-            model = _with_kv_type(attention.read(path) if attention else read_inlined(path), kv_type)
-            if kv_type == "bf16":
-                if linears:  # while no table is there but the embedding: those of angles stay in f32
-                    linears.replace(model)
-                tabulate_angles(model, longest)
-                if operations:
-                    rotate_at_once(model, operations)
-                    keep_narrow(model)
-            if path.stem.startswith("prefill") and not attention:
-                in_blocks(model, longest)
+            graph = Graph(load(path))
+            _replace(graph, kv_type, longest, operation, weights)
+            runs[path.stem] = graph.runs()
+            onnx_model = graph.replaced()
+            model = reader.read(onnx_model) if reader else read_inlined(onnx_model, InBlocks(longest))
+            model = _with_kv_type(model, kv_type)
+            if reader and kv_type == "bf16":
+                keep_narrow(model)
             if path.stem == "prefill_draft":
                 _save(model, out, path.stem)
             else:
                 passes[path.stem] = model
             bar.update()
-        places = linears.save(out / WEIGHTS_FILE) if linears else {}
+        places = weights.save(out / WEIGHTS_FILE)
         if any(_bytes(model) > LARGE for model in passes.values()):
             passes = {PASSES: one_graph(passes)}
         for name, model in passes.items():
             _save(model, out, name)
-    facts = {"kv_type": kv_type, "openvino": ov.get_version(), "weights": places}
+    facts = {"kv_type": kv_type, "openvino": ov.get_version(), "weights": places, "runs": runs}
     (out / "engine.json").write_text(json.dumps(facts) + "\n")
+
+
+def _replace(graph: Graph, kv_type: str, longest: int, operation: bool, weights: Weights) -> None:
+    """What is no nodes of OpenVINO in a graph of `kv_type`, with operations or without them."""
+    if kv_type == "bf16":
+        tabulate_angles(graph, longest)
+    if operation:
+        replace_attention(graph)
+    if operation and kv_type == "bf16":
+        replace_rotations(graph)
+        replace_products(graph, weights)
+        replace_rows(graph, weights)
 
 
 def one_graph(models: dict[str, ov.Model]) -> ov.Model:
@@ -107,16 +117,6 @@ def _save(model: ov.Model, out: Path, name: str) -> None:
 
 def _bytes(model: ov.Model) -> int:
     return sum(node.get_byte_size() for node in model.get_ops() if node.get_type_name() == "Constant")
-
-
-def read_inlined(path: Path) -> ov.Model:
-    """OpenVINO refuses model-local functions and reads files only, so the inlined graph goes through one."""
-    with tempfile.TemporaryDirectory() as folder:
-        inlined = Path(folder) / path.name
-        onnx.save(
-            inliner.inline_local_functions(onnx.load(str(path))), str(inlined), save_as_external_data=True
-        )
-        return ov.Core().read_model(str(inlined))
 
 
 def _with_kv_type(model: ov.Model, kv_type: str) -> ov.Model:

@@ -12,86 +12,82 @@ from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset13 as op
+from onnx import NodeProto
 
-from build.openvino.operations import Operations
-from build.openvino.patterns import both_ways, is_, norm, readers, replace
+from build.openvino.graph import Graph, attribute, operation
 from genrec.engine.openvino import LINE, WEIGHTS, WeightPlace
 
 BLOCK = 32  # columns, and rows, of what the operation computes at once
-PASSING = ("Reshape", "Squeeze", "Unsqueeze")
+PRODUCTS = {
+    "Linear": 0,
+    "AddLinear": 1,
+    "SwiGLU": 0,
+}  # function -> which input is multiplied; its weights follow
 
 
-class Product(NamedTuple):
-    """x [..., K] normed, unless `eps` is 0, times weights [N, K]."""
+class Weights:
+    """The tensors of all graphs that they were given to, by content."""
 
-    x: ov.Output
-    weights: NDArray[np.float32]
-    eps: float
+    def __init__(self) -> None:
+        self._tensors: dict[str, NDArray[np.uint16]] = {}
 
-
-class Linears:
-    """The weights of all graphs that were given to `replace`, by content."""
-
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-        self._weights: dict[str, NDArray[np.uint16]] = {}
-
-    def replace(self, model: ov.Model) -> None:
-        """The same graph with its weights as inputs; changes the model."""
-        inputs: dict[str, ov.Node] = {}
-        for node in model.get_ordered_ops():
-            if is_(node, "Multiply") and (pair := _gated(node)):
-                gate, up = pair
-                halves = [each.weights.reshape(-1, BLOCK // 2, each.weights.shape[1]) for each in pair]
-                both = np.stack(halves, axis=1).reshape(-1, up.weights.shape[1])
-                self._put(node, gate._replace(weights=both), inputs, "silu")
-        for node in model.get_ordered_ops():
-            if product := _product(node):
-                if other := _residual(node):
-                    (sum_,) = readers(node)
-                    self._put(sum_, product, inputs, "add", other)
-                else:
-                    self._put(node, product, inputs, "widen" if _is_result(node) else "nothing")
-            elif is_(node, "Gather") and (table := _table(node)) is not None:
-                ids = op.convert(node.input_value(1), "i32").output(0)
-                rows = self._input(inputs, _bf16(table))
-                replace(node, self._operations.create("XRows", [rows], ids, wide=table.shape[1]))
-        model.add_parameters(list(inputs.values()))
-        model.validate_nodes_and_infer_types()
+    def input(self, graph: Graph, tensor: NDArray[np.uint16]) -> str:
+        """The tensor as an input of a graph; returns its name."""
+        name = WEIGHTS + hashlib.sha256(tensor.data).hexdigest()[:16]
+        self._tensors[name] = tensor
+        return graph.weights(name, tensor.ndim)
 
     def save(self, path: Path) -> dict[str, WeightPlace]:
         """Write the file, unless there is nothing for it; where each tensor is in it."""
         places: dict[str, WeightPlace] = {}
-        if not self._weights:
+        if not self._tensors:
             return places
         with path.open("wb") as file:
-            for name, tensor in self._weights.items():
+            for name, tensor in self._tensors.items():
                 file.write(bytes(-file.tell() % LINE))
                 places[name] = WeightPlace(file.tell(), tensor.shape)
                 file.write(tensor.data)
         return places
 
-    def _put(
-        self, node: ov.Node, product: Product, inputs: dict[str, ov.Node], after: str, *added: ov.Output
-    ) -> None:
-        weights = self._input(inputs, laid_out(product.weights))
-        values = [product.x, weights, *added]
-        wide = product.weights.shape[0]
-        new = self._operations.create("XLinear", values, after=after, eps=product.eps, wide=wide)
-        replace(node, new)
 
-    def _input(self, inputs: dict[str, ov.Node], tensor: NDArray[np.uint16]) -> ov.Output:
-        name = WEIGHTS + hashlib.sha256(tensor.data).hexdigest()[:16]
-        self._weights[name] = tensor
-        if name not in inputs:
-            # Its shape is left open: for one that it knows OpenVINO keeps memory of its own, of every graph.
-            shape = ov.PartialShape([-1] * tensor.ndim)
-            inputs[name] = op.parameter(shape, ov.Type.bf16, name)
-            inputs[name].output(0).get_tensor().set_names({name})
-        return inputs[name].output(0)
+class Source(NamedTuple):
+    """What is multiplied: x [..., K], normed with weights [K] unless `eps` is 0."""
+
+    x: str
+    norm: NDArray[np.float32] | None
+    eps: float
+
+
+def replace_products(graph: Graph, weights: Weights) -> None:
+    """Every product whose sizes the operation can do, with the norm before it; norms that are then left over go."""
+    for node in graph.calls(*PRODUCTS):
+        place = PRODUCTS[node.op_type]
+        matrices = [graph.array(name).T for name in node.input[place + 1 :]]
+        if any(size % BLOCK for size in matrices[0].shape):
+            continue
+        source = _source(graph, node.input[place])
+        if source.norm is not None:
+            matrices = [each * source.norm for each in matrices]
+        values = [source.x, weights.input(graph, laid_out(_beside(matrices))), *node.input[:place]]
+        after, wide = _after(graph, node), sum(len(each) for each in matrices)
+        new = operation("XLinear", values, node.output[0], after=after, eps=source.eps, wide=wide)
+        graph.replace(node, "XLinear", new)
+    for norm in graph.calls("RMSNorm"):
+        name = norm.output[0]
+        if name not in graph.outputs and all(
+            graph.is_replaced(each) and each.input[PRODUCTS[each.op_type]] == name
+            for each in graph.readers(name)
+        ):
+            graph.replace(norm, "XLinear")
+
+
+def replace_rows(graph: Graph, weights: Weights) -> None:
+    """Rows of an embedding, whose table is a weight like others."""
+    for node in graph.calls("Rows"):
+        table = graph.array(node.input[0])
+        values = [weights.input(graph, _bf16(table)), node.input[1]]
+        graph.replace(node, "XRows", operation("XRows", values, node.output[0], wide=table.shape[1]))
 
 
 def laid_out(weights: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -102,57 +98,26 @@ def laid_out(weights: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.ascontiguousarray(parts.transpose(0, 3, 1, 4, 2, 5)).reshape(wide // BLOCK, deep // BLOCK, -1)
 
 
+def _source(graph: Graph, name: str) -> Source:
+    norm = graph.maker(name)
+    if norm is not None and norm in graph.calls("RMSNorm"):
+        return Source(norm.input[0], graph.array(norm.input[1]), attribute(norm, "eps"))
+    return Source(name, None, 0.0)
+
+
+def _beside(matrices: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """One [N, K] as it is; gates and ups of SwiGLU in turns of half a block, so that both are at hand at once."""
+    if len(matrices) == 1:
+        return matrices[0]
+    deep = matrices[0].shape[1]
+    return np.stack([each.reshape(-1, BLOCK // 2, deep) for each in matrices], axis=1).reshape(-1, deep)
+
+
+def _after(graph: Graph, node: NodeProto) -> str:
+    """What the operation does with a product: see build/plugin/openvino/linear_op.hpp."""
+    kinds = {"AddLinear": "add", "SwiGLU": "silu"}
+    return kinds.get(node.op_type, "widen" if node.output[0] in graph.outputs else "nothing")
+
+
 def _bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.ascontiguousarray(values.astype(ml_dtypes.bfloat16)).view(np.uint16)
-
-
-def _table(gather: ov.Node) -> NDArray[np.float32] | None:
-    """An embedding [V, N]."""
-    table = gather.input_value(0).get_node()
-    if is_(table, "Constant") and table.data.ndim == 2 and table.data.dtype == np.float32:
-        return table.data  # type: ignore[no-any-return]
-    return None
-
-
-def _product(node: ov.Node) -> Product | None:
-    """A product that the operation can do, the norm before it included."""
-    if not is_(node, "MatMul") or not readers(node):
-        return None
-    weights, how = node.input_value(1).get_node(), node.get_attributes()
-    if not is_(weights, "Constant") or weights.data.ndim != 2 or how["transpose_a"]:
-        return None
-    values = weights.data if how["transpose_b"] else weights.data.T
-    if any(size % BLOCK for size in values.shape):
-        return None
-    before = norm(node.input_value(0))
-    if before and len(before.weights) == values.shape[1]:
-        return Product(before.x, values * before.weights, before.eps)
-    return Product(node.input_value(0), values, 0.0)
-
-
-def _gated(node: ov.Node) -> list[Product] | None:
-    """Both products of silu(x G) * (x U)."""
-    for swish, up in both_ways(node):
-        if is_(swish, "Multiply"):
-            for gate, sigmoid in both_ways(swish):
-                if is_(sigmoid, "Sigmoid") and sigmoid.input_value(0).get_node() == gate:
-                    pair = [product for each in (gate, up) if (product := _product(each))]
-                    same = len(pair) == 2 and pair[0].x.get_node() == pair[1].x.get_node()
-                    return pair if same else None
-    return None
-
-
-def _residual(product: ov.Node) -> ov.Output | None:
-    """What is added to a product that nobody else reads, when it has its shape: no bias."""
-    behind = readers(product)
-    if len(behind) != 1 or not is_(behind[0], "Add"):
-        return None
-    (other,) = (each for each in behind[0].input_values() if each.get_node() != product)
-    return other if other.get_partial_shape() == product.output(0).get_partial_shape() else None
-
-
-def _is_result(node: ov.Node) -> bool:
-    behind = readers(node)
-    while len(behind) == 1 and is_(behind[0], *PASSING):
-        behind = readers(behind[0])
-    return len(behind) == 1 and is_(behind[0], "Result")

@@ -7,74 +7,45 @@ that other values of the graph do not.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-import openvino as ov
-from openvino import opset13 as op
+from onnx import NodeProto, helper
 
-from build.openvino.operations import Operations
-from build.openvino.patterns import HEADS_FIRST, Norm, constants, is_, norm, readers, replace
+from build.openvino.graph import Graph, attribute, operation
 
 BEHIND = 64  # positions after the longest prompt: an item's levels, and those that a draft head reads at
+HEADS_FIRST = [0, 2, 1, 3]  # [B, N, G, D] -> [B, G, N, D]
 
 
-def tabulate_angles(model: ov.Model, longest: int) -> None:
-    """Cosines and sines of every position, looked up: for prompts of up to `longest` tokens. Changes the model."""
-    tables = {"Cos": np.cos, "Sin": np.sin}
-    for node in model.get_ordered_ops():
-        if kind := tables.get(node.get_type_name()):
-            angle = node.input_value(0).get_node()
-            (frequency,) = constants(angle)
-            (position,) = (each.get_node() for each in angle.input_values() if each.get_node() != frequency)
-            whole = (
-                position.input_value(0).get_node().input_value(0)
-            )  # before it became a float, and [..., 1]
-            rows = np.arange(longest + BEHIND, dtype=np.float32)[:, None] * frequency.data.reshape(1, -1)
-            replace(node, op.gather(op.constant(kind(rows)), whole, op.constant(0)))
-    model.validate_nodes_and_infer_types()
+def tabulate_angles(graph: Graph, longest: int) -> None:
+    """Cosines and sines of every position, looked up: for prompts of up to `longest` tokens."""
+    for node in graph.calls("Angles"):
+        positions, frequency = node.input
+        angles = np.arange(longest + BEHIND, dtype=np.float32)[:, None] * graph.array(frequency)
+        lookups = []
+        for output, function in zip(node.output, (np.cos, np.sin), strict=True):
+            table = graph.constant(f"{output}_table", function(angles))
+            lookups.append(helper.make_node("Gather", [table, positions], [output], axis=0))
+        graph.replace(node, "table", *lookups)
 
 
-class Rotation(NamedTuple):
-    """Heads [B, N, H, D] of x [B, N, H * D], normed or not, turned by tables [..., D / 2]."""
-
-    x: ov.Output
-    norm: Norm | None
-    size: int
-    cosine: ov.Output
-    sine: ov.Output
-
-
-def rotate_at_once(model: ov.Model, operations: Operations) -> None:
-    """Norm, halves, four products and the transpose of keys, each one operation; changes the model."""
-    for node in model.get_ordered_ops():
-        if found := _rotation(node):
-            weights = found.norm.weights if found.norm else np.ones(found.size, np.float32)
-            others = [op.constant(weights).output(0), found.cosine, found.sine]
-            back = [each for each in readers(node) if is_(each, "Transpose")]
-            first = bool(back) and list(back[0].input_value(1).get_node().data) == HEADS_FIRST
-            alone = first and len(readers(node)) == 1
-            eps = found.norm.eps if found.norm else 0.0
-            new = operations.create("XRotate", [found.x], *others, eps=eps, heads_first=alone)
-            replace(back[0] if alone else node, new)
-    model.validate_nodes_and_infer_types()
+def replace_rotations(graph: Graph) -> None:
+    """The split into heads, their norm, the turn, and the transpose behind them where nobody else reads them."""
+    for node in graph.calls("Rotate", "NormRotate"):
+        x, *norm, cosine, sine = node.input
+        size = attribute(node, "heads")[-1]
+        weights = norm[0] if norm else graph.constant(f"{node.output[0]}_ones", np.ones(size, np.float32))
+        eps = attribute(node, "eps") if norm else 0.0
+        transpose = _transpose_behind(graph, node)
+        output, first = transpose.output[0] if transpose else node.output[0], transpose is not None
+        new = operation("XRotate", [x, weights, cosine, sine], output, eps=eps, heads_first=int(first))
+        graph.replace(node, "XRotate", new)
+        if transpose:
+            graph.replace(transpose, "XRotate")
 
 
-def _rotation(node: ov.Node) -> Rotation | None:
-    """(a cos - b sin, b cos + a sin) of the halves a, b of every head."""
-    if not is_(node, "Concat") or len(node.input_values()) != 2:
+def _transpose_behind(graph: Graph, node: NodeProto) -> NodeProto | None:
+    name = node.output[0]
+    behind = graph.readers(name)
+    if len(behind) != 1 or name in graph.outputs or behind[0].op_type != "Transpose":
         return None
-    less, more = (value.get_node() for value in node.input_values())
-    if not (is_(less, "Subtract") and is_(more, "Add")):
-        return None
-    products = [value.get_node() for value in less.input_values()]
-    split = products[0].input_value(0).get_node()
-    tables = [each.input_value(1).get_node() for each in products]
-    if not (is_(split, "Split") and all(is_(each, "Unsqueeze") for each in tables)):
-        return None
-    before = norm(split.input_value(0))
-    heads = (before.x if before else split.input_value(0)).get_node()
-    if not is_(heads, "Reshape"):
-        return None
-    size = node.output(0).get_partial_shape()[-1].get_length()
-    return Rotation(heads.input_value(0), before, size, tables[0].input_value(0), tables[1].input_value(0))
+    return behind[0] if attribute(behind[0], "perm") == HEADS_FIRST else None

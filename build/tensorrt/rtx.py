@@ -18,6 +18,7 @@ from typing import Any
 
 import onnx
 
+from build.functions import load
 from build.tensorrt.profiles import profile
 from build.tensorrt.served_onnx import served
 from build.tensorrt.typed_onnx import typed
@@ -26,7 +27,7 @@ from genrec.models.config import ModelConfig
 from genrec.progress import ticking
 
 PYTHON = "GENREC_RTX_PYTHON"  # another interpreter that has the extra `rtx`
-WORKER = Path(__file__).with_name("tensorrt_rtx_worker.py")
+WORKER = Path(__file__).with_name("rtx_worker.py")
 FIND = "import tensorrt_rtx_libs as l; print(list(l.__path__)[0])"
 
 
@@ -51,7 +52,7 @@ def build_ahead_of_time(
     libraries = rtx_libraries()
     if libraries is None:
         raise ArtifactError("tensorrt_rtx", f"not installed in {_python()}; it is the extra `rtx`")
-    model = served(typed(onnx.load(str(onnx_file)), kind), onnx_file.stem, config)
+    model = served(typed(load(onnx_file), kind), onnx_file.stem, config)
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(model, str(Path(folder) / "graph.onnx"))
         # The parser opens libtensorrt_rtx.so and the wheel ships only .so.1.

@@ -1,6 +1,6 @@
 """One process: ONNX to a TensorRT for RTX plan, without a GPU. Started by `build.tensorrt.rtx`; needs only `rtx`.
 
-    python tensorrt_rtx_worker.py '{"onnx": ..., "plan": ..., "profile": {...}, "compute_capability": "SM89"}'
+    python rtx_worker.py '{"onnx": ..., "plan": ..., "profile": {...}, "compute_capability": "SM89"}'
 
 A process of its own, because a parse with plugins aborts where the bare wheel cannot open its own library. The
 plugin registered here has the real one's name, types and shapes but no kernel: the plan is built, never run.
@@ -10,7 +10,7 @@ plugin registered here has the real one's name, types and shapes but no kernel: 
 import json
 import sys
 
-sys.path.pop(0)  # this script's folder, where `tensorrt_rtx` is the module that starts it
+sys.path.pop(0)  # this script's folder: nothing in it is to be found by another name's import
 import tensorrt_rtx as trt
 
 

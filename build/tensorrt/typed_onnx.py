@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from build.functions import inlined
+
 TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 NUMPY_TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 WIDE = {"Pow", "ReduceMean", "Sqrt", "Reciprocal", "Cos", "Sin"}
@@ -23,9 +25,11 @@ WIDE_OUTPUTS = {"logits", "states"}
 
 
 def typed(model: ModelProto, kind: str) -> ModelProto:
-    """A copy of `model` whose floats are `kind` (`f32`, `f16`, `bf16`), inputs and outputs included."""
-    out = ModelProto()
-    out.CopyFrom(model)
+    """A copy of `model` whose floats are `kind` (`f32`, `f16`, `bf16`), inputs and outputs included.
+
+    Of its functions, attention of a decode stays a node, which TensorRT maps to the plugin.
+    """
+    out = inlined(model, ["XAttention"])
     if kind == "f32":
         return out
     graph, low = out.graph, TYPES[kind]

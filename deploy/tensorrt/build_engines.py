@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 
+from build.functions import load
 from build.tensorrt.profiles import profile
 from build.tensorrt.served_onnx import served
 from build.tensorrt.typed_onnx import typed
@@ -58,7 +59,7 @@ def build_plan(
 def graphs(artifact: Path, config: ModelConfig) -> list[str]:
     """What `ensembles.tensorrt` serves by plans: prefill, every decode, the draft's prefill where there is one."""
     drafts = [name for name in ("prefill_draft",) if (artifact / "onnx" / f"{name}.onnx").is_file()]
-    return ["prefill", *(f"decode_{n}" for n in range(2, config.levels + 1)), *drafts]
+    return [*config.graph_names, *drafts]
 
 
 def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
@@ -70,7 +71,7 @@ def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
     out = artifact / "engines" / "tensorrt"
     out.mkdir(parents=True, exist_ok=True)
     for name in graphs(artifact, config):
-        model = served(typed(onnx.load(str(artifact / "onnx" / f"{name}.onnx")), kv_type), name, config)
+        model = served(typed(load(artifact / "onnx" / f"{name}.onnx"), kv_type), name, config)
         scratch = out / f"{name}.onnx"
         (out / f"{name}.plan").write_bytes(build_plan(trt, model, config, beam_width, scratch))
         scratch.unlink()

@@ -71,6 +71,11 @@ class ModelConfig:
         """Largest S: L tokens for each item kept."""
         return self.max_history * self.levels
 
+    @property
+    def graph_names(self) -> list[str]:
+        """The passes of the model, each a graph: prefill, then a decode for every level after the first."""
+        return ["prefill", *(f"decode_{level}" for level in range(2, self.levels + 1))]
+
     def save(self, path: Path) -> None:
         """Write config.json."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from genrec.catalogue.items import Catalogue
-from genrec.nn.model import Block, Generator, rotary
+from genrec.nn.functions import rotary
+from genrec.nn.model import Block, Generator
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,11 @@ from functools import reduce
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genrec.draft.head import DraftConfig
 from genrec.models.config import ModelConfig
+from genrec.nn.functions import rows
 from genrec.nn.model import Generator
 
 
@@ -106,7 +106,7 @@ def prompt_states(generator: Generator, head: DraftHead, tokens: Tensor, prompt_
         table = torch.cat((table, head.placeholders))
     reach = config.levels + 1 if head.options.placeholders else 1
     wanted = (prompt_length.to(torch.int64) - 1).unsqueeze(1) + torch.arange(reach)
-    hidden, _ = generator.prefill_at(F.embedding(tokens, table), wanted)
+    hidden, _ = generator.prefill_at(rows(table, tokens), wanted)
     return hidden
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from genrec.nn.beam import Tree
 from genrec.nn.draft_head import DraftHead
-from genrec.nn.model import Generator, attend, rotary
+from genrec.nn.functions import attend, rotary
+from genrec.nn.model import Generator
 
 
 def draft_losses(
@@ -154,5 +155,5 @@ def read_blocks(generator: Generator, kv: list[tuple[Tensor, Tensor]], embedded:
     for layer, (k, v) in zip(generator.blocks(), kv, strict=True):
         q, own_k, own_v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
         keys, values = torch.cat((k, own_k), 1), torch.cat((v, own_v), 1)
-        x = layer.finish(x, attend(q, keys, values, attn_mask=visible))
+        x = layer.finish(x, attend(q, keys, values, visible))
     return generator.norm(x).unflatten(1, (items, size))

@@ -5,33 +5,27 @@ Covers Qwen2 (no QK-norm, biases on q, k, v), Qwen3 (QK-norm) and Llama (neither
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genrec.models.config import ModelConfig
-
-
-def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosine and sine tables for `positions` [...]: two tensors [..., D/2] in float32."""
-    frequency = theta ** (
-        -torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    )
-    angle = positions.to(torch.float32).unsqueeze(-1) * frequency
-    return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply RoPE to `x` [..., heads, D] with tables [..., D/2] (half-split layout, as Hugging Face does)."""
-    cos, sin = cos.unsqueeze(-2).to(x.dtype), sin.unsqueeze(-2).to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+from genrec.nn.functions import (
+    add_linear,
+    attend,
+    causal_attention,
+    linear,
+    rms_norm,
+    rotary,
+    rotated_heads,
+    rows,
+    swiglu,
+)
 
 
 class RMSNorm(nn.Module):
-    """Root mean square norm over the last axis, computed in float32."""
+    """Root mean square norm over the last axis."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -39,8 +33,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., size] -> [..., size]."""
-        wide = x.to(torch.float32)
-        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -62,10 +55,13 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [..., hidden] -> q [..., H, D], k [..., G, D], v [..., G, D], q and k rotated."""
-        q = self.q_norm(self.q_proj(x).unflatten(-1, (self.heads, self.size)))
-        k = self.k_norm(self.k_proj(x).unflatten(-1, (self.kv_heads, self.size)))
-        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.size))
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+        q, k, v = (linear(x, part.weight, part.bias) for part in (self.q_proj, self.k_proj, self.v_proj))
+        if isinstance(self.q_norm, RMSNorm) and isinstance(self.k_norm, RMSNorm):
+            q = rotated_heads(q, self.size, cos, sin, self.q_norm.weight, self.q_norm.eps)
+            k = rotated_heads(k, self.size, cos, sin, self.k_norm.weight, self.k_norm.eps)
+        else:
+            q, k = rotated_heads(q, self.size, cos, sin), rotated_heads(k, self.size, cos, sin)
+        return q, k, v.unflatten(-1, (self.kv_heads, self.size))
 
 
 class MLP(nn.Module):
@@ -77,9 +73,10 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] -> [..., hidden]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+    def add_to(self, x: Tensor, normed: Tensor, drop: nn.Module) -> Tensor:
+        """What the MLP makes of normed [..., hidden], some of it dropped, added to x [..., hidden]."""
+        inner = swiglu(normed, self.gate_proj.weight, self.up_proj.weight)
+        return add_linear(x, inner, self.down_proj.weight, drop)
 
 
 class Block(nn.Module):
@@ -94,8 +91,8 @@ class Block(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Residual, output projection and MLP: x [..., hidden], attended [..., H, D] -> [..., hidden]."""
-        x = x + self.drop(self.self_attn.o_proj(attended.flatten(-2)))
-        return x + self.drop(self.mlp(self.post_attention_layernorm(x)))
+        x = add_linear(x, attended.flatten(-2), self.self_attn.o_proj.weight, self.drop)
+        return self.mlp.add_to(x, self.post_attention_layernorm(x), self.drop)
 
 
 class Generator(nn.Module):
@@ -116,10 +113,14 @@ class Generator(nn.Module):
         """The layers, under their own type."""
         return cast("list[Block]", list(self.layers))
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens [...] -> [..., hidden]."""
+        return rows(self.embed_tokens.weight, tokens)
+
     def head(self, hidden: Tensor, level: int) -> Tensor:
         """Logits of one level's block only: hidden [..., hidden] -> [..., T_level]; `level` counts from 1."""
         start = self.config.code_offsets[level - 1]
-        return F.linear(hidden, self.lm_head.weight[start : start + self.config.codebook_sizes[level - 1]])
+        return linear(hidden, self.lm_head.weight[start : start + self.config.codebook_sizes[level - 1]])
 
     def prefill(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Causal pass over a prompt: tokens [B, S] -> hidden [B, S, hidden] and per layer k, v [B, S, G, D].
@@ -128,10 +129,10 @@ class Generator(nn.Module):
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
-        x, kv = self.drop(self.embed_tokens(tokens)), []
+        x, kv = self.drop(self.embed(tokens)), []
         for layer in self.blocks():
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            x = layer.finish(x, attend(q, k, v, is_causal=True))
+            x = layer.finish(x, causal_attention(q, k, v))
             kv.append((k, v))
         return self.norm(x), kv
 
@@ -147,18 +148,12 @@ class Generator(nn.Module):
         kv = []
         for layer in self.blocks()[:-1]:
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            x = layer.finish(x, attend(q, k, v, is_causal=True))
+            x = layer.finish(x, causal_attention(q, k, v))
             kv.append((k, v))
         last = self.blocks()[-1]
         _, k, v = last.self_attn.project(last.input_layernorm(x), cos, sin)
         x = x.gather(1, wanted.unsqueeze(2).expand(-1, -1, x.shape[2]))
         q, _, _ = last.self_attn.project(last.input_layernorm(x), *rotary(wanted, size, theta))
         visible = positions <= wanted.unsqueeze(2)
-        x = last.finish(x, attend(q, k, v, attn_mask=visible.unsqueeze(1)))
+        x = last.finish(x, attend(q, k, v, visible.unsqueeze(1)))
         return self.norm(x), [*kv, (k, v)]
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    """Attention with heads in Hugging Face's order: q [B, Q, H, D], k, v [B, S, G, D] -> [B, Q, H, D]."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **how).transpose(1, 2)

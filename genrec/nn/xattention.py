@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from genrec.models.config import ModelConfig
-from genrec.nn.model import Generator, rotary
+from genrec.nn.functions import exporting, node, rotary
+from genrec.nn.model import Generator
 
 
 def xattention(
@@ -25,6 +26,8 @@ def xattention(
 
     Shared positions from `prompt_length` [B] on are padding. Returns [B, W, H, D].
     """
+    if exporting():
+        return node("XAttention", (q, shared_k, shared_v, unshared_k, unshared_v, prompt_length), q.shape)
     batch, beams, heads, size = q.shape
     kv_heads, span = shared_k.shape[1], shared_k.shape[2]
     q = (q * size**-0.5).view(batch, beams, kv_heads, heads // kv_heads, size)
@@ -62,7 +65,7 @@ class PrefillGraph(nn.Module):
     def forward(self, tokens: Tensor, prompt_length: Tensor) -> tuple[Tensor, ...]:
         """tokens [B, S], prompt_length [B] -> logits [B, 1, T_1], then per layer k, v [B, G, S, D]."""
         model, last = self.generator, prompt_length.to(torch.int64).unsqueeze(1) - 1
-        hidden, kv = model.prefill_at(model.embed_tokens(tokens), last)
+        hidden, kv = model.prefill_at(model.embed(tokens), last)
         flat = [x.transpose(1, 2).contiguous() for pair in kv for x in pair]
         return (model.head(hidden, 1), *flat)
 
@@ -73,9 +76,9 @@ class DecodeGraph(nn.Module):
     The KV of the last step's token is used in that step only, so it is not given back.
     """
 
-    def __init__(self, generator: Generator, level: int, attend=xattention) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, generator: Generator, level: int) -> None:
         super().__init__()
-        self.generator, self.level, self.attend = generator, level, attend
+        self.generator, self.level = generator, level
 
     def forward(
         self, codes: Tensor, prompt_length: Tensor, shared: list[Tensor], past: list[Tensor]
@@ -85,7 +88,7 @@ class DecodeGraph(nn.Module):
         Returns logits [B, W, T_level] and, but for the last level, per layer the new k, v [B, W, G, D].
         """
         model, config, earlier = self.generator, self.generator.config, self.level - 2
-        x = model.embed_tokens(codes + config.code_offsets[self.level - 2])
+        x = model.embed(codes + config.code_offsets[self.level - 2])
         cos, sin = rotary((prompt_length + earlier).view(-1, 1), config.head_dim, config.rope_theta)
         fresh = []
         for n, layer in enumerate(model.blocks()):
@@ -93,7 +96,7 @@ class DecodeGraph(nn.Module):
             mine = past[2 * n * earlier : 2 * (n + 1) * earlier]
             unshared_k = torch.stack((*mine[0::2], k), dim=2)
             unshared_v = torch.stack((*mine[1::2], v), dim=2)
-            attended = self.attend(q, shared[2 * n], shared[2 * n + 1], unshared_k, unshared_v, prompt_length)
+            attended = xattention(q, shared[2 * n], shared[2 * n + 1], unshared_k, unshared_v, prompt_length)
             x = layer.finish(x, attended)
             fresh += [k, v]
         logits = model.head(model.norm(x), self.level)

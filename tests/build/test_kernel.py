@@ -8,6 +8,7 @@ import torch
 
 from build.plugin import compile as plugin
 from build.plugin.oracle import xattention as oracle
+from genrec.engine import abi
 from genrec.nn.xattention import xattention as staged
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -31,7 +32,7 @@ def call(library, case, splits=1):
     q, shared_k, _, unshared_k, _, _ = case
     kind = next(name for name, dtype in DTYPES.items() if dtype == q.dtype)
     batch, beams, heads, size = q.shape
-    shape = plugin.Shape(
+    shape = abi.Shape(
         batch,
         beams,
         heads,
@@ -40,7 +41,7 @@ def call(library, case, splits=1):
         shared_k.shape[2],
         unshared_k.shape[2],
         splits,
-        plugin.TYPES[kind],
+        abi.TYPES[kind],
     )
     out = torch.full_like(q, torch.nan)
     counters = library.xattention_counters(shape)
@@ -67,7 +68,7 @@ def emulated(tmp_path_factory):
         pytest.skip("no g++: the emulated kernel is not compiled")
     path = tmp_path_factory.mktemp("kernel") / "emulated.so"
     plugin.compile_for_host(path)
-    return plugin.load(path)
+    return abi.load(path)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -143,13 +144,13 @@ def test_padding_is_never_read_into_the_result(emulated):
 
 def test_a_shape_no_kernel_takes_is_refused(emulated):
     q = torch.zeros(1, 2, 2, 512)
-    shape = plugin.Shape(1, 2, 2, 2, 512, 4, 1, 1, 0)
-    assert emulated.xattention(shape, *[q.data_ptr()] * plugin.TENSORS, None) == -1
+    shape = abi.Shape(1, 2, 2, 2, 512, 4, 1, 1, 0)
+    assert emulated.xattention(shape, *[q.data_ptr()] * abi.TENSORS, None) == -1
 
 
 def test_splits_fill_the_gpu_and_no_more(emulated):
     def splits(beams, span):
-        return emulated.xattention_splits(plugin.Shape(1, beams, 16, 8, 128, span, 1, 1, 2), 132)
+        return emulated.xattention_splits(abi.Shape(1, beams, 16, 8, 128, span, 1, 1, 2), 132)
 
     assert splits(512, 1024) == 3  # 128 blocks for 264 places
     assert splits(128, 1024) == 8  # a split keeps 128 keys
@@ -160,6 +161,6 @@ def test_splits_fill_the_gpu_and_no_more(emulated):
 def test_nvcc_compiles_the_kernel_for_every_architecture(tmp_path):
     """One head size only, for the time it takes; `perf.gpu.run` compiles them all."""
     report = plugin.compile_for_gpu(tmp_path / "kernel.so", extra=["-DXATTENTION_ONLY=128"])
-    plugin.load(tmp_path / "kernel.so")
+    abi.load(tmp_path / "kernel.so")
     for architecture in plugin.ARCHITECTURES:
         assert f"sm_{architecture}" in report

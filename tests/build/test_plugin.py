@@ -1,46 +1,34 @@
-"""The two routes of the kernel into TensorRT: what can be checked of them without TensorRT."""
+"""The plugin around the kernel: what can be checked of it without TensorRT."""
 
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-import onnx
 import pytest
 
 from build.plugin import compile as plugin
-from build.plugin.quick import KEYS, ROWS, SIZES, THREADS, entry_point, for_quick_plugins, shared_bytes
+from genrec.engine import abi
+from genrec.errors import ArtifactError
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 
 
-@needs_nvcc
-def test_ptx_entry_points_take_inputs_extras_output_and_nothing_else(tmp_path):
-    """Six inputs, five int32, one output: what TensorRT's launch of an ahead-of-time quick plugin passes."""
-    plugin.compile_ptx(tmp_path / "quick.ptx")
-    ptx = (tmp_path / "quick.ptx").read_text()
-    found = {
-        m[1]: re.findall(r"\.param \.u(\d+)", m[2]) for m in re.finditer(r"\.entry (\w+)\(([^)]*)\)", ptx)
-    }
-    assert set(found) == {entry_point(kind, size) for kind in ("f16", "bf16") for size in SIZES}
-    assert all(kinds == ["64"] * 6 + ["32"] * 5 + ["64"] for kinds in found.values())
-    assert ".target sm_90" in ptx
+def test_python_repeats_the_header():
+    """The C ABI is declared in xattention.h, and once more in `genrec.engine.abi`."""
+    header = (plugin.FOLDER / "xattention.h").read_text()
+    (fields,) = re.findall(r"typedef struct \{\s*int ([\w, ]+);\s*\} XAttentionShape;", header)
+    assert tuple(fields.split(", ")) == abi.Shape.NAMES
+    kinds = re.findall(r"XATTENTION_(\w+) = (\d)", header)
+    assert {name.lower(): int(number) for name, number in kinds} == abi.TYPES
+    (arguments,) = re.findall(r"int xattention\(([^)]*)\)", header)
+    assert arguments.count("*") == 1 + abi.TENSORS + 1  # the shape before, the stream behind
 
 
-def test_the_launch_is_the_kernels():
-    """The numbers that Python repeats are those of the header; 48 KB is what a launch has without asking for more."""
-    header = (plugin.FOLDER / "xattention.cuh").read_text()
-    assert f"ROWS = 16 * WARPS, KEYS = {KEYS}" in header and "WARPS = 4" in header
-    assert (THREADS, ROWS) == (128, 64)
-    assert max(shared_bytes(size) for size in SIZES) == 34816 <= 48 * 1024
-    with pytest.raises(ValueError, match="no quick kernel"):
-        entry_point("f32", 128)
-
-
-def test_quick_plugins_are_asked_for_by_namespace(tiny):
-    model = for_quick_plugins(onnx.load(tiny / "onnx" / "decode_2.onnx"))
-    nodes = [n for n in model.graph.node if n.op_type == "XAttention"]
-    assert [n.attribute[0].s for n in nodes] == [b"genrec"] * 2
+def test_a_library_that_is_none_is_an_error_that_says_so(tmp_path):
+    (tmp_path / "xattention.so").write_bytes(b"no library")
+    with pytest.raises(ArtifactError, match=r"xattention\.so.*cannot be loaded"):
+        abi.load(tmp_path / "xattention.so")
 
 
 @needs_nvcc

@@ -4,39 +4,49 @@ import ml_dtypes
 import numpy as np
 import openvino as ov
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
+from build.openvino.graph import Graph
 from build.openvino.graphs import build_openvino
 from build.openvino.operations import can_be_compiled, compiled
+from build.openvino.read import read_inlined
 from build.openvino.rotary import BEHIND, tabulate_angles
+from export.functions import bodies
 from genrec.engine.openvino import OPERATIONS
+from genrec.models.registry import DOMAIN
 
 LONGEST = 3000
 FREQUENCY = 10_000.0 ** -(np.arange(0, 16, 2, dtype=np.float32) / 16)
 
 
-def exported():
-    """As in the exported graphs: whole positions, made floats, times frequencies."""
-    positions = op.parameter([-1], np.int64)
-    column = op.unsqueeze(op.convert(positions, "f32"), op.constant(1))
-    angle = op.multiply(column, op.constant(FREQUENCY))
-    return ov.Model([op.cos(angle), op.sin(angle)], [positions])
+def exported(frequency):
+    """As in the exported graphs: angles of whole positions."""
+    ports = [helper.make_tensor_value_info("positions", TensorProto.INT64, ["N"])]
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("cosine", "sine")]
+    node = helper.make_node("Angles", ["positions", "frequency"], ["cosine", "sine"], domain=DOMAIN)
+    graph = helper.make_graph(
+        [node], "angles", ports, made, [numpy_helper.from_array(frequency, "frequency")]
+    )
+    versions = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, functions=bodies({"Angles"}), opset_imports=versions, ir_version=10)
 
 
 def worst(model):
     """Of cosines and sines of all positions, computed in bf16."""
     positions = np.arange(LONGEST + BEHIND)
-    run = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+    run = ov.compile_model(read_inlined(model), "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
     angle = positions[:, None] * FREQUENCY.astype(np.float64)
     found = run(positions)
     return max(np.abs(found[place] - truth(angle)).max() for place, truth in enumerate((np.cos, np.sin)))
 
 
 def test_every_position_has_its_angle():
-    model = exported()
-    tabulate_angles(model, LONGEST)
-    assert worst(model) < 0.005  # 8 bits of a number up to 1
+    graph = Graph(exported(FREQUENCY))
+    tabulate_angles(graph, LONGEST)
+    assert graph.runs() == {"Angles": {"table": 1}}
+    assert worst(graph.replaced()) < 0.005  # 8 bits of a number up to 1
 
 
 @pytest.mark.parametrize("operation", [False, True])

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, inliner
 from openvino.preprocess import PrePostProcessor
 
-from build.openvino.graphs import read_inlined
+from build.openvino.read import read_inlined
 from build.tensorrt.profiles import axes, profile
 from build.tensorrt.rtx import build_ahead_of_time, rtx_libraries
 from build.tensorrt.served_onnx import served
@@ -63,10 +63,9 @@ def run(model, inputs):
     return dict(zip([p.name for p in model.graph.output], session.run(None, typed_inputs), strict=True))
 
 
-def run_bf16(model, inputs, folder):
+def run_bf16(model, inputs):
     """The same through OpenVINO: ONNX Runtime computes no bf16 on CPUs. Tensors from and to us are float32."""
-    onnx.save(model, folder / "graph.onnx")
-    graph = read_inlined(folder / "graph.onnx")
+    graph = read_inlined(model)
     process = PrePostProcessor(graph)
     for ports, side in ((graph.inputs, process.input), (graph.outputs, process.output)):
         for port in ports:
@@ -79,10 +78,10 @@ def run_bf16(model, inputs, folder):
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_typed_graph_computes_the_same(tiny, config, tmp_path, name, kind):
+def test_a_typed_graph_computes_the_same(tiny, config, name, kind):
     model, inputs = load(tiny, name), feeds(name, config)
     want, narrow = run(model, inputs), typed(model, kind)
-    got = run_bf16(narrow, inputs, tmp_path) if kind == "bf16" else run(narrow, inputs)
+    got = run_bf16(narrow, inputs) if kind == "bf16" else run(narrow, inputs)
     for output, values in want.items():
         assert np.abs(got[output].astype(np.float32) - values).max() < TOLERANCE[kind], output
     assert got["states" if name == "prefill_draft" else "logits"].dtype == np.float32

@@ -8,9 +8,11 @@ import openvino as ov
 import pytest
 import torch
 
-from build.openvino.causal import QUERIES, in_blocks
-from build.openvino.graphs import build_openvino, read_inlined
-from export.onnx_files import export_graph
+from build.functions import load
+from build.openvino.causal import QUERIES, InBlocks
+from build.openvino.graphs import build_openvino
+from build.openvino.read import read_inlined
+from export.decoder import export_graph
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 
@@ -33,7 +35,7 @@ def softmaxes(model: ov.Model) -> int:
 
 @pytest.mark.parametrize(("queries", "blocks"), [(4, 8), (7, 5), (29, 2), (30, 1), (64, 1)])
 def test_blocks_equal_the_whole_whatever_the_prompt(prefill, queries, blocks):
-    model = in_blocks(read_inlined(prefill), LONGEST, queries)
+    model = read_inlined(load(prefill), InBlocks(LONGEST, queries))
     assert softmaxes(model) == 2 * blocks + 1
     request = ov.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
     truth = onnxruntime.InferenceSession(prefill)

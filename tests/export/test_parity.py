@@ -1,5 +1,6 @@
 """One generator, four ways to run it: torch's full pass, torch staged, ONNX Runtime, OpenVINO."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 import build.openvino.graphs
 from build.openvino.graphs import build_openvino
 from build.openvino.operations import can_be_compiled
-from export.onnx_files import export_graph
+from export.decoder import export_graph, functions
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
@@ -75,12 +76,16 @@ def test_staged_attention_equals_the_full_pass(model_type):
                 assert torch.allclose(logits[row, beam], truth[level + 1], atol=1e-5)
 
 
-def test_attention_of_a_decode_step_is_one_node_with_a_body(tiny):
-    for level in (2, 3):
-        model = onnx.load(tiny / "onnx" / f"decode_{level}.onnx")
+def test_what_a_graph_is_made_of_are_nodes_with_bodies(tiny):
+    for name in ("prefill", "prefill_draft", "decode_2", "decode_3"):
+        model = onnx.load(tiny / "onnx" / f"{name}.onnx")
         onnx.checker.check_model(model, full_check=False)
-        assert [n.op_type for n in model.graph.node if n.domain == "genrec"] == ["XAttention"] * 2
-        assert [f.name for f in model.functions] == ["XAttention"]
+        called = Counter(node.op_type for node in model.graph.node if node.domain == "genrec")
+        assert called == functions(load_config(tiny), name)
+        assert set(called) <= {function.name for function in model.functions}
+        assert called["XAttention" if "decode" in name else "CausalAttention"] == (
+            2 if "decode" in name else 1
+        )
 
 
 @torch.no_grad()

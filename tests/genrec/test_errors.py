@@ -12,6 +12,7 @@ import torch
 from clients.errors import BadRequest
 from export.generator import export_generator
 from genrec.errors import ArtifactError, DeadlineExceeded, GenrecError, InputError
+from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator, save_generator
 
 
@@ -33,7 +34,7 @@ def test_an_error_survives_a_pickle(error: GenrecError) -> None:
 def test_what_an_export_worker_refuses_is_told(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("export.generator.graph_names", lambda config: [])  # the draft's graph alone
+    monkeypatch.setattr(ModelConfig, "graph_names", [])  # the draft's graph alone
     model = shutil.copytree(tiny / "model", tmp_path / "model")
     generator = load_generator(model)
     with torch.no_grad():

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from genrec.models.config import ModelConfig
-from genrec.nn.model import Block, Generator, RMSNorm, rotary
+from genrec.nn.functions import rotary
+from genrec.nn.model import Block, Generator, RMSNorm
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 

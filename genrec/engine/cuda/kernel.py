@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from genrec.errors import ArtifactError
+from genrec.engine.abi import TYPES, Shape, load
 
-TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-
-
-class _Shape(ctypes.Structure):
-    """XAttentionShape of xattention.h: B, W, H, G, D, S, U, splits of S, type."""
-
-    _fields_ = [(name, ctypes.c_int) for name in ("b", "w", "h", "g", "d", "s", "u", "splits", "type")]
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class XAttentionKernel:
@@ -28,15 +21,7 @@ class XAttentionKernel:
     """
 
     def __init__(self, library: Path, device: torch.device, splits: int = 0) -> None:
-        try:
-            self._library = ctypes.CDLL(str(library))
-        except OSError as error:
-            raise ArtifactError(library, f"cannot be loaded: {error}") from error
-        pointer = ctypes.POINTER(_Shape)
-        self._library.xattention_splits.argtypes = [pointer, ctypes.c_int]
-        self._library.xattention_workspace.argtypes = [pointer]
-        self._library.xattention_workspace.restype = ctypes.c_size_t
-        self._library.xattention.argtypes = [pointer, *[ctypes.c_void_p] * 9]
+        self._library = load(library)
         self._device, self._splits = device, splits
         on_gpu = device.type == "cuda"
         self._processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
@@ -57,7 +42,7 @@ class XAttentionKernel:
             raise ValueError("xattention takes contiguous tensors and int64 prompt lengths")
         (batch, beams, heads, size), kv_heads = q.shape, shared_k.shape[1]
         span, unshared = shared_k.shape[2], unshared_k.shape[2]
-        shape = _Shape(batch, beams, heads, kv_heads, size, span, unshared, 1, TYPES[q.dtype])
+        shape = Shape(batch, beams, heads, kv_heads, size, span, unshared, 1, TYPES[NAMES[q.dtype]])
         shape.splits = self._splits or self._library.xattention_splits(shape, self._processors)
         out = torch.empty_like(q)
         stream = torch.cuda.current_stream().cuda_stream if q.is_cuda else None
@@ -67,8 +52,8 @@ class XAttentionKernel:
             raise RuntimeError(f"xattention refused {tuple(q.shape)} over {tuple(shared_k.shape)}: {status}")
         return out
 
-    def _workspace(self, shape: _Shape) -> Tensor:
-        key = tuple(getattr(shape, field[0]) for field in _Shape._fields_)
+    def _workspace(self, shape: Shape) -> Tensor:
+        key = tuple(getattr(shape, name) for name in Shape.NAMES)
         if key not in self._workspaces:
             size = self._library.xattention_workspace(shape)
             self._workspaces[key] = torch.zeros(size, dtype=torch.uint8, device=self._device)

@@ -1,0 +1,96 @@
+"""The writer of decoders (Qwen2, Qwen3, Llama): `prefill.onnx` and one `decode_<l>.onnx` per later level.
+
+They are dynamic over B, S and W. With a draft head also `prefill_draft.onnx`, and the head itself as plain arrays
+(`genrec.draft.head` runs them). Levels have graphs of their own because their number is known: each holds its own
+block of the head and reads exactly the unshared tokens it has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.export import Dim
+
+from export.graph import Traced, write
+from export.names import DRAFT
+from genrec.draft.head import FILE_NAME as DRAFT_HEAD
+from genrec.models.config import ModelConfig
+from genrec.nn.checkpoint import load_generator
+from genrec.nn.draft_checkpoint import load_draft, save_serving
+from genrec.nn.draft_head import DraftHead, PrefillDraftGraph
+from genrec.nn.model import Generator
+from genrec.nn.xattention import DecodeGraph, PrefillGraph, fresh_names, past_names, shared_names
+
+
+def functions(config: ModelConfig, name: str) -> dict[str, int]:
+    """How often the graph `name` calls each function of `genrec.nn.functions`.
+
+    A prefill norms the input of its last layer twice, for the keys of all positions and for the queries of those that
+    are read, and has angles for both; that layer's attention is not causal in the order of rows.
+    """
+    layers, prompt = config.num_hidden_layers, name.startswith("prefill")
+    counts = {
+        "Rows": 1,
+        "Angles": 2 if prompt else 1,
+        "RMSNorm": 2 * layers + (2 if prompt else 1),
+        "Linear": 3 * layers + (0 if name == DRAFT else 1),
+        "NormRotate" if config.model_type == "qwen3" else "Rotate": 2 * layers,
+        "AddLinear": 2 * layers,
+        "SwiGLU": layers,
+        "CausalAttention": layers - 1 if prompt else 0,
+        "XAttention": 0 if prompt else layers,
+    }
+    return {function: count for function, count in counts.items() if count}
+
+
+def export_graph(generator: Generator, name: str, folder: Path) -> Path:
+    """Write one graph of `generator`; returns the ONNX file."""
+    graph = (
+        _prefill(generator) if name == "prefill" else _decode(generator, int(name.removeprefix("decode_")))
+    )
+    return write(graph, functions(generator.config, name), folder / f"{name}.onnx")
+
+
+def _prefill(generator: Generator) -> Traced:
+    config = generator.config
+    batch, span = Dim("B", max=4096), Dim("S", max=config.max_prompt)
+    return Traced(
+        PrefillGraph(generator), (torch.zeros(2, 7, dtype=torch.int64), torch.tensor([5, 6])),
+        ({0: batch, 1: span}, {0: batch}), ["tokens", "prompt_length"], ["logits", *shared_names(config)],
+    )  # fmt: skip
+
+
+def _decode(generator: Generator, level: int) -> Traced:
+    config = generator.config
+    batch, span, beams = Dim("B", max=4096), Dim("S", max=config.max_prompt), Dim("W", max=4096)
+    names, before = shared_names(config), past_names(config, level)
+    shared = [torch.randn(2, config.num_key_value_heads, 7, config.head_dim) for _ in names]
+    past = [torch.randn(2, 3, config.num_key_value_heads, config.head_dim) for _ in before]
+    return Traced(
+        DecodeGraph(generator, level),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.tensor([5, 6]), shared, past),
+        ({0: batch, 1: beams}, {0: batch}, [{0: batch, 2: span}] * len(names), [{0: batch, 1: beams}] * len(before)),
+        ["codes", "prompt_length", *names, *before],
+        ["logits"] if level == config.levels else ["logits", *fresh_names(config)],
+    )  # fmt: skip
+
+
+def export_draft(generator: Generator, head: DraftHead, folder: Path) -> Path:
+    """Write `prefill_draft.onnx` and the head's arrays; returns the ONNX file. S counts the placeholders too."""
+    config = generator.config
+    batch, span = Dim("B", max=4096), Dim("S", max=config.max_prompt + config.levels)
+    graph = Traced(
+        PrefillDraftGraph(generator, head), (torch.zeros(2, 11, dtype=torch.int64), torch.tensor([5, 6])),
+        ({0: batch, 1: span}, {0: batch}), ["tokens", "prompt_length"], ["states"],
+    )  # fmt: skip
+    save_serving(generator, head, folder / DRAFT_HEAD)
+    return write(graph, functions(config, DRAFT), folder / f"{DRAFT}.onnx")
+
+
+def export_from(model_folder: Path, name: str, folder: Path) -> Path:
+    """Write the graph `name` of the checkpoint in `model_folder`; returns the ONNX file."""
+    generator = load_generator(model_folder)
+    if name == DRAFT:
+        return export_draft(generator, load_draft(model_folder), folder)
+    return export_graph(generator, name, folder)

@@ -1,0 +1,154 @@
+"""The functions of `genrec.nn.functions` as ONNX functions of domain `genrec`, the same names, shapes and steps.
+
+ONNX Runtime runs these bodies. What `build/` has an operation for it puts in a node's place, and inlines the rest.
+"""
+
+# ruff: noqa: D103  (each is documented where torch has it)
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnxscript import opset20 as op
+from onnxscript import script
+from onnxscript.values import Opset
+
+from genrec.models.registry import DOMAIN
+
+genrec = Opset(DOMAIN, 1)
+
+
+@script(genrec, default_opset=op)
+def Rows(table, ids):
+    return op.Gather(table, ids, axis=0)
+
+
+@script(genrec, default_opset=op)
+def RMSNorm(x, weight, eps: float):
+    squares = op.ReduceMean(op.Pow(x, op.Constant(value_float=2.0)), op.Constant(value_ints=[-1]))
+    root = op.Sqrt(op.Add(squares, op.Constant(value_float=eps)))
+    return op.Mul(weight, op.Mul(x, op.Reciprocal(root)))
+
+
+@script(genrec, default_opset=op)
+def Linear(x, weight):
+    return op.MatMul(x, weight)
+
+
+@script(genrec, default_opset=op)
+def AddLinear(x, inner, weight):
+    return op.Add(x, op.MatMul(inner, weight))
+
+
+@script(genrec, default_opset=op)
+def SwiGLU(x, gate, up):
+    gated = op.MatMul(x, gate)
+    return op.Mul(op.Mul(gated, op.Sigmoid(gated)), op.MatMul(x, up))
+
+
+@script(genrec, default_opset=op)
+def Angles(positions, frequency):
+    angle = op.Mul(op.Unsqueeze(op.Cast(positions, to=1), op.Constant(value_ints=[-1])), frequency)
+    return op.Cos(angle), op.Sin(angle)
+
+
+@script(genrec, default_opset=op)
+def Turn(x, cosine, sine):
+    cos, sin = (
+        op.Unsqueeze(cosine, op.Constant(value_ints=[-2])),
+        op.Unsqueeze(sine, op.Constant(value_ints=[-2])),
+    )
+    first, second = op.Split(x, num_outputs=2, axis=-1)
+    return op.Concat(
+        op.Sub(op.Mul(first, cos), op.Mul(second, sin)),
+        op.Add(op.Mul(second, cos), op.Mul(first, sin)),
+        axis=-1,
+    )
+
+
+@script(genrec, default_opset=op)
+def Rotate(x, cosine, sine, heads: Sequence[int]):
+    return Turn(op.Reshape(x, op.Constant(value_ints=heads)), cosine, sine)
+
+
+@script(genrec, default_opset=op)
+def NormRotate(x, weight, cosine, sine, heads: Sequence[int], eps: float):
+    return Turn(RMSNorm(op.Reshape(x, op.Constant(value_ints=heads)), weight, eps=eps), cosine, sine)
+
+
+@script(genrec, default_opset=op)
+def CausalAttention(q, k, v):
+    batch, span, heads, size = op.Split(op.Shape(q), num_outputs=4)
+    kv_heads = op.Shape(k, start=1, end=2)
+    group = heads / kv_heads
+    scaled = op.Div(q, op.Sqrt(op.Cast(op.Squeeze(size), to=1)))
+    split = op.Reshape(scaled, op.Concat(batch, span, kv_heads, group, size, axis=0))
+    grouped = op.Transpose(split, perm=[0, 2, 3, 1, 4])  # [B, G, R, S, D]
+    two = op.Constant(value_ints=[2])
+    score = op.MatMul(grouped, op.Transpose(op.Unsqueeze(k, two), perm=[0, 1, 2, 4, 3]))
+    place = op.Range(0, op.Squeeze(span), 1)
+    seen = op.LessOrEqual(place, op.Unsqueeze(place, op.Constant(value_ints=[1])))
+    hidden = op.Constant(value_float=float("-inf"))
+    weight = op.Softmax(op.Add(score, op.Where(seen, op.Constant(value_float=0.0), hidden)), axis=-1)
+    out = op.Transpose(op.MatMul(weight, op.Unsqueeze(v, two)), perm=[0, 3, 1, 2, 4])
+    return op.Reshape(out, op.Shape(q))
+
+
+@script(genrec, default_opset=op)
+def XAttention(q, shared_k, shared_v, unshared_k, unshared_v, prompt_length):
+    batch, beams, heads, size = op.Split(op.Shape(q), num_outputs=4)
+    kv_heads = op.Shape(shared_k, start=1, end=2)
+    span = op.Squeeze(op.Shape(shared_k, start=2, end=3))
+    group = heads / kv_heads
+    rows = beams * group
+    scaled = op.Div(q, op.Sqrt(op.CastLike(op.Squeeze(size), q)))
+    grouped = op.Reshape(scaled, op.Concat(batch, beams, kv_heads, group, size, axis=0))
+
+    stacked = op.Reshape(
+        op.Transpose(grouped, perm=[0, 2, 1, 3, 4]), op.Concat(batch, kv_heads, rows, size, axis=0)
+    )
+    real = op.Less(op.Range(0, span, 1), op.Unsqueeze(op.Cast(prompt_length, to=7), [1, 2, 3]))
+    bias = op.Log(op.CastLike(real, q))
+    score = op.Add(op.MatMul(stacked, op.Transpose(shared_k, perm=[0, 1, 3, 2])), bias)
+    row_top = op.ReduceMax(score, [-1], keepdims=1)
+    weight = op.Exp(op.Sub(score, row_top))
+    column = op.Concat(batch, kv_heads, beams, group, [1], axis=0)
+    block = op.Concat(batch, kv_heads, beams, group, size, axis=0)
+    top_s = op.Transpose(op.Reshape(row_top, column), perm=[0, 2, 1, 3, 4])
+    total_s = op.Transpose(op.Reshape(op.ReduceSum(weight, [-1], keepdims=1), column), perm=[0, 2, 1, 3, 4])
+    out_s = op.Transpose(op.Reshape(op.MatMul(weight, shared_v), block), perm=[0, 2, 1, 3, 4])
+
+    score_u = op.ReduceSum(
+        op.Mul(op.Unsqueeze(grouped, [2]), op.Unsqueeze(unshared_k, [4])), [-1], keepdims=1
+    )
+    top = op.Max(top_s, op.ReduceMax(score_u, [2], keepdims=0))
+    weight_u = op.Exp(op.Sub(score_u, op.Unsqueeze(top, [2])))
+    shrink = op.Exp(op.Sub(top_s, top))
+    out_u = op.ReduceSum(op.Mul(weight_u, op.Unsqueeze(unshared_v, [4])), [2], keepdims=0)
+    total = op.Add(op.Mul(total_s, shrink), op.ReduceSum(weight_u, [2], keepdims=0))
+    return op.Reshape(op.Div(op.Add(op.Mul(out_s, shrink), out_u), total), op.Shape(q))
+
+
+BODIES = {
+    body.name: body
+    for body in (
+        Rows,
+        RMSNorm,
+        Linear,
+        AddLinear,
+        SwiGLU,
+        Angles,
+        Turn,
+        Rotate,
+        NormRotate,
+        CausalAttention,
+        XAttention,
+    )
+}
+CALLS = {"Rotate": ["Turn"], "NormRotate": ["Turn", "RMSNorm"]}
+
+
+def bodies(names: set[str]) -> list[onnx.FunctionProto]:
+    """Of the functions of these names, and of those that they call. KeyError for a name that has none."""
+    needed = names.union(*(CALLS.get(name, []) for name in names))
+    return [BODIES[name].to_function_proto() for name in sorted(needed)]
