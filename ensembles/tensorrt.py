@@ -34,14 +34,14 @@ def _layers(config: ModelConfig) -> list[str]:
     return [f"{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]
 
 
-def _past(config: ModelConfig, level: int) -> list[tuple[str, int]]:
+def _earlier(config: ModelConfig, level: int) -> list[tuple[str, int]]:
     """The unshared tokens that the decode of `level` reads: (name of a layer's k or v, which token)."""
     layers = range(config.num_hidden_layers)
     return [(f"{kind}_{n}", u) for n in layers for u in range(level - 2) for kind in "kv"]
 
 
-def _named(past: tuple[str, int]) -> str:
-    return f"past_{past[0]}_{past[1]}"
+def _named(unshared: tuple[str, int]) -> str:
+    return f"unshared_{unshared[0]}_{unshared[1]}"
 
 
 def _shared(config: ModelConfig, dtype: str) -> tuple[Tensor, ...]:
@@ -74,12 +74,12 @@ def _prefill(config: ModelConfig, dtype: str) -> Plan:
 
 
 def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
-    past = [_named(p) for p in _past(config, level)]
-    beams = (TICKET, PATHS, PARENTS) if past else (TICKET, PATHS)
-    before = _unshared(config, dtype, [f"before_{name}" for name in past])
-    kept = [f"kept_{name}" for name in past]
-    fresh = [f"fresh_{name}" for name in _layers(config)]
-    given = _unshared(config, dtype, [*fresh, *kept]) if level < config.levels else ()
+    unshared = [_named(p) for p in _earlier(config, level)]
+    beams = (TICKET, PATHS, PARENTS) if unshared else (TICKET, PATHS)
+    before = _unshared(config, dtype, [f"before_{name}" for name in unshared])
+    kept = [f"kept_{name}" for name in unshared]
+    newest = [f"new_unshared_{name}" for name in _layers(config)]
+    given = _unshared(config, dtype, [*newest, *kept]) if level < config.levels else ()
     return _plan(
         f"decode_{level}",
         (*beams, *_shared(config, dtype), *before),
@@ -88,22 +88,22 @@ def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
 
 
 def _decode_step(config: ModelConfig, level: int) -> Step:
-    """The KV of level `level - 1`'s token is that decode's `fresh`, of the tokens before it what it kept."""
+    """The KV of level `level - 1`'s token is that decode's `newest`, of the tokens before it what it kept."""
     former = level - 1
     inputs = {"ticket": "ticket", "paths": f"paths_{former}"}
     inputs |= {f"shared_{name}": f"shared_{name}" for name in _layers(config)}
-    past = _past(config, level)
-    if past:
+    unshared = _earlier(config, level)
+    if unshared:
         inputs["parents"] = f"parents_{former}"
-    for name, u in past:
+    for name, u in unshared:
         latest = u == level - 3
-        inputs[f"before_past_{name}_{u}"] = (
-            f"fresh_{name}_of_{former}" if latest else f"kept_{name}_{u}_of_{former}"
+        inputs[f"before_unshared_{name}_{u}"] = (
+            f"new_unshared_{name}_of_{former}" if latest else f"kept_{name}_{u}_of_{former}"
         )
     outputs = {"logits": f"logits_{level}"}
     if level < config.levels:
-        outputs |= {f"fresh_{name}": f"fresh_{name}_of_{level}" for name in _layers(config)}
-        outputs |= {f"kept_past_{name}_{u}": f"kept_{name}_{u}_of_{level}" for name, u in past}
+        outputs |= {f"new_unshared_{name}": f"new_unshared_{name}_of_{level}" for name in _layers(config)}
+        outputs |= {f"kept_unshared_{name}_{u}": f"kept_{name}_{u}_of_{level}" for name, u in unshared}
     return Step(f"decode_{level}", inputs, outputs)
 
 

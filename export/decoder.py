@@ -20,7 +20,7 @@ from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft, save_serving
 from genrec.nn.draft_head import DraftHead, PrefillDraftGraph
 from genrec.nn.model import Generator
-from genrec.nn.xattention import DecodeGraph, PrefillGraph, fresh_names, past_names, shared_names
+from genrec.nn.xattention import DecodeGraph, PrefillGraph, new_unshared_names, shared_names, unshared_names
 
 
 def functions(config: ModelConfig, name: str) -> dict[str, int]:
@@ -64,15 +64,15 @@ def _prefill(generator: Generator) -> Traced:
 def _decode(generator: Generator, level: int) -> Traced:
     config = generator.config
     batch, span, beams = Dim("B", max=4096), Dim("S", max=config.max_prompt), Dim("W", max=4096)
-    names, before = shared_names(config), past_names(config, level)
+    names, before = shared_names(config), unshared_names(config, level)
     shared = [torch.randn(2, config.num_key_value_heads, 7, config.head_dim) for _ in names]
-    past = [torch.randn(2, 3, config.num_key_value_heads, config.head_dim) for _ in before]
+    unshared = [torch.randn(2, 3, config.num_key_value_heads, config.head_dim) for _ in before]
     return Traced(
         DecodeGraph(generator, level),
-        (torch.zeros(2, 3, dtype=torch.int64), torch.tensor([5, 6]), shared, past),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.tensor([5, 6]), shared, unshared),
         ({0: batch, 1: beams}, {0: batch}, [{0: batch, 2: span}] * len(names), [{0: batch, 1: beams}] * len(before)),
         ["codes", "prompt_length", *names, *before],
-        ["logits"] if level == config.levels else ["logits", *fresh_names(config)],
+        ["logits"] if level == config.levels else ["logits", *new_unshared_names(config)],
     )  # fmt: skip
 
 

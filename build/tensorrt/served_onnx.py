@@ -50,7 +50,7 @@ def _copied(message):  # type: ignore[no-untyped-def]
 
 def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
     """`prefill`: prompt int32 [B, S], ticket int64 [B, 6]. `decode_<l>`: ticket, paths int64 [B, W], and after
-    level 2 parents int32 [B, W], past KV in the former beams' order; levels before the last give it on, reordered.
+    level 2 parents int32 [B, W], unshared KV in the former beams' order; levels before the last give it on, reordered.
     `prefill_draft`: as `prefill`, no placeholders yet; gives states [B, (1 + L) * hidden], as `draft_beam` reads them.
     """  # fmt: skip
     out = _copied(model)
@@ -59,7 +59,7 @@ def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
         dims = port.type.tensor_type.shape.dim
         if port.name.startswith("shared_"):  # [B, G, S, D]
             dims[0].dim_param, dims[2].dim_param = "B", "S"
-        elif port.name.startswith("past_"):  # [B, W, G, D]
+        elif port.name.startswith("unshared_"):  # [B, W, G, D]
             dims[0].dim_param, dims[1].dim_param = "B", "W"
     prologue = _Prologue(out.graph)
     ticket = helper.make_tensor_value_info("ticket", TensorProto.INT64, ["B", TICKET])
@@ -125,27 +125,27 @@ def _flatten_states(graph: GraphProto) -> int:
 
 def _decode_inputs(prologue: _Prologue, config: ModelConfig, level: int, ticket: onnx.ValueInfoProto) -> None:
     graph = prologue.graph
-    past = [port.name for port in graph.input if port.name.startswith("past_")]
+    unshared = [port.name for port in graph.input if port.name.startswith("unshared_")]
     size = prologue.constant("served_size", config.codebook_sizes[level - 2])
     prologue.node("Mod", ["paths", size], "codes")  # of the divisor's sign, so never negative
     new = [ticket, helper.make_tensor_value_info("paths", TensorProto.INT64, ["B", "W"])]
-    if past:
+    if unshared:
         new.append(helper.make_tensor_value_info("parents", TensorProto.INT32, ["B", "W"]))
-        _inherit(prologue, graph, past, keep=level < config.levels)
+        _inherit(prologue, graph, unshared, keep=level < config.levels)
     prologue.replace_inputs(["codes", "prompt_length"], new)
 
 
-def _inherit(prologue: _Prologue, graph: GraphProto, past: list[str], keep: bool) -> None:
-    """past [B, W', G, D] -> its parents' rows [B, W, G, D], under the name the graph reads."""
+def _inherit(prologue: _Prologue, graph: GraphProto, unshared: list[str], keep: bool) -> None:
+    """unshared [B, W', G, D] -> its parents' rows [B, W, G, D], under the name the graph reads."""
     zero, end = prologue.constant("served_zero", 0), prologue.constant("served_end", [-1])
     prologue.node("Cast", ["parents"], "served_parents", to=TensorProto.INT64)
-    beams = prologue.node("Shape", [f"before_{past[0]}"], "served_beams", start=1, end=2)
+    beams = prologue.node("Shape", [f"before_{unshared[0]}"], "served_beams", start=1, end=2)
     last = prologue.node("Sub", [beams, "served_one"], "served_last")
     risen = prologue.node("Max", ["served_parents", zero], "served_risen")
     fit = prologue.node("Min", [risen, last], "served_fit")
     rows = prologue.node("Unsqueeze", [fit, end], "served_rows")
     for port in graph.input:
-        if port.name in past:
+        if port.name in unshared:
             name = port.name
             port.name = f"before_{name}"
             port.type.tensor_type.shape.dim[1].dim_param = "P"  # beams before this level's selection

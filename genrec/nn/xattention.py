@@ -81,26 +81,26 @@ class DecodeGraph(nn.Module):
         self.generator, self.level = generator, level
 
     def forward(
-        self, codes: Tensor, prompt_length: Tensor, shared: list[Tensor], past: list[Tensor]
+        self, codes: Tensor, prompt_length: Tensor, shared: list[Tensor], unshared: list[Tensor]
     ) -> tuple[Tensor, ...]:
-        """codes [B, W]; shared: per layer k, v [B, G, S, D]; past: per layer, per earlier level, k, v [B, W, G, D].
+        """codes [B, W]; shared: per layer k, v [B, G, S, D]; unshared: per layer, per earlier level, k, v [B, W, G, D].
 
         Returns logits [B, W, T_level] and, but for the last level, per layer the new k, v [B, W, G, D].
         """
         model, config, earlier = self.generator, self.generator.config, self.level - 2
         x = model.embed(codes + config.code_offsets[self.level - 2])
         cos, sin = rotary((prompt_length + earlier).view(-1, 1), config.head_dim, config.rope_theta)
-        fresh = []
+        newest = []
         for n, layer in enumerate(model.blocks()):
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            mine = past[2 * n * earlier : 2 * (n + 1) * earlier]
+            mine = unshared[2 * n * earlier : 2 * (n + 1) * earlier]
             unshared_k = torch.stack((*mine[0::2], k), dim=2)
             unshared_v = torch.stack((*mine[1::2], v), dim=2)
             attended = xattention(q, shared[2 * n], shared[2 * n + 1], unshared_k, unshared_v, prompt_length)
             x = layer.finish(x, attended)
-            fresh += [k, v]
+            newest += [k, v]
         logits = model.head(model.norm(x), self.level)
-        return (logits,) if self.level == config.levels else (logits, *fresh)
+        return (logits,) if self.level == config.levels else (logits, *newest)
 
 
 def shared_names(config: ModelConfig) -> list[str]:
@@ -108,16 +108,16 @@ def shared_names(config: ModelConfig) -> list[str]:
     return [f"shared_{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]
 
 
-def past_names(config: ModelConfig, level: int) -> list[str]:
+def unshared_names(config: ModelConfig, level: int) -> list[str]:
     """Names of the earlier unshared KV tensors that `decode_<level>` reads, in order."""
     return [
-        f"past_{kind}_{n}_{u}"
+        f"unshared_{kind}_{n}_{u}"
         for n in range(config.num_hidden_layers)
         for u in range(level - 2)
         for kind in "kv"
     ]
 
 
-def fresh_names(config: ModelConfig) -> list[str]:
+def new_unshared_names(config: ModelConfig) -> list[str]:
     """Names of the unshared KV tensors that a decode step gives, in order."""
-    return [f"fresh_{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]
+    return [f"new_unshared_{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
+from genrec.search.room import Room
 from tritonclient.utils import InferenceServerException
 
 from deploy.launcher import RunningServer
@@ -15,7 +16,6 @@ from ensembles.local import LocalRecommender
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import GenrecError, InputError, StaleHandle
 from genrec.kv.arena import Arena
-from genrec.search.room import Room
 from genrec.steps import Tensors
 from tests.serving.wire import ask
 

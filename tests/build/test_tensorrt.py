@@ -16,7 +16,7 @@ from build.tensorrt.rtx import build_ahead_of_time, rtx_libraries
 from build.tensorrt.served_onnx import served
 from build.tensorrt.typed_onnx import TYPES, typed
 from genrec.models.config import ModelConfig
-from genrec.nn.xattention import past_names, shared_names
+from genrec.nn.xattention import shared_names, unshared_names
 
 TOLERANCE = {"f32": 1e-4, "f16": 0.02, "bf16": 0.15}  # of logits of a few units
 GRAPHS = ("prefill", "decode_2", "decode_3", "prefill_draft")
@@ -42,8 +42,8 @@ def feeds(name, config):
     out = {"codes": draw.integers(0, 12, (2, 5)), "prompt_length": lengths}
     for shared in shared_names(config):
         out[shared] = draw.standard_normal((2, 2, 7, 8)).astype(np.float32)
-    for past in past_names(config, int(name[-1])):
-        out[past] = draw.standard_normal((2, 5, 2, 8)).astype(np.float32)
+    for port in unshared_names(config, int(name[-1])):
+        out[port] = draw.standard_normal((2, 5, 2, 8)).astype(np.float32)
     return out
 
 
@@ -98,7 +98,7 @@ def test_types_are_strong(tiny, name, kind):
         v.name: v.type.tensor_type.elem_type
         for v in (*inlined.graph.value_info, *inlined.graph.output, *inlined.graph.input)
     }
-    kv = {k for n, k in known.items() if n.startswith(("shared_", "fresh_", "past_"))}
+    kv = {k for n, k in known.items() if n.startswith(("shared_", "new_unshared_", "unshared_"))}
     assert kv == (set() if name == "prefill_draft" else {TYPES[kind]})
     for node in model.graph.node:
         if node.op_type in ("Cos", "Sin", "ReduceMean", "Sqrt"):
@@ -122,13 +122,13 @@ def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
     if name == "decode_3":  # six beams before, in an order whose parents give back the five of `plain`
         parents = np.array([[0, 2, 2, 4, 5], [1, 1, 3, 4, 0]])
         inputs["parents"] = parents.astype(np.int32)
-        for past in past_names(config, 3):
+        for port in unshared_names(config, 3):
             before = np.full((2, 6, 2, 8), np.nan, np.float32)
             chosen = before[np.arange(2)[:, None], parents]
             rows = np.random.default_rng(1).standard_normal((2, 6, 2, 8)).astype(np.float32)
-            inputs[f"before_{past}"] = rows
-            plain[past] = rows[np.arange(2)[:, None], parents]
-            assert chosen.shape == plain[past].shape
+            inputs[f"before_{port}"] = rows
+            plain[port] = rows[np.arange(2)[:, None], parents]
+            assert chosen.shape == plain[port].shape
         want = run(model, plain)
     got = run(served(model, name, config), inputs)
     for output, values in want.items():
@@ -152,7 +152,7 @@ def test_numbers_from_outside_are_brought_into_range(tiny, config):
         assert not np.allclose(answers[1], answers[2])
     model = served(load(tiny, "decode_3"), "decode_3", config)
     inputs = {k: v[:1] for k, v in feeds("decode_3", config).items() if k.startswith("shared_")}
-    inputs |= {f"before_{p}": np.ones((1, 4, 2, 8), np.float32) for p in past_names(config, 3)}
+    inputs |= {f"before_{p}": np.ones((1, 4, 2, 8), np.float32) for p in unshared_names(config, 3)}
     inputs |= {
         "ticket": np.array([[1, 7, 0, 0, 0, 0]]),
         "paths": np.array([[-3, 2**62]]),
@@ -170,15 +170,15 @@ def test_a_level_before_the_last_gives_its_past_on(tiny, config):
         np.array([[3, 3, 0]], np.int32),
     )
     inputs = {n: np.ones((1, 2, 6, 8), np.float32) for n in shared_names(four)}
-    inputs |= {f"before_{n}": rows for n in past_names(four, 3)}
+    inputs |= {f"before_{n}": rows for n in unshared_names(four, 3)}
     inputs |= {
         "ticket": np.array([[1, 6, 0, 0, 0, 0]]),
         "paths": np.array([[1, 2, 3]]),
         "parents": parents,
     }
     got = run(model, inputs)
-    assert {f"kept_{n}" for n in past_names(four, 3)} <= set(got)
-    assert np.array_equal(got["kept_past_k_0_0"], rows[:, [3, 3, 0]])
+    assert {f"kept_{n}" for n in unshared_names(four, 3)} <= set(got)
+    assert np.array_equal(got["kept_unshared_k_0_0"], rows[:, [3, 3, 0]])
 
 
 def test_profiles_cover_what_the_ensemble_sends(tiny, config):

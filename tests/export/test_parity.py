@@ -25,7 +25,7 @@ from genrec.kv.layout import Layout
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
-from genrec.nn.xattention import DecodeGraph, PrefillGraph, past_names, shared_names
+from genrec.nn.xattention import DecodeGraph, PrefillGraph, shared_names, unshared_names
 from genrec.search.constraint import Constraint
 
 PROMPTS = torch.tensor([[1, 13, 25, 2, 14, 26, 3, 15, 27], [4, 16, 28, 5, 17, 29, 0, 0, 0]])
@@ -103,7 +103,7 @@ def test_onnx_runtime_equals_torch(tiny):
         feeds = {"codes": CODES[level - 2].numpy(), "prompt_length": lengths}
         feeds |= dict(
             zip(
-                [*shared_names(config), *past_names(config, level)],
+                [*shared_names(config), *unshared_names(config, level)],
                 [t.numpy() for t in [*shared, *past]],
                 strict=True,
             )
