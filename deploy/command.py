@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.ports import LOOPBACK, Ports
+from deploy.private import PrivateFolder
 from deploy.server_files import ServerFiles, library_path
 
 TOKEN_HEADER = "genrec-token"  # over gRPC: triton-grpc-protocol-genrec-token
 GRPC_TOKEN_HEADER = f"triton-grpc-protocol-{TOKEN_HEADER}"
-RESTRICTED = ("shared-memory", "model-repository", "model-config", "statistics", "trace", "logging")
+CONTROL_HEADER = "genrec-control"
+OPENED = ("model-config", "statistics")  # by the token, which is for people and benchmarks
+# By a secret that nobody is told: with these one runs code in the server, or writes to any file of its user.
+CONTROLLED = ("shared-memory", "model-repository", "trace", "logging")
 # Grows by the megabyte when exceeded and never shrinks; a batch of 32 requests at beam width 1024 takes under
 # 1 MB.
 SHM_BYTES = 4 << 20
@@ -20,16 +25,30 @@ EXIT_TIMEOUT_S = 10
 
 
 def command(
-    files: ServerFiles, repository: Path, backends: Path, ports: Ports, token: str, prefix: str
+    files: ServerFiles,
+    repository: Path,
+    backends: Path,
+    ports: Ports,
+    token: str,
+    prefix: str,
+    control: str = "",
 ) -> list[str]:
-    """argv of tritonserver: loopback, no model control, everything but inference behind the token."""
-    restricted = f"{','.join(RESTRICTED)}:{TOKEN_HEADER}={token}"
+    """argv of tritonserver: loopback, everything but inference behind secrets.
+
+    `control` is the supervisor's own, with which it loads one model again; without it no model can be loaded, and what
+    it would open is closed for good.
+    """
+    restricted = (
+        f"{','.join(OPENED)}:{TOKEN_HEADER}={token}",
+        f"{','.join(CONTROLLED)}:{CONTROL_HEADER}={control or secrets.token_urlsafe(24)}",
+    )
+    mode = ["--model-control-mode=explicit", "--load-model=*"] if control else ["--model-control-mode=none"]
     return [
         str(files.binary),
         f"--id={prefix}",  # by which the probe knows that it talks to this server
         f"--model-repository={repository}",
         f"--backend-directory={backends}",
-        "--model-control-mode=none",
+        *mode,
         "--disable-auto-complete-config",
         "--exit-on-error=true",
         "--strict-readiness=true",
@@ -37,10 +56,10 @@ def command(
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
         f"--http-address={LOOPBACK}",
         f"--http-port={ports.http}",
-        f"--http-restricted-api={restricted}",
+        *(f"--http-restricted-api={rule}" for rule in restricted),
         f"--grpc-address={LOOPBACK}",
         f"--grpc-port={ports.grpc}",
-        f"--grpc-restricted-protocol={restricted}",
+        *(f"--grpc-restricted-protocol={rule}" for rule in restricted),
         # As many as a loopback server may have in flight; fewer means allocating per request.
         "--grpc-infer-allocation-pool-size=64",
         f"--metrics-address={LOOPBACK}",
@@ -56,7 +75,9 @@ def command(
     ]
 
 
-def environment(files: ServerFiles, settings: Mapping[str, str], threads: int) -> dict[str, str]:
+def environment(
+    files: ServerFiles, settings: Mapping[str, str], threads: int, private: PrivateFolder | None = None
+) -> dict[str, str]:
     """The server's environment: ours, the interpreter for the stubs, thread counts, GENREC_*.
 
     Several stubs share the cores and only engines have work for more than one, so BLAS and OpenMP get one
@@ -64,12 +85,16 @@ def environment(files: ServerFiles, settings: Mapping[str, str], threads: int) -
     """
     source = Path(__file__).resolve().parent.parent
     paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
+    interpreter = Path(sys.executable).parent
+    if private and (python := private.name(Path(sys.prefix), "python")) != Path(sys.prefix):
+        interpreter = python / "bin"
     return {
         **os.environ,
         "LD_LIBRARY_PATH": library_path(files),
         # The wheel's stub finds site-packages through the first python3 on PATH; later stubs read PYTHONPATH.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(interpreter), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join(paths),
+        **({"TMPDIR": str(private.temporary)} if private else {}),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",

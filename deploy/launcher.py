@@ -19,12 +19,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deploy import command, leftovers, probe, server_files
+from deploy.launch import Launch, LaunchError, NoRoom
 from deploy.ports import LOOPBACK, Ports, choose_ports
-from deploy.supervisor import Launch, LaunchError, Supervisor
+from deploy.private import PrivateFolder
+from deploy.server_files import ServerFiles
+from deploy.supervisor import Supervisor
 from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served, with_instances
@@ -38,7 +42,6 @@ from genrec.kv.arena import Arena
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
 from genrec.settings import Settings, chosen_fields
-from genrec.target import DEFAULT
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 RENDERED_LEVELS = 3  # of the committed configs
@@ -69,6 +72,7 @@ class RunningServer:
     token: str
     run_dir: Path
     supervisor: Supervisor
+    ensembles: tuple[str, ...]
 
     @property
     def http_url(self) -> str:
@@ -87,7 +91,7 @@ class RunningServer:
 
     @property
     def http_headers(self) -> dict[str, str]:
-        """Headers that open the restricted APIs over HTTP."""
+        """Headers that open statistics and configurations over HTTP; what controls the server stays closed."""
         return {command.TOKEN_HEADER: self.token}
 
     @property
@@ -102,7 +106,7 @@ class RunningServer:
 
     @property
     def restarts(self) -> int:
-        """How often the supervisor has started the server again."""
+        """How often the supervisor has started the server, or loaded models of it, again."""
         return self.supervisor.restarts
 
 
@@ -141,34 +145,14 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     verify(artifact, digests)
     files = server_files.find_server()
     server_files.check_libraries(files)
-    backends = server_files.lay_out_backends(files, run_dir)
-    wanted = _ensembles(artifact, given.get("target", DEFAULT), options.ensembles)
-    ensembles = with_instances(wanted, options.instances)
-    names = tuple(ensemble.name for ensemble in ensembles)
-    slots = options.arena_slots if "recommend_staged" in names else 0
-    repository = _repository(ensembles, run_dir)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
-        token, prefix = secrets.token_urlsafe(24), leftovers.own_prefix()
-        arena, swap = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP))
-        settings = Settings(artifact, arena, **given, swap=swap)
-        launch = Launch(
-            argv=command.command(files, repository, backends, ports, token, prefix),
-            environment=command.environment(files, settings.environment(), settings.threads),
-            prefix=prefix,
-            prepare=lambda settings=settings: _prepare(settings, slots, digests),
-            ports=ports,
-            item=lambda: probe.known_item(artifact),
-            ensembles=names,
-            log_file=run_dir / "server.log",
-            start_timeout_s=options.start_timeout_s,
-            probe_every_s=options.probe_every_s,
-        )
-        supervisor = Supervisor(launch)
-        server = RunningServer(ports, token, run_dir, supervisor)
+        token = secrets.token_urlsafe(24)
+        launch = _launch(files, artifact, options, given, run_dir, ports, token, digests)
+        server = RunningServer(ports, token, run_dir, Supervisor(launch), launch.ensembles)
         try:
             with ticking("starting the server"):
-                supervisor.start_and_wait(on_start=lambda server=server: _write_server_json(server))
+                server.supervisor.start_and_wait(on_start=partial(_write_server_json, server))
         except LaunchError as error:
             if not error.port_taken or attempt == PORT_ATTEMPTS:
                 raise
@@ -178,25 +162,77 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     raise AssertionError("the last attempt returns or raises")
 
 
-def _prepare(settings: Settings, slots: int, digests: Digests) -> None:
-    """What the steps of a server share, made anew at every start: the folder in which they agree on a catalogue
-    version, and where there are slots the KV arena, sized for its artifact, target and beam width.
+def _launch(
+    files: ServerFiles,
+    artifact: Path,
+    options: Options,
+    given: dict[str, Any],
+    run_dir: Path,
+    ports: Ports,
+    token: str,
+    digests: Digests,
+) -> Launch:
+    """One server on these ports."""
+    prefix, control = leftovers.own_prefix(), secrets.token_urlsafe(24)
+    private = PrivateFolder.of(prefix)
+    arena, swap = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP))
+    settings = Settings(private.name(artifact, "artifact"), arena, **given, swap=swap)
+    wanted = _ensembles(artifact, settings.target, options.ensembles)
+    ensembles = with_instances(wanted, options.instances)
+    names = tuple(ensemble.name for ensemble in ensembles)
+    slots = options.arena_slots if "recommend_staged" in names else 0
 
-    Raises ArtifactError when the artifact is no longer as it was made: a restart would serve what is in it now.
+    def prepare() -> None:
+        verify(artifact, digests)  # a restart too: it would serve what is in the files now
+        private.lay_out(files, artifact)
+        _repository(ensembles, private.models)
+        models = {model.name: model.instances for ensemble in ensembles for model in ensemble.models}
+        _prepare(settings, slots, sum(models.values()))
+
+    return Launch(
+        argv=command.command(files, private.models, private.backends, ports, token, prefix, control),
+        environment=command.environment(files, settings.environment(), settings.threads, private),
+        prefix=prefix,
+        secrets=(token, control),
+        control_headers={command.CONTROL_HEADER: control},
+        prepare=prepare,
+        ports=ports,
+        item=lambda: probe.known_item(artifact),
+        ensembles=names,
+        log_file=run_dir / "server.log",
+        start_timeout_s=options.start_timeout_s,
+        probe_every_s=options.probe_every_s,
+    )
+
+
+def _prepare(settings: Settings, slots: int, processes: int) -> None:
+    """What the steps of a server share, made anew at every start: the folder in which they agree on a catalogue
+    version, and where there are slots the KV arena, sized for its artifact, target and beam width. Raises NoRoom.
     """
     assert settings.swap is not None
-    verify(settings.artifact, digests)
-    agreement.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
     slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
+    _check_room(slots * slot_bytes, processes * command.SHM_BYTES)
+    agreement.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
     if slots:
         Arena.create(settings.arena, slots, slot_bytes).close()
+
+
+def _check_room(arena_bytes: int, triton_bytes: int) -> None:
+    """Ask before anything is made: a process that finds /dev/shm full at work is killed."""
+    free = os.statvfs(leftovers.SHM)
+    free_mib, wanted_mib = free.f_bavail * free.f_frsize >> 20, (arena_bytes + triton_bytes >> 20) + 1
+    if wanted_mib > free_mib:
+        raise NoRoom(
+            "arena_slots",
+            f"ask for {arena_bytes >> 20} MiB, and Triton's processes for {triton_bytes >> 20} MiB",
+            f"{free_mib} MiB, which {leftovers.SHM} has free: fewer slots, or a larger {leftovers.SHM}",
+        )
 
 
 def _run_dir(options: Options) -> Path:
     if options.run_dir is None:
         return Path(tempfile.mkdtemp(prefix="genrec-run-"))
     options.run_dir.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(options.run_dir / "backends", ignore_errors=True)  # a former run's
     return options.run_dir.resolve()
 
 
@@ -209,18 +245,16 @@ def _ensembles(artifact: Path, target: str, wanted: tuple[str, ...] = ()) -> tup
     return tuple(ensemble for ensemble in found if not wanted or ensemble.name in wanted)
 
 
-def _repository(ensembles: tuple[Ensemble, ...], run_dir: Path) -> Path:
-    """The committed model repository, or one rendered into the run folder: another L or target, other instances."""
+def _repository(ensembles: tuple[Ensemble, ...], folder: Path) -> None:
+    """The committed model repository, or one rendered: another L or target, other instances."""
     if ensembles == served(RENDERED_LEVELS, draft=True):
-        return REPOSITORY
-    repository = run_dir / "model_repository"
-    shutil.rmtree(repository, ignore_errors=True)
+        shutil.copytree(REPOSITORY, folder)
+        return
     for name in {model.name for ensemble in ensembles for model in ensemble.models}:
-        version = repository / name / "1"
+        version = folder / name / "1"
         version.mkdir(parents=True)
         shutil.copy(REPOSITORY / name / "1" / "model.py", version)
-    render(ensembles, repository)
-    return repository
+    render(ensembles, folder)
 
 
 def _write_server_json(server: RunningServer) -> None:
@@ -235,9 +269,11 @@ def _write_server_json(server: RunningServer) -> None:
         "grpc_headers": server.grpc_headers,
     }
     path = server.run_dir / "server.json"
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(about, file, indent=2)
+    os.replace(partial, path)
 
 
 def serve(artifact: Path, **options: Any) -> None:

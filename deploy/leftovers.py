@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from genrec.process import started
@@ -33,8 +34,15 @@ def files_of(prefix: str) -> list[Path]:
 
 def remove(prefix: str) -> None:
     """Remove the files and folders of a prefix."""
-    for path in files_of(prefix):
+    for path in filter(_is_mine, files_of(prefix)):
         _remove(path)
+
+
+def close_to_others(prefix: str) -> None:
+    """Take everybody else's rights from a prefix's files: Triton makes its regions 0644, whatever the umask."""
+    for path in filter(_is_mine, files_of(prefix)):
+        with suppress(FileNotFoundError):
+            path.chmod(path.stat().st_mode & 0o700)
 
 
 def of_the_living(suffix: str) -> list[Path]:
@@ -47,10 +55,7 @@ def remove_of_the_dead() -> list[str]:
     removed = []
     for path, lives in _owned():
         if not lives:
-            try:
-                _remove(path)
-            except PermissionError:  # another user's
-                continue
+            _remove(path)
             removed.append(path.name)
     if removed:
         log.warning("removed %d files of servers that are gone from %s", len(removed), SHM)
@@ -59,19 +64,29 @@ def remove_of_the_dead() -> list[str]:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # another may remove the same
     else:
         path.unlink(missing_ok=True)
 
 
 def _owned() -> list[tuple[Path, bool]]:
-    """Everything of owners in this pid namespace, and whether they live."""
+    """Everything of owners in this pid namespace, and whether they live.
+
+    Of this user alone: everyone may write to /dev/shm, and a name proves nothing.
+    """
     found = []
     for path in sorted(SHM.glob("genrec-*")):
         owner = NAME.match(path.name)
-        if owner and int(owner["namespace"]) == _namespace():
+        if owner and int(owner["namespace"]) == _namespace() and _is_mine(path):
             found.append((path, started(int(owner["pid"])) == int(owner["started"])))
     return found
+
+
+def _is_mine(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:  # it went while we looked
+        return False
 
 
 def _namespace() -> int:

@@ -11,6 +11,8 @@ import json
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +71,26 @@ def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> Probe
     return (
         ProbeAnswer(True) if "item_ids" in outputs else ProbeAnswer(False, f"answered {outputs}, no item_ids")
     )
+
+
+def infer_all(http_url: str, ensembles: Sequence[str], item_id: int, timeout_s: float) -> dict[str, str]:
+    """`infer` of all at once; what is wrong, by ensemble. Nothing is wrong with those left out."""
+    with ThreadPoolExecutor(len(ensembles)) as pool:
+        answers = pool.map(lambda each: infer(http_url, each, item_id, timeout_s), ensembles)
+        return {e: a.problem for e, a in zip(ensembles, answers, strict=True) if not a.alive}
+
+
+def load_model(http_url: str, model: str, headers: Mapping[str, str], timeout_s: float) -> str:
+    """Let the server load a model again, if it has changed; returns the problem, "" when there is none."""
+    url = f"http://{http_url}/v2/repository/models/{model}/load"
+    request = urllib.request.Request(url, b"{}", dict(headers), method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):
+            return ""
+    except urllib.error.HTTPError as error:
+        return error.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def answered(metrics_url: str, timeout_s: float) -> dict[str, int] | None:

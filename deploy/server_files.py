@@ -86,14 +86,14 @@ def check_libraries(files: ServerFiles) -> None:
             raise ArtifactError(program, f"shared libraries not found: {', '.join(missing)}")
 
 
-def lay_out_backends(files: ServerFiles, run_dir: Path) -> Path:
-    """`<run>/backends/python` of links; returns the folder for --backend-directory.
+def lay_out_backends(files: ServerFiles, backends: Path) -> None:
+    """`<backends>/python` of links.
 
     The wheel's stub embeds Python isolated: PYTHONPATH is ignored, and packages come from the `python3` that
     is first on PATH. Its own backend folder is on sys.path, though, so a link there gives the stubs the very
     `genrec` that the launcher runs, installed or not.
     """
-    folder = run_dir / "backends" / "python"
+    folder = backends / "python"
     folder.mkdir(parents=True)
     links = {
         LIBRARY: files.library,
@@ -103,4 +103,3 @@ def lay_out_backends(files: ServerFiles, run_dir: Path) -> Path:
     }
     for name, target in links.items():
         (folder / name).symlink_to(target)
-    return folder.parent

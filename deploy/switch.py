@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
@@ -28,13 +31,13 @@ def switch(artifact: Path, version: int | None = None) -> Current:
     A version that is not sound, or that a server refuses, changes nothing. Raises InputError, ArtifactError naming
     the file, NotSwapped.
     """
-    with locked(artifact):
+    with _ended_by_sigterm(), locked(artifact):
         return _move(artifact, lambda now: now.to(versions_of(artifact)[-1] if version is None else version))
 
 
 def roll_back(artifact: Path) -> Current:
     """To the version before the last switch; otherwise as `switch`."""
-    with locked(artifact):
+    with _ended_by_sigterm(), locked(artifact):
         return _move(artifact, Current.back)
 
 
@@ -45,8 +48,25 @@ def servers_of(artifact: Path) -> list[Path]:
     ]
 
 
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM becomes an exception, as Ctrl-C is one, and the pointer is put back. For main threads only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def _move(artifact: Path, to: Callable[[Current], Current]) -> Current:
-    """Point to the version; when a server will not have it, point back."""
+    """Point to the version; when a server will not have it, or the wait is broken off, point back."""
     before = read_current(artifact)
     after = to(before)
     verify(artifact, after.version)
@@ -60,9 +80,9 @@ def _move(artifact: Path, to: Callable[[Current], Current]) -> Current:
 
 
 def _wait(artifact: Path, wanted: Current) -> None:
-    """Until every process of every server has the version as its current one."""
+    """Until every process of every server has the version as its current one. The bar is for terminals only."""
     deadline = time.monotonic() + PATIENCE_S
-    with tqdm(desc=f"version {wanted.version}", unit="process", delay=2, leave=False) as bar:
+    with tqdm(desc=f"version {wanted.version}", unit="process", delay=2, leave=False, disable=None) as bar:
         while waiting := _behind(artifact, wanted, bar):
             if time.monotonic() > deadline:
                 problem = f"not loaded after {PATIENCE_S:.0f} s by {', '.join(waiting)}"

@@ -11,21 +11,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from deploy import hidden
+
 # The one bound on a model's region in /dev/shm that 2.51 leaves: inputs are copied there before any model sees them,
 # and a region never shrinks. Room for a batch of 32 with the longest tensors that steps take, twice over.
 MOST_REGION_BYTES = 32 << 20
 STUB_NAME = "triton_python_b"  # the kernel cuts names at 15 characters
+MOST_FILES = 65536  # descriptors: a connection takes one, and Triton logs without end when it has none left
 # Runs in the child before exec: when the launcher is killed, the server gets SIGTERM and ends its stubs
-# itself. A script, not a preexec_fn, which may deadlock in a process with threads. Python ignores SIGXFSZ, and so does
-# what it becomes: a region that would grow too large is an error of the request.
-GUARD = f"""
+# itself. A script, not a preexec_fn, which may deadlock in a process with threads. Where it may not be traced, it puts
+# the hidden arguments where they were meant to be. Python ignores SIGXFSZ, and so does what it becomes: a region that
+# would grow too large is an error of the request.
+GUARD = """
 import ctypes, os, resource, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-soft = {MOST_REGION_BYTES} if hard == resource.RLIM_INFINITY else min({MOST_REGION_BYTES}, hard)
-resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
+parent, most_files, most_bytes, place, hidden, *argv = sys.argv[1:]
+libc = ctypes.CDLL(None)
+libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+os.umask(0o077)  # Triton makes its shared memory by it, in which prompts pass
+def limit(kind, wanted):
+    most = resource.getrlimit(kind)[1]
+    return wanted if most == resource.RLIM_INFINITY else min(wanted, most), most
+least = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+files, most = limit(resource.RLIMIT_NOFILE, int(most_files))
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, files), most))
+resource.setrlimit(resource.RLIMIT_FSIZE, limit(resource.RLIMIT_FSIZE, int(most_bytes)))
+if os.getppid() == int(parent):
+    if libc.ptrace(0, 0, 0, 0):  # PTRACE_TRACEME
+        argv = [os.environ[hidden + a[len(place):]] if a.startswith(place) else a for a in argv]
+    os.execv(argv[0], argv)
 """
 
 
@@ -37,21 +50,42 @@ class Member(NamedTuple):
     state: str
 
 
-def start(argv: list[str], environment: dict[str, str], log_file: Path) -> subprocess.Popen[bytes]:
-    """Start the server as leader of a new session, its output appended to `log_file`.
+def start(
+    argv: list[str], environment: dict[str, str], log_file: Path, secrets: tuple[str, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """Start the server as leader of a new session, its output appended to `log_file`, arguments with secrets hidden.
 
     The server is ended when the THREAD that called this ends (that is how PR_SET_PDEATHSIG counts parents).
     """
-    command = [sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid()), *argv]
-    with log_file.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            env=environment,
+    shown, meant = hidden.split(argv, secrets)
+    guard = [str(os.getpid()), str(MOST_FILES), str(MOST_REGION_BYTES), hidden.PLACE, hidden.HIDDEN]
+    with open(log_file, "ab", opener=_private) as output:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", GUARD, *guard, *shown],
+            env=environment | meant,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    try:
+        hidden.fill_in(process.pid)
+    except BaseException:
+        end(process, grace_s=0)
+        raise
+    return process
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does (R, S, D, T stopped, t traced, Z ended); "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def members(session: int) -> list[Member]:
@@ -73,6 +107,15 @@ def members(session: int) -> list[Member]:
 def living_stubs(session: int) -> list[int]:
     """Pids of the session's stubs that are no zombies."""
     return [m.pid for m in members(session) if m.name == STUB_NAME and m.state not in "ZX"]
+
+
+def model_of(stub: int) -> str:
+    """Which model a stub runs: the first argument of a stub is its model's file. "" when it has ended."""
+    try:
+        arguments = Path(f"/proc/{stub}/cmdline").read_bytes().split(b"\0")
+        return Path(os.fsdecode(arguments[1])).parent.parent.name
+    except (OSError, IndexError):
+        return ""
 
 
 def end(process: subprocess.Popen[bytes], grace_s: float) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MUST_RESTRICT = {"shared-memory", "model-repository", "model-config", "statistics", "trace", "logging"}
+FOR_PEOPLE = {"model-config", "statistics"}
+RESTRICTING = ("--http-restricted-api", "--grpc-restricted-protocol")
 Flags = dict[str, list[str]]
 
 
@@ -43,19 +45,30 @@ def h9_loopback(flags: Flags) -> Iterator[str]:
 
 def h10_restricted(flags: Flags) -> Iterator[str]:
     """Client shared memory is always on in 2.51, and the APIs beside inference are open unless restricted."""
-    for flag in ("--http-restricted-api", "--grpc-restricted-protocol"):
-        closed: set[str] = set()
-        for value in flags[flag]:
-            rule = re.fullmatch(r"([a-z,-]+):[^=]+=(.{16,})", value)
-            closed |= set(rule[1].split(",")) if rule else set()
+    for flag in RESTRICTING:
+        closed = {api for apis, _ in _restrictions(flags[flag]) for api in apis}
         if missing := MUST_RESTRICT - closed:
             yield f"H10: {flag} leaves open {', '.join(sorted(missing))}; close them with a token"
 
 
 def model_control(flags: Flags) -> Iterator[str]:
-    """Loading models over the network is running code over the network."""
-    if flags["--model-control-mode"] != ["none"]:
-        yield "H9: --model-control-mode must be none; a model repository API runs whatever it is told to load"
+    """Loading models over the network is running code over the network: whoever may, must not be a client."""
+    if flags["--model-control-mode"] == ["explicit"]:
+        for flag in RESTRICTING:
+            opened: dict[str, set[str]] = defaultdict(set)
+            for apis, secret in _restrictions(flags[flag]):
+                opened[secret] |= apis
+            if not any("model-repository" in apis and not apis & FOR_PEOPLE for apis in opened.values()):
+                yield f"H9: {flag}: model-repository wants a secret of its own, which opens nothing for people"
+    elif flags["--model-control-mode"] != ["none"]:
+        yield "H9: --model-control-mode must be none, or explicit for a supervisor with a secret of its own"
+
+
+def _restrictions(values: Sequence[str]) -> Iterator[tuple[set[str], str]]:
+    """The APIs that each secret opens; one that could be guessed opens none."""
+    for value in values:
+        if rule := re.fullmatch(r"([a-z,-]+):([^=]+=.{16,})", value):
+            yield set(rule[1].split(",")), rule[2]
 
 
 def strict_start(flags: Flags) -> Iterator[str]:

@@ -43,7 +43,8 @@ def give_back() -> None:
 def _clean() -> Iterator[tuple[int, int]]:
     """Where files lie that this process may only read and never wrote to: relocated pages, say, are its own."""
     place, file = (0, 0), False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
+    # As bytes would do: a mapped file may have any name, and Triton's interpreter reads text as ASCII.
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
         word, *rest = line.split(maxsplit=5)
         if not word.endswith(":"):
             start, end = (int(address, 16) for address in word.split("-"))

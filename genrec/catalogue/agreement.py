@@ -68,3 +68,9 @@ def acknowledgements(folder: Path) -> dict[str, Acknowledgement]:
             said["serial"], tuple(said["loaded"]), said["current"], said["refused"]
         )
     return found
+
+
+def forget(folder: Path, pid: int) -> None:
+    """Remove what a process said that has died: nobody shall wait for it."""
+    for path in folder.glob(f"*-{pid}{SUFFIX}"):
+        path.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 
 from genrec.artifact import engines_folder
-from genrec.engine.host import HostExecutor
 from genrec.engine.interface import Engine, Executor, Passes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
@@ -54,6 +53,10 @@ def load_executors(settings: Settings, config: ModelConfig) -> list[Executor]:
     if target.executor:
         own: list[Executor] = import_module(target.engine).load_executors(folder, width)
         return own
+    from genrec.engine.host import (
+        HostExecutor,  # imports numba, 0.3 s of every start, which `prefill` does without
+    )
+
     kv_type = load_layout(settings, config).kv_type
     streams = load_passes(settings.target, folder, kv_type, settings.threads, settings.streams)
     return [HostExecutor(passes, config, width, kv_type) for passes in streams]

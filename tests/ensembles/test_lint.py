@@ -181,7 +181,7 @@ def test_our_command_line_is_clean() -> None:
         ("--http-address", None, "H9"),
         ("--grpc-address", "0.0.0.0", "H9"),
         ("--metrics-address", "192.168.0.1", "H9"),
-        ("--model-control-mode", "explicit", "H9"),
+        ("--model-control-mode", "poll", "H9"),
         ("--http-restricted-api", None, "H10"),
         ("--grpc-restricted-protocol", "shared-memory:genrec-token=short", "H10"),
         ("--cache-config", "local,size=1048576", "H6"),
@@ -193,6 +193,18 @@ def test_a_broken_command_line_is_found(flag: str, value: str | None, rule: str)
     argv = [argument for argument in ARGV if argument.partition("=")[0] != flag]
     argv += [f"{flag}={value}"] if value else []
     assert [message.split(":")[0] for message in lint_argv(argv)] == [rule]
+
+
+def test_who_may_load_models_must_not_be_a_client() -> None:
+    """A supervisor may, with a secret of its own; the token that people are given may not."""
+    files, ports = ServerFiles(*[Path("/x")] * 4), Ports(1, 2, 3)
+    args = (files, Path("/r"), Path("/b"), ports, "t" * 32, "genrec-1-")
+    assert lint_argv(command(*args, control="c" * 32)) == []
+    shared = [
+        a.replace("genrec-control=" + "c" * 32, "genrec-token=" + "t" * 32)
+        for a in command(*args, control="c" * 32)
+    ]
+    assert {message.split(":")[0] for message in lint_argv(shared)} == {"H9"}
 
 
 def test_every_hazard_has_a_place() -> None:

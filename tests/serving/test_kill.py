@@ -1,5 +1,5 @@
-"""kill -9 of engine processes in mid-request, lost requests, stale handles, overload. About 55 s: a small server of its
-own, which is started three times; 20 s wait for leases to end.
+"""kill -9 of engine processes in mid-request, lost requests, stale handles, overload. About 45 s: a small server of its
+own; 20 s wait for leases to end.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Load:
 def test_kill_9_of_an_engine_process_under_load(
     small: RunningServer, histories: list[list[int]], ensemble: str, model: str
 ) -> None:
-    expected, restarts, old = answers(small, histories, ensemble), small.restarts, small.pid
+    expected, restarts, pid = answers(small, histories, ensemble), small.restarts, small.pid
     with Load(small, ensemble, histories, expected) as load:
         until(lambda: load.outcomes["right"] > 30)
         os.kill(stub_of(small.pid, model), signal.SIGKILL)
@@ -128,7 +128,7 @@ def test_kill_9_of_an_engine_process_under_load(
         until(lambda: load.outcomes["right"] > answered + 30)
     assert load.wrong == []
     assert load.outcomes["ServerError"] + load.outcomes["Unreachable"] > 0, load.outcomes
-    assert left_of(old) == []
+    assert (small.pid == pid) == (model != "generate")  # the other models went on
     for found, before in zip(answers(small, histories, ensemble), expected, strict=True):
         np.testing.assert_array_equal(found, before)
     until(lambda: usage(small)["free"] == SLOTS, LEASE_S + 60)

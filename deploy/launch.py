@@ -1,0 +1,75 @@
+"""What it takes to start a server, the same again each time, and why a start failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy import leftovers
+from deploy.ports import LOOPBACK, Ports
+from deploy.private import PrivateFolder
+from genrec.errors import GenrecError, InputError
+
+PORT_TAKEN = "already in use"
+# A traceback in the server's log is one line with \\n in it; what comes before them is the message.
+LOAD_FAILURE = re.compile(r"\"failed to load '(\w+)' version \d+: (.*?)(?:\\n\\nAt:|\"$)", re.MULTILINE)
+PASSING = (PORT_TAKEN, "No space left on device", "Cannot allocate memory", "Too many open files")
+
+
+class NoRoom(InputError):
+    """/dev/shm cannot take what the server shares, now."""
+
+
+class LaunchError(GenrecError):
+    """The server did not start, or not again; the message ends with what its log says of it.
+
+    `passing` says that the cause may go by itself: a port that another process has, a full /dev/shm.
+    """
+
+    def __init__(self, problem: str, log_file: Path, log_start: int) -> None:
+        text = log_file.read_bytes()[log_start:].decode(errors="replace") if log_file.exists() else ""
+        self.port_taken = PORT_TAKEN in text
+        self.passing = any(sign in text for sign in PASSING)
+        told = [f"{model}: {reason}".replace("\\n", " ") for model, reason in LOAD_FAILURE.findall(text)]
+        told = told or [line for line in text.splitlines() if line.startswith("error:") or PORT_TAKEN in line]
+        super().__init__("\n  ".join([f"{problem} (log: {log_file})", *told]))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """All it takes to start the same server again; `prepare` makes what the steps share, `ensembles` are probed."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    prefix: str
+    secrets: tuple[str, ...]  # to hide in argv
+    control_headers: dict[str, str]  # over HTTP, to load a model again
+    prepare: Callable[[], None]
+    ports: Ports
+    item: Callable[[], int]  # an item id to probe with, of the catalogue as it is now
+    ensembles: tuple[str, ...]
+    log_file: Path
+    start_timeout_s: float
+    probe_every_s: float
+
+    @property
+    def private(self) -> PrivateFolder:
+        """The server's folder of plain names."""
+        return PrivateFolder.of(self.prefix)
+
+    @property
+    def swap(self) -> Path:
+        """The folder in which its processes agree on a catalogue version."""
+        return leftovers.SHM / f"{self.prefix}{leftovers.SWAP}"
+
+    @property
+    def http(self) -> str:
+        """host:port of HTTP."""
+        return f"{LOOPBACK}:{self.ports.http}"
+
+    @property
+    def metrics(self) -> str:
+        """host:port of the metrics."""
+        return f"{LOOPBACK}:{self.ports.metrics}"

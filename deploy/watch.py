@@ -1,0 +1,118 @@
+"""Is anything wrong with a server? Its processes say whether they live or are stopped; probes, whether they answer.
+
+Triton 2.51 does not admit to a dead stub (H3) and goes on saying that it is ready.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from deploy import probe, tritonserver
+from deploy.launch import Launch
+from genrec.errors import ArtifactError
+
+# A model that answers later, from threads of its own, takes along what it was asked: nobody would ever answer that, and
+# only a server that ends breaks its clients' connections. Of the others Triton itself says that they died.
+ANSWERS_LATER = frozenset({"generate"})
+STOPPED_S = 3.0  # that a process may be stopped, by someone who looks at it
+PROBE_TIMEOUT_S = 5.0
+METRICS_TIMEOUT_S = 1.0
+FAILED_PROBES = 3  # in a row: one slow answer is no reason to throw away every request in flight
+log = logging.getLogger("genrec.serve")
+
+
+class Trouble(NamedTuple):
+    """What is wrong, and the models that suffice to be loaded again; none: the whole server must be started again."""
+
+    told: str
+    models: frozenset[str] = frozenset()
+
+
+class Watch:
+    """One tritonserver with its stubs, from when it first answered."""
+
+    def __init__(self, launch: Launch, session: int) -> None:
+        self._launch, self._session = launch, session
+        self.models: dict[int, str] = {}  # of every stub, by pid
+        self._stopped: dict[int, float] = {}  # since when
+        self._failed: Counter[str] = Counter()
+        self._answered: dict[str, int] = {}
+        self._item = launch.item()
+        self.take_stock()
+
+    def take_stock(self) -> None:
+        """The stubs that live now are those that should."""
+        self.models = {pid: tritonserver.model_of(pid) for pid in tritonserver.living_stubs(self._session)}
+        self._count_answers()
+
+    def processes(self) -> Trouble | None:
+        """A process that has died, or was stopped for long."""
+        if tritonserver.state_of(self._session) in ("", "Z", "X"):
+            return Trouble("tritonserver has died")
+        if self._is_stopped(self._session):
+            return Trouble(f"tritonserver was stopped {STOPPED_S:.0f} s ago")
+        lost = {}
+        for pid, model in self.models.items():
+            if tritonserver.state_of(pid) in ("", "Z", "X"):
+                lost[pid] = f"{model} (process {pid}) has died"
+            elif self._is_stopped(pid):
+                lost[pid] = f"{model} (process {pid}) was stopped {STOPPED_S:.0f} s ago"
+        if not lost:
+            return None
+        models = frozenset(self.models[pid] for pid in lost)
+        return Trouble("; ".join(lost.values()), frozenset() if models & ANSWERS_LATER else models)
+
+    def _is_stopped(self, pid: int) -> bool:
+        if tritonserver.state_of(pid) != "T":
+            self._stopped.pop(pid, None)
+            return False
+        return time.monotonic() - self._stopped.setdefault(pid, time.monotonic()) >= STOPPED_S
+
+    def silence(self) -> Trouble | None:
+        """Ensembles that answer nobody. Answered traffic is the best probe and free; the others are asked, all at once.
+
+        A server that is slow but answers others is under load: starting it again would lose their work.
+        """
+        answering = self._count_answers()
+        silent = [ensemble for ensemble in self._launch.ensembles if ensemble not in answering]
+        problems = (
+            probe.infer_all(self._launch.http, silent, self._known_item(), PROBE_TIMEOUT_S) if silent else {}
+        )
+        if problems:
+            answering |= self._count_answers()
+        for ensemble in self._launch.ensembles:
+            if ensemble not in problems or ensemble in answering:
+                self._failed[ensemble] = 0
+                continue
+            self._failed[ensemble] += 1
+            log.warning(
+                "%s: probe %d of %d failed: %s",
+                ensemble, self._failed[ensemble], FAILED_PROBES, problems[ensemble],
+            )  # fmt: skip
+        if any(count >= FAILED_PROBES for count in self._failed.values()):
+            return Trouble(f"{FAILED_PROBES} probes failed")
+        return None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the last probe of an ensemble failed."""
+        return any(self._failed.values())
+
+    def _known_item(self) -> int:
+        """What to probe with. While the catalogue's file cannot be read, the server goes on, and so does this."""
+        try:
+            self._item = self._launch.item()
+        except ArtifactError as error:
+            log.warning("%s", error)
+        return self._item
+
+    def _count_answers(self) -> set[str]:
+        """The ensembles that have answered anyone since the last count that could be read."""
+        now = probe.answered(self._launch.metrics, METRICS_TIMEOUT_S)
+        if now is None:
+            return set()
+        before, self._answered = self._answered, now
+        return {e for e in self._launch.ensembles if e in before and now.get(e, 0) > before[e]}

@@ -1,0 +1,35 @@
+"""A server that hangs is found out by one deadline for all its ensembles, not one after the other."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from deploy import probe
+
+ENSEMBLES = ("recommend", "recommend_staged", "recommend_draft")
+
+
+def test_ensembles_are_asked_at_once() -> None:
+    """A server that answers nobody before all three have asked."""
+    together = threading.Barrier(len(ENSEMBLES))
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            together.wait(30)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"outputs": [{"name": "item_ids"}]}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert probe.infer_all(f"127.0.0.1:{server.server_port}", ENSEMBLES, 1, timeout_s=20) == {}
+        finally:
+            server.shutdown()
+            thread.join()
