@@ -56,9 +56,7 @@ def test_named_ids_become_dense(tmp_path: Path) -> None:
 
 
 def ids(keys: list[str]) -> list[int]:
-    return number_keys(keys, "item", "items.parquet", lambda key: ("file", "line 7"))[
-        0
-    ].tolist()
+    return number_keys(keys, "item", "items.parquet", lambda key: ("file", "line 7"))[0].tolist()
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, min_size=1))
