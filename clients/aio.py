@@ -20,7 +20,9 @@ from clients.wire import (
     TIMEOUT_S,
     Protocols,
     Recommendation,
-    check_urls,
+    check_protocol,
+    check_timeout,
+    check_url,
     headers_of,
     infer_inputs,
     parse,
@@ -42,8 +44,10 @@ class AsyncRecommender:
     def __init__(
         self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S, model: str = MODEL
     ) -> None:
-        """`url` is host:port of the protocol; nothing is sent yet. Raises InputError."""
-        check_urls(url, protocol)
+        """`url` is host:port of the protocol, [address]:port for IPv6; nothing is sent yet. Raises InputError."""
+        check_protocol(protocol)
+        check_url(url)
+        timeout_s = check_timeout(timeout_s)
         self.url, self.protocol, self.timeout_s, self.model = url, protocol, timeout_s, model
         self._calls: set[asyncio.Task[Any]] = set()
         self._client: Any

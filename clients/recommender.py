@@ -1,10 +1,10 @@
-"""The client a person calls: one connection, one method.
+"""The client a person calls: one object for all threads, one method.
 
     with Recommender("127.0.0.1:8001") as recommender:
         print(recommender.recommend([1193, 661, 914], top_k=10).item_ids)
 
 Nothing is retried behind the caller's back: a retry is load, and only the caller knows whether it is still
-wanted. (One exception: over HTTP the library sends again when the kept-alive connection turns out to be closed.)
+wanted. (One exception: over HTTP it is sent again when the kept-alive connection turns out to be closed.)
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import tritonclient.grpc
 import tritonclient.http
 from numpy.typing import ArrayLike
 
+from clients.http_connections import HttpConnections
 from clients.wire import (
     MODEL,
     OUTPUTS,
     TIMEOUT_S,
     Protocols,
     Recommendation,
-    check_urls,
+    check_protocol,
+    check_timeout,
+    check_url,
     headers_of,
     infer_inputs,
     parse,
@@ -32,18 +35,21 @@ from clients.wire import (
 
 
 class Recommender:
-    """A long-lived connection to the ensemble `recommend`; for one thread, as tritonclient's clients are.
+    """Long-lived connections to the ensemble `recommend`, for as many threads as share it.
 
-    Keep it: making a client per call leaks and pays a handshake every time. `timeout_s` (seconds) is for a
-    server that does not answer at all. Do not enforce an SLO with it: it cancels the call, and on Triton 2.51
-    a cancel can bring the server down (H2). Use `deadline_ms`.
+    gRPC carries all calls over one connection; HTTP has a connection for each that is under way, and keeps them for
+    the next. Keep the client too: one per call pays a handshake every time. Make it in the process that uses it, not
+    before a fork. `timeout_s` (seconds) is for a server that does not answer at all: it bounds a call over gRPC, and
+    every single wait of a call over HTTP. Do not enforce an SLO with it: it cancels the call, and on Triton 2.51 a
+    cancel can bring the server down (H2). Use `deadline_ms`.
     """
 
     def __init__(
         self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S, model: str = MODEL
     ) -> None:
-        """`url` is host:port of the protocol; nothing is sent yet. Raises InputError."""
-        check_urls(url, protocol)
+        """`url` is host:port of the protocol, [address]:port for IPv6; nothing is sent yet. Raises InputError."""
+        check_protocol(protocol)
+        address, timeout_s = check_url(url), check_timeout(timeout_s)
         self.url, self.protocol, self.timeout_s, self.model = url, protocol, timeout_s, model
         self._client: Any
         if protocol == "grpc":
@@ -51,9 +57,7 @@ class Recommender:
             self._extra: dict[str, Any] = {"client_timeout": timeout_s}
             self._input, output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
         else:
-            self._client = tritonclient.http.InferenceServerClient(
-                url, connection_timeout=timeout_s, network_timeout=timeout_s
-            )
+            self._client = HttpConnections(*address, timeout_s)
             self._extra = {}
             self._input, output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
         self._outputs = [output(name) for name in OUTPUTS]
@@ -87,7 +91,7 @@ class Recommender:
         return parse(result)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> Recommender:

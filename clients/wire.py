@@ -9,10 +9,11 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http.client import IncompleteRead
+from ipaddress import IPv6Address
 from typing import Any, Literal, Protocol, TypeVar
 
 import aiohttp
-import geventhttpclient.response
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -28,11 +29,14 @@ USER_HEADER = "x-gr-user"  # what a router hashes; gRPC metadata keys are lower 
 # Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring
 # the server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
 TIMEOUT_S = 60.0
+MAX_TIMEOUT_S = 86_400  # a day; sockets count no further than some 290 years
+MAX_PORT = 65_535
 
 Protocols = Literal["grpc", "http"]
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] )?(in ensemble '[^']*', )?")
 _SHED = ("in ensemble '", "Exceeds maximum queue size", "Request timeout expired")
-_NOT_CONNECTED = (OSError, aiohttp.ClientError, geventhttpclient.response.HTTPConnectionClosed)
+_NOT_CONNECTED = (OSError, aiohttp.ClientError, IncompleteRead)
+_ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]+)|\[(?P<six>[0-9A-Za-z:.%]+)\]):(?P<port>[0-9]{1,5})")
 
 Input = TypeVar("Input")
 
@@ -177,9 +181,32 @@ def _translate_status(status: str, message: str, url: str, timeout_s: float) -> 
     return ServerError(f"{url}: [{status}] {text}")
 
 
-def check_urls(url: str, protocol: str, accepted: Sequence[str] = ("grpc", "http")) -> None:
-    """Raises InputError for a protocol this client does not speak or an address with a scheme."""
+def check_url(url: str) -> tuple[str, int]:
+    """(host, port) of an address. Raises InputError."""
+    found = _ADDRESS.fullmatch(url) if isinstance(url, str) else None
+    host, port = (found["host"] or found["six"], int(found["port"])) if found else ("", 0)
+    if not 1 <= port <= MAX_PORT or (found and found["six"] and not _is_ipv6(host)):
+        limit = f"host:port or [IPv6]:port, port 1 to {MAX_PORT}, without a scheme or a path"
+        raise InputError("url", f"is {url!r}", limit)
+    return host, port
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return IPv6Address(host) is not None
+    except ValueError:
+        return False
+
+
+def check_protocol(protocol: str, accepted: Sequence[str] = ("grpc", "http")) -> None:
+    """Raises InputError for a protocol this client does not speak."""
     if protocol not in accepted:
         raise InputError("protocol", f"is {protocol!r}", ", ".join(accepted))
-    if "://" in url or not url:
-        raise InputError("url", f"is {url!r}", "host:port, without a scheme")
+
+
+def check_timeout(timeout_s: float) -> float:
+    """Seconds as a float. Raises InputError."""
+    number = isinstance(timeout_s, int | float | np.integer | np.floating) and not isinstance(timeout_s, bool)
+    if not number or not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InputError("timeout_s", f"is {timeout_s!r}", f"seconds, above 0, at most {MAX_TIMEOUT_S}")
+    return float(timeout_s)
