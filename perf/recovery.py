@@ -1,6 +1,6 @@
 """How long is a server away when one of its processes is killed, or stopped? And is every answer right?
 
-    python -m perf.recovery [artifacts/ml-100k] [--rate 20]
+    python -m perf.recovery [artifacts/ml-100k] [--rate 10]
 
 Under an open-loop load over all ensembles, every process of a server of its own is killed (SIGKILL), and then every one
 stopped (SIGSTOP), in turn: tritonserver and each model's. What counts is what clients see: for each ensemble, the time
@@ -30,7 +30,6 @@ from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
 from perf import load, machine
 
-SERVER = "tritonserver"
 LONGEST_S = 120.0  # that a server may be away
 CALM_S = 2.0  # of undisturbed answers between two signals
 HISTORIES = 20  # that are sent in turn
@@ -103,7 +102,7 @@ class Load:
 def processes(server: RunningServer) -> dict[str, int]:
     """Pid of the server, and of every model's process."""
     stubs = {tritonserver.model_of(pid): pid for pid in tritonserver.living_stubs(server.pid)}
-    return {SERVER: server.pid, **dict(sorted(stubs.items()))}
+    return {"tritonserver": server.pid, **dict(sorted(stubs.items()))}
 
 
 async def _strike(server: RunningServer, name: str, number: int, traffic: Load) -> dict[str, float]:
@@ -167,7 +166,7 @@ def main() -> None:
         default=Path("artifacts/ml-100k"),
         help="default: what `make demo` made",
     )
-    parser.add_argument("--rate", type=float, default=20.0, help="requests per second, over all ensembles")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests per second, over all ensembles")
     parser.add_argument("--beam-width", type=int, default=128)
     a = parser.parse_args()
     histories = load.histories(a.artifact, HISTORIES)
