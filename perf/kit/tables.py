@@ -53,14 +53,13 @@ class Grid(NamedTuple):
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
 TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "headline": (
-        Figure("times the requests/s of the fastest peer, beam width 128", "peers", "ratio_bw128"),
+        Figure("times the requests/s of the fastest peer, 31 M parameters, beam width 128", "peers", "ratio_bw128"),
         Figure("the same, beam width 512", "peers", "ratio_bw512"),
         Figure("memory over the smallest peer's, beam width 512", "peers", "memory_ratio_bw512", "{:.2f}"),
-        Figure("P50 of a request with a model for every pass, beam width 128, ms", "stages", "p50_ms/128"),
-        Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),
-        Figure("requests/s held by batches by tokens", "batching", "arms/by tokens/highest_rate", "{:.0f}"),
-        Figure("HR@10, seen items removed", "quality", "model/HR@10", "{:.4f}"),
-        Figure("HR@10 of transition counts", "quality", "transition counts/HR@10", "{:.4f}"),
+        Figure("requests/s with P99 within 100 ms, MovieLens 100K", "sweep", "highest_rate", "{:.0f}"),
+        Figure("HR@10 on MovieLens 100K, seen items removed", "quality", "model/HR@10", "{:.4f}"),
+        Figure("the same by transition counts, without a model", "quality", "transition counts/HR@10", "{:.4f}"),
+        Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
     ),
     "peers": Grid("peers", PEERS, "cells", "{model}, {system}", "{prompt} tokens, BW {beam_width}", "best_rate"),
     "peers-memory": Grid(
@@ -106,7 +105,30 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
         "way",
     ),
-    "passes-512": Table(
+    "instances": Table(
+        "instances", "{settings[artifact]}, beam width {settings[beam_width]}, 16 in flight", "arms",
+        (Column("answers/s", "arms/*/capacity"), Column("P50 ms, one at a time", "arms/*/p50_ms", "{:.2f}")),
+        "served by",
+    ),
+    "company": Table(
+        "company", "{settings[artifact]}, beam width {settings[beam_width]}, {capacity:.0f} prompts/s at most", "waits",
+        (Column("P50 ms", "waits/*/p50_ms", "{:.2f}"), Column("P99 ms", "waits/*/p99_ms", "{:.2f}")),
+        "share of the capacity, wait",
+    ),
+    "quality": (
+        Figure("HR@10", "quality", "model/HR@10", "{:.4f}"),
+        Figure("NDCG@10", "quality", "model/NDCG@10", "{:.4f}"),
+        Figure("HR@10 of transition counts", "quality", "transition counts/HR@10", "{:.4f}"),
+        Figure("NDCG@10 of transition counts", "quality", "transition counts/NDCG@10", "{:.4f}"),
+    ),
+    "sweep": (Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),),
+    "recovery": (
+        Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
+        Figure("the same after a stopped process, s", "recovery", "worst_stopped_s"),
+        Figure("wrong answers", "recovery", "wrong_answers", "{:.0f}"),
+        Figure("processes left behind", "recovery", "orphans", "{:.0f}"),
+    ),
+    "passes": Table(
         "passes", "{settings[artifact]}, beam width 512", "512",
         (Column("P50 ms", "512/*/p50_ms"), Column("beams scored", "512/*/beams", "{:.0f}")), "asked for",
     ),
