@@ -53,9 +53,8 @@ def load_executors(settings: Settings, config: ModelConfig) -> list[Executor]:
     if target.executor:
         own: list[Executor] = import_module(target.engine).load_executors(folder, width)
         return own
-    from genrec.engine.host import (
-        HostExecutor,  # imports numba, 0.3 s of every start, which `prefill` does without
-    )
+    # Here, because it imports numba: 0.3 s of every start, and `prefill` does without it.
+    from genrec.engine.host import HostExecutor
 
     kv_type = load_layout(settings, config).kv_type
     streams = load_passes(settings.target, folder, kv_type, settings.threads, settings.streams)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clients.errors import Unreachable
-from perf.recovery import Load
+from perf.slo.recovery import SteadyLoad
 
 
 class Client:
@@ -25,9 +25,9 @@ class Client:
 
 
 def test_only_an_ensemble_that_failed_was_away_and_only_until_it_answered() -> None:
-    async def run() -> Load:
+    async def run() -> SteadyLoad:
         hit, other = Client(), Client()
-        traffic = Load({"hit": hit, "other": other}, [np.array([1])])  # type: ignore[dict-item]
+        traffic = SteadyLoad({"hit": hit, "other": other}, [np.array([1])])  # type: ignore[dict-item]
         await traffic.learn()
         traffic.disturb()
         await traffic._ask("other", 0)

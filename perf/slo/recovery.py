@@ -1,6 +1,6 @@
 """How long is a server away when one of its processes is killed, or stopped? And is every answer right?
 
-    python -m perf.recovery [artifacts/ml-100k] [--rate 10]
+    genrec bench recovery artifacts/ml-100k
 
 Under an open-loop load over all ensembles, every process of a server of its own is killed (SIGKILL), and then every one
 stopped (SIGSTOP), in turn: tritonserver and each model's. What counts is what clients see: for each ensemble, the time
@@ -10,14 +10,13 @@ was never away. Afterwards the server is ended, and what it left is counted.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import json
 import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from clients.aio import AsyncRecommender
 from deploy import leftovers, tritonserver
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
-from perf import load, machine
+from perf.kit import report, traffic
 
 LONGEST_S = 120.0  # that a server may be away
 CALM_S = 2.0  # of undisturbed answers between two signals
@@ -36,10 +35,10 @@ HISTORIES = 20  # that are sent in turn
 TIMEOUT_S = 10.0  # of a request
 
 
-class Load:
+class SteadyLoad:
     """Requests at a fixed rate, whatever comes back, and how long each ensemble was away since `disturb`."""
 
-    def __init__(self, clients: dict[str, AsyncRecommender], histories: load.Histories) -> None:
+    def __init__(self, clients: dict[str, AsyncRecommender], histories: traffic.Histories) -> None:
         self._clients, self._histories = clients, histories
         self._expected: dict[tuple[str, int], Any] = {}
         self.outcomes: Counter[str] = Counter()
@@ -105,23 +104,23 @@ def processes(server: RunningServer) -> dict[str, int]:
     return {"tritonserver": server.pid, **dict(sorted(stubs.items()))}
 
 
-async def _strike(server: RunningServer, name: str, number: int, traffic: Load) -> dict[str, float]:
+async def _strike(server: RunningServer, name: str, number: int, load: SteadyLoad) -> dict[str, float]:
     """Signal one process and wait until the server was mended and all ensembles answer."""
     mended = server.restarts + 1
-    traffic.disturb()
+    load.disturb()
     os.kill(processes(server)[name], number)
     deadline = time.monotonic() + LONGEST_S
-    while server.restarts < mended or not traffic.settled:
+    while server.restarts < mended or not load.settled:
         if time.monotonic() > deadline:
             raise SystemExit(f"{name}: not mended within {LONGEST_S:.0f} s of signal {number}")
         await asyncio.sleep(0.02)
     await asyncio.sleep(CALM_S)
-    return traffic.away()
+    return load.away()
 
 
 async def disturb(
-    server: RunningServer, histories: load.Histories, rate: float
-) -> tuple[list[dict[str, Any]], Load, set[int]]:
+    server: RunningServer, histories: traffic.Histories, rate: float
+) -> tuple[list[dict[str, Any]], SteadyLoad, set[int]]:
     """A row for every process and signal; the load with what came of it; the pids of all servers there were.
 
     Over HTTP: with gRPC its pauses between attempts to connect would be measured too.
@@ -134,13 +133,13 @@ async def disturb(
             )
             for name in server.ensembles
         }
-        traffic, over = Load(clients, histories), asyncio.Event()
-        await traffic.learn()
-        running = asyncio.create_task(traffic.run(rate, over))
+        load, over = SteadyLoad(clients, histories), asyncio.Event()
+        await load.learn()
+        running = asyncio.create_task(load.run(rate, over))
         try:
             for number in (signal.SIGKILL, signal.SIGSTOP):
                 for name in processes(server):
-                    away = await _strike(server, name, number, traffic)
+                    away = await _strike(server, name, number, load)
                     sessions.add(server.pid)
                     worst, who = max(away.values(), default=0.0), sorted(away)
                     row = {"process": name, "signal": number.name, "away_s": worst, "ensembles": who}
@@ -151,48 +150,39 @@ async def disturb(
         finally:
             over.set()
             await running
-    return rows, traffic, sessions
+    return rows, load, sessions
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for people and one JSON object as the last line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "artifact",
-        type=Path,
-        nargs="?",
-        default=Path("artifacts/ml-100k"),
-        help="default: what `make demo` made",
-    )
+    parser = report.arguments("recovery", __doc__)
+    parser.add_argument("artifact", type=Path, help="e.g. artifacts/ml-100k")
     parser.add_argument("--rate", type=float, default=10.0, help="requests per second, over all ensembles")
     parser.add_argument("--beam-width", type=int, default=128)
-    a = parser.parse_args()
-    histories = load.histories(a.artifact, HISTORIES)
+    a = parser.parse_args(argv)
+    run = report.begin(a)
+    histories = traffic.histories(a.artifact, HISTORIES)
     print(f"{'process':>18} {'signal':>8}    away  of which ensembles a request failed")
     begun = time.monotonic()
     with running_server(a.artifact, beam_width=a.beam_width) as server:
         start_s = time.monotonic() - begun
         prefix = server.supervisor.prefix
-        rows, traffic, sessions = asyncio.run(disturb(server, histories, a.rate))
+        rows, load, sessions = asyncio.run(disturb(server, histories, a.rate))
     orphans = [m for pid in sessions for m in tritonserver.members(pid) if m.state not in "ZX"]
     worst = {
-        number: max(row["away_s"] for row in rows if row["signal"] == number)
-        for number in ("SIGKILL", "SIGSTOP")
+        name: max(row["away_s"] for row in rows if row["signal"] == name) for name in ("SIGKILL", "SIGSTOP")
     }
     figures = {
         "worst_recovery_s": round(worst["SIGKILL"], 2),
         "worst_stopped_s": round(worst["SIGSTOP"], 2),
-        "wrong_answers": traffic.wrong,
+        "wrong_answers": load.wrong,
         "orphans": len(orphans),
         "left_in_shm": len(leftovers.files_of(prefix)),
         "start_s": round(start_s, 2),
-        "answers": dict(traffic.outcomes),
+        "answers": dict(load.outcomes),
     }
-    machine.report(figures)
-    about = {"machine": machine.facts(), "settings": machine.settings_of(vars(a))}
-    print(json.dumps({**figures, "rows": rows, **about}))
+    report.show(figures)
+    run.publish({**figures, "rows": rows}, repeats=1)
 
 
 if __name__ == "__main__":
