@@ -93,30 +93,31 @@ def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
     histories = Histories.load(artifact / "histories.parquet")
     users = np.linspace(0, len(histories) - 1, USERS + 2).astype(int)[1:-1]
     rows = histories.cut(1).rows()
+    top_k = min(TOP_K, len(Catalogue.load(artifact / CATALOGUE, titles=False)))
     with Recommender(server.grpc_url) as grpc, Recommender(server.http_url, "http") as http:
         for user in users:
             history = rows[user].tolist()
-            answer = grpc.recommend(history, TOP_K, exclude_history=True)
-            again = http.recommend(history, TOP_K, exclude_history=True)
+            answer = grpc.recommend(history, top_k, exclude_history=True)
+            again = http.recommend(history, top_k, exclude_history=True)
             same = np.array_equal(answer.item_ids, again.item_ids)
             print(
                 f"user {histories.user_ids[user]} (gRPC; HTTP answers {'the same' if same else 'DIFFERENTLY'})"
             )
             print("\n".join(answer_lines(artifact, history, answer)))
     asked = [rows[n % len(rows)] for n in range(TIMED_REQUESTS)]
-    seconds, answers, stages = timed(server, asked, "recommend")
+    seconds, answers, stages = timed(server, asked, top_k, "recommend")
     facts = facts_of(artifact, seconds, answers, stages)
     print(
         f"\n{TIMED_REQUESTS} requests one after another: P50 {facts['p50_ms']:.1f} ms, P99 {facts['p99_ms']:.1f} ms"
     )
     # Triton cannot see inside `generate`, so the time of each pass is taken where each is a model.
-    staged = facts_of(artifact, *timed(server, asked, STAGED))
+    staged = facts_of(artifact, *timed(server, asked, top_k, STAGED))
     facts["stages_ms"], facts["staged_p50_ms"] = staged["stages_ms"], staged["p50_ms"]
     print(f"with a model for every pass ({STAGED}): P50 {staged['p50_ms']:.1f} ms, of which, on average:")
     for stage, milliseconds in facts["stages_ms"].items():
         print(f"  {stage:16} {milliseconds:7.2f} ms")
-    print(f"valid rate {facts['valid_rate']:.0%}, {facts['distinct']:g} distinct items of {TOP_K} asked")
-    facts["draft"] = drafted = facts_of(artifact, *(found := timed(server, asked, DRAFT)))
+    print(f"valid rate {facts['valid_rate']:.0%}, {facts['distinct']:g} distinct items of {top_k} asked")
+    facts["draft"] = drafted = facts_of(artifact, *(found := timed(server, asked, top_k, DRAFT)))
     drafted["overlap"] = round(overlap(answers, found[1]), 3)
     print(
         f"the same by the draft head: P50 {drafted['p50_ms']:.1f} ms, P99 {drafted['p99_ms']:.1f} ms, valid rate "
@@ -132,7 +133,7 @@ def overlap(one: list[Recommendation], other: list[Recommendation]) -> float:
 
 
 def timed(
-    server: RunningServer, histories: list[np.ndarray], ensemble: str
+    server: RunningServer, histories: list[np.ndarray], top_k: int, ensemble: str
 ) -> tuple[list[float], list[Recommendation], dict[str, float]]:
     """Seconds and answer of every request, sent one after another, and each stage's milliseconds per request."""
     seconds, answers = [], []
@@ -140,7 +141,7 @@ def timed(
         before = triton.statistics()
         for history in tqdm(histories, desc=ensemble, unit="request", delay=2):
             begun = time.perf_counter()
-            answers.append(triton.recommender.recommend(history, TOP_K, exclude_history=True))
+            answers.append(triton.recommender.recommend(history, top_k, exclude_history=True))
             seconds.append(time.perf_counter() - begun)
         after = triton.statistics()
     stages = {

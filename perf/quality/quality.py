@@ -13,18 +13,29 @@ import numpy as np
 
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
-from genrec.errors import GenrecError
+from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
+from genrec.errors import GenrecError, InputError
 from perf.kit import report
 from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate, popularity_baseline, transition_baseline
 
 
 def served_recommender(local: LocalRecommender) -> Recommender:
-    """`recommend(histories, k, remove_seen) -> int64[B, k]` over the engines of an artifact."""
+    """`recommend(histories, k, remove_seen) -> int64[B, k]` over the engines of an artifact, padded where the catalogue
+    has fewer than k items. Raises InputError for a beam width that cannot find k.
+    """
+    artifact = local.settings.artifact
+    served = folder_of(artifact, read_current(artifact).version)
+    items, width = len(Catalogue.load(served / CATALOGUE, titles=False)), local.settings.beam_width
 
     def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
+        asked = min(k, items)
+        if width < asked:
+            raise InputError(
+                "beam_width", f"is {width}", f"{asked} or more: the best {asked} items are measured"
+            )
         ranking = np.full((len(histories), k), PAD)
-        for line, answer in zip(ranking, local.recommend(histories, k, remove_seen), strict=True):
+        for line, answer in zip(ranking, local.recommend(histories, asked, remove_seen), strict=True):
             if isinstance(answer, GenrecError):
                 raise answer
             line[: answer["item_ids"].shape[1]] = answer["item_ids"][0]

@@ -23,7 +23,7 @@ from genrec.nn.model import Generator
 from training import train as trainer
 from training.data import Histories
 from training.recipes import RECIPES, Recipe, recipe_for
-from training.windows import batches, cut_windows, gather, training_rows
+from training.windows import batches, cut_windows, gather, training_rows, whole_share
 
 TINY = Recipe(
     max_history=8, hidden_size=16, num_hidden_layers=1, head_dim=8, batch_items=64, epochs=4, validate_every=1,
@@ -215,3 +215,9 @@ def test_unknown_data_gets_room_enough(items: int, interactions: int) -> None:
     assert np.prod(chosen.codebook_sizes) >= items
     assert chosen.epochs >= 3
     assert recipe_for("ml-100k", items, interactions) == RECIPES["ml-100k"]
+
+
+@pytest.mark.parametrize(("total", "parts"), [(3800, 7), (1, 3), (10, 10)])
+def test_whole_shares_add_up(total: int, parts: int) -> None:
+    """A bar that counts past its total makes tqdm warn."""
+    assert sum(whole_share(total, number, parts) for number in range(1, parts + 1)) == total
