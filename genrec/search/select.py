@@ -1,7 +1,7 @@
 """The score of the last beam kept: by xGR's min-heap (section 6.2) or by counting digits, whichever is faster here.
 
 Both read the candidates as they come. The paper's lists are sorted, which lets its heap leave a list early; on a host,
-sorting them costs more than all the rest of a step (`python -m perf.selection`).
+sorting them costs more than all the rest of a step (`genrec bench selection`).
 """
 
 from __future__ import annotations

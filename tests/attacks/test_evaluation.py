@@ -12,7 +12,7 @@ from build.catalogue import remove_items
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import Current, point
 from genrec.errors import InputError
-from perf.quality import measure
+from perf.quality.quality import measure
 from training.data import Histories
 
 ITEMS = 6

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
-from genrec.search.room import Room
 from tritonclient.utils import InferenceServerException
 
 from deploy.launcher import RunningServer
@@ -16,6 +15,7 @@ from ensembles.local import LocalRecommender
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import GenrecError, InputError, StaleHandle
 from genrec.kv.arena import Arena
+from genrec.search.scratch import Scratch
 from genrec.steps import Tensors
 from tests.serving.wire import ask
 
@@ -232,16 +232,16 @@ def test_work_memory_that_goes_from_batch_to_batch_tells_nothing(
     tiny: Path, items: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`generate` has no arena, but its work arrays are those of the requests before."""
-    heard, take = [], Room.take
+    heard, take = [], Scratch.take
     with LocalRecommender(tiny, WIDTH) as local:
         for left in (0, 255, 63):
 
-            def taken(room: Room, *what: object, left: int = left) -> np.ndarray:
+            def taken(room: Scratch, *what: object, left: int = left) -> np.ndarray:
                 array = take(room, *what)
                 array.view(np.uint8)[...] = left
                 return array
 
-            monkeypatch.setattr(Room, "take", taken)
+            monkeypatch.setattr(Scratch, "take", taken)
             answers = local.recommend([items[n : n + 1 + n % 9] for n in range(20)], 10)
             heard.append([(answer["item_ids"].tobytes(), answer["scores"].tobytes()) for answer in answers])
     assert heard[0] == heard[1] == heard[2]
