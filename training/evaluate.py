@@ -69,7 +69,7 @@ def popularity_baseline(catalogue: Catalogue) -> Recommender:
     order = by_popularity(catalogue)
 
     def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
-        return np.stack([fill(order[:0], order, h if remove_seen else h[:0], k) for h in histories])
+        return np.stack([best_distinct(order[:0], order, h if remove_seen else h[:0], k) for h in histories])
 
     return recommend
 
@@ -89,7 +89,7 @@ def transition_baseline(catalogue: Catalogue, histories: Histories) -> Recommend
         rows = catalogue.rows_of(np.array([h[-1] for h in histories]))
         nexts = [followers[offsets[r] : offsets[r + 1]] if r >= 0 else followers[:0] for r in rows]
         seen = [h if remove_seen else h[:0] for h in histories]
-        return np.stack([fill(n, order, s, k) for n, s in zip(nexts, seen, strict=True)])
+        return np.stack([best_distinct(n, order, s, k) for n, s in zip(nexts, seen, strict=True)])
 
     return recommend
 
@@ -106,9 +106,9 @@ def transitions(catalogue: Catalogue, histories: Histories) -> tuple[np.ndarray,
     return pairs // n, pairs % n, count
 
 
-def fill(first: np.ndarray, then: np.ndarray, without: np.ndarray, k: int) -> np.ndarray:
-    """The first k distinct of `first` and then `then`, none of `without`: int64[k], padded with PAD."""
-    head = first[~np.isin(first, without)][:k]
-    tail = then[: 2 * k + len(without)]
-    tail = tail[~np.isin(tail, np.concatenate((without, head)))][: k - len(head)]
+def best_distinct(preferred: np.ndarray, others: np.ndarray, excluded: np.ndarray, k: int) -> np.ndarray:
+    """The first k distinct of `preferred` and then `others`, none of `excluded`: int64[k], padded with PAD."""
+    head = preferred[~np.isin(preferred, excluded)][:k]
+    tail = others[: 2 * k + len(excluded)]
+    tail = tail[~np.isin(tail, np.concatenate((excluded, head)))][: k - len(head)]
     return np.concatenate((head, tail, np.full(k - len(head) - len(tail), PAD)))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from genrec.catalogue.items import Catalogue
@@ -113,11 +114,9 @@ def train(
     if epochs is not None:
         settings = replace(settings, epochs=epochs)
     catalogue = Catalogue.load(out / "catalogue.parquet")
-    stored = load_file(out / CODEBOOKS) if (out / CODEBOOKS).is_file() else {}
-    books = [torch.from_numpy(stored[f"level_{level}"]) for level in range(1, len(stored) + 1)]
     report = trainer.train(
         load_histories(out), catalogue, settings, out / "model", out / "training",
-        seed, threads, minutes, resume, books,
+        seed, threads, minutes, resume, load_codebooks(out),
     )  # fmt: skip
     (out / "training" / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
@@ -141,6 +140,18 @@ def quality(
 def load_histories(out: Path) -> Histories:
     """`out`/histories.parquet. Raises ArtifactError."""
     return Histories.load(out / "histories.parquet")
+
+
+def load_codebooks(out: Path) -> list[torch.Tensor]:
+    """What every code stands for, per level float32[T_l, d]; none where `tokenise` wrote none. Raises ArtifactError."""
+    path = out / CODEBOOKS
+    if not path.exists():
+        return []
+    try:
+        stored = load_file(check_regular(path))
+        return [torch.from_numpy(stored[f"level_{level}"]) for level in range(1, len(stored) + 1)]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ArtifactError(path, f"not readable codebooks: {error}") from error
 
 
 def load_items(out: Path) -> dict[str, list]:

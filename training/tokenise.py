@@ -31,10 +31,10 @@ WORD_BINS = 1 << 15
 WINDOW = 5  # co-occurrence reaches this many items to either side, weighted by 1 / distance
 
 
-def reduce(
+def truncated_svd(
     rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], rank: int, seed: int
 ) -> np.ndarray:
-    """Truncated SVD of a sparse matrix: left vectors times root singular values, float32[n, <= rank]."""
+    """Of a sparse matrix: left vectors times root singular values, float32[n, <= rank]."""
     indices = torch.from_numpy(np.stack((rows, columns)))
     matrix = torch.sparse_coo_tensor(
         indices, torch.from_numpy(values), shape, check_invariants=True
@@ -53,7 +53,7 @@ def text_vectors(texts: list[str], rank: int, seed: int) -> np.ndarray:
     frequency = np.bincount(columns, minlength=WORD_BINS)
     weight = np.log((1 + len(texts)) / (1 + frequency[columns])).astype(np.float32) + 1e-3
     norm = np.sqrt(np.bincount(rows, weight**2))[rows].astype(np.float32)
-    return reduce(rows, columns, weight / norm, (len(texts), WORD_BINS), rank, seed)
+    return truncated_svd(rows, columns, weight / norm, (len(texts), WORD_BINS), rank, seed)
 
 
 def words(text: str) -> list[str]:
@@ -79,7 +79,7 @@ def cooccurrence_vectors(rows: np.ndarray, owner: np.ndarray, n: int, rank: int,
     context = total**0.75
     pmi = np.log(count * context.sum() / (total[a] * context[b]))
     keep = pmi > 0
-    return reduce(a[keep], b[keep], pmi[keep].astype(np.float32), (n, n), rank, seed)
+    return truncated_svd(a[keep], b[keep], pmi[keep].astype(np.float32), (n, n), rank, seed)
 
 
 def item_vectors(

@@ -14,14 +14,18 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from tqdm import tqdm
 
 from genrec.catalogue.items import Catalogue
+from genrec.errors import ArtifactError
+from genrec.files import read_json
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import WEIGHTS, save_generator
 from genrec.nn.loss import level_losses
@@ -157,10 +161,27 @@ class Run:
         return {"settings": self.settings.as_json(), "codebooks": sizes, "data": self.data, "seed": self.seed}
 
     def resume(self, folder: Path, weights: Path) -> bool:
-        """Go on from the checkpoint in `folder`; False when there is none of these settings and data."""
+        """Go on from the checkpoint in `folder`; False when there is none of these settings and data.
+
+        Raises ArtifactError for one that is damaged.
+        """
         if not (folder / PROGRESS).is_file():
             return False
-        saved = json.loads((folder / PROGRESS).read_text())
+        try:
+            return self._resume(read_json(folder / PROGRESS), folder, weights)
+        except (
+            OSError,
+            SafetensorError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RuntimeError,
+        ) as error:
+            problem = f"is not a readable checkpoint: {error}; without {folder} training begins anew"
+            raise ArtifactError(folder / PROGRESS, problem) from error
+
+    def _resume(self, saved: dict[str, Any], folder: Path, weights: Path) -> bool:
         mine = self.identity()
         if {k: saved.pop(k, None) for k in mine} != mine:
             return False

@@ -17,7 +17,11 @@ from genrec.catalogue.load import load_indices
 from genrec.catalogue.versions import FOLDER, POINTER, read_current
 from genrec.draft.head import DraftConfig
 from genrec.errors import ArtifactError
+from tests.tiny import tiny_catalogue
 from training.data import Histories
+from training.recipes import Recipe
+from training.stages import CODEBOOKS, load_codebooks, load_items
+from training.train import PROGRESS, Run
 
 Damage = Callable[[Path], object]
 
@@ -111,3 +115,21 @@ def test_a_configuration_without_a_size_is_refused(artifact: Path, name: str) ->
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: 0}))
     with pytest.raises(ArtifactError, match=rf"config\.json: .*{name}: is 0"):
         load_config(artifact)
+
+
+@pytest.mark.parametrize("damage", NOT_JSON)
+def test_a_damaged_checkpoint_is_named_before_training(tmp_path: Path, damage: str) -> None:
+    replace(tmp_path / PROGRESS, NOT_JSON[damage])
+    run = Run(Recipe(), tiny_catalogue(20), seed=0, data="")
+    with pytest.raises(ArtifactError, match=PROGRESS):
+        run.resume(tmp_path, tmp_path / "weights")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64])
+def test_damaged_codebooks_and_items_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / CODEBOOKS).write_bytes(content)
+    with pytest.raises(ArtifactError, match=CODEBOOKS):
+        load_codebooks(tmp_path)
+    (tmp_path / "items.parquet").write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"items\.parquet"):
+        load_items(tmp_path)
