@@ -151,11 +151,10 @@ def test_an_answer_that_is_cut_is_a_lost_connection() -> None:
 
         def answer_half() -> None:
             with listening.accept()[0] as connection:
+                connection.recv(1 << 16)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
                 connection.shutdown(socket.SHUT_WR)
-                while connection.recv(
-                    1 << 16
-                ):  # to its end: closed with bytes unread it would be reset instead
+                while connection.recv(1 << 16):  # what is left unread would reset the connection instead
                     pass
 
         thread = threading.Thread(target=answer_half)
