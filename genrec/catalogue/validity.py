@@ -178,9 +178,8 @@ class ValidityIndex:
                 raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
             sizes = check_sizes(json.loads(metadata["codebook_sizes"]))
             if codebook_sizes is not None and sizes != tuple(codebook_sizes):
-                raise ArtifactError(
-                    path, f"has codebook sizes {list(sizes)}, expected {list(codebook_sizes)}"
-                )
+                wanted = list(codebook_sizes)
+                raise ArtifactError(path, f"has codebook sizes {list(sizes)}, expected {wanted}")
             if metadata.get("sha256") != _digest(metadata["codebook_sizes"], tensors):
                 raise ArtifactError(path, "does not match its own checksum")
             numbers = range(1, len(sizes) + 1)
