@@ -50,7 +50,7 @@ def inlined(model: ModelProto, kept: Collection[str] = ()) -> ModelProto:
             tensor = value.t if value.name == "value" else _tensor(value)
             tensor.name = node.output[0]
             out.graph.initializer.append(tensor)
-    copies = [_copy(node) for node in nodes]
+    copies = [copied(node) for node in nodes]
     del out.graph.node[:]
     out.graph.node.extend(copies)
     return out
@@ -62,7 +62,8 @@ def _tensor(value: onnx.AttributeProto) -> onnx.TensorProto:
     return numpy_helper.from_array(np.array(helper.get_attribute_value(value), kind))
 
 
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+def copied(message):  # type: ignore[no-untyped-def]
+    """A message of its own: those of a graph are gone with their places in it."""
+    copy = type(message)()
+    copy.CopyFrom(message)
     return copy

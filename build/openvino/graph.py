@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from build.functions import calls
+from build.functions import calls, copied
 from genrec.models.registry import DOMAIN
 
 NODES = "nodes"  # runs what nothing else runs: a function's body, in OpenVINO's own nodes
@@ -20,7 +20,7 @@ class Graph:
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
-        self._nodes = [_copy(node) for node in model.graph.node]
+        self._nodes = [copied(node) for node in model.graph.node]
         self._makers = {name: node for node in self._nodes for name in node.output}
         self._readers: dict[str, list[NodeProto]] = defaultdict(list)
         for node in self._nodes:
@@ -93,12 +93,6 @@ class Graph:
         graph.initializer.extend(tensor for name, tensor in self._constants.items() if name in needed)
         graph.input.extend(self._inputs.values())
         return self._model
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def operation(name: str, inputs: list[str], output: str, **attributes: Any) -> NodeProto:

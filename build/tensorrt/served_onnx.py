@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from build.functions import copied
 from build.tensorrt.typed_onnx import rename
 from genrec.models.config import ModelConfig
 from genrec.steps.ticket import Ticket
@@ -36,16 +37,10 @@ class _Prologue:
     def replace_inputs(self, gone: list[str], new: list[onnx.ValueInfoProto]) -> None:
         """Put the nodes in place; `gone` inputs are made by them from the `new` ones."""
         kept = [port for port in self.graph.input if port.name not in gone]
-        ports, nodes = [_copied(port) for port in (*new, *kept)], [_copied(node) for node in self.graph.node]
+        ports, nodes = [copied(port) for port in (*new, *kept)], [copied(node) for node in self.graph.node]
         del self.graph.input[:], self.graph.node[:]
         self.graph.input.extend(ports)
         self.graph.node.extend([*self.nodes, *nodes])
-
-
-def _copied(message):  # type: ignore[no-untyped-def]
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
 
 
 def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
@@ -53,7 +48,7 @@ def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
     level 2 parents int32 [B, W], unshared KV in the former beams' order; levels before the last give it on, reordered.
     `prefill_draft`: as `prefill`, no placeholders yet; gives states [B, (1 + L) * hidden], as `draft_beam` reads them.
     """  # fmt: skip
-    out = _copied(model)
+    out = copied(model)
     del out.graph.value_info[:]  # what the exporter knew: S is of the prompt alone from here on
     for port in out.graph.input:  # the exporter gives equal axes names of its own now and then
         dims = port.type.tensor_type.shape.dim
@@ -151,7 +146,7 @@ def _inherit(prologue: _Prologue, graph: GraphProto, unshared: list[str], keep: 
             port.type.tensor_type.shape.dim[1].dim_param = "P"  # beams before this level's selection
             prologue.node("GatherND", [port.name, rows], name, batch_dims=1)
             if keep:
-                given = _copied(port)
+                given = copied(port)
                 given.name, given.type.tensor_type.shape.dim[1].dim_param = f"kept_{name}", "W"
                 graph.output.append(given)
                 graph.node.append(helper.make_node("Identity", [name], [given.name]))

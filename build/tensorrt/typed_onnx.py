@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from build.functions import inlined
+from build.functions import copied, inlined
 
 TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 NUMPY_TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -56,16 +56,10 @@ def typed(model: ModelProto, kind: str) -> ModelProto:
         if port.type.tensor_type.elem_type == TensorProto.FLOAT:
             port.type.tensor_type.elem_type = low
     nodes += _type_outputs(graph, nodes, made_wide, low)
-    copies = [_copy(node) for node in nodes]
+    copies = [copied(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
     return out
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _float_tensors(model: ModelProto) -> set[str]:
