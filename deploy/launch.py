@@ -15,7 +15,11 @@ from genrec.errors import GenrecError, InputError
 PORT_TAKEN = "already in use"
 # A traceback in the server's log is one line with \\n in it; what comes before them is the message.
 LOAD_FAILURE = re.compile(r"\"failed to load '(\w+)' version \d+: (.*?)(?:\\n\\nAt:|\"$)", re.MULTILINE)
-PASSING = (PORT_TAKEN, "No space left on device", "Cannot allocate memory", "Too many open files")
+# The last one ends Triton itself now and then while its processes start; it starts well the next time.
+PASSING = (
+    PORT_TAKEN, "No space left on device", "Cannot allocate memory", "Too many open files",
+    "boost::interprocess::lock_exception",
+)  # fmt: skip
 
 
 class NoRoom(InputError):
@@ -30,7 +34,6 @@ class LaunchError(GenrecError):
 
     def __init__(self, problem: str, log_file: Path, log_start: int) -> None:
         text = log_file.read_bytes()[log_start:].decode(errors="replace") if log_file.exists() else ""
-        self.port_taken = PORT_TAKEN in text
         self.passing = any(sign in text for sign in PASSING)
         told = [f"{model}: {reason}".replace("\\n", " ") for model, reason in LOAD_FAILURE.findall(text)]
         told = told or [line for line in text.splitlines() if line.startswith("error:") or PORT_TAKEN in line]

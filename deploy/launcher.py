@@ -45,7 +45,7 @@ from genrec.settings import Settings, chosen_fields
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 RENDERED_LEVELS = 3  # of the committed configs
-PORT_ATTEMPTS = 3
+START_ATTEMPTS = 3
 log = logging.getLogger("genrec.serve")
 
 
@@ -145,7 +145,7 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     verify(artifact, digests)
     files = server_files.find_server()
     server_files.check_libraries(files)
-    for attempt in range(1, PORT_ATTEMPTS + 1):
+    for attempt in range(1, START_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
         token = secrets.token_urlsafe(24)
         launch = _launch(files, artifact, options, given, run_dir, ports, token, digests)
@@ -154,7 +154,7 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
             with ticking("starting the server"):
                 server.supervisor.start_and_wait(on_start=partial(_write_server_json, server))
         except LaunchError as error:
-            if not error.port_taken or attempt == PORT_ATTEMPTS:
+            if not error.passing or attempt == START_ATTEMPTS:
                 raise
             continue
         log.info("serving %s: http %s, grpc %s", artifact.name, server.http_url, server.grpc_url)

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.interface import Array
+from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout
 from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
 from genrec.search.constraint import Constraint
@@ -50,9 +50,9 @@ class CountingPasses(OpenVinoPasses):
         self.beams = Counter[int]()  # that the decode passes of a level scored
         self._calls, self._before = Counter[str](), defaultdict[str, Counter[int]](Counter)
 
-    def _decode(self, level: int, codes: Array, *others: Any) -> None:
-        self.beams[level] += codes.size
-        super()._decode(level, codes, *others)
+    def _decode(self, given: DecodePass) -> None:
+        self.beams[given.level] += given.codes.size
+        super()._decode(given)
 
     def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
         """OpenVINO tells the mean over all calls of a graph, whichever pass they were of: a call is the difference."""

@@ -68,7 +68,8 @@ def test_errors_are_those_of_the_default_target(
 
 def test_what_is_rendered(tiny: Path, tmp_path: Path) -> None:
     """No model for single passes: each would hold weights of its own on the device."""
-    repository = _repository(_ensembles(tiny, "cuda"), tmp_path)
+    repository = tmp_path / "models"
+    _repository(_ensembles(tiny, "cuda"), repository)
     models = {"encode_history", "generate", "prefill_draft", "draft_beam", "validity_lookup"}
     assert {path.name for path in repository.iterdir()} == {*models, *ENSEMBLES}
     assert lint(repository) == []

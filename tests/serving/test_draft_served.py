@@ -68,6 +68,7 @@ def test_an_artifact_without_a_draft_head_is_served_recommend_alone(tiny: Path, 
     plain = tmp_path / "artifact"
     (plain / "model").mkdir(parents=True)
     (plain / "model" / "config.json").write_text((tiny / "model" / "config.json").read_text())
-    names = {path.name for path in _repository(_ensembles(plain, "openvino"), tmp_path / "run").iterdir()}
+    _repository(_ensembles(plain, "openvino"), tmp_path / "models")
+    names = {path.name for path in (tmp_path / "models").iterdir()}
     both = {"recommend", "encode_history", "generate", "validity_lookup"}
     assert names == both | {"recommend_staged", "prefill", "beam_search", "decode"}
