@@ -70,8 +70,8 @@ def _move(artifact: Path, to: Callable[[Current], Current]) -> Current:
     before = read_current(artifact)
     after = to(before)
     verify(artifact, after.version)
-    point(artifact, after)
     try:
+        point(artifact, after)
         _wait(artifact, after)
     except BaseException:
         point(artifact, before._replace(serial=after.serial + 1, highest=after.highest))
