@@ -85,11 +85,12 @@ class HostExecutor:
         partial = max(map(len, probe)) < max(map(len, level.reachable))
         before = batch.snapshot(level.number) if partial else None
         found = self._complete(level, probe, batch)
-        needed, missed = self._check(level, probe, found)
-        if before and missed:
+        needed = self._check(level, found)
+        # The probe is of the likeliest: it has all that are needed unless these are more.
+        if before and any(len(all_) > len(few) for all_, few in zip(needed, probe, strict=True)):
             batch.restore(before)
             found = self._complete(level, needed, batch)
-            needed, _ = self._check(level, needed, found)
+            needed = self._check(level, found)
         for constraint, places in zip(level.constraints, needed, strict=True):
             self._needed.learn(level.number, constraint.wanted, len(places))
         return found
@@ -109,14 +110,12 @@ class HostExecutor:
         pairs = zip(level.beams, level.reachable, strict=True)
         return [best_of(*each, few, self._scratch) for each in pairs]
 
-    def _check(self, level: _Level, scored: list[Int64], found: list[Beams]) -> tuple[list[Int64], bool]:
-        """Of the beams in reach, those that can matter to the beams found, and whether one of them was not scored."""
+    def _check(self, level: _Level, found: list[Beams]) -> list[Int64]:
+        """Of the beams in reach, those that can matter to the beams found."""
         floors = self._floors(
             level.constraints, found, self._undecided(level.number, level.constraints, found), self._width
         )
-        needed = self._at_least(level.beams, level.reachable, floors)
-        covered = self._at_least(level.beams, scored, floors)
-        return needed, [*map(len, covered)] != [*map(len, needed)]
+        return self._at_least(level.beams, level.reachable, floors)
 
     def _complete(self, level: _Level, scored: list[Int64], batch: PassBatch) -> list[Beams]:
         """Beams of the level that come of items and of the beams `scored`, by one pass over these."""
