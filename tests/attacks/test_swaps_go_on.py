@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from build.catalogue import remove_items
 from clients.recommender import Recommender
 from deploy import launcher, switch
-from genrec.catalogue import agreement
-from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, point, read_current
+from genrec.catalogue.versions import point, read_current
 from genrec.settings import Settings
 from genrec.steps import versioned
 from genrec.steps.versioned import Versioned
+from tests.genrec.steps.versions import settings_of_a_server, with_versions
 from tests.oracles.twin import twin_artifact
 from tests.serving.processes import until
 
@@ -29,19 +27,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_versions(twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60))
 
 
-def with_versions(artifact: Path) -> Path:
-    items = Catalogue.load(artifact / CATALOGUE).item_ids
-    for n in (0, 1):
-        remove_items(artifact, items[n : n + 1])
-    return artifact
-
-
 @pytest.fixture
 def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(versioned, "POLL_S", 0.005)
-    artifact = shutil.copytree(plain, tmp_path / "artifact")
-    agreement.create(tmp_path / "swap", artifact, 1)
-    return Settings(artifact, tmp_path / "no-arena", swap=tmp_path / "swap")
+    return settings_of_a_server(plain, tmp_path)
 
 
 @pytest.fixture

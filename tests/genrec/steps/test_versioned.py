@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,33 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from build.catalogue import remove_items
 from genrec.catalogue import agreement
-from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, Current, folder_of, point, read_current
 from genrec.errors import ArtifactError, InputError
 from genrec.settings import Settings
 from genrec.steps import versioned
 from genrec.steps.versioned import Versioned
+from tests.genrec.steps.versions import settings_of_a_server, with_versions
 from tests.oracles.twin import twin_artifact
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact of three versions."""
-    folder = twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60)
-    items = Catalogue.load(folder / CATALOGUE).item_ids
-    for n in (0, 1):
-        remove_items(folder, items[n : n + 1])
-    return folder
+    return with_versions(twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60))
 
 
 @pytest.fixture
 def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(versioned, "POLL_S", 0.005)
-    artifact = shutil.copytree(plain, tmp_path / "artifact")
-    agreement.create(tmp_path / "swap", artifact, 1)
-    return Settings(artifact, tmp_path / "no-arena", swap=tmp_path / "swap")
+    return settings_of_a_server(plain, tmp_path)
 
 
 @pytest.fixture
