@@ -1,0 +1,72 @@
+"""Attention of the ranking path: tokens behind a past, candidates' tokens, discriminant tokens (BAT, section 4).
+
+Keys and values of users are of shape [B, G, S, D], as a prefill gives them. Those of items lie in a table whose rows are
+whole items: [M, 2N, G, t, D], k and v of layer 0, then of layer 1, ...; t tokens an item.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from genrec.nn.functions import attend, exporting, node
+
+
+def past_attention(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """New tokens q [B, Q, H, D], k, v [B, Q, G, D] behind a past [B, G, P, D]: each sees it, and new ones up to itself.
+
+    Returns [B, Q, H, D].
+    """
+    new_k, new_v = k.transpose(1, 2), v.transpose(1, 2)
+    if exporting():
+        return node("PastAttention", (q, past_k, past_v, new_k, new_v), q.shape)
+    past, new = past_k.shape[2], q.shape[1]
+    seen = torch.arange(past + new) <= past + torch.arange(new).unsqueeze(1)
+    keys, values = (torch.cat(pair, 2).transpose(1, 2) for pair in ((past_k, new_k), (past_v, new_v)))
+    return attend(q, keys, values, seen)
+
+
+def item_attention(
+    q: Tensor, shared_k: Tensor, shared_v: Tensor, k: Tensor, v: Tensor, length: Tensor
+) -> Tensor:
+    """Candidates' tokens q [B, C, t, H, D], k, v [B, C, t, G, D]: each sees the user and its own item up to itself.
+
+    The user is shared k, v [B, G, S, D] up to `length` [B]. Returns [B, C, t, H, D].
+    """
+    if exporting():
+        return node("ItemAttention", (q, shared_k, shared_v, k, v, length), q.shape)
+    batch, many, tokens, heads, size = q.shape
+    span = shared_k.shape[2]
+    of_user = (torch.arange(span) < length.view(-1, 1)).view(batch, 1, 1, span).expand(-1, many, tokens, -1)
+    of_item = torch.ones(tokens, tokens, dtype=torch.bool).tril().expand(batch, many, -1, -1)
+    keys, values = (
+        torch.cat((shared.transpose(1, 2).unsqueeze(1).expand(-1, many, -1, -1, -1), own), 2).flatten(0, 1)
+        for shared, own in ((shared_k, k), (shared_v, v))
+    )
+    seen = torch.cat((of_user, of_item), 3).flatten(0, 1).unsqueeze(1)
+    return attend(q.flatten(0, 1), keys, values, seen).view(q.shape)
+
+
+def discriminant_attention(
+    q: Tensor, q_item: Tensor, shared_k: Tensor, shared_v: Tensor, length: Tensor, items: Tensor, rows: Tensor, layer: int
+) -> Tensor:  # fmt: skip
+    """Discriminant tokens: each sees the user by q [B, C, H, D], and its own item by q_item [B, C, H, D].
+
+    They are the same query, turned to its place behind the user and behind the item. The item of candidate c is row
+    `rows` [B, C] of the table `items` [M, 2N, G, t, D]. The user as in `item_attention`. Returns [B, C, H, D].
+    """
+    if exporting():
+        inputs = (q, shared_k, shared_v, items, rows, length, q_item)
+        return node("DiscriminantAttention", inputs, q.shape, layer=layer)
+    batch, many, heads, size = q.shape
+    kv_heads = shared_k.shape[1]
+    mine = items[rows]  # [B, C, 2N, G, t, D]
+    k, v = mine[:, :, 2 * layer], mine[:, :, 2 * layer + 1]
+    grouped, grouped_item = (x.view(batch, many, kv_heads, -1, size) * size**-0.5 for x in (q, q_item))
+    padding = torch.arange(shared_k.shape[2]) >= length.view(-1, 1, 1, 1, 1)
+    of_user = torch.einsum("bcgrd,bgsd->bcgrs", grouped, shared_k).masked_fill(padding, -torch.inf)
+    of_item = torch.einsum("bcgrd,bcgtd->bcgrt", grouped_item, k)
+    weight = torch.cat((of_user, of_item), -1).softmax(-1)
+    span = shared_k.shape[2]
+    out = torch.einsum("bcgrs,bgsd->bcgrd", weight[..., :span], shared_v)
+    return (out + torch.einsum("bcgrt,bcgtd->bcgrd", weight[..., span:], v)).reshape(q.shape)
