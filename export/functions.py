@@ -77,7 +77,7 @@ def NormRotate(x, weight, cosine, sine, heads: Sequence[int], eps: float):
 
 
 @script(genrec, default_opset=op)
-def CausalAttention(q, k, v):
+def MaskedAttention(q, k, v, seen):
     batch, span, heads, size = op.Split(op.Shape(q), num_outputs=4)
     kv_heads = op.Shape(k, start=1, end=2)
     group = heads / kv_heads
@@ -86,12 +86,98 @@ def CausalAttention(q, k, v):
     grouped = op.Transpose(split, perm=[0, 2, 3, 1, 4])  # [B, G, R, S, D]
     two = op.Constant(value_ints=[2])
     score = op.MatMul(grouped, op.Transpose(op.Unsqueeze(k, two), perm=[0, 1, 2, 4, 3]))
-    place = op.Range(0, op.Squeeze(span), 1)
-    seen = op.LessOrEqual(place, op.Unsqueeze(place, op.Constant(value_ints=[1])))
     hidden = op.Constant(value_float=float("-inf"))
     weight = op.Softmax(op.Add(score, op.Where(seen, op.Constant(value_float=0.0), hidden)), axis=-1)
     out = op.Transpose(op.MatMul(weight, op.Unsqueeze(v, two)), perm=[0, 3, 1, 2, 4])
     return op.Reshape(out, op.Shape(q))
+
+
+@script(genrec, default_opset=op)
+def CausalAttention(q, k, v):
+    place = op.Range(0, op.Squeeze(op.Shape(q, start=1, end=2)), 1)
+    return MaskedAttention(q, k, v, op.LessOrEqual(place, op.Unsqueeze(place, op.Constant(value_ints=[1]))))
+
+
+@script(genrec, default_opset=op)
+def PastAttention(q, past_k, past_v, k, v):
+    past = op.Squeeze(op.Shape(past_k, start=2, end=3))
+    end = past + op.Squeeze(op.Shape(q, start=1, end=2))
+    places = op.Unsqueeze(op.Range(past, end, 1), op.Constant(value_ints=[1]))
+    seen = op.LessOrEqual(op.Range(0, end, 1), places)
+    return MaskedAttention(q, op.Concat(past_k, k, axis=2), op.Concat(past_v, v, axis=2), seen)
+
+
+@script(genrec, default_opset=op)
+def SharedPart(q, shared_k, shared_v, prompt_length):
+    span = op.Squeeze(op.Shape(shared_k, start=2, end=3))
+    real = op.Less(op.Range(0, span, 1), op.Unsqueeze(op.Cast(prompt_length, to=7), [1, 2, 3]))
+    score = op.Add(op.MatMul(q, op.Transpose(shared_k, perm=[0, 1, 3, 2])), op.Log(op.CastLike(real, q)))
+    top = op.ReduceMax(score, [-1], keepdims=1)
+    weight = op.Exp(op.Sub(score, top))
+    return top, op.ReduceSum(weight, [-1], keepdims=1), op.MatMul(weight, shared_v)
+
+
+@script(genrec, default_opset=op)
+def Merged(top_s, total_s, out_s, score_u, v):
+    top = op.Max(top_s, op.ReduceMax(score_u, [-1], keepdims=1))
+    weight = op.Exp(op.Sub(score_u, top))
+    shrink = op.Exp(op.Sub(top_s, top))
+    total = op.Add(op.Mul(total_s, shrink), op.ReduceSum(weight, [-1], keepdims=1))
+    return op.Div(op.Add(op.Mul(out_s, shrink), op.MatMul(weight, v)), total)
+
+
+@script(genrec, default_opset=op)
+def ItemAttention(q, shared_k, shared_v, k, v, prompt_length):
+    batch, many, count, heads, size = op.Split(op.Shape(q), num_outputs=5)
+    kv_heads = op.Shape(shared_k, start=1, end=2)
+    group = heads / kv_heads
+    scaled = op.Div(q, op.Sqrt(op.CastLike(op.Squeeze(size), q)))
+    split = op.Reshape(scaled, op.Concat(batch, many, count, kv_heads, group, size, axis=0))
+    stacked = op.Reshape(  # [B, G, C * t * R, D]
+        op.Transpose(split, perm=[0, 3, 1, 2, 4, 5]),
+        op.Concat(batch, kv_heads, many * count * group, size, axis=0),
+    )
+    top, total, out = SharedPart(stacked, shared_k, shared_v, prompt_length)
+    column = op.Concat(batch, kv_heads, many, count * group, [1], axis=0)
+    block = op.Concat(batch, kv_heads, many, count * group, size, axis=0)
+    own = op.Reshape(op.Transpose(split, perm=[0, 3, 1, 2, 4, 5]), block)  # [B, G, C, t * R, D]
+    score = op.MatMul(own, op.Transpose(k, perm=[0, 3, 1, 4, 2]))
+    place = op.Range(0, op.Squeeze(count), 1)
+    of_row = op.Unsqueeze(op.Range(0, op.Squeeze(count * group), 1) / op.Squeeze(group), op.Constant(value_ints=[1]))
+    hidden = op.Constant(value_float=float("-inf"))
+    masked = op.Add(score, op.Where(op.LessOrEqual(place, of_row), op.Constant(value_float=0.0), hidden))
+    merged = Merged(
+        op.Reshape(top, column), op.Reshape(total, column), op.Reshape(out, block),
+        masked, op.Transpose(v, perm=[0, 3, 1, 2, 4]),
+    )  # fmt: skip
+    parts = op.Reshape(merged, op.Concat(batch, kv_heads, many, count, group, size, axis=0))
+    return op.Reshape(op.Transpose(parts, perm=[0, 2, 3, 1, 4, 5]), op.Shape(q))
+
+
+@script(genrec, default_opset=op)
+def DiscriminantAttention(q, shared_k, shared_v, items, rows, prompt_length, q_item, layer: int):
+    batch, many, heads, size = op.Split(op.Shape(q), num_outputs=4)
+    kv_heads = op.Shape(shared_k, start=1, end=2)
+    group = heads / kv_heads
+    root = op.Sqrt(op.CastLike(op.Squeeze(size), q))
+    grouped = op.Concat(batch, many, kv_heads, group, size, axis=0)
+    stacked = op.Reshape(
+        op.Transpose(op.Reshape(op.Div(q, root), grouped), perm=[0, 2, 1, 3, 4]),
+        op.Concat(batch, kv_heads, many * group, size, axis=0),
+    )
+    top, total, out = SharedPart(stacked, shared_k, shared_v, prompt_length)
+    column = op.Concat(batch, kv_heads, many, group, [1], axis=0)
+    block = op.Concat(batch, kv_heads, many, group, size, axis=0)
+    first = op.Constant(value_int=layer) * op.Constant(value_int=2)
+    k = op.Gather(op.Gather(items, first, axis=1), rows, axis=0)  # [B, C, G, t, D]
+    v = op.Gather(op.Gather(items, first + op.Constant(value_int=1), axis=1), rows, axis=0)
+    own = op.Transpose(op.Reshape(op.Div(q_item, root), grouped), perm=[0, 2, 1, 3, 4])
+    score = op.MatMul(own, op.Transpose(k, perm=[0, 2, 1, 4, 3]))
+    merged = Merged(
+        op.Reshape(top, column), op.Reshape(total, column), op.Reshape(out, block),
+        score, op.Transpose(v, perm=[0, 2, 1, 3, 4]),
+    )  # fmt: skip
+    return op.Reshape(op.Transpose(merged, perm=[0, 2, 1, 3, 4]), op.Shape(q))
 
 
 @script(genrec, default_opset=op)
@@ -141,11 +227,24 @@ BODIES = {
         Turn,
         Rotate,
         NormRotate,
+        MaskedAttention,
         CausalAttention,
+        PastAttention,
+        SharedPart,
+        Merged,
+        ItemAttention,
+        DiscriminantAttention,
         XAttention,
     )
 }
-CALLS = {"Rotate": ["Turn"], "NormRotate": ["Turn", "RMSNorm"]}
+CALLS = {
+    "Rotate": ["Turn"],
+    "NormRotate": ["Turn", "RMSNorm"],
+    "CausalAttention": ["MaskedAttention"],
+    "PastAttention": ["MaskedAttention"],
+    "ItemAttention": ["SharedPart", "Merged"],
+    "DiscriminantAttention": ["SharedPart", "Merged"],
+}
 
 
 def bodies(names: set[str]) -> list[onnx.FunctionProto]:

@@ -56,12 +56,18 @@ class Attention(nn.Module):
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [..., hidden] -> q [..., H, D], k [..., G, D], v [..., G, D], q and k rotated."""
         q, k, v = (linear(x, part.weight, part.bias) for part in (self.q_proj, self.k_proj, self.v_proj))
-        if isinstance(self.q_norm, RMSNorm) and isinstance(self.k_norm, RMSNorm):
-            q = rotated_heads(q, self.size, cos, sin, self.q_norm.weight, self.q_norm.eps)
-            k = rotated_heads(k, self.size, cos, sin, self.k_norm.weight, self.k_norm.eps)
-        else:
-            q, k = rotated_heads(q, self.size, cos, sin), rotated_heads(k, self.size, cos, sin)
+        q, k = self._turned(q, self.q_norm, cos, sin), self._turned(k, self.k_norm, cos, sin)
         return q, k, v.unflatten(-1, (self.kv_heads, self.size))
+
+    def queries(self, x: Tensor, *angles: tuple[Tensor, Tensor]) -> list[Tensor]:
+        """x [..., hidden] -> its queries [..., H, D], once for every pair of cosines and sines."""
+        q = linear(x, self.q_proj.weight, self.q_proj.bias)
+        return [self._turned(q, self.q_norm, cos, sin) for cos, sin in angles]
+
+    def _turned(self, x: Tensor, norm: nn.Module, cos: Tensor, sin: Tensor) -> Tensor:
+        if isinstance(norm, RMSNorm):
+            return rotated_heads(x, self.size, cos, sin, norm.weight, norm.eps)
+        return rotated_heads(x, self.size, cos, sin)
 
 
 class MLP(nn.Module):

@@ -2,8 +2,9 @@
 
 Items never see each other and all start at one position, so a score depends on the user and the item alone, and KV of
 either may come from anywhere. There are three orders. In `user`, items also see the user: the user is the prefix. In
-`item`, the user also sees all items: the items are the prefix. In `split` (ours, after block attention) neither sees the
-other, and both are prefixes at once. A user's entry is the same in `user` and `split`, an item's in `item` and `split`.
+`item`, the user also sees all items: the items are the prefix. In `split` (ours, after block attention) neither sees
+the other, and both are prefixes at once. A user's entry is the same in `user` and `split`, an item's in `item` and
+`split`.
 
 Tokens of users and items go through a generator's layers. The discriminant tokens may have layers of their own; then
 the generator can stay as it is, and what its prefill left is the user's entry. C candidates, t tokens each.
@@ -18,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from genrec.nn.attention import discriminant_attention, item_attention, past_attention
-from genrec.nn.functions import linear, rotary, rotated_heads, rows
-from genrec.nn.model import Block, Generator, RMSNorm
+from genrec.nn.functions import causal_attention, rotary, rows
+from genrec.nn.model import Block, Generator
 
 ORDERS = ("user", "item", "split")
 KV = list[tuple[Tensor, Tensor]]  # per layer k, v
@@ -52,27 +53,26 @@ class Ranker(nn.Module):
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         return rotary(positions, self.config.head_dim, self.config.rope_theta)
 
-    def prefix(self, tokens: Tensor, start: int | Tensor, past: KV) -> KV:
-        """KV [B, G, Q, D] of tokens [B, Q] at the positions from `start` on, behind a past [B, G, P, D] per layer."""
+    def prefix(self, tokens: Tensor, start: int = 0, past: KV | None = None) -> KV:
+        """KV [B, G, Q, D] of tokens [B, Q] at the positions from `start` on, behind a past [B, G, P, D] per layer.
+
+        Without a past: users' entries, and in another layout items'.
+        """
         positions = torch.arange(tokens.shape[1], device=tokens.device) + start
         cos, sin = self._angles(positions)
         x, found = self.drop(self.generator.embed(tokens)), []
         blocks = self.generator.blocks()
-        for layer, (past_k, past_v) in zip(blocks, past, strict=True):
+        for n, layer in enumerate(blocks):
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
             found.append((k.transpose(1, 2), v.transpose(1, 2)))
             if layer is not blocks[-1]:  # nobody reads what the last layer makes
-                x = layer.finish(x, past_attention(q, past_k, past_v, k, v))
+                attended = past_attention(q, *past[n], k, v) if past else causal_attention(q, k, v)
+                x = layer.finish(x, attended)
         return found
-
-    def nothing(self, batch: int) -> KV:
-        """A past of no tokens."""
-        empty = torch.zeros(batch, self.config.num_key_value_heads, 0, self.config.head_dim)
-        return [(empty, empty)] * self.config.num_hidden_layers
 
     def items(self, tokens: Tensor) -> Tensor:
         """Entries [C, 2N, G, t, D] of items with tokens [C, t], at the positions from 0 on."""
-        return table_of(self.prefix(tokens, 0, self.nothing(len(tokens))))
+        return table_of(self.prefix(tokens))
 
     def candidates(self, tokens: Tensor, user: KV, length: Tensor) -> Tensor:
         """Entries [B * C, 2N, G, t, D] of candidates with tokens [B, C, t] that see the user: order `user`."""
@@ -92,57 +92,50 @@ class Ranker(nn.Module):
                 x = layer.finish(x, attended.flatten(1, 2))
         return table_of(found)
 
-    def scores(
-        self, user: KV, length: Tensor, items: Tensor, chosen: Tensor, codes: Tensor, behind_item: Tensor
-    ) -> Tensor:
-        """float [B, C] of candidates whose entries are rows `chosen` [B, C] of `items` [M, 2N, G, t, D].
+    def past_of(self, items: Tensor, chosen: Tensor) -> KV:
+        """Rows `chosen` [B, C] of items' entries [M, 2N, G, t, D] as a user's past: k, v [B, G, C * t, D] per layer."""
+        tensors = items[chosen].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)  # [2N, B, G, C * t, D]
+        return [(tensors[n], tensors[n + 1]) for n in range(0, len(tensors), 2)]
 
-        The user's entry is [B, G, S, D] per layer, `length` [B] tokens of it. `codes` int[B, C, L] are tokens of the
-        candidates' semantic IDs. `behind_item` [B] is the position behind an item's tokens as their keys have it.
+    def states(self, user: KV, length: Tensor, items: Tensor, chosen: Tensor, apart: bool) -> Tensor:
+        """Last hidden states [B, C, hidden] of discriminant tokens.
+
+        The user's entry is [B, G, S, D] per layer, `length` [B] tokens of it; candidates' entries are rows `chosen`
+        [B, C] of `items` [M, 2N, G, t, D]. `apart`: the items' keys stand at the positions from 0 on, as in `split`.
         """
-        behind_user = length + items.shape[3]
-        at_user, at_item = (self._angles(each.view(-1, 1)) for each in (behind_user, behind_item))
+        count = items.shape[3]
+        angles = [self._angles((length + count).view(-1, 1))]
+        if apart:  # by one turn of the query an item is as far away as if it came behind the user
+            angles.append(self._angles(torch.full_like(length, count).view(-1, 1)))
         x = self.discriminant.expand(*chosen.shape, -1)
         for n, layer in enumerate(self.layers()):
-            attention, normed = layer.self_attn, layer.input_layernorm(x)
-            raw = linear(normed, attention.q_proj.weight, attention.q_proj.bias)
-            norm = (
-                (attention.q_norm.weight, attention.q_norm.eps)
-                if isinstance(attention.q_norm, RMSNorm)
-                else ()
-            )
-            q, q_item = (rotated_heads(raw, attention.size, *angles, *norm) for angles in (at_user, at_item))
-            x = layer.finish(x, discriminant_attention(q, q_item, *user[n], length, items, chosen, n))
-        identifiers = rows(self.identifiers, codes).sum(2) * IDENTIFIER + self.score
-        return (self.norm(x) * identifiers).sum(-1)
+            queries = layer.self_attn.queries(layer.input_layernorm(x), *angles)
+            attended = discriminant_attention(queries[0], queries[-1], *user[n], length, items, chosen, n)
+            x = layer.finish(x, attended)
+        return self.norm(x)
+
+    def table(self) -> Tensor:
+        """[V, hidden]: the sum of the rows of an item's codes times its state is its score."""
+        return IDENTIFIER * self.identifiers + self.score / self.config.levels
 
     def forward(self, user: Tensor, length: Tensor, items: Tensor, codes: Tensor, order: str) -> Tensor:
         """Everything computed: user tokens [B, S] padded right, `length` [B], items' tokens [B, C, t] -> [B, C].
 
-        `codes` as in `scores`.
+        `codes` int[B, C, L] are the tokens of the candidates' semantic IDs.
         """
-        (batch, many, count), levels = items.shape, self.config.num_hidden_layers
+        batch, many, count = items.shape
         chosen = torch.arange(batch * many).view(batch, many)
-        behind_user, behind_item = length + count, torch.full_like(length, count)
         if order == "user":
-            entry = self.prefix(user, 0, self.nothing(batch))
-            table, behind_item = self.candidates(items, entry, length), behind_user
+            entry = self.prefix(user)
+            entries = self.candidates(items, entry, length)
         else:
-            table = self.items(items.flatten(0, 1))
-            past = self.nothing(batch)
-            if order == "item":
-                past = [all_items(table.unflatten(0, (batch, many)), n) for n in range(levels)]
-                behind_item = behind_user
-            entry = self.prefix(user, count if order == "item" else 0, past)
-        return self.scores(entry, length, table, chosen, codes, behind_item)
+            entries = self.items(items.flatten(0, 1))
+            behind_items = (count, self.past_of(entries, chosen)) if order == "item" else ()
+            entry = self.prefix(user, *behind_items)
+        states = self.states(entry, length, entries, chosen, apart=order == "split")
+        return (states * rows(self.table(), codes).sum(2)).sum(-1)
 
 
 def table_of(kv: KV) -> Tensor:
     """Per layer k, v [C, G, t, D] as rows of whole items: [C, 2N, G, t, D]."""
     return torch.stack([each for pair in kv for each in pair], 1)
-
-
-def all_items(entries: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """Entries [B, C, 2N, G, t, D] as the past of a user: k, v of a layer [B, G, C * t, D]."""
-    k, v = (entries[:, :, n].transpose(1, 2).flatten(2, 3) for n in (2 * layer, 2 * layer + 1))
-    return k, v

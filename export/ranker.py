@@ -1,0 +1,121 @@
+"""The writer of rankers: `extend.onnx` and one `rank_<order>.onnx` per order, and what turns states into scores.
+
+A first entry of a user, and those of items, are made by `prefill.onnx`; by `rank_prefill.onnx` where the ranker's
+generator is not the one that recommends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch.export import Dim
+
+from export.graph import Traced, write
+from export.names import EXTEND, RANK_ORDERS, RANK_PREFILL
+from genrec.models.config import ModelConfig
+from genrec.nn.rank_graphs import ExtendGraph, ItemFirstGraph, RankPrefillGraph, SplitGraph, UserFirstGraph
+from genrec.nn.ranker import Ranker
+from genrec.nn.xattention import shared_names
+from genrec.rank.head import FILE_NAME, TABLE
+
+MOST_CANDIDATES, MOST_ITEMS = 4096, 1 << 31
+ATTENTION = {RANK_PREFILL: "CausalAttention", EXTEND: "PastAttention", "rank_user": "ItemAttention", "rank_item": "PastAttention"}
+
+
+def functions(config: ModelConfig, name: str) -> dict[str, int]:
+    """How often the graph `name` calls each function of `genrec.nn`.
+
+    Of tokens whose KV alone is wanted, the last layer computes keys and values and nothing else.
+    """
+    layers, turned = config.num_hidden_layers, "NormRotate" if config.model_type == "qwen3" else "Rotate"
+    counts: Counter[str] = Counter()
+    if name in ATTENTION:
+        counts += Counter(
+            {
+                "Rows": 1, "Angles": 1, "RMSNorm": 2 * layers - 1, "Linear": 3 * layers - 1, turned: 2 * layers - 1,
+                "AddLinear": 2 * layers - 2, "SwiGLU": layers - 1, ATTENTION[name]: layers - 1,
+            }
+        )  # fmt: skip
+    if name in RANK_ORDERS.values():
+        angles = 2 if name == RANK_ORDERS["split"] else 1
+        counts += Counter(
+            {
+                "Angles": angles, "RMSNorm": 2 * layers + 1, "Linear": layers, turned: angles * layers,
+                "AddLinear": 2 * layers, "SwiGLU": layers, "DiscriminantAttention": layers,
+            }
+        )  # fmt: skip
+    return dict(+counts)
+
+
+def export_rank_graph(ranker: Ranker, name: str, item_tokens: int, folder: Path) -> Path:
+    """Write one graph of `ranker`, whose items have `item_tokens` tokens; returns the ONNX file."""
+    makers = {RANK_PREFILL: _prefill, EXTEND: _extend, "rank_split": _split, "rank_user": _user, "rank_item": _item}
+    return write(makers[name](ranker, item_tokens), functions(ranker.config, name), folder / f"{name}.onnx")
+
+
+def save_head(ranker: Ranker, folder: Path) -> None:
+    """Write what `genrec.rank.head.RankerHead` reads."""
+    table = ranker.table().detach().numpy()
+    save_file({TABLE: np.ascontiguousarray(table, np.float32)}, folder / FILE_NAME)
+    (folder / FILE_NAME).chmod(0o644)
+
+
+def _user_entry(config: ModelConfig) -> list[torch.Tensor]:
+    return [torch.randn(1, config.num_key_value_heads, 7, config.head_dim) for _ in shared_names(config)]
+
+
+def _items(config: ModelConfig, item_tokens: int) -> torch.Tensor:
+    return torch.randn(5, 2 * config.num_hidden_layers, config.num_key_value_heads, item_tokens, config.head_dim)
+
+
+def _prefill(ranker: Ranker, item_tokens: int) -> Traced:
+    batch, span = Dim("B", max=4096), Dim("S", max=ranker.config.max_prompt)
+    return Traced(
+        RankPrefillGraph(ranker), (torch.zeros(2, 7, dtype=torch.int64),), ({0: batch, 1: span},),
+        ["tokens"], shared_names(ranker.config),
+    )  # fmt: skip
+
+
+def _extend(ranker: Ranker, item_tokens: int) -> Traced:
+    config = ranker.config
+    new, past = Dim("Q", max=config.max_prompt), Dim("P", max=config.max_prompt)
+    entry, names = _user_entry(config), shared_names(config)
+    return Traced(
+        ExtendGraph(ranker), (torch.zeros(1, 5, dtype=torch.int64), entry), ({1: new}, [{2: past}] * len(names)),
+        ["tokens", *names], [f"new_{name}" for name in names],
+    )  # fmt: skip
+
+
+def _split(ranker: Ranker, item_tokens: int) -> Traced:
+    config, names = ranker.config, shared_names(ranker.config)
+    table, many, span = Dim("M", max=MOST_ITEMS), Dim("C", max=MOST_CANDIDATES), Dim("S", max=config.max_prompt)
+    chosen = torch.zeros(1, 3, dtype=torch.int64)
+    return Traced(
+        SplitGraph(ranker), (_items(config, item_tokens), chosen, torch.tensor([6]), _user_entry(config)),
+        ({0: table}, {1: many}, {}, [{2: span}] * len(names)),
+        ["items", "rows", "prompt_length", *names], ["states"],
+    )  # fmt: skip
+
+
+def _user(ranker: Ranker, item_tokens: int) -> Traced:
+    config, names = ranker.config, shared_names(ranker.config)
+    many, span = Dim("C", max=MOST_CANDIDATES), Dim("S", max=config.max_prompt)
+    candidates = torch.zeros(1, 3, item_tokens, dtype=torch.int64)
+    return Traced(
+        UserFirstGraph(ranker), (candidates, torch.tensor([6]), _user_entry(config)),
+        ({1: many}, {}, [{2: span}] * len(names)), ["candidates", "prompt_length", *names], ["states"],
+    )  # fmt: skip
+
+
+def _item(ranker: Ranker, item_tokens: int) -> Traced:
+    config = ranker.config
+    table, many, span = Dim("M", max=MOST_ITEMS), Dim("C", max=MOST_CANDIDATES), Dim("S", max=config.max_prompt)
+    chosen, tokens = torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 7, dtype=torch.int64)
+    return Traced(
+        ItemFirstGraph(ranker), (tokens, _items(config, item_tokens), chosen), ({1: span}, {0: table}, {1: many}),
+        ["tokens", "items", "rows"], ["states"],
+    )  # fmt: skip
