@@ -143,7 +143,9 @@ def ItemAttention(q, shared_k, shared_v, k, v, prompt_length):
     own = op.Reshape(op.Transpose(split, perm=[0, 3, 1, 2, 4, 5]), block)  # [B, G, C, t * R, D]
     score = op.MatMul(own, op.Transpose(k, perm=[0, 3, 1, 4, 2]))
     place = op.Range(0, op.Squeeze(count), 1)
-    of_row = op.Unsqueeze(op.Range(0, op.Squeeze(count * group), 1) / op.Squeeze(group), op.Constant(value_ints=[1]))
+    of_row = op.Unsqueeze(
+        op.Range(0, op.Squeeze(count * group), 1) / op.Squeeze(group), op.Constant(value_ints=[1])
+    )
     hidden = op.Constant(value_float=float("-inf"))
     masked = op.Add(score, op.Where(op.LessOrEqual(place, of_row), op.Constant(value_float=0.0), hidden))
     merged = Merged(

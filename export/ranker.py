@@ -23,7 +23,12 @@ from genrec.nn.xattention import shared_names
 from genrec.rank.head import FILE_NAME, TABLE
 
 MOST_CANDIDATES, MOST_ITEMS = 4096, 1 << 31
-ATTENTION = {RANK_PREFILL: "CausalAttention", EXTEND: "PastAttention", "rank_user": "ItemAttention", "rank_item": "PastAttention"}
+ATTENTION = {
+    RANK_PREFILL: "CausalAttention",
+    EXTEND: "PastAttention",
+    "rank_user": "ItemAttention",
+    "rank_item": "PastAttention",
+}
 
 
 def functions(config: ModelConfig, name: str) -> dict[str, int]:
@@ -53,7 +58,13 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
 
 def export_rank_graph(ranker: Ranker, name: str, item_tokens: int, folder: Path) -> Path:
     """Write one graph of `ranker`, whose items have `item_tokens` tokens; returns the ONNX file."""
-    makers = {RANK_PREFILL: _prefill, EXTEND: _extend, "rank_split": _split, "rank_user": _user, "rank_item": _item}
+    makers = {
+        RANK_PREFILL: _prefill,
+        EXTEND: _extend,
+        "rank_split": _split,
+        "rank_user": _user,
+        "rank_item": _item,
+    }
     return write(makers[name](ranker, item_tokens), functions(ranker.config, name), folder / f"{name}.onnx")
 
 
@@ -69,7 +80,9 @@ def _user_entry(config: ModelConfig) -> list[torch.Tensor]:
 
 
 def _items(config: ModelConfig, item_tokens: int) -> torch.Tensor:
-    return torch.randn(5, 2 * config.num_hidden_layers, config.num_key_value_heads, item_tokens, config.head_dim)
+    return torch.randn(
+        5, 2 * config.num_hidden_layers, config.num_key_value_heads, item_tokens, config.head_dim
+    )
 
 
 def _prefill(ranker: Ranker, item_tokens: int) -> Traced:
@@ -92,7 +105,11 @@ def _extend(ranker: Ranker, item_tokens: int) -> Traced:
 
 def _split(ranker: Ranker, item_tokens: int) -> Traced:
     config, names = ranker.config, shared_names(ranker.config)
-    table, many, span = Dim("M", max=MOST_ITEMS), Dim("C", max=MOST_CANDIDATES), Dim("S", max=config.max_prompt)
+    table, many, span = (
+        Dim("M", max=MOST_ITEMS),
+        Dim("C", max=MOST_CANDIDATES),
+        Dim("S", max=config.max_prompt),
+    )
     chosen = torch.zeros(1, 3, dtype=torch.int64)
     return Traced(
         SplitGraph(ranker), (_items(config, item_tokens), chosen, torch.tensor([6]), _user_entry(config)),
@@ -113,7 +130,11 @@ def _user(ranker: Ranker, item_tokens: int) -> Traced:
 
 def _item(ranker: Ranker, item_tokens: int) -> Traced:
     config = ranker.config
-    table, many, span = Dim("M", max=MOST_ITEMS), Dim("C", max=MOST_CANDIDATES), Dim("S", max=config.max_prompt)
+    table, many, span = (
+        Dim("M", max=MOST_ITEMS),
+        Dim("C", max=MOST_CANDIDATES),
+        Dim("S", max=config.max_prompt),
+    )
     chosen, tokens = torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 7, dtype=torch.int64)
     return Traced(
         ItemFirstGraph(ranker), (tokens, _items(config, item_tokens), chosen), ({1: span}, {0: table}, {1: many}),

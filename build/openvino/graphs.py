@@ -125,9 +125,9 @@ def _with_kv_type(model: ov.Model, kv_type: str) -> ov.Model:
         return model
     process = PrePostProcessor(model)
     for port in model.inputs:
-        if port.any_name.startswith(("shared_", "unshared_")):
+        if port.any_name.startswith(("shared_", "unshared_", "items")):
             process.input(port.any_name).tensor().set_element_type(ov.Type.bf16)
     for port in model.outputs:
-        if port.any_name.startswith(("shared_", "new_unshared_")):
+        if port.any_name.startswith(("shared_", "new_")):
             process.output(port.any_name).tensor().set_element_type(ov.Type.bf16)
     return process.build()

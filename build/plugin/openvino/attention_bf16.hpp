@@ -144,7 +144,8 @@ inline void finish(const Head<Value>& h, int first, int rows, float scale, const
   for (int u = 0; u < h.own; ++u) {
     for (int lane = 0; lane < LANES; ++lane) {
       const int row = first + std::min(lane, rows - 1);
-      s.own[u * LANES + lane] = dot(h.q + h.place(row), h.own_key(row, u), h.size);
+      s.own[u * LANES + lane] =
+          u < h.sees_own(row) ? dot(h.own_q + h.place(row), h.own_key(row, u), h.size) : -INFINITY;
     }
     high = _mm512_max_ps(high, _mm512_load_ps(s.own + u * LANES));
   }
@@ -164,7 +165,7 @@ inline void finish(const Head<Value>& h, int first, int rows, float scale, const
     const __mmask16 some = first_of(h.size - d);
     for (int lane = 0; lane < rows; ++lane) {
       __m512 sum = _mm512_castsi512_ps(each[lane]);
-      for (int u = 0; u < h.own; ++u) {
+      for (int u = 0; u < h.sees_own(first + lane); ++u) {
         const __m512 value = wide_of(_mm256_maskz_loadu_epi16(some, h.own_value(first + lane, u) + d));
         sum += value * _mm512_set1_ps(s.own[u * LANES + lane] * once[lane]);
       }

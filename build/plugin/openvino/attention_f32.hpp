@@ -126,18 +126,19 @@ inline float dot(const float* a, const float* b, int count) {
 
 // A row's own keys, merged with what the shared ones gave, divided and written.
 inline void finish(const Head<Value>& h, int row, int lane, const Scratch& s, float top, float total) {
-  const float* q = h.q + h.place(row);
+  const float* q = h.own_q + h.place(row);
+  const int own = h.sees_own(row);
   float* out = h.out + h.place(row);
   float high = top;
-  for (int u = 0; u < h.own; ++u) {
+  for (int u = 0; u < own; ++u) {
     s.own[u] = dot(q, h.own_key(row, u), h.size) / std::sqrt(float(h.size));
     high = std::max(high, s.own[u]);
   }
   float shrink = std::exp(top - high);
   total *= shrink;
-  for (int u = 0; u < h.own; ++u) total += s.own[u] = std::exp(s.own[u] - high);
+  for (int u = 0; u < own; ++u) total += s.own[u] = std::exp(s.own[u] - high);
   for (int d = 0; d < h.size; ++d) out[d] = s.sums[d * ROWS + lane] * (shrink / total);
-  for (int u = 0; u < h.own; ++u) {
+  for (int u = 0; u < own; ++u) {
     const float* value = h.own_value(row, u);
     for (int d = 0; d < h.size; ++d) out[d] += value[d] * (s.own[u] / total);
   }

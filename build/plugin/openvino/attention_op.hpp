@@ -1,7 +1,9 @@
-// Attention as an operation: XAttention over
-//   q [B, N, H, D], shared k, v [B, G, S, D]: causal, query n sees the keys up to n; or with three inputs more,
-//   own k, v [B, N, U, G, D] and prompt_length int32 [B]: all queries see the prompt and the keys of their own beam.
-// Gives [B, N, H, D]. Shapes are what the graphs of export/ make; values are float32 or, compiled for AMX, bf16.
+// Attention as operations. XAttention over q [B, N, H, D], shared k, v [B, G, S, D], of which query n sees
+//   with three inputs, keys up to its own: the N queries are of the last N keys;
+//   with own k, v [B, N, U, G, D] and prompt_length int32 [B] too, the prompt and the keys of its own beam;
+//   with q [B, N, U, H, D] and the same, the prompt and its own item's keys up to its own.
+// XDiscriminant: see there. Both give what q is. Shapes are what the graphs of export/ make; values are float32 or,
+// compiled for AMX, bf16.
 #pragma once
 
 #include <oneapi/tbb/parallel_for.h>
@@ -17,6 +19,52 @@
 namespace genrec {
 
 const ov::element::Type TYPE = sizeof(Value) == 2 ? ov::element::bf16 : ov::element::f32;
+
+inline const Value* values_of(const ov::Tensor& tensor) { return static_cast<const Value*>(tensor.data()); }
+
+// Sizes of q [B, ..., H, D] and shared keys [B, G, S, D]; `places` are all queries of a request.
+struct Sizes {
+  std::size_t batch, places, heads, size, kv_heads, span;
+
+  Sizes(const ov::Shape& q, const ov::Shape& keys)
+      : batch(q[0]), places(q.size() == 5 ? q[1] * q[2] : q[1]), heads(q[q.size() - 2]), size(q.back()), kv_heads(keys[1]),
+        span(keys[2]) {}
+};
+
+// What is alike for all kinds: KV head g of request b, over q, shared k and v, with no own keys yet.
+inline Head<Value> head_over(const Sizes& s, std::size_t b, std::size_t g, const ov::TensorVector& inputs, ov::Tensor& out) {
+  const std::size_t group = s.heads / s.kv_heads;
+  const std::size_t row = (b * s.places * s.heads + g * group) * s.size, of_head = (b * s.kv_heads + g) * s.span * s.size;
+  Head<Value> head{};
+  head.q = head.own_q = values_of(inputs[0]) + row;
+  head.out = static_cast<Value*>(out.data()) + row;
+  head.k = values_of(inputs[1]) + of_head;
+  head.v = values_of(inputs[2]) + of_head;
+  head.rows = int(s.places * group);
+  head.group = int(group);
+  head.size = int(s.size);
+  head.each = 1;
+  head.next = s.heads * s.size;
+  return head;
+}
+
+// Attention of all heads of all requests; `head_of(b, g)` says what one reads and writes.
+template <typename HeadOf>
+void attend_all(const Sizes& s, HeadOf head_of) {
+  const std::size_t heads = s.batch * s.kv_heads, rows = s.places * (s.heads / s.kv_heads);
+  const std::size_t blocks = (s.span + KEYS - 1) / KEYS, tiles = (rows + ROWS - 1) / ROWS;
+  const std::size_t room = room_of(int(s.size), int(s.span));
+  const std::unique_ptr<Value, decltype(&std::free)> laid_out(
+      static_cast<Value*>(room ? std::aligned_alloc(64, heads * room * sizeof(Value)) : nullptr), &std::free);
+  const auto each = [&](std::size_t parts, auto run) {
+    oneapi::tbb::parallel_for(std::size_t(0), heads * parts, [&](std::size_t task) {
+      const std::size_t head = task / parts;
+      run(head_of(head / s.kv_heads, head % s.kv_heads), laid_out.get() + head * room, int(task % parts));
+    });
+  };
+  if (room) each(blocks, [](const Head<Value>& head, Value* to, int block) { lay_out(head, block * KEYS, to); });
+  each(tiles, [](const Head<Value>& head, const Value* from, int tile) { attend(head, from, tile * ROWS); });
+}
 
 class XAttention : public ov::op::Op {
  public:
@@ -40,51 +88,86 @@ class XAttention : public ov::op::Op {
   bool has_evaluate() const override { return true; }
 
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
-    const auto shape = inputs[0].get_shape(), keys = inputs[1].get_shape();
+    const auto shape = inputs[0].get_shape();
     outputs[0].set_shape(shape);
-    const std::size_t batch = shape[0], places = shape[1], heads = shape[2], size = shape[3];
-    const std::size_t kv_heads = keys[1], span = keys[2], group = heads / kv_heads;
+    const Sizes s(shape, inputs[1].get_shape());
     const bool causal = inputs.size() == 3;
-    const std::size_t own = causal ? 0 : inputs[3].get_shape()[2];
-    const auto values = [&](const ov::Tensor& tensor) { return static_cast<const Value*>(tensor.data()); };
-    const auto head_of = [&](std::size_t b, std::size_t g) {
-      const std::size_t row = (b * places * heads + g * group) * size, of_head = (b * kv_heads + g) * span * size;
-      const std::size_t of_beam = (b * places * own * kv_heads + g) * size;
-      Head<Value> head{};
-      head.q = values(inputs[0]) + row;
-      head.out = static_cast<Value*>(outputs[0].data()) + row;
-      head.k = values(inputs[1]) + of_head;
-      head.v = values(inputs[2]) + of_head;
-      head.rows = int(places * group);
-      head.group = int(group);
-      head.size = int(size);
-      head.next = heads * size;
+    const std::size_t own = causal ? 0 : inputs[3].get_shape()[2], per = shape.size() == 5 ? own : 1;
+    OPENVINO_ASSERT(!causal || s.span >= s.places, "XAttention: ", s.places, " queries, ", s.span, " keys");
+    attend_all(s, [&](std::size_t b, std::size_t g) {
+      Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
       head.causal = causal;
+      head.past = int(s.span - std::min(s.places, s.span));
       if (!causal) {
-        head.own_k = values(inputs[3]) + of_beam;
-        head.own_v = values(inputs[4]) + of_beam;
+        const std::size_t of_beam = (b * (s.places / per) * own * s.kv_heads + g) * s.size;
+        head.own_k = values_of(inputs[3]) + of_beam;
+        head.own_v = values_of(inputs[4]) + of_beam;
         head.own = int(own);
-        head.own_next = own * kv_heads * size;
-        head.own_step = kv_heads * size;
-        head.length = std::min(inputs[5].data<const std::int32_t>()[b], std::int32_t(span));
+        head.each = int(per);
+        head.own_next = own * s.kv_heads * s.size;
+        head.own_step = s.kv_heads * s.size;
+        head.length = std::min(inputs[5].data<const std::int32_t>()[b], std::int32_t(s.span));
       }
       return head;
-    };
-    const std::size_t blocks = (span + KEYS - 1) / KEYS, tiles = (places * group + ROWS - 1) / ROWS;
-    const std::size_t room = room_of(int(size), int(span));
-    const std::unique_ptr<Value, decltype(&std::free)> laid_out(
-        static_cast<Value*>(room ? std::aligned_alloc(64, batch * kv_heads * room * sizeof(Value)) : nullptr), &std::free);
-    const auto each = [&](std::size_t parts, auto run) {
-      oneapi::tbb::parallel_for(std::size_t(0), batch * kv_heads * parts, [&](std::size_t task) {
-        const std::size_t head = task / parts;
-        run(head_of(head / kv_heads, head % kv_heads), laid_out.get() + head * room, int(task % parts));
-      });
-    };
-    if (room)
-      each(blocks, [](const Head<Value>& head, Value* to, int block) { lay_out(head, block * KEYS, to); });
-    each(tiles, [](const Head<Value>& head, const Value* from, int tile) { attend(head, from, tile * ROWS); });
+    });
     return true;
   }
+};
+
+// Over q [B, C, H, D], shared k, v [B, G, S, D], items [M, 2N, G, t, D], q of items [B, C, H, D], rows int32 [B, C] and
+// prompt_length int32 [B]: query c sees the prompt and, by its other turn, the keys of item rows[c] at `layer`.
+class XDiscriminant : public ov::op::Op {
+ public:
+  OPENVINO_OP("XDiscriminant", "genrec");
+
+  XDiscriminant() = default;
+  XDiscriminant(const ov::OutputVector& inputs, std::int64_t layer) : Op(inputs), layer_(layer) {
+    constructor_validate_and_infer_types();
+  }
+
+  bool visit_attributes(ov::AttributeVisitor& visitor) override {
+    visitor.on_attribute("layer", layer_);
+    return true;
+  }
+
+  void validate_and_infer_types() override {
+    OPENVINO_ASSERT(get_input_size() == 7, "XDiscriminant has ", get_input_size(), " inputs, not 7");
+    for (std::size_t i = 0; i < 5; ++i)
+      OPENVINO_ASSERT(get_input_element_type(i) == TYPE, "XDiscriminant: input ", i, " is not ", TYPE);
+    set_output_type(0, TYPE, get_input_partial_shape(0));
+  }
+
+  std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+    return std::make_shared<XDiscriminant>(inputs, layer_);
+  }
+
+  bool has_evaluate() const override { return true; }
+
+  bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    outputs[0].set_shape(inputs[0].get_shape());
+    const Sizes s(inputs[0].get_shape(), inputs[1].get_shape());
+    const auto items = inputs[3].get_shape();
+    const std::size_t own = items[3], tensor = s.kv_heads * own * s.size;
+    const auto* rows = inputs[5].data<const std::int32_t>();
+    for (std::size_t i = 0; i < s.batch * s.places; ++i)
+      OPENVINO_ASSERT(rows[i] >= 0 && std::size_t(rows[i]) < items[0], "XDiscriminant: row ", rows[i], " of ", items[0]);
+    attend_all(s, [&](std::size_t b, std::size_t g) {
+      Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
+      head.own_q = values_of(inputs[4]) + (head.q - values_of(inputs[0]));
+      head.own_k = values_of(inputs[3]) + 2 * layer_ * tensor + g * own * s.size;
+      head.own_v = head.own_k + tensor;
+      head.chosen = rows + b * s.places;
+      head.own = int(own);
+      head.own_next = items[1] * tensor;
+      head.own_step = s.size;
+      head.length = std::min(inputs[6].data<const std::int32_t>()[b], std::int32_t(s.span));
+      return head;
+    });
+    return true;
+  }
+
+ private:
+  std::int64_t layer_ = 0;
 };
 
 }  // namespace genrec

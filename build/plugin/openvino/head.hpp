@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace genrec {
 
@@ -9,19 +10,30 @@ namespace genrec {
 template <typename Value>
 struct Head {
   const Value *q, *k, *v;          // q of row 0; keys and values [S, D]
-  const Value *own_k, *own_v;      // of row 0's beam: [U, G, D] from here, G * D apart
+  const Value* own_q;              // what own keys are met with: q, or another turn of it
+  const Value *own_k, *own_v;      // of beam 0, one key each `own_step`
+  const std::int32_t* chosen;      // of every beam, where its own keys are; none: one after the other
   Value* out;                      // as q
   int rows, group, size, own;      // N * R, R, D, U
-  std::size_t next, own_next;      // from one position to the next: of q and out, of own keys
+  int each;                        // queries of one beam; several see own keys up to their own place
+  std::size_t next, own_next;      // from one position to the next of q and out, from one beam's own keys to the next's
   std::size_t own_step;            // and from one own key to the next
   int length;                      // shared keys that every row sees ...
-  bool causal;                     // ... or each those up to its own position
+  bool causal;                     // ... or each those up to its own position,
+  int past;                        // which is behind so many keys
 
   std::size_t place(int row) const { return row / group * next + row % group * size; }
-  int seen() const { return causal ? rows / group : length; }
-  int sees(int row) const { return causal ? row / group + 1 : length; }
-  const Value* own_key(int row, int u) const { return own_k + row / group * own_next + u * own_step; }
-  const Value* own_value(int row, int u) const { return own_v + row / group * own_next + u * own_step; }
+  int seen() const { return causal ? past + rows / group : length; }
+  int sees(int row) const { return causal ? past + row / group + 1 : length; }
+  int sees_own(int row) const { return each == 1 ? own : row / group % each + 1; }
+  const Value* own_key(int row, int u) const { return own_k + own_place(row, u); }
+  const Value* own_value(int row, int u) const { return own_v + own_place(row, u); }
+
+ private:
+  std::size_t own_place(int row, int u) const {
+    const int beam = row / group / each;
+    return (chosen ? chosen[beam] : beam) * own_next + u * own_step;
+  }
 };
 
 }  // namespace genrec

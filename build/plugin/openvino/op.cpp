@@ -11,6 +11,7 @@
 
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     std::make_shared<ov::OpExtension<genrec::XAttention>>(),
+    std::make_shared<ov::OpExtension<genrec::XDiscriminant>>(),
 #ifdef __AMX_BF16__
     std::make_shared<ov::OpExtension<genrec::XLinear>>(),
     std::make_shared<ov::OpExtension<genrec::XRotate>>(),
