@@ -1,4 +1,4 @@
-"""What an answer says about itself: the output `report`, INT64[6]."""
+"""What an answer says about itself: the output `report`, INT64[6], of rankings INT64[8]."""
 
 from __future__ import annotations
 
@@ -15,4 +15,17 @@ class Report(NamedTuple):
     cut: int  # oldest items beyond what the model reads
     prompt_tokens: int
     valid: int  # semantic IDs found valid, at most top_k
+    catalogue_version: int
+
+
+class RankReport(NamedTuple):
+    """One number each, in this order."""
+
+    answered_by: int  # MODEL, or POPULARITY where the history held no item of the catalogue
+    dropped: int  # items of the history that the catalogue does not know
+    cut: int  # oldest items beyond what the model reads
+    left_out: int  # candidates that the catalogue does not know, or that were named before
+    user_reused: int  # tokens of the user whose KV was there
+    items_reused: int  # tokens of the candidates whose KV was there
+    order: int  # place in `genrec.rank.options.ORDERS`
     catalogue_version: int

@@ -47,6 +47,29 @@ class Passes(Protocol):
         """
 
 
+class RankPasses(Protocol):
+    """The passes of a ranker (`genrec.nn.ranker`), on arrays used where they lie; one at a time.
+
+    A user's entry is 2N tensors [1, G, S, D]: k, v of layer 0, then of layer 1, ... Items' entries are rows of a table
+    [M, 2N, G, t, D]. States are float32 [C, hidden], one per candidate.
+    """
+
+    def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
+        """tokens int64[B, S], none padded: fills 2N kv [B, G, S, D]; of one user, or of several items at once."""
+
+    def extend(self, tokens: Array, past: Sequence[Array], new: Sequence[Array]) -> None:
+        """tokens int64[1, Q] behind a user's entry `past`: fills 2N new [1, G, Q, D]."""
+
+    def split(self, items: Array, rows: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
+        """States of candidates whose entries are `rows` int[C] of `items`; the user's has `length` tokens."""
+
+    def user_first(self, candidates: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
+        """States of candidates with tokens int64[C, t], computed behind the user."""
+
+    def item_first(self, tokens: Array, items: Array, rows: Array) -> NDArray[np.float32]:
+        """States of candidates, the user's tokens int64[1, S] computed behind all of them."""
+
+
 class Executor(Protocol):
     """Whole requests in one call: the loop over the levels without hops between models."""
 

@@ -25,7 +25,7 @@ KV_TYPES: dict[str, np.dtype[Any]] = {
 }  # NumPy has no bf16; its bits travel as uint16
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
@@ -87,20 +87,20 @@ class Layout:
         return memory[start : start + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
 
     def _shared_start(self, rows: int) -> int:
-        return rows * _aligned(4 * self.config.codebook_sizes[0])
+        return rows * aligned(4 * self.config.codebook_sizes[0])
 
     def _shared_bytes(self, rows: int, span: int) -> int:
         c = self.config
-        return rows * _aligned(c.num_key_value_heads * span * c.head_dim * KV_TYPES[self.kv_type].itemsize)
+        return rows * aligned(c.num_key_value_heads * span * c.head_dim * KV_TYPES[self.kv_type].itemsize)
 
     @property
     def _unshared_token_bytes(self) -> int:
         c = self.config
-        return _aligned(self.width * c.num_key_value_heads * c.head_dim * KV_TYPES[self.kv_type].itemsize)
+        return aligned(self.width * c.num_key_value_heads * c.head_dim * KV_TYPES[self.kv_type].itemsize)
 
     @property
     def _logit_bytes(self) -> int:
-        return _aligned(4 * self.width * max(self.config.codebook_sizes))
+        return aligned(4 * self.width * max(self.config.codebook_sizes))
 
     @property
     def _unshared_bytes(self) -> int:

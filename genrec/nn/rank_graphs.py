@@ -52,7 +52,7 @@ class SplitGraph(nn.Module):
         self.ranker = ranker
 
     def forward(self, items: Tensor, rows: Tensor, prompt_length: Tensor, shared: list[Tensor]) -> Tensor:
-        """items [M, 2N, G, t, D], rows [1, C]; the user's entry, per layer k, v [1, G, S, D] -> states [1, C, hidden]."""
+        """items [M, 2N, G, t, D], rows [1, C]; of the user per layer k, v [1, G, S, D] -> states [1, C, hidden]."""
         length = prompt_length.to(torch.int64)
         return self.ranker.states(_pairs(shared), length, items, rows, apart=True)
 
@@ -65,7 +65,7 @@ class UserFirstGraph(nn.Module):
         self.ranker = ranker
 
     def forward(self, candidates: Tensor, prompt_length: Tensor, shared: list[Tensor]) -> Tensor:
-        """candidates [1, C, t]; the user's entry, per layer k, v [1, G, S, D] -> states [1, C, hidden]."""
+        """candidates [1, C, t]; of the user per layer k, v [1, G, S, D] -> states [1, C, hidden]."""
         user, length = _pairs(shared), prompt_length.to(torch.int64)
         entries = self.ranker.candidates(candidates, user, length)
         rows = torch.arange(candidates.shape[1]).unsqueeze(0)

@@ -72,7 +72,7 @@ class EncodeHistory:
         ticket = Ticket(
             top_k,
             length,
-            self._deadline(request, now),
+            deadline_of(request, now),
             dropped=len(rows) - len(known),
             cut=len(known) - len(kept),
             version=version,
@@ -94,14 +94,15 @@ class EncodeHistory:
         return min(-(-max(length, self._shortest) // SPAN) * SPAN, self._config.max_prompt)
 
     @staticmethod
-    def _deadline(request: Tensors, now: int) -> int:
-        if "deadline_ms" not in request:
-            return 0
-        wanted = int(check_tensor(request, "deadline_ms", np.int32, 1)[0])
-        if not 1 <= wanted <= MAX_DEADLINE_MS:
-            raise InputError("deadline_ms", f"is {wanted}", f"1 to {MAX_DEADLINE_MS}")
-        return now + wanted * 1_000_000
-
-    @staticmethod
     def _excludes(request: Tensors) -> bool:
         return "exclude_history" in request and bool(check_tensor(request, "exclude_history", np.bool_, 1)[0])
+
+
+def deadline_of(request: Tensors, now: int) -> int:
+    """When a request that came at `now` must be answered, on the monotonic clock in ns; 0: whenever."""
+    if "deadline_ms" not in request:
+        return 0
+    wanted = int(check_tensor(request, "deadline_ms", np.int32, 1)[0])
+    if not 1 <= wanted <= MAX_DEADLINE_MS:
+        raise InputError("deadline_ms", f"is {wanted}", f"1 to {MAX_DEADLINE_MS}")
+    return now + wanted * 1_000_000

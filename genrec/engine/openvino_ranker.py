@@ -1,0 +1,69 @@
+"""The graphs of a ranker through OpenVINO: entries of users and items, and discriminant tokens over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.engine.interface import Array
+from genrec.engine.openvino import MOST_TOKENS, InferRequest, OpenVinoGraphs
+from genrec.models.config import ModelConfig
+
+PREFILL = "rank_prefill"  # of a ranker with a generator of its own
+
+
+class OpenVinoRanker:
+    """See `genrec.engine.interface.RankPasses`. One at a time per object."""
+
+    def __init__(self, graphs: OpenVinoGraphs, folder: Path, config: ModelConfig) -> None:
+        self._graphs, self._config = graphs, config
+        self._own = (folder / f"{PREFILL}.xml").is_file()
+        self._requests: dict[str, InferRequest] = {}
+
+    def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
+        """See `RankPasses.entries`."""
+        most = max(MOST_TOKENS // tokens.shape[1], 1)
+        for first in range(0, len(tokens), most):
+            rows = slice(first, first + most)
+            inputs, outputs = [tokens[rows]], [each[rows] for each in kv]
+            if not self._own:
+                batch, span = tokens[rows].shape
+                inputs.append(np.full(batch, span, np.int64))
+                outputs.insert(0, np.empty((batch, 1, self._config.codebook_sizes[0]), np.float32))
+            self._infer(PREFILL if self._own else "prefill", inputs, outputs)
+
+    def extend(self, tokens: Array, past: Sequence[Array], new: Sequence[Array]) -> None:
+        """See `RankPasses.extend`."""
+        self._infer("extend", [tokens, *past], new)
+
+    def split(self, items: Array, rows: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
+        """See `RankPasses.split`."""
+        return self._states("rank_split", len(rows), [*self._table(items, rows), np.array([length]), *user])
+
+    def user_first(self, candidates: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
+        """See `RankPasses.user_first`."""
+        return self._states("rank_user", len(candidates), [candidates[None], np.array([length]), *user])
+
+    def item_first(self, tokens: Array, items: Array, rows: Array) -> NDArray[np.float32]:
+        """See `RankPasses.item_first`."""
+        return self._states("rank_item", len(rows), [tokens, *self._table(items, rows)])
+
+    def _table(self, items: Array, rows: Array) -> tuple[Array, Array]:
+        """Our operations read rows where they lie; nodes of OpenVINO would first copy the whole table."""
+        if self._graphs.writes_scores:
+            items, rows = items[rows], np.arange(len(rows))
+        return items, rows[None].astype(np.int64)
+
+    def _states(self, name: str, count: int, inputs: list[Array]) -> NDArray[np.float32]:
+        states = np.empty((1, count, self._config.hidden_size), np.float32)
+        self._infer(name, inputs, [states])
+        return states[0]
+
+    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        file = self._graphs.file_of(name)
+        if file not in self._requests:
+            self._requests[file] = self._graphs.new_request(file)
+        self._requests[file].infer(name, inputs, outputs)

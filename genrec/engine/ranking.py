@@ -1,0 +1,226 @@
+"""Whole rankings in one process: entries of users and items from the pool or computed, then the candidates' scores.
+
+BAT, sections 4 and 5. What was found is read where it lies; what was missing is computed and, if the plan says so, kept.
+An answer never depends on what was found: entries that changed while they were read are computed instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.engine.interface import Array, RankPasses
+from genrec.kv.entries import EntryLayout
+from genrec.pool.keys import Words, owner_key, user_hashes
+from genrec.pool.pool import Pool, UserEntry, Writing
+from genrec.rank.head import RankerHead
+from genrec.search.scratch import Scratch
+from genrec.settings import SPAN
+
+
+class RankRequest(NamedTuple):
+    """A user and C candidates."""
+
+    owner: int | None  # whose history it is; None: nobody's in particular
+    tokens: NDArray[np.int32]  # [S], of the history
+    candidates: NDArray[np.int32]  # [C, t], the items' tokens
+    codes: NDArray[np.int32]  # [C, L], tokens of their semantic IDs
+    keys: Words  # [C, 2], by which the pool knows the items
+
+
+class Plan(NamedTuple):
+    """What `prefix_choice` decided: the order, and which entries that had to be computed are kept."""
+
+    order: str
+    keep_user: bool
+    keep_items: bool
+
+
+class Reuse(NamedTuple):
+    """Tokens whose KV was there, tokens that were computed, and bytes of KV copied; discriminant tokens left out."""
+
+    user: int
+    items: int
+    computed: int
+    copied: int
+
+
+class _User(NamedTuple):
+    kv: list[Array]
+    reused: int
+    copied: int
+
+
+class _Items(NamedTuple):
+    table: Array
+    rows: NDArray[np.int32]
+    generations: NDArray[np.int64]  # of rows in the pool, -1 elsewhere
+    reused: int
+    copied: int
+
+
+class RankExecutor:
+    """One per stream. Without a pool everything is computed."""
+
+    def __init__(
+        self, passes: RankPasses, head: RankerHead, layout: EntryLayout, model: str, pool: Pool | None = None
+    ) -> None:
+        """`model` names the weights that KV comes from."""
+        self._passes, self._head, self._layout, self._model, self._pool = passes, head, layout, model, pool
+        self._scratch = Scratch()
+        self._step = layout.config.levels  # tokens of an item of the history
+
+    def scores(self, request: RankRequest, plan: Plan) -> tuple[NDArray[np.float32], Reuse]:
+        """float32[C], one per candidate, and what it took."""
+        self._scratch.clear()
+        run: dict[str, Callable[[RankRequest, Plan], tuple[Array, Reuse]]] = {
+            "split": self._split, "user": self._user_first, "item": self._item_first,
+        }  # fmt: skip
+        states, reuse = run[plan.order](request, plan)
+        return self._head.scores(states, request.codes), reuse
+
+    def _split(self, request: RankRequest, plan: Plan) -> tuple[Array, Reuse]:
+        length = len(request.tokens)
+        with self._user(request, plan.keep_user) as user:
+            found = self._items(request, plan.keep_items)
+            states = self._passes.split(found.table, found.rows, length, user.kv)
+            if self._changed(found):
+                found = self._computed_items(request)
+                states = self._passes.split(found.table, found.rows, length, user.kv)
+        total = length + request.candidates.size
+        reused = user.reused + found.reused
+        return states, Reuse(user.reused, found.reused, total - reused, user.copied + found.copied)
+
+    def _user_first(self, request: RankRequest, plan: Plan) -> tuple[Array, Reuse]:
+        length, candidates = len(request.tokens), request.candidates.astype(np.int64)
+        with self._user(request, plan.keep_user) as user:
+            states = self._passes.user_first(candidates, length, user.kv)
+        return states, Reuse(user.reused, 0, length - user.reused + candidates.size, user.copied)
+
+    def _item_first(self, request: RankRequest, plan: Plan) -> tuple[Array, Reuse]:
+        tokens = request.tokens.astype(np.int64)[None]
+        found = self._items(request, plan.keep_items)
+        states = self._passes.item_first(tokens, found.table, found.rows)
+        if self._changed(found):
+            found = self._computed_items(request)
+            states = self._passes.item_first(tokens, found.table, found.rows)
+        computed = tokens.size + request.candidates.size - found.reused
+        return states, Reuse(0, found.reused, computed, found.copied)
+
+    # The user.
+
+    @contextmanager
+    def _user(self, request: RankRequest, keep: bool) -> Iterator[_User]:
+        """The user's entry; an entry of the pool stays where it is until this ends."""
+        pool, tokens = self._pool, request.tokens
+        if pool is None:
+            yield self._computed_user(tokens, None)
+            return
+        hashes = user_hashes(pool.secret, self._model, self._layout.name, request.owner, tokens, self._step)
+        found = pool.find_user(hashes, self._step)
+        try:
+            if found and found.tokens == len(tokens):
+                yield _User(self._layout.user(found.memory, found.span), len(tokens), 0)
+                return
+            span = _padded(len(tokens))
+            size, owner = self._layout.user_bytes(span), owner_key(pool.secret, request.owner)
+            writing = pool.write_user(hashes, span, size, owner) if keep else None
+            try:
+                yield self._extended(found, tokens, writing) if found else self._computed_user(tokens, writing)
+            except BaseException:
+                if writing:
+                    pool.abandon(writing)
+                raise
+            if writing:  # only now, as nothing else holds it in its place
+                pool.commit(writing)
+        finally:
+            if found:
+                pool.release(found)
+
+    def _computed_user(self, tokens: Array, writing: Writing | None) -> _User:
+        span = _padded(len(tokens))
+        kv = self._layout.user(self._memory(writing, self._layout.user_bytes(span)), span)
+        padded = np.zeros((1, span), np.int64)
+        padded[0, : len(tokens)] = tokens
+        self._passes.entries(padded, kv)
+        return _User(kv, 0, 0)
+
+    def _extended(self, found: UserEntry, tokens: Array, writing: Writing | None) -> _User:
+        """The entry that agrees so far, with the newest tokens behind it."""
+        past, new, span = found.tokens, len(tokens) - found.tokens, _padded(len(tokens))
+        if not past:
+            return self._computed_user(tokens, writing)
+        kv = self._layout.user(self._memory(writing, self._layout.user_bytes(span)), span)
+        before = [np.ascontiguousarray(each[:, :, :past]) for each in self._layout.user(found.memory, found.span)]
+        c = self._layout.config
+        shape = (1, c.num_key_value_heads, new, c.head_dim)
+        behind = [self._scratch.take(shape, self._layout.dtype) for _ in kv]
+        self._passes.extend(tokens[None, past:].astype(np.int64), before, behind)
+        for whole, old, newest in zip(kv, before, behind, strict=True):
+            whole[:, :, :past], whole[:, :, past : past + new] = old, newest
+        return _User(kv, past, past * self._layout.token_bytes)
+
+    def _memory(self, writing: Writing | None, size: int) -> Array:
+        return writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
+
+    # The items.
+
+    def _items(self, request: RankRequest, keep: bool) -> _Items:
+        pool, layout = self._pool, self._layout
+        if pool is None or not len(pool.items_memory):
+            return self._computed_items(request)
+        rows, generations = pool.find_items(request.keys)
+        table = layout.items(pool.items_memory)
+        missing = np.flatnonzero(rows < 0)
+        reused = (len(rows) - len(missing)) * layout.item_tokens
+        if not len(missing):
+            return _Items(table, rows, generations, reused, 0)
+        computed = self._item_entries(request.candidates[missing])
+        if keep:
+            taken = pool.write_items(request.keys[missing])
+            filled = taken >= 0
+            table[taken[filled]] = computed[filled]
+            generations[missing] = pool.item_generations(taken)
+            pool.commit_items(taken)
+            rows[missing] = taken
+        copied = int((rows[missing] >= 0).sum()) * layout.item_bytes
+        if (rows >= 0).all():
+            return _Items(table, rows, generations, reused, copied)
+        there = np.ones(len(rows), bool)
+        there[missing] = False
+        mine = self._scratch.take((len(rows), *table.shape[1:]), layout.dtype)
+        mine[there], mine[missing] = table[rows[there]], computed
+        if not np.array_equal(pool.item_generations(rows[there]), generations[there]):
+            return self._computed_items(request)
+        nowhere = np.full(len(rows), -1)
+        return _Items(mine, np.arange(len(rows), dtype=np.int32), nowhere, reused, copied + reused * layout.token_bytes)
+
+    def _computed_items(self, request: RankRequest) -> _Items:
+        count = len(request.candidates)
+        nowhere = np.full(count, -1)
+        return _Items(self._item_entries(request.candidates), np.arange(count, dtype=np.int32), nowhere, 0, 0)
+
+    def _item_entries(self, tokens: Array) -> Array:
+        """Entries [C, 2N, G, t, D] of items with tokens int32[C, t]."""
+        c, layout = self._layout.config, self._layout
+        shape = (len(tokens), c.num_key_value_heads, layout.item_tokens, c.head_dim)
+        kv = [self._scratch.take(shape, layout.dtype) for _ in range(2 * c.num_hidden_layers)]
+        self._passes.entries(tokens.astype(np.int64), kv)
+        whole = self._scratch.take((len(tokens), len(kv), *shape[1:]), layout.dtype)
+        return np.stack(kv, 1, out=whole)
+
+    def _changed(self, found: _Items) -> bool:
+        """Whether a row that was read has meanwhile become another item's."""
+        inside = found.generations >= 0
+        if self._pool is None or not inside.any():
+            return False
+        return not np.array_equal(self._pool.item_generations(found.rows[inside]), found.generations[inside])
+
+
+def _padded(tokens: int) -> int:
+    """Equal shapes are faster, so entries end on the same steps as prompts do."""
+    return -(-tokens // SPAN) * SPAN

@@ -1,0 +1,72 @@
+"""Where each tensor lies in the entries of a KV pool (BAT, section 5.1).
+
+A user's entry of S tokens holds k, v of layer 0, then of layer 1, ..., each [1, G, S, D] on a cache line. An item's
+entry is a row of one table [M, 2N, G, t, D]; rows are padded to cache lines where they must be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.kv.layout import KV_TYPES, aligned
+from genrec.models.config import ModelConfig
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class EntryLayout:
+    """Sizes and places for one ranker: items of `item_tokens` tokens, KV of `kv_type`."""
+
+    config: ModelConfig
+    item_tokens: int
+    kv_type: str
+
+    @property
+    def name(self) -> str:
+        """What must be equal for an entry to be read: a part of its key."""
+        c = self.config
+        shape = (c.num_hidden_layers, c.num_key_value_heads, c.head_dim, self.item_tokens)
+        return f"{self.kv_type}:{'x'.join(map(str, shape))}"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of KV, in NumPy's terms."""
+        return KV_TYPES[self.kv_type]
+
+    @property
+    def token_bytes(self) -> int:
+        """Of KV of one token."""
+        c = self.config
+        return 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * self.dtype.itemsize
+
+    @property
+    def item_bytes(self) -> int:
+        """Of a row of the table."""
+        return self.item_tokens * self.token_bytes
+
+    def user_bytes(self, span: int) -> int:
+        """Of a user's entry of `span` tokens."""
+        return 2 * self.config.num_hidden_layers * self._tensor_bytes(span)
+
+    def user(self, memory: Array, span: int) -> list[Array]:
+        """uint8[user_bytes(span)] as 2N tensors [1, G, span, D]."""
+        c, step = self.config, self._tensor_bytes(span)
+        shape = (1, c.num_key_value_heads, span, c.head_dim)
+        size = int(np.prod(shape)) * self.dtype.itemsize
+        starts = range(0, 2 * c.num_hidden_layers * step, step)
+        return [memory[start : start + size].view(self.dtype).reshape(shape) for start in starts]
+
+    def items(self, memory: Array) -> Array:
+        """uint8[M * item_bytes] as the table [M, 2N, G, t, D]."""
+        c = self.config
+        shape = (-1, 2 * c.num_hidden_layers, c.num_key_value_heads, self.item_tokens, c.head_dim)
+        return memory.view(self.dtype).reshape(shape)
+
+    def _tensor_bytes(self, span: int) -> int:
+        c = self.config
+        return aligned(c.num_key_value_heads * span * c.head_dim * self.dtype.itemsize)

@@ -1,0 +1,120 @@
+"""A history and candidates to what a ranker reads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.artifact import load_config
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_catalogue
+from genrec.errors import InputError
+from genrec.rank.tokens import item_tokens
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps.encode_history import deadline_of
+from genrec.steps.ticket import Ticket, read_ticket
+from genrec.steps.versioned import Versioned
+
+MOST_CANDIDATES = 512
+WINDOW_STEPS = 4  # a long history's window moves by this part of its length
+
+
+@dataclass(frozen=True)
+class _RankTable:
+    """One catalogue version: `codes` int32[n, L] and `tokens` int32[n, t] of its items."""
+
+    catalogue: Catalogue
+    codes: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+
+
+class EncodeCandidates:
+    """history, candidates and wishes -> the history's tokens, the distinct candidates that the catalogue knows.
+
+    The first step of `rank`. In `recommend_and_rank` the ticket of the first step comes along: its catalogue version
+    and its deadline hold here too.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._config, self._artifact = load_config(settings.artifact), settings.artifact
+        self._loaded = Versioned(settings, "encode_candidates", self._load)
+        self.close = self._loaded.close
+
+    def _load(self, folder: Path) -> _RankTable:
+        catalogue = load_catalogue(folder, self._config)
+        catalogue.rows_of([])  # sorts the ids, which no request should wait for
+        codes = np.ascontiguousarray(catalogue.codes + np.array(self._config.code_offsets, np.int32))
+        return _RankTable(catalogue, codes, item_tokens(folder, catalogue, self._config))
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        return answer_each(requests, self._encode)
+
+    def _encode(self, request: Tensors) -> Tensors:
+        now = time.monotonic_ns()
+        first = read_ticket(request, self._config.max_prompt) if "ticket" in request else None
+        version = first.version if first else self._loaded.current
+        loaded = self._loaded.of(version)
+        rows, prior, left_out = self._candidates(request, loaded.catalogue)
+        top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
+        if not 1 <= top_k <= MOST_CANDIDATES:
+            raise InputError("top_k", f"is {top_k}", f"1 to {MOST_CANDIDATES}")
+        history = loaded.catalogue.rows_of(check_tensor(request, "history", np.int64))
+        known = history[history >= 0]
+        kept = known[window_start(len(known), self._config.max_history) :]
+        deadline = first.deadline_ns if first else deadline_of(request, now)
+        length, dropped = len(kept) * self._config.levels, len(history) - len(known)
+        ticket = Ticket(top_k, length, deadline, dropped, len(known) - len(kept), version)
+        tokens = loaded.codes[kept].reshape(1, -1) if length else np.zeros((1, 1), np.int32)
+        return {
+            "tokens": tokens,
+            "ticket": ticket.tensor(),
+            "owner": self._owner(request),
+            "candidates": loaded.tokens[rows].reshape(1, -1),
+            "codes": loaded.codes[rows].reshape(1, -1),
+            "item_ids": loaded.catalogue.item_ids[rows][None],
+            "prior": prior[None],
+            "left_out": np.array([[left_out]], np.int32),
+        }
+
+    def _candidates(
+        self, request: Tensors, catalogue: Catalogue
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
+        """Catalogue rows, what is known of each (its score by who proposed it, else its popularity), and the rest."""
+        asked = check_tensor(request, "candidates", np.int64, most=MOST_CANDIDATES)
+        if not len(asked):
+            raise InputError("candidates", "is empty", f"1 to {MOST_CANDIDATES} item ids")
+        rows = catalogue.rows_of(asked)
+        _, first = np.unique(rows, return_index=True)
+        first = np.sort(first[rows[first] >= 0])
+        if not len(first):
+            raise InputError("candidates", f"has none of the catalogue's items, {asked[0]} is one", "item ids")
+        kept = rows[first]
+        if "candidate_scores" in request:
+            prior = check_tensor(request, "candidate_scores", np.float32, len(asked))[first]
+            if not np.isfinite(prior).all():
+                raise InputError("candidate_scores", "has infinite values", "finite numbers")
+        else:
+            prior = np.zeros(len(first), np.float32)
+        return kept, prior, len(asked) - len(first)
+
+    @staticmethod
+    def _owner(request: Tensors) -> NDArray[np.int64]:
+        """int64[1, 2]: whether a user is named, and which."""
+        named = "user_id" in request
+        return np.array([[named, check_tensor(request, "user_id", np.int64, 1)[0] if named else 0]], np.int64)
+
+
+def window_start(items: int, most: int) -> int:
+    """Which of `items` is the first that is read, of at most `most`.
+
+    A window that moved with every event would begin anew each time, and no prefix would ever be found: it moves in
+    steps.
+    """
+    step = max(most // WINDOW_STEPS, 1)
+    return max(-(-(items - most) // step) * step, 0)
