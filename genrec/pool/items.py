@@ -1,0 +1,126 @@
+"""Rows of items: KV of one item each, all of one size, read by row number.
+
+A row is FREE, FILLING while a process computes it, or READY. Nobody counts its readers: its generation changes before
+its bytes do, so who has read the generations with the rows, and finds them unchanged after the pass, has read whole
+rows. Cold rows leave first: a row's heat is how often it was asked for, halved every ten minutes.
+
+The functions here work on a table that is locked.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from genrec.pool import index
+from genrec.pool.index import Places
+from genrec.pool.keys import Words
+from genrec.pool.mapping import COUNTER, ITEM_EVICTIONS, ITEM_HITS, ITEM_MISSES, Table
+
+FREE, FILLING, READY = range(3)
+HALF_LIFE_S = 600.0
+LOOKED_AT = 64  # rows per row wanted: in a large pool the coldest of a sample leave, as Redis does
+FEW = 1 << 16  # rows that are all looked at
+Rows = NDArray[np.int32]
+
+
+def find(table: Table, keys: Words, now: int) -> Rows:
+    """int32[C], -1 where absent; who is asked for grows hotter."""
+    rows = _find(table.item_index, keys, table.row_state, table.row_key, table.row_heat, table.row_seen, now)
+    hits = int((rows >= 0).sum())
+    table.header[ITEM_HITS] += hits
+    table.header[ITEM_MISSES] += len(rows) - hits
+    return rows
+
+
+@njit(cache=True, nogil=True)
+def _find(
+    places: Places, keys: Words, state: NDArray[np.int8], held: Words, heat: NDArray[np.float32],
+    seen: NDArray[np.int64], now: int,
+) -> Rows:  # fmt: skip
+    rows = np.full(len(keys), -1, np.int32)
+    answers = index.find(places, keys)
+    for i in range(len(keys)):
+        row = answers[i]
+        if row < 0 or row >= len(state) or state[row] != 2:  # READY
+            continue
+        if held[row, 0] == keys[i, 0] and held[row, 1] == keys[i, 1]:
+            heat[row] = heat[row] * 0.5 ** ((now - seen[row]) / (HALF_LIFE_S * 1e9)) + 1
+            seen[row] = now
+            rows[i] = row
+    return rows
+
+
+def take(table: Table, keys: Words, seat: int, now: int) -> Rows:
+    """int32[n]: a row to fill for each key; -1 where somebody has it or fills it, or no row may leave."""
+    rows = np.full(len(keys), -1, np.int32)
+    _, first = np.unique(keys, axis=0, return_index=True)
+    wanted = np.sort(first[~_there(table, keys[first])])
+    chosen = _coldest(table, len(wanted), now)
+    wanted = wanted[: len(chosen)]
+    table.header[ITEM_EVICTIONS] += int((table.row_state[chosen] == READY).sum())
+    for row in chosen:
+        clear(table, int(row))
+    table.row_generation[chosen] = table.header[COUNTER] + 1 + np.arange(len(chosen))
+    table.header[COUNTER] += len(chosen)
+    table.row_key[chosen] = keys[wanted]
+    table.row_writer[chosen], table.row_heat[chosen], table.row_seen[chosen] = seat, 1, now
+    table.row_state[chosen] = FILLING
+    index.put(table.item_index, keys[wanted], chosen)
+    rows[wanted] = chosen
+    return rows
+
+
+def _there(table: Table, keys: Words) -> NDArray[np.bool_]:
+    """Which keys have a row, READY or on its way."""
+    answers = index.find(table.item_index, keys)
+    there = (answers >= 0) & (answers < len(table.row_state))
+    rows = answers[there]
+    there[there] = (table.row_state[rows] != FREE) & (table.row_key[rows] == keys[there]).all(1)
+    return there
+
+
+def _coldest(table: Table, count: int, now: int) -> NDArray[np.int64]:
+    """Up to `count` rows: free ones, then the coldest READY ones."""
+    state = table.row_state
+    chosen = np.flatnonzero(state == FREE)[:count]
+    missing = count - len(chosen)
+    if not missing:
+        return chosen
+    looked_at = np.arange(len(state))
+    if len(state) > max(FEW, LOOKED_AT * missing):
+        looked_at = np.unique(np.random.default_rng().integers(0, len(state), LOOKED_AT * missing))
+    ready = looked_at[state[looked_at] == READY]
+    cold = table.row_heat[ready] * 0.5 ** ((now - table.row_seen[ready]) / (HALF_LIFE_S * 1e9))
+    return np.concatenate((chosen, ready[np.argsort(cold, kind="stable")[:missing]]))
+
+
+def clear(table: Table, row: int) -> None:
+    """The row is nobody's. Its generation changes first: a reader that comes later sees that it did."""
+    table.header[COUNTER] += 1
+    table.row_generation[row] = table.header[COUNTER]
+    table.row_state[row] = FREE
+    index.remove(table.item_index, table.row_key[row : row + 1], np.array([row]))
+
+
+def publish(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
+    """FILLING to READY, of rows that are still this process's."""
+    table.row_state[_own(table, rows, generations, seat)] = READY
+
+
+def give_up(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
+    """FILLING to FREE, of rows that are still this process's."""
+    for row in _own(table, rows, generations, seat):
+        clear(table, int(row))
+
+
+def _own(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> Rows:
+    filling = (table.row_state[rows] == FILLING) & (table.row_writer[rows] == seat)
+    return rows[filling & (table.row_generation[rows] == generations)]
+
+
+def sweep(table: Table, dead: list[int]) -> None:
+    """Take back rows whose filler has died (by seat)."""
+    for row in np.flatnonzero((table.row_state == FILLING) & np.isin(table.row_writer, dead)):
+        clear(table, int(row))

@@ -1,0 +1,85 @@
+"""Names of what the pool holds: of a user's history at every item boundary, and of an item's tokens.
+
+A user's hashes are keyed with the pool's own secret, so that neither an owner nor a history can be guessed from them.
+Hash i is over everything up to boundary i: two histories have it in common exactly as far as their tokens agree. An
+item's key is over the model and the item's tokens alone, so that versions of a catalogue share what they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from genrec.errors import InputError
+
+SIZE = 16  # bytes of a key
+Words = NDArray[np.uint64]  # keys as the pool compares them: uint64 [n, 2]
+Keys = Sequence[bytes] | Words
+
+
+def owner_key(secret: bytes, user: int | None) -> bytes:
+    """Who an entry belongs to, not in clear: 16 bytes. None is one owner for all who say no name."""
+    name = b"" if user is None else int(user).to_bytes(16, "little", signed=True)
+    return blake2b(name, digest_size=SIZE, key=secret, person=b"genrec-owner").digest()
+
+
+def user_hashes(
+    secret: bytes, model: str, layout: str, user: int | None, tokens: ArrayLike, item_tokens: int
+) -> list[bytes]:
+    """16 bytes per item boundary of `tokens` int32[S], S // item_tokens + 1 of them; the first is of no token yet.
+
+    `model` and `layout` say which KV it is: another model's can never be found. Raises InputError.
+    """
+    given = _tokens(tokens, 1)
+    if item_tokens < 1:
+        raise InputError("item_tokens", f"is {item_tokens}", "at least 1")
+    state = blake2b(digest_size=SIZE, key=secret, person=b"genrec-user")
+    state.update(_named(model, layout) + owner_key(secret, user))
+    hashes = [state.digest()]
+    raw, step = memoryview(given.tobytes()), 4 * item_tokens
+    for end in range(step, len(raw) + 1, step):
+        state.update(raw[end - step : end])
+        hashes.append(state.copy().digest())
+    return hashes
+
+
+def item_key(model: str, layout: str, tokens: ArrayLike) -> bytes:
+    """16 bytes for one item's `tokens` int32[t]. Raises InputError."""
+    return item_keys(model, layout, _tokens(tokens, 1)[None])[0]
+
+
+def item_keys(model: str, layout: str, tokens: ArrayLike) -> list[bytes]:
+    """The same for items of equal length, int32[C, t]: one key each."""
+    start = blake2b(_named(model, layout), digest_size=SIZE, person=b"genrec-item")
+    keys = []
+    for row in _tokens(tokens, 2):
+        state = start.copy()
+        state.update(row.tobytes())
+        keys.append(state.digest())
+    return keys
+
+
+def words(keys: Keys) -> Words:
+    """uint64 [n, 2]. Raises InputError where a key is not 16 bytes long."""
+    if isinstance(keys, np.ndarray):
+        return np.ascontiguousarray(keys, np.uint64).reshape(-1, 2)
+    joined = b"".join(keys)
+    if len(joined) != SIZE * len(keys):
+        raise InputError("keys", f"{len(keys)} keys have {len(joined)} bytes", f"{SIZE} bytes each")
+    return np.frombuffer(joined, np.uint64).reshape(-1, 2)
+
+
+def _named(model: str, layout: str) -> bytes:
+    """Each with its length, so that no pair of names reads like another pair."""
+    parts = [part.encode() for part in (model, layout)]
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def _tokens(tokens: ArrayLike, axes: int) -> NDArray[np.int32]:
+    given = np.asarray(tokens)
+    if given.ndim != axes or (given.size and given.dtype.kind not in "iu"):
+        raise InputError("tokens", f"are {given.dtype} {list(given.shape)}", f"integers with {axes} axes")
+    return np.ascontiguousarray(given, np.int32)

@@ -1,0 +1,244 @@
+"""The files of a pool in /dev/shm, as every process of the machine maps them.
+
+`users` and `items` are plain bytes, `secret` is the key of the users' hashes, and `table` says what is where: counters,
+processes, entries, pins and indexes, all of fixed size. The table names the inodes of the two memories: if one of the
+files is not the one it was made with, there is no pool, and nothing of it is believed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.errors import ArtifactError, InputError
+from genrec.pool.index import Places, slots_for
+from genrec.process import started
+
+MAGIC = 0x67656E726563504F
+# Words of the header: what the pool is, then what happened in it.
+POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, USERS_FILE, ITEMS_FILE, COUNTER = range(1, 8)
+HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS = range(8, 15)
+HEADER = 16
+PROCESSES = 64  # that use one pool at a time
+LOCK_S = 0.05  # who holds the table for longer has been stopped; a request goes on without the pool
+_threads = threading.Lock()  # of all pools: a file's lock keeps processes apart, not threads
+Bytes = NDArray[np.uint8]
+
+
+class Gone(Exception):
+    """The pool is no more: its files were removed, replaced or cut."""
+
+
+class Busy(Exception):
+    """The pool is out of reach for now."""
+
+
+def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -> None:
+    """Make the files, for this user only, or put new ones in the place of others. Raises InputError."""
+    for name, value in (
+        ("user_bytes", user_bytes),
+        ("item_rows", item_rows),
+        ("item_row_bytes", item_row_bytes),
+    ):
+        if value < 0:
+            raise InputError(name, f"is {value}", "at least 0")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sizes = {"users": max(user_bytes, 1), "items": max(item_rows * item_row_bytes, 1)}
+    header = np.zeros(HEADER, np.int64)
+    header[:USERS_FILE] = MAGIC, secrets.randbits(62), user_bytes, item_rows, item_row_bytes
+    table = sum(size for _, _, size in _sections(header))
+    free = os.statvfs(folder)
+    if sum(sizes.values()) + table > free.f_bavail * free.f_frsize:
+        raise InputError(
+            "user_bytes and item_rows",
+            f"take {sum(sizes.values()) + table >> 20} MiB",
+            f"{free.f_bavail * free.f_frsize >> 20} MiB free",
+        )
+    (folder / "table").unlink(missing_ok=True)  # first: without it there is no pool
+    inodes = [_make(folder / name, sizes[name]) for name in ("users", "items")]
+    _make(folder / "secret", 0, secrets.token_bytes(32))
+    header[[USERS_FILE, ITEMS_FILE]] = inodes
+    header[COUNTER] = secrets.randbits(60)  # generations of another pool are not mistaken for this one's
+    _make(folder / "table.new", table, header.tobytes())
+    (folder / "table.new").rename(folder / "table")
+
+
+def _make(path: Path, size: int, content: bytes = b"") -> int:
+    """A new file of that size with its memory taken; its inode."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if size:
+            os.posix_fallocate(descriptor, 0, size)
+        os.write(descriptor, content)
+        return os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The arrays of `table`, mapped. E entries, R item rows."""
+
+    header: NDArray[np.int64]  # [HEADER]
+    processes: NDArray[np.int64]  # [PROCESSES, 2]: pid and start time, 0 where the seat is free
+    entries: NDArray[np.int64]  # [E, words of genrec.pool.users]
+    pins: NDArray[np.int16]  # [PROCESSES, E]: how many readers each process has
+    user_index: Places
+    row_state: NDArray[np.int8]  # [R]
+    row_writer: NDArray[np.int8]  # [R]: the seat of who fills it
+    row_heat: NDArray[np.float32]  # [R]: how often it was asked for of late
+    row_seen: NDArray[np.int64]  # [R]: when it last was
+    row_generation: NDArray[np.int64]  # [R]
+    row_key: NDArray[np.uint64]  # [R, 2]
+    item_index: Places
+
+
+def _sections(header: NDArray[np.int64]) -> list[tuple[np.dtype[Any], tuple[int, ...], int]]:
+    """Type, shape and bytes (whole cache lines) of every array of a table."""
+    user_bytes, rows = int(header[USER_BYTES]), int(header[ITEM_ROWS])
+    entries = min(max(user_bytes >> 16, 64), 1 << 16)
+    shapes: list[tuple[type, tuple[int, ...]]] = [
+        (np.int64, (HEADER,)),
+        (np.int64, (PROCESSES, 2)),
+        (np.int64, (entries, 16)),
+        (np.int16, (PROCESSES, entries)),
+        (np.uint64, (slots_for(max(user_bytes >> 12, 4096)), 3)),
+        (np.int8, (rows,)),
+        (np.int8, (rows,)),
+        (np.float32, (rows,)),
+        (np.int64, (rows,)),
+        (np.int64, (rows,)),
+        (np.uint64, (rows, 2)),
+        (np.uint64, (slots_for(rows), 3)),
+    ]
+    return [
+        (np.dtype(kind), shape, -(-int(np.prod(shape)) * np.dtype(kind).itemsize // 64) * 64)
+        for kind, shape in shapes
+    ]
+
+
+class Mapping:
+    """The mapped files of one pool: `table`, `users` and `items` uint8[bytes], `secret`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Map them. Raises ArtifactError when they are no pool, or not one and the same."""
+        self._files: list[int] = []  # descriptors, which nobody closes but `close`: see there
+        try:
+            for name in ("table", "users", "items"):
+                self._files.append(os.open(folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+            table, self.users, self.items = map(_mapped, self._files)
+            self.secret = (folder / "secret").read_bytes()
+            self.table = self._arrays(table)
+        except (OSError, ValueError) as error:
+            self.close()
+            raise ArtifactError(folder, f"not a KV pool: {error}") from error
+        self._sizes = [os.fstat(file).st_size for file in self._files]
+        self._seat: tuple[int, int] | None = None
+
+    def _arrays(self, table: Bytes) -> Table:
+        header = (
+            table[: HEADER * 8].view(np.int64) if len(table) >= HEADER * 8 else np.zeros(HEADER, np.int64)
+        )
+        inodes = [os.fstat(file).st_ino for file in self._files[1:]]
+        memory = max(header[USER_BYTES], 1), max(header[ITEM_ROWS] * header[ITEM_ROW_BYTES], 1)
+        if (
+            header[0] != MAGIC
+            or sum(size for _, _, size in _sections(header)) != len(table)
+            or header[[USERS_FILE, ITEMS_FILE]].tolist() != inodes
+            or (len(self.users), len(self.items)) != memory
+        ):
+            raise ValueError("the files were not made together")
+        arrays, start = [], 0
+        for kind, shape, size in _sections(header):
+            used = int(np.prod(shape)) * kind.itemsize
+            arrays.append(table[start : start + used].view(kind).reshape(shape))
+            start += size
+        return Table(*arrays)
+
+    @contextmanager
+    def locked(self) -> Iterator[Table]:
+        """The table under both locks; a killed process gives its lock back by dying. Raises Gone, Busy."""
+        if not _threads.acquire(timeout=LOCK_S):
+            raise Busy("a thread of this process has held the table for too long")
+        try:
+            self._check()
+            self._lock()
+            try:
+                yield self.table
+            finally:
+                fcntl.lockf(self._files[0], fcntl.LOCK_UN)
+        finally:
+            _threads.release()
+
+    def _lock(self) -> None:
+        """Wait for the file's lock, but for no process that was stopped while it held it."""
+        end = time.monotonic() + LOCK_S
+        while True:
+            try:
+                return fcntl.lockf(self._files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise Busy("another process has held the table for too long") from error
+            time.sleep(2e-5)
+
+    def _check(self) -> None:
+        """A file that was removed or cut is no memory to read from."""
+        if not self._files:
+            raise Gone("it was closed")
+        for file, size in zip(self._files, self._sizes, strict=True):
+            now = os.fstat(file)
+            if not now.st_nlink or now.st_size != size:
+                raise Gone("its files are gone or were replaced")
+
+    def seat(self) -> int:
+        """This process's place in `processes`; under the lock. Raises Busy when all are taken."""
+        pid = os.getpid()
+        if self._seat is None or self._seat[0] != pid:  # a forked child sits for itself
+            free = np.flatnonzero(self.table.processes[:, 1] == 0)
+            if not len(free):
+                raise Busy(f"{PROCESSES} processes use it already")
+            self.table.processes[free[0]] = pid, started(pid)
+            self._seat = pid, int(free[0])
+        return self._seat[1]
+
+    def dead(self) -> list[int]:
+        """Seats of processes that have ended; under the lock."""
+        seats = self.table.processes
+        taken = np.flatnonzero(seats[:, 1])
+        return [int(seat) for seat in taken if started(int(seats[seat, 0])) != seats[seat, 1]]
+
+    def touch(self) -> None:
+        """Map every page now, on a thread of its own: a first touch is slow. Kernels before 5.14 do without."""
+        for memory in (self.users, self.items):
+            threading.Thread(target=_touch, args=(memory,), daemon=True).start()
+
+    def close(self) -> None:
+        """Let go of the files; views given out before keep their memory."""
+        with _threads:  # closing any descriptor of a file gives up this process's lock on it
+            while self._files:
+                os.close(self._files.pop())
+
+
+def _mapped(descriptor: int) -> Bytes:
+    return np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
+
+
+def _touch(memory: Bytes) -> None:
+    start, length = memory.ctypes.data, len(memory)
+    for offset in range(0, length, 1 << 26):
+        size = ctypes.c_size_t(min(1 << 26, length - offset))
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start + offset), size, 23)  # MADV_POPULATE_WRITE

@@ -1,0 +1,298 @@
+"""The KV pool of the ranking path: KV of users and of items, one copy for all processes of a machine.
+
+BAT, section 5.1: entries of one user or one item with an index and their hotness. Here the memory is a folder of
+/dev/shm (`mapping`), users are contiguous entries of any size (`users`), items rows of one size (`items`). What is
+found is read where it lies, without a copy.
+
+A pool can be lost, full, damaged or stuck at any time: then nothing is found and nothing is kept, and the caller
+computes what it would have read. No method raises for that; the log says it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.errors import ArtifactError
+from genrec.pool import items, mapping, users
+from genrec.pool.items import Rows
+from genrec.pool.keys import Keys, words
+from genrec.pool.mapping import HITS, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, Table
+from genrec.pool.users import Recency, Rule
+
+log = logging.getLogger("genrec.pool")
+TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
+NOTHING: Bytes = np.zeros(0, np.uint8)
+COUNTERS = ("hits", "misses", "evictions", "tokens", "item_hits", "item_misses", "item_evictions")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class UserEntry:
+    """KV found for a user, kept in place until `release`: the first `tokens` of `span` tokens agree.
+
+    memory  uint8[size], read-only, as it was written
+    """
+
+    memory: Bytes
+    tokens: int
+    span: int
+    entry: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Room for a new entry that nobody sees yet: fill `memory` uint8[size], then `commit` or `abandon` it."""
+
+    memory: Bytes
+    hashes: tuple[bytes, ...]
+    entry: int
+    generation: int
+
+
+class Pool:
+    """One machine's pool. Every method is safe between processes and threads."""
+
+    @staticmethod
+    def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -> None:
+        """Make an empty pool, in the place of another if there is one. Raises InputError: negative, or too large.
+
+        Rows of items begin at multiples of `item_row_bytes`; make that a multiple of 64 to have them on cache lines.
+        """
+        mapping.create(Path(folder), user_bytes, item_rows, item_row_bytes)
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], int] = time.monotonic_ns,
+        rule: Rule | None = None,
+        ttl_s: float = TTL_S,
+    ) -> None:
+        """Map a pool; where there is none it is `lost`. `clock` (ns) is one for all processes.
+
+        `rule` says which entries of users leave first (the least recently used), `ttl_s` how long one may stay.
+        """
+        self._clock, self._rule, self._ttl = clock, rule or Recency(), int(ttl_s * 1e9)
+        self._map: Mapping | None = None
+        self._late: list[UserEntry] = []  # released while the table was out of reach
+        self._filling: dict[int, int] = {}  # rows of items -> their generation
+        try:
+            self._map = Mapping(Path(folder))
+        except ArtifactError as error:
+            self._lose(str(error))
+        else:
+            self._map.touch()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is gone for good: open it again to see whether there is another in its place."""
+        return self._map is None
+
+    @property
+    def secret(self) -> bytes:
+        """What hashes of users are keyed with; of a lost pool any, for nothing is found."""
+        return self._map.secret if self._map else bytes(32)
+
+    def close(self) -> None:
+        """Let go of it. Entries found before stay readable, and are released by the end of the process."""
+        if self._map:
+            self._map.close()
+            self._map = None
+
+    # Users.
+
+    def find_user(self, hashes: list[bytes], tokens_per_boundary: int) -> UserEntry | None:
+        """The entry that agrees longest with `hashes` (`keys.user_hashes`), kept in place until `release`; or None."""
+        asked = words(hashes)
+        return self._locked(lambda m, t: self._find_user(m, t, asked, tokens_per_boundary), None)
+
+    def _find_user(
+        self, pool: Mapping, table: Table, asked: NDArray[np.uint64], step: int
+    ) -> UserEntry | None:
+        seat, now = pool.seat(), self._clock()
+        entry, boundary = users.find(table, pool.users, asked, now)
+        table.header[HITS if entry >= 0 else MISSES] += 1
+        if entry < 0:
+            return None
+        row = table.entries[entry]
+        row[[users.SEEN, users.USES]] = now, row[users.USES] + 1
+        table.pins[seat, entry] += 1
+        tokens, span = min(boundary * step, int(row[users.SPAN])), int(row[users.SPAN])
+        table.header[TOKENS] += tokens
+        memory = _payload(pool, table, entry)
+        memory.flags.writeable = False
+        return UserEntry(memory, tokens, span, entry, int(row[users.GENERATION]))
+
+    def write_user(self, hashes: list[bytes], span: int, size: int, owner: bytes) -> Writing | None:
+        """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
+
+        None where there is no room, or where a living process has or computes the entry of the same last hash.
+        """
+        named, whose = words(hashes), words([owner])
+
+        def take(pool: Mapping, table: Table) -> Writing | None:
+            now = self._clock()
+            self._sweep(pool, table)
+            lives = now, now + self._ttl
+            entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self._rule)
+            if entry < 0:
+                return None
+            generation = int(table.entries[entry, users.GENERATION])
+            return Writing(_payload(pool, table, entry), tuple(hashes), entry, generation)
+
+        return self._locked(take, None)
+
+    def commit(self, writing: Writing) -> None:
+        """What was written can be found from now on, by all processes."""
+
+        def publish(pool: Mapping, table: Table) -> None:
+            if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
+                users.publish(table, pool.users, writing.entry, words(writing.hashes))
+
+        self._locked(publish, None)
+
+    def abandon(self, writing: Writing) -> None:
+        """What was written is nobody's."""
+
+        def drop(pool: Mapping, table: Table) -> None:
+            if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
+                users.free(table, pool.users, writing.entry)
+
+        self._locked(drop, None)
+
+    def release(self, entry: UserEntry) -> None:
+        """Nobody here reads it any more; once for every find."""
+
+        def unpin(pool: Mapping, table: Table) -> bool:
+            for one in [entry, *self._late]:
+                users.unpin(table, pool.users, one.entry, one.generation, pool.seat())
+            self._late.clear()
+            return True
+
+        if not self._locked(unpin, False):
+            self._late.append(entry)  # the table is out of reach now
+
+    def forget(self, owner: bytes) -> int:
+        """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them."""
+        whose = words([owner])
+
+        def drop(pool: Mapping, table: Table) -> int:
+            self._sweep(pool, table)
+            return users.forget(table, pool.users, whose)
+
+        return self._locked(drop, 0)
+
+    # Items.
+
+    @property
+    def items_memory(self) -> Bytes:
+        """uint8[item_rows * item_row_bytes], one and the same for the life of this object; of a lost pool empty."""
+        return self._map.items if self._map else NOTHING
+
+    def item_rows(self, keys: Keys) -> Rows:
+        """int32[C]: the row of each item (`keys.item_keys`), -1 where absent; who is asked for grows hotter."""
+        return self.find_items(keys)[0]
+
+    def find_items(self, keys: Keys) -> tuple[Rows, NDArray[np.int64]]:
+        """The same with the rows' generations int64[C], read at once: what `unchanged` compares after a pass."""
+        asked = words(keys)
+
+        def find(pool: Mapping, table: Table) -> tuple[Rows, NDArray[np.int64]]:
+            rows = items.find(table, asked, self._clock())
+            return rows, np.where(rows < 0, -1, table.row_generation[rows])
+
+        return self._locked(find, (np.full(len(asked), -1, np.int32), np.full(len(asked), -1)))
+
+    def item_generations(self, rows: Rows) -> NDArray[np.int64]:
+        """int64[n], -1 for row -1: it changes before a row's bytes do."""
+        if self._map is None:
+            return np.full(len(rows), -1)
+        return np.where(rows < 0, -1, self._map.table.row_generation[rows])
+
+    def write_items(self, keys: Keys) -> Rows:
+        """int32[n]: a row to fill for each item, -1 where it is there, on its way, or no row may leave.
+
+        Rows stay invisible until `commit_items`; cold rows leave for them.
+        """
+        wanted = words(keys)
+
+        def take(pool: Mapping, table: Table) -> Rows:
+            now = self._clock()
+            self._sweep(pool, table)
+            rows = items.take(table, wanted, pool.seat(), now)
+            self._filling |= {int(row): int(table.row_generation[row]) for row in rows if row >= 0}
+            return rows
+
+        return self._locked(take, np.full(len(wanted), -1, np.int32))
+
+    def commit_items(self, rows: Rows) -> None:
+        """These rows of `write_items` are filled; -1 among them is passed over."""
+        self._end_filling(rows, items.publish)
+
+    def abandon_items(self, rows: Rows) -> None:
+        """These rows of `write_items` will not be filled."""
+        self._end_filling(rows, items.give_up)
+
+    def _end_filling(self, rows: Rows, end: Callable[[Table, Rows, NDArray[np.int64], int], None]) -> None:
+        mine = np.array([row for row in rows.tolist() if row in self._filling], np.int32)
+        generations = np.array([self._filling.pop(row) for row in mine.tolist()], np.int64)
+        self._locked(lambda pool, table: end(table, mine, generations, pool.seat()), None)
+
+    # Both.
+
+    def usage(self) -> dict[str, int]:
+        """What is in it now (entries, bytes, items) and what happened since it was made, by all processes."""
+
+        def count(pool: Mapping, table: Table) -> dict[str, int]:
+            self._sweep(pool, table)
+            taken = table.entries[table.entries[:, users.STATE] != users.FREE]
+            counted = table.header[mapping.HITS : mapping.HITS + len(COUNTERS)].tolist()
+            return {
+                "entries": len(taken),
+                "bytes": int(taken[:, users.SIZE].sum()),
+                "items": int((table.row_state == items.READY).sum()),
+            } | dict(zip(COUNTERS, counted, strict=True))
+
+        return self._locked(count, dict.fromkeys(("entries", "bytes", "items", *COUNTERS), 0))
+
+    def _sweep(self, pool: Mapping, table: Table) -> None:
+        dead = pool.dead()
+        users.sweep(table, pool.users, dead, self._clock())
+        if dead:
+            items.sweep(table, dead)
+            table.processes[dead] = 0
+
+    def _locked(self, work: Callable[[Mapping, Table], T], otherwise: T) -> T:
+        """What `work` answers on the locked table; `otherwise` when there is none to be had."""
+        pool = self._map
+        if pool is None:
+            return otherwise
+        try:
+            with pool.locked() as table:
+                return work(pool, table)
+        except Busy as error:
+            log.warning("kv pool: %s; this request does without", error)
+        except Gone as error:
+            self._lose(str(error))
+        except (IndexError, ValueError, OverflowError):  # a table that holds nonsense
+            log.exception("kv pool: the table is damaged")
+            self._lose("the table is damaged")
+        return otherwise
+
+    def _lose(self, why: str) -> None:
+        log.warning("kv pool: %s; it is empty from now on", why)
+        self.close()
+
+
+def _payload(pool: Mapping, table: Table, entry: int) -> Bytes:
+    row = table.entries[entry]
+    start = int(row[users.START]) + users.lead(int(row[users.BOUNDARIES]))
+    return pool.users[start : start + int(row[users.PAYLOAD])]

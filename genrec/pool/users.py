@@ -1,0 +1,257 @@
+"""Entries of users: contiguous KV of one history each, in one memory.
+
+An entry is FREE, WRITING while a process computes it, READY, or LEAVING: not found any more, but somebody still reads
+it. STATE is the last word written. Its bytes begin with a header and the hashes of all its boundaries, checked at every
+find: if the index or the table points to something else, that is dropped and not believed.
+
+The functions here work on a table that is locked.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.pool import index, space
+from genrec.pool.keys import Words
+from genrec.pool.mapping import COUNTER, EVICTIONS, MAGIC, POOL, USER_BYTES, Bytes, Table
+
+log = logging.getLogger("genrec.pool")
+FREE, WRITING, READY, LEAVING = range(4)
+(STATE, GENERATION, START, SIZE, WRITER, BOUNDARIES, SPAN, PAYLOAD, EXPIRES, SEEN, USES, OWNER, OWNER_2, KEY, KEY_2,
+ WIPE) = range(16)  # fmt: skip
+HEADER_BYTES = 64
+ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | entry
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a rule of eviction sees of READY entries that nobody reads, an element each."""
+
+    age: NDArray[np.float64]  # seconds since the last use
+    uses: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    owner: NDArray[np.uint64]  # [n, 2]
+
+
+class Rule(Protocol):
+    """Which entries leave first."""
+
+    def worth(self, standing: Standing) -> NDArray[np.float64]:
+        """float64[n]: what is lost with each; the least goes first, infinite worth never."""
+        ...
+
+    def evicted(self, worth: float) -> None:
+        """One of that worth had to leave."""
+
+
+class Recency:
+    """The rule without knowledge: who was used last is worth most."""
+
+    def worth(self, standing: Standing) -> NDArray[np.float64]:
+        """float64[n]."""
+        return -standing.age
+
+    def evicted(self, worth: float) -> None:
+        """Nothing is learnt."""
+
+
+def lead(boundaries: int) -> int:
+    """Bytes before an entry's payload: the header and so many hashes."""
+    return HEADER_BYTES + space.aligned(16 * boundaries)
+
+
+def take(
+    table: Table,
+    users: Bytes,
+    hashes: Words,
+    span: int,
+    size: int,
+    owner: Words,
+    seat: int,
+    lives: tuple[int, int],
+    rule: Rule,
+) -> int:
+    """An entry in state WRITING with room for `size` bytes that lives from `lives[0]` to `lives[1]` (ns), or -1.
+
+    -1: there is no room, or somebody has or computes the same.
+    """
+    rows, total = table.entries, lead(len(hashes)) + space.aligned(size)
+    same = (rows[:, [KEY, KEY_2]] == hashes[-1].view(np.int64)).all(1)
+    if (same & np.isin(rows[:, STATE], (WRITING, READY))).any():
+        return -1
+    used = np.flatnonzero(rows[:, STATE] != FREE)
+    worth = _worth(table, used, lives[0], rule)
+    found = space.place(rows[used, START], rows[used, SIZE], worth, total, _capacity(table))
+    if found is None:
+        return -1
+    leaving = found[1]
+    if len(used) == len(rows) and not len(leaving):  # no row of the table is free: the least makes one
+        leaving = np.argmin(worth, keepdims=True)
+        if worth[leaving[0]] == np.inf:
+            return -1
+    for at in leaving:
+        rule.evicted(float(worth[at]))
+        leave(table, users, int(used[at]))
+    table.header[EVICTIONS] += len(leaving)
+    entry = int(np.flatnonzero(rows[:, STATE] == FREE)[0])
+    table.header[COUNTER] += 1
+    rows[entry, GENERATION:] = (
+        table.header[COUNTER], found[0], total, seat, len(hashes), span, size, lives[1], lives[0], 0,
+        *owner.view(np.int64).ravel(), *hashes[-1].view(np.int64), 0,
+    )  # fmt: skip
+    rows[entry, STATE] = WRITING
+    return entry
+
+
+def _worth(table: Table, used: NDArray[np.int64], now: int, rule: Rule) -> NDArray[np.float64]:
+    """float64 per used entry; infinite for what is being written or read."""
+    worth = np.full(len(used), np.inf)
+    rows = table.entries[used]
+    may = (rows[:, STATE] == READY) & ~table.pins[:, used].any(0)
+    rows = rows[may]
+    worth[may] = rule.worth(
+        Standing(
+            (now - rows[:, SEEN]) / 1e9,
+            rows[:, USES],
+            rows[:, SPAN],
+            np.ascontiguousarray(rows[:, [OWNER, OWNER_2]]).view(np.uint64),
+        )
+    )
+    return worth
+
+
+def publish(table: Table, users: Bytes, entry: int, hashes: Words) -> None:
+    """WRITING to READY: what it holds can be found, and entries that hold only a part of it leave."""
+    row = table.entries[entry]
+    if row[WIPE]:  # its owner was forgotten meanwhile
+        return free(table, users, entry)
+    before = index.find(table.user_index, hashes[1:-1])
+    memory = users[row[START] :][: lead(len(hashes))]
+    memory[HEADER_BYTES : HEADER_BYTES + 16 * len(hashes)] = hashes.view(np.uint8).ravel()
+    header = memory[:HEADER_BYTES].view(np.int64)
+    header[:7] = _header(table, entry)
+    header[7] = _checksum(memory, len(hashes))
+    row[STATE] = READY
+    index.put(table.user_index, hashes[1:], _answers(entry, len(hashes)))
+    for boundary, answer in enumerate(before.tolist(), 1):
+        other = answer & ENTRY
+        if answer >> 32 == boundary and _ends_with(table, other, hashes[boundary]):
+            leave(table, users, other)
+
+
+def _ends_with(table: Table, entry: int, key: Words) -> bool:
+    row = table.entries[entry]
+    return bool(row[STATE] == READY and (row[[KEY, KEY_2]] == key.view(np.int64)).all())
+
+
+def find(table: Table, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
+    """(entry, boundary): the longest agreement with what is READY, or (-1, 0)."""
+    boundary = len(hashes)
+    while boundary > 1:
+        at, answer = index.find_last(table.user_index, hashes[1:], boundary - 1)
+        if at < 0:
+            break
+        boundary, entry = at + 1, int(answer) & ENTRY
+        if answer >> 32 == boundary and _believed(table, users, entry, hashes[boundary], boundary, now):
+            return entry, boundary
+        index.remove(table.user_index, hashes[boundary : boundary + 1], np.array([answer]))
+    return -1, 0
+
+
+def _believed(table: Table, users: Bytes, entry: int, key: Words, boundary: int, now: int) -> bool:
+    """Whether an answer of the index is true: of a living entry whose header is whole and has this key there."""
+    row = table.entries[entry] if entry < len(table.entries) else None
+    if row is None or row[STATE] != READY or row[BOUNDARIES] <= boundary:
+        return False
+    if row[EXPIRES] <= now:
+        leave(table, users, entry)
+        return False
+    memory = users[row[START] :][: lead(int(row[BOUNDARIES]))]
+    header = memory[:HEADER_BYTES].view(np.int64)
+    if header[7] != _checksum(memory, int(row[BOUNDARIES])) or header[:7].tolist() != _header(table, entry):
+        log.warning("kv pool: entry %d is torn or another pool's; dropped", entry)
+        leave(table, users, entry)
+        return False
+    place = HEADER_BYTES + 16 * boundary
+    return bool((memory[place : place + 16].view(np.uint64) == key).all())
+
+
+def leave(table: Table, users: Bytes, entry: int) -> None:
+    """No longer found; free as soon as nobody reads it."""
+    table.entries[entry, STATE] = LEAVING
+    if not table.pins[:, entry].any():
+        free(table, users, entry)
+
+
+def free(table: Table, users: Bytes, entry: int) -> None:
+    """Nobody reads it and its place is another's."""
+    row = table.entries[entry]
+    if row[STATE] == LEAVING:  # what was never READY is in no index
+        start, count = int(row[START]) + HEADER_BYTES, int(row[BOUNDARIES])
+        hashes = users[start : start + 16 * count].view(np.uint64).reshape(-1, 2)
+        index.remove(table.user_index, hashes[1:].copy(), _answers(entry, count))
+    if row[WIPE]:
+        users[row[START] : row[START] + row[SIZE]] = 0
+    row[STATE] = FREE
+
+
+def is_writing(table: Table, entry: int, generation: int, seat: int) -> bool:
+    """Whether this process still writes that very entry."""
+    return table.entries[entry, [STATE, GENERATION, WRITER]].tolist() == [WRITING, generation, seat]
+
+
+def unpin(table: Table, users: Bytes, entry: int, generation: int, seat: int) -> None:
+    """One reader less of a process."""
+    row, pins = table.entries[entry], table.pins[seat]
+    if row[GENERATION] == generation and pins[entry]:
+        pins[entry] -= 1
+        if row[STATE] == LEAVING and not table.pins[:, entry].any():
+            free(table, users, entry)
+
+
+def forget(table: Table, users: Bytes, owner: Words) -> int:
+    """Delete what is an owner's; what is read or written at the moment goes when that ends. How many there were."""
+    rows = table.entries
+    his = (rows[:, [OWNER, OWNER_2]] == owner.view(np.int64)).all(1) & (rows[:, STATE] != FREE)
+    rows[his, WIPE] = 1
+    for entry in np.flatnonzero(his & (rows[:, STATE] == READY)):
+        leave(table, users, int(entry))
+    return int(his.sum())
+
+
+def sweep(table: Table, users: Bytes, dead: list[int], now: int) -> None:
+    """Take back what dead processes held (by seat), what has expired, and what nobody reads any more."""
+    rows = table.entries
+    table.pins[dead] = 0
+    for entry in np.flatnonzero((rows[:, STATE] == WRITING) & np.isin(rows[:, WRITER], dead)):
+        free(table, users, int(entry))
+    for entry in np.flatnonzero((rows[:, STATE] == READY) & (rows[:, EXPIRES] <= now)):
+        leave(table, users, int(entry))
+    for entry in np.flatnonzero((rows[:, STATE] == LEAVING) & ~table.pins.any(0)):
+        free(table, users, int(entry))
+
+
+def _capacity(table: Table) -> int:
+    return int(table.header[USER_BYTES]) // space.LINE * space.LINE
+
+
+def _answers(entry: int, boundaries: int) -> NDArray[np.int64]:
+    """What the index says of each boundary but the first."""
+    return (np.arange(1, boundaries, dtype=np.int64) << 32) | entry
+
+
+def _header(table: Table, entry: int) -> list[int]:
+    row = table.entries[entry]
+    return [MAGIC, int(table.header[POOL]), entry, *row[[GENERATION, SPAN, PAYLOAD, BOUNDARIES]].tolist()]
+
+
+def _checksum(memory: Bytes, boundaries: int) -> int:
+    """Of the header but its last word, and of the hashes."""
+    hashes = memory[HEADER_BYTES : HEADER_BYTES + 16 * boundaries]
+    return zlib.crc32(hashes.tobytes(), zlib.crc32(memory[: HEADER_BYTES - 8].tobytes()))

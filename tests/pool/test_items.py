@@ -1,0 +1,141 @@
+"""Rows of items: a row that is found is whole, and a reader learns when it was taken from under him."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.errors import InputError
+from genrec.pool.items import FREE, HALF_LIFE_S
+from genrec.pool.pool import Pool
+from tests.pool.entries import keys
+
+
+def fill(pool, *items):
+    """Write what is absent; the rows that were written."""
+    wanted = keys(*items)
+    rows = pool.write_items(wanted)
+    memory = pool.items_memory.reshape(-1, 64)
+    for row, item in zip(rows.tolist(), items, strict=True):
+        if row >= 0:
+            memory[row] = item
+    pool.commit_items(rows)
+    return rows[rows >= 0].tolist()
+
+
+def read(pool, *items):
+    """What is in the row of each, -1 where it has none."""
+    rows = pool.item_rows(keys(*items))
+    memory = pool.items_memory.reshape(-1, 64)
+    return [int(memory[row, 0]) if row >= 0 else -1 for row in rows.tolist()]
+
+
+def test_what_is_committed_is_found_by_another_mapping(pool, folder):
+    fill(pool, 1, 2, 3)
+    assert read(Pool(folder, pool._clock), 3, 1, 9, 1) == [3, 1, -1, 1]
+    assert pool.item_rows(np.frombuffer(b"".join(keys(2)), np.uint64)).tolist() == [1]
+    assert pool.item_rows([]).shape == (0,)
+
+
+def test_a_row_being_filled_is_invisible_and_is_filled_once(pool):
+    rows = pool.write_items(keys(1, 2, 1))
+    assert sorted(rows.tolist()) == [-1, 0, 1]
+    assert read(pool, 1, 2) == [-1, -1]
+    assert pool.write_items(keys(1, 2)).tolist() == [-1, -1]
+    pool.abandon_items(rows[:1])
+    pool.commit_items(rows)
+    assert pool.item_rows(keys(1, 2)).tolist() == [-1, 1]
+    assert pool.write_items(keys(1, 2)).tolist() == [0, -1]
+
+
+def test_cold_rows_leave_first(pool, clock):
+    fill(pool, *range(6))
+    for _ in range(3):
+        read(pool, 0, 2, 4)
+    read(pool, 1)
+    assert len(fill(pool, 6, 7)) == 2
+    assert read(pool, *range(8)) == [0, 1, 2, -1, 4, -1, 6, 7]
+    clock.go(20 * HALF_LIFE_S)
+    read(pool, 6)
+    fill(pool, 8, 9)
+    assert read(pool, 6) == [6], "one look now is worth more than many long ago"
+
+
+def test_rows_being_filled_do_not_leave(pool):
+    rows = pool.write_items(keys(*range(6)))
+    assert sorted(rows.tolist()) == list(range(6))
+    assert pool.write_items(keys(6)).tolist() == [-1]
+    pool.commit_items(rows)
+    assert len(fill(pool, *range(10, 30))) == 6, "more than there is room for"
+
+
+def test_a_row_that_changed_since_it_was_found_is_seen(pool):
+    fill(pool, *range(6))
+    rows, before = pool.find_items(keys(0, 9, 5))
+    np.testing.assert_array_equal(pool.item_generations(rows), before)
+    assert before[1] == -1
+    for _ in range(3):
+        read(pool, *range(5))
+    writing = pool.write_items(keys(7))
+    assert writing.tolist() == [5]
+    assert (pool.item_generations(rows) == before).tolist() == [True, True, False]
+    pool.commit_items(writing)
+    assert (pool.item_generations(rows) == before).tolist() == [True, True, False]
+
+
+def test_generations_of_another_pool_are_others(pool, tmp_path, clock):
+    Pool.create(tmp_path / "other", 0, 6, 64)
+    other = Pool(tmp_path / "other", clock.read)
+    fill(pool, 1)
+    fill(other, 1)
+    assert pool.find_items(keys(1))[1] != other.find_items(keys(1))[1]
+
+
+def test_an_index_that_points_to_another_row_is_not_believed(pool):
+    fill(pool, *range(6))
+    places = pool._map.table.item_index
+    taken = np.flatnonzero(places[:, 2])
+    answers = places[taken, 2].copy()
+    for wrong in (answers[::-1], answers + 1, answers + 10**6):
+        places[taken, 2] = wrong
+        assert all(value in (-1, item) for item, value in enumerate(read(pool, *range(6))))
+    assert len(fill(pool, *range(6))) == 6 and read(pool, *range(6)) == list(range(6))
+
+
+def test_a_key_of_another_length_is_refused(pool):
+    with pytest.raises(InputError, match="16 bytes each"):
+        pool.item_rows([b"short"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("wrawr"), st.lists(st.integers(0, 14), max_size=8)), max_size=30))
+def test_any_order_of_moves(tmp_path_factory, moves):
+    """Rows are distinct, within the limit, and hold what their key says."""
+    folder = tmp_path_factory.mktemp("pool") / "pool"
+    Pool.create(folder, 0, 6, 64)
+    pool = Pool(folder)
+    for move, items in moves:
+        if move == "w":
+            fill(pool, *items)
+        elif move == "a":
+            pool.abandon_items(pool.write_items(keys(*items)))
+        else:
+            assert all(value in (-1, item) for item, value in zip(items, read(pool, *items), strict=True))
+        table = pool._map.table
+        held = table.row_key[table.row_state != FREE]
+        assert len(np.unique(held, axis=0)) == len(held)
+        found = pool.item_rows(keys(*range(15)))
+        assert len(np.unique(found[found >= 0])) == (found >= 0).sum() == pool.usage()["items"] == len(held)
+
+
+def test_a_large_pool_keeps_all_that_fits_and_loses_little_to_a_sample(tmp_path):
+    """More rows than are all looked at."""
+    Pool.create(tmp_path / "pool", 0, 70_000, 64)
+    pool = Pool(tmp_path / "pool")
+    all_keys = np.random.default_rng(0).integers(0, 2**63, (70_100, 2)).astype(np.uint64)
+    pool.commit_items(pool.write_items(all_keys[:70_000]))
+    assert (pool.item_rows(all_keys[:70_000]) >= 0).all()
+    pool.item_rows(all_keys[:60_000])
+    pool.commit_items(pool.write_items(all_keys[70_000:]))
+    assert (pool.item_rows(all_keys[70_000:]) >= 0).all()
+    assert (pool.item_rows(all_keys[:60_000]) >= 0).all(), "a hot row left"

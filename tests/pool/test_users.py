@@ -1,0 +1,217 @@
+"""Users' entries: what is found is what was committed, within the limit, and never under a reader's hands."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.errors import InputError
+from genrec.pool import users
+from genrec.pool.keys import owner_key
+from genrec.pool.pool import TTL_S, Pool
+from tests.pool.entries import STEP, find, hashes, write
+
+
+def test_what_is_committed_is_found_by_another_mapping(pool, folder):
+    write(pool, 7, [1, 2, 3])
+    other = Pool(folder, pool._clock)
+    assert find(other, 7, [1, 2, 3]) == (9, 9, 7)
+    assert find(other, 8, [1, 2, 3]) is None and find(other, None, [1, 2, 3]) is None
+
+
+def test_the_longest_agreeing_boundary_is_found(pool):
+    write(pool, 7, [1, 2, 3, 4])
+    assert find(pool, 7, [1, 2, 3, 4, 5, 6]) == (12, 12, 7)
+    assert find(pool, 7, [1, 2, 9, 4]) == (6, 12, 7)
+    assert find(pool, 7, [1]) == (3, 12, 7)
+    assert find(pool, 7, [9, 1, 2]) is None and find(pool, 7, []) is None
+
+
+def test_a_grown_history_takes_the_place_of_what_it_holds(pool):
+    write(pool, 7, [1, 2], fill=1)
+    write(pool, 7, [1, 2, 3], fill=2)
+    assert find(pool, 7, [1, 2]) == (6, 9, 2)
+    assert pool.usage()["entries"] == 1
+
+
+def test_nothing_is_seen_before_the_commit_or_after_it_was_abandoned(pool):
+    name, owner = hashes(pool, 7, [1]), owner_key(pool.secret, 7)
+    writing = pool.write_user(name, 3, 100, owner)
+    assert pool.find_user(name, STEP) is None
+    pool.abandon(writing)
+    pool.commit(writing)
+    assert pool.find_user(name, STEP) is None and pool.usage()["entries"] == 0
+
+
+def test_one_entry_is_computed_once(pool):
+    name, owner = hashes(pool, 7, [1]), owner_key(pool.secret, 7)
+    writing = pool.write_user(name, 3, 100, owner)
+    assert pool.write_user(name, 3, 100, owner) is None
+    pool.commit(writing)
+    assert pool.write_user(name, 3, 100, owner) is None
+    assert pool.write_user(hashes(pool, 7, [1, 2]), 6, 100, owner) is not None
+
+
+def test_the_least_recently_used_leave_and_only_as_many_as_must(pool, clock):
+    for user in range(8):
+        clock.go(1)
+        assert write(pool, user, [1])
+    clock.go(1)
+    assert find(pool, 0, [1])
+    write(pool, 8, [1], size=2000)
+    assert [user for user in range(9) if find(pool, user, [1])] == [0, 3, 4, 5, 6, 7, 8]
+    assert pool.usage()["evictions"] == 2
+
+
+def test_an_entry_that_is_read_stays(pool, clock):
+    write(pool, 1, [1], size=4000)
+    entry = pool.find_user(hashes(pool, 1, [1]), STEP)
+    clock.go(1)
+    for user in range(2, 20):
+        write(pool, user, [1], size=4000)
+        assert (entry.memory == 1).all()
+    assert write(pool, 30, [1], size=9000) is None
+    pool.release(entry)
+    assert write(pool, 30, [1], size=9000)
+
+
+def test_a_hit_copies_nothing_and_cannot_be_written_to(pool):
+    write(pool, 1, [1])
+    first, second = (pool.find_user(hashes(pool, 1, [1]), STEP) for _ in range(2))
+    assert np.shares_memory(first.memory, second.memory)
+    assert first.memory.ctypes.data % 64 == 0 and not first.memory.flags.writeable
+
+
+def test_two_readers_release_one_by_one(pool):
+    write(pool, 1, [1], size=9000)
+    first, second = (pool.find_user(hashes(pool, 1, [1]), STEP) for _ in range(2))
+    pool.release(first)
+    assert write(pool, 2, [1], size=9000) is None
+    pool.release(second)
+    pool.release(second)
+    assert write(pool, 2, [1], size=9000)
+
+
+def test_an_entry_expires(pool, clock):
+    write(pool, 1, [1], size=9000)
+    clock.go(TTL_S - 1)
+    assert find(pool, 1, [1])
+    clock.go(1)
+    assert find(pool, 1, [1]) is None
+    assert pool.usage()["entries"] == 0
+
+
+def test_a_user_is_forgotten_and_his_bytes_are_cleared(pool):
+    for items in ([1], [2]):
+        write(pool, 7, items)
+    write(pool, 8, [1])
+    entry = pool.find_user(hashes(pool, 7, [1]), STEP)
+    writing = pool.write_user(hashes(pool, 7, [3]), 3, 100, owner_key(pool.secret, 7))
+    assert pool.forget(owner_key(pool.secret, 7)) == 3
+    assert find(pool, 7, [1]) is None and find(pool, 7, [2]) is None and find(pool, 8, [1])
+    assert (entry.memory == 7).all(), "cleared while it was read"
+    pool.release(entry)
+    writing.memory[:] = 7
+    pool.commit(writing)
+    assert find(pool, 7, [3]) is None
+    assert pool.usage()["entries"] == 1
+    assert not (pool._map.users == 7).any()
+    assert pool.forget(owner_key(pool.secret, 7)) == 0
+
+
+def test_only_this_user_may_read_it_and_nobody_is_named(pool, folder):
+    write(pool, 123456789, [4242])
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    everything = b"".join(path.read_bytes() for path in folder.iterdir())
+    assert (123456789).to_bytes(4, "little") not in everything and (4242).to_bytes(
+        4, "little"
+    ) not in everything
+
+
+def test_a_torn_header_is_dropped_and_said(pool, caplog):
+    for byte in (0, 8, 30, 70):  # magic, the pool's id, the generation, a hash
+        write(pool, 7, [1, 2])
+        row = pool._map.table.entries[pool._map.table.entries[:, users.STATE] == users.READY][0]
+        pool._map.users[row[users.START] + byte] ^= 1
+        assert find(pool, 7, [1, 2]) is None
+        assert "torn" in caplog.text
+        caplog.clear()
+        assert pool.usage()["entries"] == 0
+
+
+def test_an_index_that_points_to_another_entry_is_not_believed(pool):
+    write(pool, 7, [1, 2])
+    write(pool, 8, [1, 2])
+    places = pool._map.table.user_index
+    taken = np.flatnonzero(places[:, 2])
+    answers = places[taken, 2].copy()
+    for wrong in (answers[::-1], answers ^ 1 << 32, answers + 1000, answers + (1 << 40)):
+        places[taken, 2] = wrong
+        for user in (7, 8):
+            assert find(pool, user, [1, 2]) in (None, (3, 6, user), (6, 6, user))
+
+
+def test_limits(pool, tmp_path):
+    assert write(pool, 1, [1], size=10_240) is None
+    assert write(pool, 1, [1], size=10_240 - 64 - 64)
+    with pytest.raises(InputError, match="user_bytes"):
+        Pool.create(tmp_path / "bad", -1, 0, 0)
+    free = os.statvfs(tmp_path)
+    with pytest.raises(InputError, match="MiB free"):
+        Pool.create(tmp_path / "huge", 2 * free.f_bavail * free.f_frsize, 0, 0)
+    Pool.create(tmp_path / "none", 0, 0, 0)
+    assert write(Pool(tmp_path / "none"), 1, [1]) is None
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "write", "find", "find", "pin", "release", "forget", "wait"]),
+        st.integers(0, 2),  # user
+        st.lists(st.integers(0, 1), min_size=1, max_size=4),  # history
+        st.integers(1, 5000),  # bytes
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(MOVES)
+def test_any_order_of_moves(tmp_path_factory, moves):
+    """Against a plain model: every find is of bytes committed for that history, and what is read does not change."""
+    folder = tmp_path_factory.mktemp("pool") / "pool"
+    Pool.create(folder, 12_288, 0, 0)
+    now = [0]
+    pool = Pool(folder, lambda: now[0])
+    committed: dict[int, tuple[int, list[int]]] = {}  # fill -> user and history
+    pinned: list = []
+    for step, (move, user, items, size) in enumerate(moves):
+        now[0] += 10**9
+        if move == "write" and write(pool, user, items, size, fill=step):
+            committed[step] = user, items
+        elif move == "find" and (found := find(pool, user, items)):
+            whose, held = committed[found[2]]
+            tokens = found[0] // STEP
+            assert whose == user and held[:tokens] == items[:tokens] and found[1] == STEP * len(held)
+        elif move == "pin" and (entry := pool.find_user(hashes(pool, user, items), STEP)):
+            pinned.append((entry, entry.memory.copy()))
+        elif move == "release" and pinned:
+            pool.release(pinned.pop()[0])
+        elif move == "forget":
+            pool.forget(owner_key(pool.secret, user))
+            assert find(pool, user, items) is None
+        elif move == "wait":
+            now[0] += int(TTL_S / 3 * 1e9)
+        for entry, bytes_then in pinned:
+            np.testing.assert_array_equal(entry.memory, bytes_then)
+        rows = pool._map.table.entries
+        rows = rows[rows[:, users.STATE] != users.FREE]
+        rows = rows[np.argsort(rows[:, users.START])]
+        ends = rows[:, users.START] + rows[:, users.SIZE]
+        assert (ends[:-1] <= rows[1:, users.START]).all() and (ends <= 12_288).all()
+    for entry, _ in pinned:
+        pool.release(entry)
+    now[0] += int(TTL_S * 1e9)
+    assert pool.usage()["entries"] == 0 and pool.usage()["bytes"] == 0
+    assert not pool._map.table.user_index[:, 2].any()
