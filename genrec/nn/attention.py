@@ -1,7 +1,7 @@
 """Attention of the ranking path: tokens behind a past, candidates' tokens, discriminant tokens (BAT, section 4).
 
-Keys and values of users are of shape [B, G, S, D], as a prefill gives them. Those of items lie in a table whose rows are
-whole items: [M, 2N, G, t, D], k and v of layer 0, then of layer 1, ...; t tokens an item.
+Keys and values of users are of shape [B, G, S, D], as a prefill gives them. Those of items lie in a table whose rows
+are whole items: [M, 2N, G, t, D], k and v of layer 0, then of layer 1, ...; t tokens an item.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def item_attention(
     """
     if exporting():
         return node("ItemAttention", (q, shared_k, shared_v, k, v, length), q.shape)
-    batch, many, tokens, heads, size = q.shape
+    batch, many, tokens = q.shape[:3]
     span = shared_k.shape[2]
     of_user = (torch.arange(span) < length.view(-1, 1)).view(batch, 1, 1, span).expand(-1, many, tokens, -1)
     of_item = torch.ones(tokens, tokens, dtype=torch.bool).tril().expand(batch, many, -1, -1)
@@ -48,7 +48,8 @@ def item_attention(
 
 
 def discriminant_attention(
-    q: Tensor, q_item: Tensor, shared_k: Tensor, shared_v: Tensor, length: Tensor, items: Tensor, rows: Tensor, layer: int
+    q: Tensor, q_item: Tensor, shared_k: Tensor, shared_v: Tensor, length: Tensor, items: Tensor, rows: Tensor,
+    layer: int,
 ) -> Tensor:  # fmt: skip
     """Discriminant tokens: each sees the user by q [B, C, H, D], and its own item by q_item [B, C, H, D].
 
@@ -58,7 +59,7 @@ def discriminant_attention(
     if exporting():
         inputs = (q, shared_k, shared_v, items, rows, length, q_item)
         return node("DiscriminantAttention", inputs, q.shape, layer=layer)
-    batch, many, heads, size = q.shape
+    batch, many, _, size = q.shape
     kv_heads = shared_k.shape[1]
     mine = items[rows]  # [B, C, 2N, G, t, D]
     k, v = mine[:, :, 2 * layer], mine[:, :, 2 * layer + 1]

@@ -2,8 +2,9 @@
 
 Items never see each other and all start at one position, so a score depends on the user and the item alone, and KV of
 either may come from anywhere. There are three orders. In `user`, items also see the user: the user is the prefix. In
-`item`, the user also sees all items: the items are the prefix. In `split` (ours, after block attention) neither sees the
-other, and both are prefixes at once. A user's entry is the same in `user` and `split`, an item's in `item` and `split`.
+`item`, the user also sees all items: the items are the prefix. In `split` (ours, after block attention) neither sees
+the other, and both are prefixes at once. A user's entry is the same in `user` and `split`, an item's in `item` and
+`split`.
 
 Tokens of users and items go through a generator's layers. The discriminant tokens may have layers of their own; then
 the generator can stay as it is, and what its prefill left is the user's entry. C candidates, t tokens each.
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from genrec.nn.attention import discriminant_attention, item_attention, past_attention
 from genrec.nn.functions import linear, rotary, rotated_heads, rows
 from genrec.nn.model import Block, Generator, RMSNorm
+from genrec.rank.options import RankerConfig
 
 ORDERS = ("user", "item", "split")
 KV = list[tuple[Tensor, Tensor]]  # per layer k, v
@@ -35,6 +37,7 @@ class Ranker(nn.Module):
         """`shared`: the generator stays as it is, and discriminant tokens have a copy of its layers."""
         super().__init__()
         self.generator, self.config, self.shared = generator, generator.config, shared
+        self.options = RankerConfig(shared, item_tokens=self.config.levels)
         self.own = copy.deepcopy(generator.layers) if shared else nn.ModuleList()
         self.norm = copy.deepcopy(generator.norm)
         self.discriminant = nn.Parameter(0.02 * torch.randn(self.config.hidden_size))
