@@ -10,9 +10,12 @@ import numpy as np
 from genrec.catalogue.items import Catalogue
 from genrec.draft.head import DraftConfig
 from genrec.models.config import ModelConfig
+from genrec.rank.options import RankerConfig
 
 if TYPE_CHECKING:
     from genrec.nn.draft_head import DraftHead
+    from genrec.nn.model import Generator
+    from genrec.nn.ranker import Ranker
 
 
 def tiny_catalogue(items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0) -> Catalogue:
@@ -72,3 +75,31 @@ def random_head(config: ModelConfig, options: DraftConfig | None = None) -> Draf
         for parameter in head.parameters():
             parameter.normal_(std=0.4)
     return head.eval()
+
+
+def random_ranker(generator: Generator, options: RankerConfig | None = None) -> Ranker:
+    """A ranker whose scores differ for every user and item."""
+    import torch
+
+    from genrec.nn.ranker import Ranker
+
+    ranker = Ranker(generator, options.shared if options else True)
+    ranker.options = options or ranker.options
+    with torch.no_grad():
+        for name, parameter in ranker.named_parameters():
+            if not (ranker.shared and name.startswith("generator.")):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return ranker.eval()
+
+
+def add_ranker(artifact: Path, options: RankerConfig | None = None) -> Path:
+    """Give the generator in `artifact`/model a random ranker beside it, entered in the manifest."""
+    from genrec.manifest import record
+    from genrec.nn.checkpoint import load_generator
+    from genrec.nn.ranker_checkpoint import save_ranker
+    from genrec.rank.options import OPTIONS, WEIGHTS
+
+    model = artifact / "model"
+    save_ranker(random_ranker(load_generator(model), options), model)
+    record(artifact, "ranker", "tiny", (model / OPTIONS, model / WEIGHTS), {})
+    return artifact

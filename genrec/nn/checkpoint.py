@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from genrec.errors import ArtifactError
+from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 
@@ -56,6 +57,11 @@ def load_generator(folder: Path) -> Generator:
         )
     model.load_state_dict(state)
     return model.eval()
+
+
+def generator_digest(folder: Path) -> str:
+    """How what is trained on a generator knows it: the sha256 of its weights, empty if they are in shards."""
+    return digest_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else ""
 
 
 def _read(folder: Path) -> dict[str, Tensor]:

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from genrec.draft.head import FORMAT, VERSION, DraftConfig
 from genrec.errors import ArtifactError
-from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
-from genrec.nn.checkpoint import CONFIG
+from genrec.nn.checkpoint import CONFIG, generator_digest
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
 from genrec.nn.draft_head import DraftHead
 from genrec.nn.model import Generator
@@ -31,7 +30,7 @@ def save_draft(head: DraftHead, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     head.options.save(folder / OPTIONS)
     tensors = {name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "generator": _generator(folder)})
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "generator": generator_digest(folder)})
     (folder / WEIGHTS).chmod(0o644)  # as `genrec.nn.checkpoint` does
 
 
@@ -45,14 +44,9 @@ def load_draft(folder: Path) -> DraftHead:
         head.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ArtifactError(path, f"not this generator's draft head: {error}") from error
-    if trained_on != _generator(folder):
+    if trained_on != generator_digest(folder):
         raise ArtifactError(path, f"was trained on another generator than {GENERATOR}; train it again")
     return head.eval()
-
-
-def _generator(folder: Path) -> str:
-    """By which a draft head knows its generator: the sha256 of the weights."""
-    return digest_file(folder / GENERATOR) if (folder / GENERATOR).is_file() else ""
 
 
 @torch.no_grad()

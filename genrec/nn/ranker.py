@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from genrec.nn.attention import discriminant_attention, item_attention, past_attention
 from genrec.nn.functions import causal_attention, rotary, rows
 from genrec.nn.model import Block, Generator
+from genrec.rank.options import RankerConfig
 
-ORDERS = ("user", "item", "split")
 KV = list[tuple[Tensor, Tensor]]  # per layer k, v
 IDENTIFIER = (
     0.25  # weight of an item's identifier in its score: starts scores at the scale of log-probabilities
@@ -36,6 +36,7 @@ class Ranker(nn.Module):
         """`shared`: the generator stays as it is, and discriminant tokens have a copy of its layers."""
         super().__init__()
         self.generator, self.config, self.shared = generator, generator.config, shared
+        self.options = RankerConfig(shared, item_tokens=self.config.levels)
         self.own = copy.deepcopy(generator.layers) if shared else nn.ModuleList()
         self.norm = copy.deepcopy(generator.norm)
         self.discriminant = nn.Parameter(0.02 * torch.randn(self.config.hidden_size))

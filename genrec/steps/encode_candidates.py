@@ -13,7 +13,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
-from genrec.rank.tokens import item_tokens
+from genrec.rank.item_tokens import item_tokens
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.encode_history import deadline_of

@@ -1,0 +1,54 @@
+"""Rankers on disk, beside their generator: `ranker.json` and `ranker.safetensors`. No pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from genrec.errors import ArtifactError
+from genrec.nn.checkpoint import WEIGHTS as GENERATOR
+from genrec.nn.checkpoint import generator_digest, load_generator
+from genrec.nn.ranker import Ranker
+from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
+
+
+def save_ranker(ranker: Ranker, folder: Path) -> None:
+    """Write `folder`/ranker.json and `folder`/ranker.safetensors, which remembers the generator beside it.
+
+    The generator's tensors are in it only where the ranker has changed them. Raises ArtifactError.
+    """
+    ranker.options.save(folder / OPTIONS)
+    tensors = {
+        name: tensor.detach().contiguous()
+        for name, tensor in ranker.state_dict().items()
+        if not _kept_elsewhere(ranker, name)
+    }
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "generator": generator_digest(folder)})
+    (folder / WEIGHTS).chmod(0o644)  # as `genrec.nn.checkpoint` does
+
+
+def load_ranker(folder: Path) -> Ranker:
+    """Read a ranker, in evaluation mode. Raises ArtifactError naming what does not fit."""
+    path = folder / WEIGHTS
+    options = RankerConfig.load(folder / OPTIONS)
+    ranker = Ranker(load_generator(folder), options.shared)
+    ranker.options = options
+    try:
+        with safe_open(path, framework="pt") as file:
+            trained_on = (file.metadata() or {}).get("generator", "")
+        found = ranker.load_state_dict(load_file(path), strict=False)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ArtifactError(path, f"not this generator's ranker: {error}") from error
+    missing = [name for name in found.missing_keys if not _kept_elsewhere(ranker, name)]
+    if missing or found.unexpected_keys:
+        raise ArtifactError(path, f"lacks {missing[:3]} and has {found.unexpected_keys[:3]} too many")
+    if trained_on != generator_digest(folder):
+        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}; train it again")
+    return ranker.eval()
+
+
+def _kept_elsewhere(ranker: Ranker, name: str) -> bool:
+    """Whether a tensor is the generator's, which lies beside it."""
+    return ranker.shared and name.startswith("generator.")

@@ -1,0 +1,47 @@
+"""The tokens of items that a ranker reads: their semantic IDs, or a table of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from genrec.catalogue.items import Catalogue
+from genrec.errors import ArtifactError
+from genrec.files import check_regular
+from genrec.models.config import ModelConfig
+
+FILE_NAME, TENSOR = "item_tokens.safetensors", "item_tokens"
+
+
+def item_tokens(artifact: Path, catalogue: Catalogue, config: ModelConfig) -> NDArray[np.int32]:
+    """Tokens of the vocabulary by catalogue row, int32[n, t]: of `artifact`'s own table, else of the semantic IDs.
+
+    Raises ArtifactError naming what does not fit.
+    """
+    path = artifact / FILE_NAME
+    if not path.exists():
+        return catalogue.codes + np.array(config.code_offsets, np.int32)
+    try:
+        table = load_file(check_regular(path))[TENSOR]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ArtifactError(path, f"holds no readable tensor {TENSOR}: {error}") from error
+    if table.dtype != np.int32 or table.ndim != 2 or len(table) != len(catalogue) or not table.size:
+        found = f"{table.dtype}{list(table.shape)}"
+        raise ArtifactError(
+            path, f"{TENSOR} is {found}, not int32[{len(catalogue)}, t]: a row for every item"
+        )
+    if table.min() < 0 or table.max() >= config.vocab_size:
+        wrong = int(np.flatnonzero(((table < 0) | (table >= config.vocab_size)).any(axis=1))[0])
+        limit = f"0..{config.vocab_size - 1}"
+        raise ArtifactError(path, f"row {wrong} is {table[wrong].tolist()}, outside the vocabulary {limit}")
+    return table
+
+
+def save_item_tokens(artifact: Path, table: NDArray[np.int32]) -> None:
+    """Write the table of `artifact`, int32[n, t] by catalogue row."""
+    save_file({TENSOR: np.ascontiguousarray(table, np.int32)}, artifact / FILE_NAME)
+    (artifact / FILE_NAME).chmod(0o644)  # as `genrec.nn.checkpoint` does

@@ -1,0 +1,59 @@
+"""What a ranker was trained for: `model/ranker.json`, which serving reads without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
+
+OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
+ORDERS = ("user", "item", "split")
+# What a ranker is trained for -> the orders it can be read in. `both` draws one of the paper's two per batch.
+TRAINED_FOR = {"split": ("split",), "user": ("user",), "item": ("item",), "both": ("user", "item")}
+
+
+@dataclass(frozen=True)
+class RankerConfig:
+    """How a ranker is laid out, and what the generator's log-probability counts beside its scores.
+
+    `shared`: the generator's layers make the KV of users and items, and discriminant tokens have layers of their own.
+    `order`: what it was trained for, a key of TRAINED_FOR. `item_tokens`: t, tokens of an item.
+    `generator_weight`: an item of log-probability p and score s is ranked by s + generator_weight * p.
+    """
+
+    shared: bool = True
+    order: str = "split"
+    item_tokens: int = 1
+    generator_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.order not in TRAINED_FOR:
+            raise InputError("order", f"is {self.order!r}", f"one of {', '.join(TRAINED_FOR)}")
+        if not isinstance(self.shared, bool):
+            raise InputError("shared", f"is {self.shared!r}", "true or false")
+        if not isinstance(self.item_tokens, int) or self.item_tokens < 1:
+            raise InputError("item_tokens", f"is {self.item_tokens!r}", "a whole number, 1 or more")
+        if not isinstance(self.generator_weight, (int, float)) or not 0 <= self.generator_weight < float(
+            "inf"
+        ):
+            raise InputError("generator_weight", f"is {self.generator_weight!r}", "a number, 0 or more")
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """The orders in which it can be read."""
+        return TRAINED_FOR[self.order]
+
+    def save(self, path: Path) -> None:
+        """Write ranker.json."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> RankerConfig:
+        """Read ranker.json. Raises ArtifactError."""
+        try:
+            return cls(**read_json(path))
+        except (ValueError, TypeError, InputError) as error:
+            raise ArtifactError(path, f"not a readable ranker configuration: {error}") from error
