@@ -9,6 +9,8 @@ The functions here work on a table that is locked.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -60,10 +62,7 @@ def take(table: Table, keys: Words, seat: int, now: int) -> Rows:
     chosen = _coldest(table, len(wanted), now)
     wanted = wanted[: len(chosen)]
     table.header[ITEM_EVICTIONS] += int((table.row_state[chosen] == READY).sum())
-    for row in chosen:
-        clear(table, int(row))
-    table.row_generation[chosen] = table.header[COUNTER] + 1 + np.arange(len(chosen))
-    table.header[COUNTER] += len(chosen)
+    clear(table, chosen)
     table.row_key[chosen] = keys[wanted]
     table.row_writer[chosen], table.row_heat[chosen], table.row_seen[chosen] = seat, 1, now
     table.row_state[chosen] = FILLING
@@ -96,12 +95,13 @@ def _coldest(table: Table, count: int, now: int) -> NDArray[np.int64]:
     return np.concatenate((chosen, ready[np.argsort(cold, kind="stable")[:missing]]))
 
 
-def clear(table: Table, row: int) -> None:
-    """The row is nobody's. Its generation changes first: a reader that comes later sees that it did."""
-    table.header[COUNTER] += 1
-    table.row_generation[row] = table.header[COUNTER]
-    table.row_state[row] = FREE
-    index.remove(table.item_index, table.row_key[row : row + 1], np.array([row]))
+def clear(table: Table, rows: NDArray[np.integer[Any]]) -> None:
+    """The rows are nobody's. Their generations change first: a reader that comes later sees that they did."""
+    table.row_generation[rows] = table.header[COUNTER] + 1 + np.arange(len(rows))
+    table.header[COUNTER] += len(rows)
+    taken = rows[table.row_state[rows] != FREE]
+    table.row_state[rows] = FREE
+    index.remove(table.item_index, table.row_key[taken], taken.astype(np.int64))
 
 
 def publish(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
@@ -111,8 +111,7 @@ def publish(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int)
 
 def give_up(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
     """FILLING to FREE, of rows that are still this process's."""
-    for row in _own(table, rows, generations, seat):
-        clear(table, int(row))
+    clear(table, _own(table, rows, generations, seat))
 
 
 def _own(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> Rows:
@@ -122,5 +121,4 @@ def _own(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) ->
 
 def sweep(table: Table, dead: list[int]) -> None:
     """Take back rows whose filler has died (by seat)."""
-    for row in np.flatnonzero((table.row_state == FILLING) & np.isin(table.row_writer, dead)):
-        clear(table, int(row))
+    clear(table, np.flatnonzero((table.row_state == FILLING) & np.isin(table.row_writer, dead)))

@@ -1,8 +1,9 @@
 """Names of what the pool holds: of a user's history at every item boundary, and of an item's tokens.
 
-A user's hashes are keyed with the pool's own secret, so that neither an owner nor a history can be guessed from them.
-Hash i is over everything up to boundary i: two histories have it in common exactly as far as their tokens agree. An
-item's key is over the model and the item's tokens alone, so that versions of a catalogue share what they can.
+A user's hashes are keyed with the pool's own secret, so that neither an owner nor a history can be guessed from them:
+BLAKE2 of owner, model and layout under the secret is the key of a SipHash over the tokens. Hash i is over everything
+up to boundary i: two histories have it in common exactly as far as their tokens agree. An item's key is over the model
+and the item's tokens alone, so that versions of a catalogue share what they can.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from genrec.errors import InputError
+from genrec.pool.siphash import prefix_hashes
 
 SIZE = 16  # bytes of a key
 Words = NDArray[np.uint64]  # keys as the pool compares them: uint64 [n, 2]
@@ -33,17 +35,19 @@ def user_hashes(
 
     `model` and `layout` say which KV it is: another model's can never be found. Raises InputError.
     """
+    return [row.tobytes() for row in user_words(secret, model, layout, user, tokens, item_tokens)]
+
+
+def user_words(
+    secret: bytes, model: str, layout: str, user: int | None, tokens: ArrayLike, item_tokens: int
+) -> Words:
+    """The same as the pool compares them, uint64 [S // item_tokens + 1, 2], without a list of bytes in between."""
     given = _tokens(tokens, 1)
     if item_tokens < 1:
         raise InputError("item_tokens", f"is {item_tokens}", "at least 1")
-    state = blake2b(digest_size=SIZE, key=secret, person=b"genrec-user")
-    state.update(_named(model, layout) + owner_key(secret, user))
-    hashes = [state.digest()]
-    raw, step = memoryview(given.tobytes()), 4 * item_tokens
-    for end in range(step, len(raw) + 1, step):
-        state.update(raw[end - step : end])
-        hashes.append(state.copy().digest())
-    return hashes
+    named = _named(model, layout) + owner_key(secret, user)
+    root = blake2b(named, digest_size=SIZE, key=secret, person=b"genrec-user").digest()
+    return prefix_hashes(np.frombuffer(root, np.uint64), given, item_tokens)
 
 
 def item_key(model: str, layout: str, tokens: ArrayLike) -> bytes:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from genrec.errors import ArtifactError
 from genrec.pool import items, mapping, users
 from genrec.pool.items import Rows
-from genrec.pool.keys import Keys, words
+from genrec.pool.keys import Keys, Words, words
 from genrec.pool.mapping import HITS, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, Table
 from genrec.pool.users import Recency, Rule
 
@@ -53,7 +53,7 @@ class Writing:
     """Room for a new entry that nobody sees yet: fill `memory` uint8[size], then `commit` or `abandon` it."""
 
     memory: Bytes
-    hashes: tuple[bytes, ...]
+    hashes: Words
     entry: int
     generation: int
 
@@ -109,14 +109,12 @@ class Pool:
 
     # Users.
 
-    def find_user(self, hashes: list[bytes], tokens_per_boundary: int) -> UserEntry | None:
-        """The entry that agrees longest with `hashes` (`keys.user_hashes`), kept in place until `release`; or None."""
+    def find_user(self, hashes: Keys, tokens_per_boundary: int) -> UserEntry | None:
+        """The entry that agrees longest with `hashes` (`keys.user_words`), kept in place until `release`; or None."""
         asked = words(hashes)
         return self._locked(lambda m, t: self._find_user(m, t, asked, tokens_per_boundary), None)
 
-    def _find_user(
-        self, pool: Mapping, table: Table, asked: NDArray[np.uint64], step: int
-    ) -> UserEntry | None:
+    def _find_user(self, pool: Mapping, table: Table, asked: Words, step: int) -> UserEntry | None:
         seat, now = pool.seat(), self._clock()
         entry, boundary = users.find(table, pool.users, asked, now)
         table.header[HITS if entry >= 0 else MISSES] += 1
@@ -131,7 +129,7 @@ class Pool:
         memory.flags.writeable = False
         return UserEntry(memory, tokens, span, entry, int(row[users.GENERATION]))
 
-    def write_user(self, hashes: list[bytes], span: int, size: int, owner: bytes) -> Writing | None:
+    def write_user(self, hashes: Keys, span: int, size: int, owner: bytes) -> Writing | None:
         """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
 
         None where there is no room, or where a living process has or computes the entry of the same last hash.
@@ -146,7 +144,7 @@ class Pool:
             if entry < 0:
                 return None
             generation = int(table.entries[entry, users.GENERATION])
-            return Writing(_payload(pool, table, entry), tuple(hashes), entry, generation)
+            return Writing(_payload(pool, table, entry), named, entry, generation)
 
         return self._locked(take, None)
 
@@ -155,7 +153,7 @@ class Pool:
 
         def publish(pool: Mapping, table: Table) -> None:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
-                users.publish(table, pool.users, writing.entry, words(writing.hashes))
+                users.publish(table, pool.users, writing.entry, writing.hashes)
 
         self._locked(publish, None)
 
