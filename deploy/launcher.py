@@ -18,13 +18,13 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy import command, leftovers, probe, server_files
-from deploy.launch import Launch, LaunchError, NoRoom
+from deploy import command, leftovers, probe, server_files, shared_memory
+from deploy.launch import Launch, LaunchError
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
 from deploy.server_files import ServerFiles
@@ -33,14 +33,11 @@ from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec.artifact import load_config
-from genrec.catalogue import agreement
-from genrec.catalogue.versions import read_current
 from genrec.draft.load import has_draft
-from genrec.engine.load import load_layout
 from genrec.errors import InputError
-from genrec.kv.arena import Arena
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
+from genrec.rank.options import has_ranker
 from genrec.settings import Settings, chosen_fields
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -175,19 +172,21 @@ def _launch(
     """One server on these ports."""
     prefix, control = leftovers.own_prefix(), secrets.token_urlsafe(24)
     private = PrivateFolder.of(prefix)
-    arena, swap = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP))
+    arena, swap, pool = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP, "pool"))
     settings = Settings(private.name(artifact, "artifact"), arena, **given, swap=swap)
     wanted = _ensembles(artifact, settings.target, options.ensembles)
     ensembles = with_instances(wanted, options.instances)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
+    if "rank" in names or "recommend_and_rank" in names:
+        settings = replace(settings, pool=pool)
 
     def prepare() -> None:
         verify(artifact, digests)  # a restart too: it would serve what is in the files now
         private.lay_out(files, artifact)
         _repository(ensembles, private.models)
         models = {model.name: model.instances for ensemble in ensembles for model in ensemble.models}
-        _prepare(settings, slots, sum(models.values()))
+        shared_memory.prepare(settings, slots, sum(models.values()))
 
     return Launch(
         argv=command.command(files, private.models, private.backends, ports, token, prefix, control),
@@ -205,30 +204,6 @@ def _launch(
     )
 
 
-def _prepare(settings: Settings, slots: int, processes: int) -> None:
-    """What the steps of a server share, made anew at every start: the folder in which they agree on a catalogue
-    version, and where there are slots the KV arena, sized for its artifact, target and beam width. Raises NoRoom.
-    """
-    assert settings.swap is not None
-    slot_bytes = load_layout(settings, load_config(settings.artifact)).slot_bytes
-    _check_room(slots * slot_bytes, processes * command.SHM_BYTES)
-    agreement.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
-    if slots:
-        Arena.create(settings.arena, slots, slot_bytes).close()
-
-
-def _check_room(arena_bytes: int, triton_bytes: int) -> None:
-    """Ask before anything is made: a process that finds /dev/shm full at work is killed."""
-    free = os.statvfs(leftovers.SHM)
-    free_mib, wanted_mib = free.f_bavail * free.f_frsize >> 20, (arena_bytes + triton_bytes >> 20) + 1
-    if wanted_mib > free_mib:
-        raise NoRoom(
-            "arena_slots",
-            f"ask for {arena_bytes >> 20} MiB, and Triton's processes for {triton_bytes >> 20} MiB",
-            f"{free_mib} MiB, which {leftovers.SHM} has free: fewer slots, or a larger {leftovers.SHM}",
-        )
-
-
 def _run_dir(options: Options) -> Path:
     if options.run_dir is None:
         return Path(tempfile.mkdtemp(prefix="genrec-run-"))
@@ -238,7 +213,7 @@ def _run_dir(options: Options) -> Path:
 
 def _ensembles(artifact: Path, target: str, wanted: tuple[str, ...] = ()) -> tuple[Ensemble, ...]:
     """Those wanted, of all that can be served. Raises InputError for a name that is none of them."""
-    found = served(load_config(artifact).levels, has_draft(artifact), target)
+    found = served(load_config(artifact).levels, has_draft(artifact), has_ranker(artifact), target)
     names = [ensemble.name for ensemble in found]
     if unknown := [name for name in wanted if name not in names]:
         raise InputError("ensembles", f"names {', '.join(unknown)}", f"of this artifact: {', '.join(names)}")
@@ -247,7 +222,7 @@ def _ensembles(artifact: Path, target: str, wanted: tuple[str, ...] = ()) -> tup
 
 def _repository(ensembles: tuple[Ensemble, ...], folder: Path) -> None:
     """The committed model repository, or one rendered: another L or target, other instances."""
-    if ensembles == served(RENDERED_LEVELS, draft=True):
+    if ensembles == served(RENDERED_LEVELS, draft=True, ranker=True):
         shutil.copytree(REPOSITORY, folder)
         return
     for name in {model.name for ensemble in ensembles for model in ensemble.models}:

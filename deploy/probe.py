@@ -23,6 +23,9 @@ from genrec.errors import ArtifactError
 
 SUCCESS = re.compile(r'^nv_inference_request_success\{model="([^"]*)",[^}]*\} (\S+)$', re.MULTILINE)
 
+# What some ensembles want besides; None: the item.
+EXTRA = {"rank": [("candidates", "INT64", None)], "recommend_and_rank": [("retrieve", "INT32", 1)]}
+
 
 @dataclass(frozen=True)
 class ProbeAnswer:
@@ -53,9 +56,10 @@ def server_id(http_url: str, timeout_s: float) -> str:
 
 def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> ProbeAnswer:
     """One request for one item; never raises. No items is an answer: drafts verified at the end may be lost."""
+    wanted = [("history", "INT64", item_id), ("top_k", "INT32", 1), *EXTRA.get(ensemble, ())]
     inputs = [
-        {"name": "history", "shape": [1, 1], "datatype": "INT64", "data": [item_id]},
-        {"name": "top_k", "shape": [1, 1], "datatype": "INT32", "data": [1]},
+        {"name": name, "shape": [1, 1], "datatype": kind, "data": [item_id if value is None else value]}
+        for name, kind, value in wanted
     ]
     body = json.dumps({"inputs": inputs}).encode()
     request = urllib.request.Request(f"http://{http_url}/v2/models/{ensemble}/infer", body, method="POST")

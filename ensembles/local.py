@@ -10,19 +10,22 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from ensembles.description import Ensemble, Model
+from ensembles.rank import rank
 from ensembles.recommend import recommend
+from ensembles.recommend_and_rank import recommend_and_rank
 from ensembles.recommend_draft import recommend_draft
 from ensembles.recommend_staged import recommend_staged
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.draft.load import check_decoder
-from genrec.engine.load import load_layout
+from genrec.engine.load import create_pool, load_layout
 from genrec.errors import GenrecError, InputError
 from genrec.kv.arena import Arena
 from genrec.manifest import verify as verify_files
@@ -36,7 +39,10 @@ ENSEMBLES = {
     "beam": lambda levels: recommend(),
     "staged": recommend_staged,
     "draft": lambda levels: recommend_draft(),
+    "rank": lambda levels: rank(),
+    "recommend_and_rank": lambda levels: recommend_and_rank(),
 }
+RANKINGS = ("rank", "recommend_and_rank")
 
 
 class LocalRuntime:
@@ -88,27 +94,34 @@ class LocalRuntime:
 
 
 class LocalRecommender:
-    """`recommend`, or with decoder `staged` or `draft` that ensemble, in this process. Use it in a `with`.
+    """`recommend`, or with decoder `staged`, `draft`, `rank` or `recommend_and_rank` that ensemble, in this process.
+    Use it in a `with`.
 
-    Makes its own arena and takes it away again.
+    Makes its own arena, and for rankings its own pool, and takes them away again.
     """
 
     def __init__(
         self, artifact: Path, beam_width: int = 128, target: str = DEFAULT, slots: int = SLOTS,
-        decoder: str = "beam", verify: str = "every",
+        decoder: str = "beam", verify: str = "every", **pool: int,
     ) -> None:  # fmt: skip
+        """`pool`: its sizes, as in `Settings`."""
         verify_files(artifact)
-        check_decoder(artifact, decoder)
+        if decoder not in RANKINGS:
+            check_decoder(artifact, decoder)
         config = load_config(artifact)
         self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")
         self.settings = Settings(
-            artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify
+            artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify, **pool
         )
+        if decoder in RANKINGS:
+            self.settings = replace(self.settings, pool=Path(self._folder.name) / "pool")
         try:
             if decoder == "staged":  # the others leave no KV behind
                 Arena.create(
                     self.settings.arena, slots, load_layout(self.settings, config).slot_bytes
                 ).close()
+            if decoder in RANKINGS:
+                create_pool(self.settings, config)
             ensemble = ENSEMBLES[decoder](config.levels)
             with ticking("loading the engines"):
                 self.runtime = LocalRuntime(ensemble, self.settings)
@@ -121,6 +134,22 @@ class LocalRecommender:
     ) -> list[Answer]:
         """One batch; the answers of `ensembles.recommend`, in order."""
         return self.runtime.run([request(history, top_k, exclude_history) for history in histories])
+
+    def rank(
+        self, asked: Sequence[tuple[Sequence[int], Sequence[int]]], top_k: int, user_id: int | None = None
+    ) -> list[Answer]:
+        """One batch of (history, candidates); the answers of `ensembles.rank`, in order."""
+        known = {} if user_id is None else {"user_id": np.array([[user_id]], np.int64)}
+        return self.runtime.run(
+            [
+                {
+                    "candidates": np.array([list(candidates)], np.int64),
+                    **known,
+                    **_without_flag(history, top_k),
+                }
+                for history, candidates in asked
+            ]
+        )
 
     def __enter__(self) -> LocalRecommender:
         return self
@@ -142,3 +171,9 @@ def request(history: Sequence[int], top_k: int, exclude_history: bool = False) -
             "history", f"cannot be sent: {error}", "item ids within INT64, top_k within INT32"
         ) from error
     return {"history": items, "top_k": wanted, "exclude_history": np.array([[exclude_history]])}
+
+
+def _without_flag(history: Sequence[int], top_k: int) -> Tensors:
+    tensors = request(history, top_k)
+    del tensors["exclude_history"]
+    return tensors

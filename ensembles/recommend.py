@@ -21,6 +21,8 @@ REQUEST = (HISTORY, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY)
 TOKENS = Tensor("tokens", "INT32", (-1,))
 TICKET = Tensor("ticket", "INT64", (len(Ticket._fields),))
 EXCLUDED = Tensor("excluded", "INT32", (-1,))
+OWNER = Tensor("owner", "INT64", (2,))  # whether a user is named, and which
+KEEP_FOR = Tensor("owner", "INT64", (2,), optional=True)  # where a ranking follows
 PATHS = Tensor("paths", "INT64", (-1,))
 SCORES = Tensor("scores", "FP32", (-1,))
 ITEM_IDS = Tensor("item_ids", "INT64", (-1,))
@@ -35,13 +37,13 @@ NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
 ENCODE_HISTORY = Model(
     "encode_history",
     inputs=REQUEST,
-    outputs=(TOKENS, TICKET, EXCLUDED),
+    outputs=(TOKENS, TICKET, EXCLUDED, OWNER),
     warmups=(WarmUp("one_item", {"history": (1,)}, TOP_1),),
 )
 # No waiting for company here: the step answers later and batches by tokens itself (genrec/schedule/scheduler.py).
 GENERATE = Model(
     "generate",
-    inputs=(TOKENS, TICKET, EXCLUDED),
+    inputs=(TOKENS, TICKET, EXCLUDED, KEEP_FOR),
     outputs=(PATHS, SCORES),
     warmups=(WarmUp("no_prompt", {"tokens": (32,), "excluded": (1,)}, NO_PROMPT),),
 )

@@ -138,7 +138,7 @@ def main() -> None:
         "--out", type=Path, default=Path("model_repository"), help="model repository to write"
     )
     arguments = parser.parse_args()
-    for path in render(served(arguments.levels, draft=True), arguments.out):
+    for path in render(served(arguments.levels, draft=True, ranker=True), arguments.out):
         print(path)
 
 

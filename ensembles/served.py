@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ensembles.description import Ensemble
+from ensembles.rank import rank
 from ensembles.recommend import recommend
+from ensembles.recommend_and_rank import recommend_and_rank
 from ensembles.recommend_draft import recommend_draft
 from ensembles.recommend_staged import recommend_staged
 from genrec.errors import InputError
@@ -15,14 +17,16 @@ from genrec.target import DEFAULT, target_of
 MOST_INSTANCES = 16  # each is a process that loads what its step needs
 
 
-def served(levels: int, draft: bool, target: str = DEFAULT) -> tuple[Ensemble, ...]:
-    """`recommend` and `recommend_staged`; `recommend_draft` too when the generator has a draft head.
+def served(levels: int, draft: bool, ranker: bool, target: str = DEFAULT) -> tuple[Ensemble, ...]:
+    """`recommend` and `recommend_staged`; `recommend_draft` too when the generator has a draft head, and rankings
+    when there is a ranker beside it.
 
-    Whether `recommend_staged` is among them the target's row says.
+    Whether `recommend_staged` and rankings are among them the target's row says.
     """
     staged = (recommend_staged(levels),) if target_of(target).staged else ()
     drafts = (recommend_draft(),) if draft else ()
-    return (recommend(), *staged, *drafts)
+    rankings = (rank(), recommend_and_rank()) if ranker and target_of(target).ranker else ()
+    return (recommend(), *staged, *drafts, *rankings)
 
 
 def with_instances(ensembles: tuple[Ensemble, ...], counts: Mapping[str, int]) -> tuple[Ensemble, ...]:

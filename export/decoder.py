@@ -14,12 +14,14 @@ from torch.export import Dim
 
 from export.graph import Traced, write
 from export.names import DRAFT
+from export.ranker import RANK_GRAPHS, export_rank_graph
 from genrec.draft.head import FILE_NAME as DRAFT_HEAD
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft, save_serving
 from genrec.nn.draft_head import DraftHead, PrefillDraftGraph
 from genrec.nn.model import Generator
+from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, new_unshared_names, shared_names, unshared_names
 
 
@@ -90,6 +92,8 @@ def export_draft(generator: Generator, head: DraftHead, folder: Path) -> Path:
 
 def export_from(model_folder: Path, name: str, folder: Path) -> Path:
     """Write the graph `name` of the checkpoint in `model_folder`; returns the ONNX file."""
+    if name in RANK_GRAPHS:
+        return export_rank_graph(load_ranker(model_folder), name, folder)
     generator = load_generator(model_folder)
     if name == DRAFT:
         return export_draft(generator, load_draft(model_folder), folder)

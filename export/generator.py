@@ -15,16 +15,18 @@ from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
-from export.names import DRAFT, GRAPHS, OPSET
+from export.names import DRAFT, GRAPHS, OPSET, rank_graphs
 from genrec.manifest import is_good, record, stage_key
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
+from genrec.rank.options import OPTIONS, RankerConfig
 
 
 def export_artifact(artifact: Path) -> bool:
     """Export unless the graphs of these very weights are there; returns whether work was done."""
     model = artifact / "model"
-    weights = [model / "config.json", *model.glob("draft.json"), *sorted(model.glob("*.safetensors"))]
+    options = [*model.glob("draft.json"), *model.glob("ranker.json")]
+    weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
     key = stage_key({"opset": OPSET, "graphs": GRAPHS}, weights)
     if is_good(artifact, "export", key):
         return False
@@ -38,6 +40,9 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     writer = family_of(model_folder).writer
     names = [*config_of(model_folder).graph_names]
     names += [DRAFT] if (model_folder / "draft.json").is_file() else []
+    names += (
+        rank_graphs(RankerConfig.load(model_folder / OPTIONS)) if (model_folder / OPTIONS).is_file() else []
+    )
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

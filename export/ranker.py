@@ -56,20 +56,16 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
     return dict(+counts)
 
 
-def export_rank_graph(ranker: Ranker, name: str, item_tokens: int, folder: Path) -> Path:
-    """Write one graph of `ranker`, whose items have `item_tokens` tokens; returns the ONNX file."""
-    makers = {
-        RANK_PREFILL: _prefill,
-        EXTEND: _extend,
-        "rank_split": _split,
-        "rank_user": _user,
-        "rank_item": _item,
-    }
-    return write(makers[name](ranker, item_tokens), functions(ranker.config, name), folder / f"{name}.onnx")
+def export_rank_graph(ranker: Ranker, name: str, folder: Path) -> Path:
+    """Write one graph of `ranker`, and with `extend`, which every ranker has, its head; returns the ONNX file."""
+    if name == EXTEND:
+        _save_head(ranker, folder)
+    traced = RANK_GRAPHS[name](ranker, ranker.options.item_tokens)
+    return write(traced, functions(ranker.config, name), folder / f"{name}.onnx")
 
 
-def save_head(ranker: Ranker, folder: Path) -> None:
-    """Write what `genrec.rank.head.RankerHead` reads."""
+def _save_head(ranker: Ranker, folder: Path) -> None:
+    """What `genrec.rank.head.RankerHead` reads."""
     table = ranker.table().detach().numpy()
     save_file({TABLE: np.ascontiguousarray(table, np.float32)}, folder / FILE_NAME)
     (folder / FILE_NAME).chmod(0o644)
@@ -85,7 +81,7 @@ def _items(config: ModelConfig, item_tokens: int) -> torch.Tensor:
     )
 
 
-def _prefill(ranker: Ranker, item_tokens: int) -> Traced:
+def _prefill(ranker: Ranker, _: int) -> Traced:
     batch, span = Dim("B", max=4096), Dim("S", max=ranker.config.max_prompt)
     return Traced(
         RankPrefillGraph(ranker), (torch.zeros(2, 7, dtype=torch.int64),), ({0: batch, 1: span},),
@@ -93,7 +89,7 @@ def _prefill(ranker: Ranker, item_tokens: int) -> Traced:
     )  # fmt: skip
 
 
-def _extend(ranker: Ranker, item_tokens: int) -> Traced:
+def _extend(ranker: Ranker, _: int) -> Traced:
     config = ranker.config
     new, past = Dim("Q", max=config.max_prompt), Dim("P", max=config.max_prompt)
     entry, names = _user_entry(config), shared_names(config)
@@ -140,3 +136,9 @@ def _item(ranker: Ranker, item_tokens: int) -> Traced:
         ItemFirstGraph(ranker), (tokens, _items(config, item_tokens), chosen), ({1: span}, {0: table}, {1: many}),
         ["tokens", "items", "rows"], ["states"],
     )  # fmt: skip
+
+
+RANK_GRAPHS = {
+    RANK_PREFILL: _prefill, EXTEND: _extend,
+    RANK_ORDERS["split"]: _split, RANK_ORDERS["user"]: _user, RANK_ORDERS["item"]: _item,
+}  # fmt: skip

@@ -41,6 +41,9 @@ class Settings:
     streams: int = _chosen(1, "batches that `generate` runs at once, on shares of the threads", 1)
     batch_tokens: int = _chosen(2048, "of a batch: prompts, and a token of every beam and level", 1)
     verify: str = _chosen("every", "at which levels drafts are held against the catalogue", one_of=VERIFY)
+    pool_user_mb: int = _chosen(256, "of users' KV that rankings reuse, in /dev/shm; 0: none is kept", 0)
+    pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
+    pool: Path | None = None  # the folder of both in /dev/shm; None: rankings compute everything
     swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
 
     def __post_init__(self) -> None:

@@ -21,12 +21,16 @@ class Target:
     engine: str = ""  # module with `load_passes`; empty where Triton itself runs the engines
     executor: bool = False  # whether that module makes whole-request executors too (`load_executors`)
     staged: bool = True  # whether every pass can be a model of Triton, its KV in the arena
+    ranker: str = ""  # module with `load_rankers`; empty where no ranker runs
     shortest_prompt: int = 0  # tokens that even an empty history is padded to
     steps: Mapping[str, str] = field(default_factory=dict)  # steps of its own, by the one they stand for
 
 
 _ROWS = (
-    Target("openvino", "any x86-64 CPU", "build.openvino.engines", "genrec.engine.openvino"),
+    Target(
+        "openvino", "any x86-64 CPU", "build.openvino.engines", "genrec.engine.openvino",
+        ranker="genrec.engine.openvino_ranker",
+    ),
     # Not staged: KV would go to the host and back between any two passes, and each model would hold its own weights.
     Target(
         "cuda", "a GPU, torch and nvcc", "build.cuda.engines", "genrec.engine.cuda", executor=True, staged=False
@@ -51,3 +55,8 @@ def target_of(name: str) -> Target:
 def runnable() -> tuple[str, ...]:
     """The targets whose engines run in processes of ours."""
     return tuple(target.name for target in TARGETS.values() if target.engine)
+
+
+def ranking_targets() -> tuple[str, ...]:
+    """The targets that run rankers."""
+    return tuple(target.name for target in TARGETS.values() if target.ranker)

@@ -27,7 +27,7 @@ from build.openvino.narrow import keep_narrow
 from build.openvino.operations import Operations
 from build.openvino.read import Reader, read_inlined
 from build.openvino.rotary import replace_rotations, tabulate_angles
-from genrec.engine.openvino import OPERATIONS, PASSES, WEIGHTS_FILE
+from genrec.engine.openvino import ALONE, OPERATIONS, PASSES, WEIGHTS_FILE
 from genrec.progress import ticking
 
 LARGE = 256 << 20  # bytes of weights from which on passes are one graph
@@ -65,7 +65,7 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
             model = _with_kv_type(model, kv_type)
             if reader and kv_type == "bf16":
                 keep_narrow(model)
-            if path.stem == "prefill_draft":
+            if path.stem in ALONE:
                 _save(model, out, path.stem)
             else:
                 passes[path.stem] = model

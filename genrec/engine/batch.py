@@ -44,12 +44,12 @@ class PassBatch:
         tensors, self._lengths = range(2 * c.num_hidden_layers), lengths
         logits = self._logits(batch, 1, 1)
         heads = c.num_key_value_heads
-        self._shared = [self._scratch.take((batch, heads, span, c.head_dim), self._kv_type) for _ in tensors]
+        self.shared = [self._scratch.take((batch, heads, span, c.head_dim), self._kv_type) for _ in tensors]
         shape = (batch, self._width, heads, c.head_dim)
         self._unshared = [
             [self._scratch.take(shape, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors
         ]
-        self._passes.prefill(tokens, lengths, logits, self._shared)
+        self._passes.prefill(tokens, lengths, logits, self.shared)
         return logits
 
     def score(self, level: int, beams: list[Beams], scored: list[Int64]) -> Array:
@@ -63,7 +63,7 @@ class PassBatch:
                     _inherit(each[: level - 2], parents, self._count)
             views = [[_first(kept, batch, count) for kept in each] for each in self._unshared]
             codes = self._codes(level, beams, scored, count)
-            self._passes.decode(DecodePass(level, codes, self._lengths, self._shared, views, logits))
+            self._passes.decode(DecodePass(level, codes, self._lengths, self.shared, views, logits))
         self._scored, self._count = scored, count
         return logits
 

@@ -11,6 +11,7 @@ that of all. Only where the probe left one of those out are they scored too.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -51,11 +52,14 @@ class HostExecutor:
         self._scratch, self._needed = Scratch(), NeededBeams()
 
     def answers(
-        self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False
-    ) -> list[Beams]:
+        self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False,
+        prompts: Callable[[list[Array]], None] | None = None,
+    ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
         batch = self._new_batch()
         logits, nothing = batch.prefill(tokens, lengths), [None] * len(tokens)
+        if prompts:
+            prompts(batch.shared)
         beams = self._expand(1, constraints, nothing, nothing, logits)
         for number in range(2, self._config.levels + 1):
             if every_beam:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -75,10 +75,14 @@ class Executor(Protocol):
 
     most_blocked: int  # nodes of one level that a request may exclude
 
-    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
+    def answers(
+        self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
+        prompts: Callable[[list[Array]], None] | None = None,
+    ) -> list[Beams]:  # fmt: skip
         """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
-        Raises InputError when a logit of a valid code is NaN or +inf.
+        `prompts` is shown the prompts' KV, 2N tensors [B, G, S, D]. Raises InputError when a logit of a valid code is
+        NaN or +inf.
         """
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:

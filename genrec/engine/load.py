@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from genrec.artifact import engines_folder
 from genrec.engine.interface import Engine, Executor, Passes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
+from genrec.kv.entries import EntryLayout
 from genrec.kv.layout import KV_TYPES, Layout
+from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
+from genrec.pool.pool import Pool
+from genrec.rank.head import FILE_NAME as HEAD
+from genrec.rank.head import RankerHead
+from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 from genrec.settings import Settings
-from genrec.target import runnable, target_of
+from genrec.target import ranking_targets, runnable, target_of
+
+if TYPE_CHECKING:
+    from genrec.engine.ranking import RankExecutor
 
 
 def load_passes(target: str, folder: Path, kv_type: str, threads: int = 0, streams: int = 1) -> list[Passes]:
@@ -59,3 +69,38 @@ def load_executors(settings: Settings, config: ModelConfig) -> list[Executor]:
     kv_type = load_layout(settings, config).kv_type
     streams = load_passes(settings.target, folder, kv_type, settings.threads, settings.streams)
     return [HostExecutor(passes, config, width, kv_type) for passes in streams]
+
+
+def load_entry_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
+    """Where the target's engines put things in entries of the pool."""
+    options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+    return EntryLayout(config, options.item_tokens, load_layout(settings, config).kv_type)
+
+
+def create_pool(settings: Settings, config: ModelConfig) -> None:
+    """An empty pool for the rankings of the artifact, of the sizes in `settings`. Raises InputError."""
+    assert settings.pool is not None
+    row = load_entry_layout(settings, config).item_bytes
+    Pool.create(settings.pool, settings.pool_user_mb << 20, (settings.pool_item_mb << 20) // row, row)
+
+
+def load_rank_executors(settings: Settings, config: ModelConfig) -> list[RankExecutor]:
+    """Executors of whole rankings, as many as may run at once. Raises InputError, ArtifactError."""
+    from genrec.engine.ranking import RankExecutor  # it imports numba
+
+    target = target_of(settings.target)
+    if not target.ranker:
+        raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
+    folder, layout = engines_folder(settings.artifact, settings.target), load_entry_layout(settings, config)
+    load = import_module(target.ranker).load_rankers
+    streams = load(folder, config, layout.kv_type, settings.threads, settings.streams)
+    head = RankerHead.load(settings.artifact / "onnx" / HEAD, config)
+    pool = Pool(settings.pool) if settings.pool else None
+    model = kv_model(settings.artifact)
+    return [RankExecutor(passes, head, layout, model, pool) for passes in streams]
+
+
+def kv_model(artifact: Path) -> str:
+    """Which weights make users' and items' KV: entries of others are not found."""
+    shared = RankerConfig.load(artifact / "model" / OPTIONS).shared
+    return digest_file(artifact / "model" / ("model.safetensors" if shared else WEIGHTS))

@@ -17,6 +17,14 @@ from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.errors import ArtifactError
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
+ALONE = {
+    "prefill_draft",
+    "rank_prefill",
+    "extend",
+    "rank_split",
+    "rank_user",
+    "rank_item",
+}  # never a part of it
 OPERATIONS = "operations.so"  # of ours, where graphs have them (build/openvino/operations.py)
 WEIGHTS = (
     "weights_"  # begins the name of an input that is a tensor of WEIGHTS_FILE (build/openvino/linear.py)
@@ -64,7 +72,7 @@ class OpenVinoGraphs:
 
     def file_of(self, name: str) -> str:
         """Which graph a pass is in."""
-        return PASSES if self._one_graph and name != "prefill_draft" else name
+        return PASSES if self._one_graph and name not in ALONE else name
 
     def new_request(self, file: str) -> InferRequest:
         """An infer request of a graph. Raises ArtifactError when OpenVINO cannot load it."""
@@ -249,6 +257,9 @@ def _rows(tokens: Array) -> list[slice]:
 
 
 def _tensor(array: Array) -> ov.Tensor:
+    if not array.flags.writeable:  # OpenVINO takes no read-only arrays; of an input it writes nothing
+        array = array.view()
+        array.flags.writeable = True
     if array.dtype == np.uint16:  # NumPy has no bf16
         return ov.Tensor(array, array.shape, ov.Type.bf16)
     return ov.Tensor(array, shared_memory=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array
+from genrec.engine.interface import Array, RankPasses
 from genrec.engine.openvino import MOST_TOKENS, InferRequest, OpenVinoGraphs
 from genrec.models.config import ModelConfig
 
@@ -67,3 +67,11 @@ class OpenVinoRanker:
         if file not in self._requests:
             self._requests[file] = self._graphs.new_request(file)
         self._requests[file].infer(name, inputs, outputs)
+
+
+def load_rankers(
+    folder: Path, config: ModelConfig, kv_type: str, threads: int, streams: int
+) -> list[RankPasses]:
+    """The passes of the ranker built in `folder`, once per stream; `threads` (0: all cores) are shared by streams."""
+    graphs = OpenVinoGraphs(folder, kv_type, threads, streams)
+    return [OpenVinoRanker(graphs, folder, config) for _ in range(streams)]

@@ -1,7 +1,7 @@
 """Whole rankings in one process: entries of users and items from the pool or computed, then the candidates' scores.
 
-BAT, sections 4 and 5. What was found is read where it lies; what was missing is computed and, if the plan says so, kept.
-An answer never depends on what was found: entries that changed while they were read are computed instead.
+BAT, sections 4 and 5. What was found is read where it lies; what was missing is computed and, if the plan says so,
+kept. An answer never depends on what was found: entries that changed while they were read are computed instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, RankPasses
 from genrec.kv.entries import EntryLayout
-from genrec.pool.keys import Words, owner_key, user_hashes
+from genrec.pool.keys import item_keys, owner_key, user_hashes, words
 from genrec.pool.pool import Pool, UserEntry, Writing
 from genrec.rank.head import RankerHead
 from genrec.search.scratch import Scratch
@@ -29,7 +29,6 @@ class RankRequest(NamedTuple):
     tokens: NDArray[np.int32]  # [S], of the history
     candidates: NDArray[np.int32]  # [C, t], the items' tokens
     codes: NDArray[np.int32]  # [C, L], tokens of their semantic IDs
-    keys: Words  # [C, 2], by which the pool knows the items
 
 
 class Plan(NamedTuple):
@@ -130,7 +129,9 @@ class RankExecutor:
             size, owner = self._layout.user_bytes(span), owner_key(pool.secret, request.owner)
             writing = pool.write_user(hashes, span, size, owner) if keep else None
             try:
-                yield self._extended(found, tokens, writing) if found else self._computed_user(tokens, writing)
+                yield (
+                    self._extended(found, tokens, writing) if found else self._computed_user(tokens, writing)
+                )
             except BaseException:
                 if writing:
                     pool.abandon(writing)
@@ -155,7 +156,9 @@ class RankExecutor:
         if not past:
             return self._computed_user(tokens, writing)
         kv = self._layout.user(self._memory(writing, self._layout.user_bytes(span)), span)
-        before = [np.ascontiguousarray(each[:, :, :past]) for each in self._layout.user(found.memory, found.span)]
+        before = [
+            np.ascontiguousarray(each[:, :, :past]) for each in self._layout.user(found.memory, found.span)
+        ]
         c = self._layout.config
         shape = (1, c.num_key_value_heads, new, c.head_dim)
         behind = [self._scratch.take(shape, self._layout.dtype) for _ in kv]
@@ -173,7 +176,9 @@ class RankExecutor:
         pool, layout = self._pool, self._layout
         if pool is None or not len(pool.items_memory):
             return self._computed_items(request)
-        rows, generations = pool.find_items(request.keys)
+        # Made of the tokens themselves: whoever named a key could have others read his items under it.
+        keys = words(item_keys(self._model, layout.name, request.candidates))
+        rows, generations = pool.find_items(keys)
         table = layout.items(pool.items_memory)
         missing = np.flatnonzero(rows < 0)
         reused = (len(rows) - len(missing)) * layout.item_tokens
@@ -181,7 +186,7 @@ class RankExecutor:
             return _Items(table, rows, generations, reused, 0)
         computed = self._item_entries(request.candidates[missing])
         if keep:
-            taken = pool.write_items(request.keys[missing])
+            taken = pool.write_items(keys[missing])
             filled = taken >= 0
             table[taken[filled]] = computed[filled]
             generations[missing] = pool.item_generations(taken)
@@ -197,7 +202,9 @@ class RankExecutor:
         if not np.array_equal(pool.item_generations(rows[there]), generations[there]):
             return self._computed_items(request)
         nowhere = np.full(len(rows), -1)
-        return _Items(mine, np.arange(len(rows), dtype=np.int32), nowhere, reused, copied + reused * layout.token_bytes)
+        return _Items(
+            mine, np.arange(len(rows), dtype=np.int32), nowhere, reused, copied + reused * layout.token_bytes
+        )
 
     def _computed_items(self, request: RankRequest) -> _Items:
         count = len(request.candidates)

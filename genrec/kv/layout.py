@@ -26,6 +26,7 @@ KV_TYPES: dict[str, np.dtype[Any]] = {
 
 
 def aligned(size: int) -> int:
+    """Bytes up to the end of a cache line."""
     return -(-size // LINE) * LINE
 
 

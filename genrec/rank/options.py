@@ -57,3 +57,8 @@ class RankerConfig:
             return cls(**read_json(path))
         except (ValueError, TypeError, InputError) as error:
             raise ArtifactError(path, f"not a readable ranker configuration: {error}") from error
+
+
+def has_ranker(artifact: Path) -> bool:
+    """Whether the artifact can rank."""
+    return (artifact / "onnx" / "extend.onnx").is_file()

@@ -38,6 +38,10 @@ STEPS = {
     "validity_lookup": "ValidityLookup",
     "beam_search_of_logits": "BeamSearchOfLogits",
     "generate": "Generate",
+    "encode_candidates": "EncodeCandidates",
+    "prefix_choice": "PrefixChoice",
+    "score_candidates": "ScoreCandidates",
+    "rank_lookup": "RankLookup",
 }
 
 

@@ -16,7 +16,7 @@ from genrec.errors import InputError
 from genrec.rank.item_tokens import item_tokens
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
-from genrec.steps.encode_history import deadline_of
+from genrec.steps.encode_history import deadline_of, owner_of
 from genrec.steps.ticket import Ticket, read_ticket
 from genrec.steps.versioned import Versioned
 
@@ -37,7 +37,7 @@ class EncodeCandidates:
     """history, candidates and wishes -> the history's tokens, the distinct candidates that the catalogue knows.
 
     The first step of `rank`. In `recommend_and_rank` the ticket of the first step comes along: its catalogue version
-    and its deadline hold here too.
+    and its deadline hold here too, and the history is cut as it was there.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -61,22 +61,30 @@ class EncodeCandidates:
         version = first.version if first else self._loaded.current
         loaded = self._loaded.of(version)
         rows, prior, left_out = self._candidates(request, loaded.catalogue)
+        if not len(rows) and not first:
+            asked = request["candidates"][0]
+            problem = f"names no item of the catalogue; {asked[0]} is none" if len(asked) else "is empty"
+            raise InputError("candidates", problem, f"1 to {MOST_CANDIDATES} item ids")
         top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
         if not 1 <= top_k <= MOST_CANDIDATES:
             raise InputError("top_k", f"is {top_k}", f"1 to {MOST_CANDIDATES}")
         history = loaded.catalogue.rows_of(check_tensor(request, "history", np.int64))
         known = history[history >= 0]
-        kept = known[window_start(len(known), self._config.max_history) :]
+        most = self._config.max_history
+        kept = known[-most:] if first else known[window_start(len(known), most) :]
+        if not len(rows):  # a retrieval that found nothing: the answer is empty
+            kept = kept[:0]
         deadline = first.deadline_ns if first else deadline_of(request, now)
         length, dropped = len(kept) * self._config.levels, len(history) - len(known)
+        if not length and "candidate_scores" not in request:  # what else is there to go by
+            prior = loaded.catalogue.popularity[rows].astype(np.float32)
         ticket = Ticket(top_k, length, deadline, dropped, len(known) - len(kept), version)
-        tokens = loaded.codes[kept].reshape(1, -1) if length else np.zeros((1, 1), np.int32)
         return {
-            "tokens": tokens,
+            "tokens": _flat(loaded.codes[kept]),
             "ticket": ticket.tensor(),
-            "owner": self._owner(request),
-            "candidates": loaded.tokens[rows].reshape(1, -1),
-            "codes": loaded.codes[rows].reshape(1, -1),
+            "owner": owner_of(request),
+            "candidates": _flat(loaded.tokens[rows]),
+            "codes": _flat(loaded.codes[rows]),
             "item_ids": loaded.catalogue.item_ids[rows][None],
             "prior": prior[None],
             "left_out": np.array([[left_out]], np.int32),
@@ -85,15 +93,11 @@ class EncodeCandidates:
     def _candidates(
         self, request: Tensors, catalogue: Catalogue
     ) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
-        """Catalogue rows, what is known of each (its score by who proposed it, else its popularity), and the rest."""
+        """Catalogue rows, the score that each came with or 0, and how many were left out."""
         asked = check_tensor(request, "candidates", np.int64, most=MOST_CANDIDATES)
-        if not len(asked):
-            raise InputError("candidates", "is empty", f"1 to {MOST_CANDIDATES} item ids")
         rows = catalogue.rows_of(asked)
         _, first = np.unique(rows, return_index=True)
         first = np.sort(first[rows[first] >= 0])
-        if not len(first):
-            raise InputError("candidates", f"has none of the catalogue's items, {asked[0]} is one", "item ids")
         kept = rows[first]
         if "candidate_scores" in request:
             prior = check_tensor(request, "candidate_scores", np.float32, len(asked))[first]
@@ -103,11 +107,10 @@ class EncodeCandidates:
             prior = np.zeros(len(first), np.float32)
         return kept, prior, len(asked) - len(first)
 
-    @staticmethod
-    def _owner(request: Tensors) -> NDArray[np.int64]:
-        """int64[1, 2]: whether a user is named, and which."""
-        named = "user_id" in request
-        return np.array([[named, check_tensor(request, "user_id", np.int64, 1)[0] if named else 0]], np.int64)
+
+def _flat(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """[n, m] as [1, n * m]; a single 0 for none, as no tensor of Triton's should be empty."""
+    return rows.reshape(1, -1) if len(rows) else np.zeros((1, 1), np.int32)
 
 
 def window_start(items: int, most: int) -> int:

@@ -60,8 +60,6 @@ class EncodeHistory:
         rows = loaded.catalogue.rows_of(check_tensor(request, "history", np.int64))
         top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
         self._check_top_k(top_k, len(loaded.catalogue))
-        if "user_id" in request:
-            check_tensor(request, "user_id", np.int64, 1)
         known = rows[rows >= 0]
         kept = known[-self._config.max_history :]
         excluded = np.unique(known) if self._excludes(request) else known[:0]
@@ -80,6 +78,7 @@ class EncodeHistory:
         return {
             "tokens": tokens,
             "ticket": ticket.tensor(),
+            "owner": owner_of(request),
             "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None],
         }
 
@@ -106,3 +105,9 @@ def deadline_of(request: Tensors, now: int) -> int:
     if not 1 <= wanted <= MAX_DEADLINE_MS:
         raise InputError("deadline_ms", f"is {wanted}", f"1 to {MAX_DEADLINE_MS}")
     return now + wanted * 1_000_000
+
+
+def owner_of(request: Tensors) -> NDArray[np.int64]:
+    """int64[1, 2]: whether a user is named, and which."""
+    named = "user_id" in request
+    return np.array([[named, check_tensor(request, "user_id", np.int64, 1)[0] if named else 0]], np.int64)

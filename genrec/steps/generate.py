@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_validity
 from genrec.engine.interface import Executor
+from genrec.engine.kept_prompts import KeptPrompts
 from genrec.engine.load import load_executors
 from genrec.errors import GenrecError, InputError
 from genrec.schedule.scheduler import Scheduler
@@ -35,6 +36,7 @@ class _Prompt(NamedTuple):
     ticket: Ticket
     constraint: Constraint
     respond: Respond
+    owner: tuple[bool, int] | None  # for whose ranking the prompt's KV is kept: whether named, and who
 
 
 class Generate:
@@ -50,6 +52,7 @@ class Generate:
         self._most_blocked = executors[0].most_blocked
         for executor in executors:
             warm_up(self._shapes(settings.batch_tokens), partial(self._try, executor))
+        self._kept = KeptPrompts.of(settings, self._config)
         run = [partial(self._generate, executor) for executor in executors]
         self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, wait_s, MAX_ROWS)
 
@@ -73,7 +76,9 @@ class Generate:
                     "excluded", f"rules out {most} semantic IDs", f"at most {self._most_blocked}"
                 )
             if ticket.prompt_length:
-                prompt = _Prompt(tokens, ticket, Constraint(index, blocked, ticket.top_k), respond)
+                prompt = _Prompt(
+                    tokens, ticket, Constraint(index, blocked, ticket.top_k), respond, _owner(request)
+                )
                 deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
                 self._scheduler.submit(prompt, len(tokens) + self._beam_tokens, deadline_s)
                 return
@@ -105,7 +110,12 @@ class Generate:
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt.tokens)] = prompt.tokens
         lengths = np.array([each.ticket.prompt_length for each in prompts], np.int64)
-        return executor.answers(tokens, lengths, [each.constraint for each in prompts])
+        constraints = [each.constraint for each in prompts]
+        owners = [each.owner for each in prompts]
+        if self._kept is None or not any(owners):
+            return executor.answers(tokens, lengths, constraints)
+        keep = partial(self._kept.keep, tokens, lengths, owners)
+        return executor.answers(tokens, lengths, constraints, prompts=keep)
 
     def _shapes(self, capacity: int) -> Iterator[tuple[int, int]]:
         """Batches to come: larger ones than the scheduler makes would only take memory."""
@@ -116,6 +126,13 @@ class Generate:
 
     def _try(self, executor: Executor, shape: tuple[int, int]) -> None:
         executor.rehearse(*shape, self._indices.of(0))
+
+
+def _owner(request: Tensors) -> tuple[bool, int] | None:
+    if "owner" not in request:
+        return None
+    named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
+    return bool(named), user
 
 
 def _answer(beams: Beams) -> Tensors:

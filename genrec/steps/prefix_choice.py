@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from genrec.artifact import load_config
 from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import read_ticket
-from genrec.artifact import load_config
 
 
 class PrefixChoice:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
-from deploy import launcher, ports, supervisor, tritonserver, watch
+from deploy import launcher, ports, shared_memory, supervisor, tritonserver, watch
 from deploy.launch import LaunchError, NoRoom
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import ArtifactError
@@ -101,7 +101,7 @@ def test_a_restart_waits_for_room_and_for_its_ports(
             strangers.append(socket.create_server((HERE, weak.ports.metrics)))
         return start(*given)
 
-    monkeypatch.setattr(launcher, "_check_room", no_room)
+    monkeypatch.setattr(shared_memory, "_check_room", no_room)
     monkeypatch.setattr(tritonserver, "start", taken_once)
     os.kill(weak.pid, signal.SIGKILL)
     until(lambda: weak.restarts == restarts + 1)

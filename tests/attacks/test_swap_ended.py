@@ -18,7 +18,14 @@ from genrec.catalogue.versions import CATALOGUE, read_current
 from tests.serving.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]
-SWAP = "import sys; from pathlib import Path; from deploy.switch import switch; switch(Path(sys.argv[1]), 2)"
+# Who starts the tests in the background has them ignore SIGINT, and children inherit that.
+SWAP = """
+import signal, sys
+from pathlib import Path
+from deploy.switch import switch
+signal.signal(signal.SIGINT, signal.default_int_handler)
+switch(Path(sys.argv[1]), 2)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clients.recommender import Recommender
-from deploy import launcher, switch
+from deploy import launcher, shared_memory, switch
 from genrec.catalogue.versions import point, read_current
 from genrec.settings import Settings
 from genrec.steps import versioned
@@ -110,13 +110,13 @@ def test_a_server_whose_pointer_moved_while_it_loaded_follows_the_next_switch(
     tiny: Path, items: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifact = with_versions(shutil.copytree(tiny, tmp_path / "artifact"))
-    prepare = launcher._prepare
+    prepare = shared_memory.prepare
 
     def move_meanwhile(*given: object) -> None:
         prepare(*given)
         point(artifact, read_current(artifact).to(2))
 
-    monkeypatch.setattr(launcher, "_prepare", move_meanwhile)
+    monkeypatch.setattr(shared_memory, "prepare", move_meanwhile)
     monkeypatch.setattr(switch, "PATIENCE_S", 30.0)
     with launcher.running_server(artifact, beam_width=8, ensembles=("recommend",)) as server:
         for version in (3, 1):

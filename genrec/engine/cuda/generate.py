@@ -6,6 +6,7 @@ padded prompt length) is one graph. Validity is checked inside beam search on th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -174,10 +175,13 @@ class CudaExecutor:
         self._forward, self._width = forward, width
         self._of: WeakKeyDictionary[ValidityIndex, DeviceGenerator] = WeakKeyDictionary()
 
-    def answers(self, tokens: Array, lengths: Array, constraints: list[Constraint]) -> list[Beams]:
+    def answers(
+        self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
+        prompts: Callable[[list[Array]], None] | None = None,
+    ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`. Batches are filled up to a power of two with rows that are thrown away.
 
-        Every beam is scored: graphs of a device have fixed shapes.
+        Every beam is scored: graphs of a device have fixed shapes. No ranker runs here, so nobody asks for `prompts`.
         """
         answers: dict[int, Beams] = {}
         for index in {constraint.valid for constraint in constraints}:

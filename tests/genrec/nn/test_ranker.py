@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import save_generator
+from genrec.nn.functions import rows
 from genrec.nn.model import Generator
-from genrec.nn.ranker import ORDERS, Ranker, all_items
+from genrec.nn.ranker import KV, Ranker
 from genrec.nn.ranker_checkpoint import load_ranker, save_ranker
 from genrec.rank.item_tokens import item_tokens, save_item_tokens
-from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
+from genrec.rank.options import OPTIONS, ORDERS, WEIGHTS, RankerConfig
 from tests.oracles.ranker_twin import plain_scores
 from tests.tiny import random_ranker, tiny_catalogue
 
@@ -76,26 +77,27 @@ def test_reused_entries_change_nothing(asked: tuple[torch.Tensor, ...], order: s
     """Users come in two parts, the second behind the first; items from a table in which others lie between them."""
     ranker = ranker_of(True)
     user, length, items, codes = asked
-    nothing, cut = ranker.nothing(2), 5
+    cut, start, past = 5, 0, None
     table = None if order == "user" else ranker.items(torch.cat((items[1], items[0], items[1])))
     chosen = torch.tensor([[4, 5, 6, 7], [8, 1, 2, 3]])  # items of the second user lie at 0 and at 8
-    start, past = 0, nothing
     if order == "item":
-        start, past = TOKENS, [all_items(table[chosen], n) for n in range(ranker.config.num_hidden_layers)]
+        start, past = TOKENS, ranker.past_of(table, chosen)
     first = ranker.prefix(user[:, :cut], start, past)
-    behind = [
-        tuple(torch.cat(pair, 2) for pair in zip(p, f, strict=True)) for p, f in zip(past, first, strict=True)
-    ]
-    rest = ranker.prefix(user[:, cut:], start + cut, behind)
-    entry = [
-        tuple(torch.cat(pair, 2) for pair in zip(f, r, strict=True)) for f, r in zip(first, rest, strict=True)
-    ]
+    behind = joined(past, first) if past else first
+    entry = joined(first, ranker.prefix(user[:, cut:], start + cut, behind))
     if order == "user":
         table = ranker.candidates(items, entry, length)
         chosen = torch.arange(2 * CANDIDATES).view(2, CANDIDATES)
-    behind_item = torch.full_like(length, TOKENS) if order == "split" else length + TOKENS
-    found = ranker.scores(entry, length, table, chosen, codes, behind_item)
+    states = ranker.states(entry, length, table, chosen, apart=order == "split")
+    found = (states * rows(ranker.table(), codes).sum(2)).sum(-1)
     torch.testing.assert_close(found.double(), twin(ranker, asked, order), rtol=0, atol=1e-4)
+
+
+def joined(before: KV, behind: KV) -> KV:
+    return [
+        tuple(torch.cat(pair, 2) for pair in zip(b, a, strict=True))
+        for b, a in zip(before, behind, strict=True)
+    ]
 
 
 @torch.no_grad()

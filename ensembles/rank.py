@@ -1,0 +1,93 @@
+"""Ensemble `rank`: a history and candidates in, ranked items out.
+
+encode_candidates -> prefix_choice -> score_candidates -> rank_lookup. The chain is strictly linear, which
+hazard H4 asks for. Tensors as in docs/contracts.md.
+"""
+
+from __future__ import annotations
+
+from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
+from ensembles.recommend import DEADLINE_MS, HISTORY, ITEM_IDS, OWNER, SCORES, TICKET, TOKENS, TOP_K, USER_ID
+from genrec.report import RankReport
+
+CANDIDATES = Tensor("candidates", "INT64", (-1,))
+CANDIDATE_SCORES = Tensor("candidate_scores", "FP32", (-1,), optional=True)
+REQUEST = (HISTORY, CANDIDATES, TOP_K, CANDIDATE_SCORES, USER_ID, DEADLINE_MS)
+FIRST_TICKET = Tensor("ticket", "INT64", TICKET.dims, optional=True)
+
+CANDIDATE_TOKENS = Tensor("candidates", "INT32", (-1,))
+CODES = Tensor("codes", "INT32", (-1,))
+PRIOR = Tensor("prior", "FP32", (-1,))
+LEFT_OUT = Tensor("left_out", "INT32", (1,))
+PLAN = Tensor("plan", "INT64", (3,))
+REUSE = Tensor("reuse", "INT64", (4,))
+REPORT = Tensor("report", "INT64", (len(RankReport._fields),))
+ANSWER = (ITEM_IDS, SCORES, REPORT)
+
+NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
+
+ENCODE_CANDIDATES = Model(
+    "encode_candidates",
+    inputs=(*REQUEST, FIRST_TICKET),
+    outputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS, CODES, ITEM_IDS, PRIOR, LEFT_OUT),
+    # As behind a retrieval that found nothing the catalogue has: 0 is no item.
+    warmups=(WarmUp("nothing_found", {"history": (1,), "candidates": (1,)}, {**NO_PROMPT, "top_k": (1,)}),),
+)
+PREFIX_CHOICE = Model(
+    "prefix_choice",
+    inputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS),
+    outputs=(PLAN,),
+    warmups=(WarmUp("no_prompt", {"tokens": (1,), "owner": (2,), "candidates": (1,)}, NO_PROMPT),),
+)
+# No waiting for company here: a request is a pass of its own, and the step answers later.
+SCORE_CANDIDATES = Model(
+    "score_candidates",
+    inputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS, CODES, PLAN),
+    outputs=(SCORES, REUSE),
+    # Nothing is read of tokens but that they are there: an item's number of them is the ranker's.
+    warmups=(
+        WarmUp(
+            "no_prompt",
+            {"tokens": (1,), "owner": (2,), "candidates": (1,), "codes": (1,), "plan": (3,)},
+            NO_PROMPT,
+        ),
+    ),
+)
+RANK_LOOKUP = Model(
+    "rank_lookup",
+    inputs=(ITEM_IDS, PRIOR, SCORES, REUSE, PLAN, TICKET, LEFT_OUT),
+    outputs=ANSWER,
+    warmups=(
+        WarmUp(
+            "no_prompt",
+            {"item_ids": (1,), "prior": (1,), "scores": (1,), "reuse": (4,), "plan": (3,), "left_out": (1,)},
+            NO_PROMPT,
+        ),
+    ),
+)
+MODELS = (ENCODE_CANDIDATES, PREFIX_CHOICE, SCORE_CANDIDATES, RANK_LOOKUP)
+
+
+def rank_steps(request: dict[str, str], before: str = "") -> tuple[Step, ...]:
+    """The four steps; `request` feeds the first, and the names of what they make begin with `before`."""
+    made = {tensor.name: f"{before}{tensor.name}" for tensor in ENCODE_CANDIDATES.outputs}
+    if not before:  # what comes in and what goes out has these names
+        made |= {"candidates": "candidate_tokens", "item_ids": "known_ids"}
+    ranked = {"scores": "rank_scores", "reuse": "reuse"}
+
+    def of(model: Model) -> dict[str, str]:
+        names = {**made, "plan": "plan", **ranked}
+        return {tensor.name: names[tensor.name] for tensor in model.inputs}
+
+    return (
+        Step("encode_candidates", request, made),
+        Step("prefix_choice", of(PREFIX_CHOICE), {"plan": "plan"}),
+        Step("score_candidates", of(SCORE_CANDIDATES), ranked),
+        Step("rank_lookup", of(RANK_LOOKUP), {tensor.name: tensor.name for tensor in ANSWER}),
+    )
+
+
+def rank() -> Ensemble:
+    """The ensemble; neither L nor t shows in it."""
+    steps = rank_steps({tensor.name: tensor.name for tensor in REQUEST})
+    return Ensemble("rank", REQUEST, ANSWER, MODELS, steps)

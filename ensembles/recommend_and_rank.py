@@ -1,0 +1,34 @@
+"""Ensemble `recommend_and_rank`: as `recommend`, whose answer is ranked anew.
+
+The steps of `recommend`, with as many items as `retrieve` says, then those of `rank` with them as candidates. Where
+the ranker's KV is the generator's, `generate` leaves the prompt's in the pool, and the history is computed once.
+"""
+
+from __future__ import annotations
+
+from ensembles import rank, recommend
+from ensembles.description import Ensemble, Step, Tensor
+from ensembles.recommend import DEADLINE_MS, EXCLUDE_HISTORY, HISTORY, TOP_K, USER_ID
+
+RETRIEVE = Tensor("retrieve", "INT32", (1,))
+REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY)
+
+
+def recommend_and_rank() -> Ensemble:
+    """The ensemble; L does not show in it."""
+    history = {tensor.name: tensor.name for tensor in recommend.REQUEST} | {"top_k": "retrieve"}
+    ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
+    beams = {name: f"last_{name}" for name in ("paths", "scores")}
+    found = {tensor.name: f"found_{tensor.name}" for tensor in recommend.ANSWER}
+    candidates = {
+        "history": "history", "top_k": "top_k", "user_id": "user_id", "ticket": "ticket",
+        "candidates": found["item_ids"], "candidate_scores": found["scores"],
+    }  # fmt: skip
+    steps = (
+        Step("encode_history", history, {"tokens": "tokens", "owner": "owner", **ticket, **excluded}),
+        Step("generate", {"tokens": "tokens", "owner": "owner", **ticket, **excluded}, beams),
+        Step("validity_lookup", {**beams, **ticket, **excluded}, found),
+        *rank.rank_steps(candidates, before="rank_"),
+    )
+    models = (recommend.ENCODE_HISTORY, recommend.GENERATE, recommend.VALIDITY_LOOKUP, *rank.MODELS)
+    return Ensemble("recommend_and_rank", REQUEST, rank.ANSWER, models, steps)

@@ -1,0 +1,50 @@
+"""Scores to ranked items."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genrec.artifact import load_config
+from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.report import MODEL, POPULARITY, RankReport
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps.ticket import read_ticket
+
+
+class RankLookup:
+    """item_ids, prior, scores, reuse, plan, ticket, left_out -> the best items first, their scores, report.
+
+    An item's score is the ranker's and, of a candidate that came with a score, that one times a weight that was chosen
+    on validation items. Without a history the score it came with decides, or its popularity.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._weight = RankerConfig.load(settings.artifact / "model" / OPTIONS).generator_weight
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        return answer_each(requests, self._look_up)
+
+    def _look_up(self, request: Tensors) -> Tensors:
+        ticket = read_ticket(request, self._config.max_prompt)
+        ids = check_tensor(request, "item_ids", np.int64)
+        prior = check_tensor(request, "prior", np.float32, len(ids))
+        reuse = check_tensor(request, "reuse", np.int64, 4)
+        order = int(check_tensor(request, "plan", np.int64, 3)[0])
+        left_out = int(check_tensor(request, "left_out", np.int32, 1)[0])
+        ticket.check_deadline("rank_lookup")
+        if ticket.prompt_length:
+            source = MODEL
+            scores = check_tensor(request, "scores", np.float32, len(ids)) + np.float32(self._weight) * prior
+        else:
+            source, scores = POPULARITY, prior
+        best = np.lexsort((ids, -scores))[: ticket.top_k]
+        user, items = (int(x) for x in reuse[:2])
+        report = RankReport(source, ticket.dropped, ticket.cut, left_out, user, items, order, ticket.version)
+        return {
+            "item_ids": ids[best][None],
+            "scores": scores[best][None],
+            "report": np.array([report], np.int64),
+        }

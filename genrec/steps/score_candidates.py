@@ -1,0 +1,133 @@
+"""Candidates to scores, over KV of user and items that the pool has or this step computes (BAT, section 5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.artifact import load_config
+from genrec.engine.load import load_rank_executors
+from genrec.engine.ranking import Plan, RankExecutor, RankRequest
+from genrec.errors import GenrecError, InputError
+from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
+from genrec.schedule.scheduler import Scheduler
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps.encode_candidates import MOST_CANDIDATES
+from genrec.steps.prompts import read_prompt, spans, warm_up
+from genrec.steps.ticket import Ticket
+
+Respond = Callable[[Answer], None]
+log = logging.getLogger("genrec.score_candidates")
+NOTHING: Tensors = {"scores": np.zeros((1, 1), np.float32), "reuse": np.zeros((1, 4), np.int64)}
+
+
+class _Asked(NamedTuple):
+    request: RankRequest
+    plan: Plan
+    ticket: Ticket
+    respond: Respond
+
+
+class ScoreCandidates:
+    """tokens, ticket, owner, candidates, codes, plan -> scores, and the tokens that were reused.
+
+    A request is a pass of its own, since its KV lies where the pool has it. The queue refuses what cannot be in time.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = load_config(settings.artifact)
+        self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        executors = load_rank_executors(settings, self._config)
+        for executor in executors:
+            warm_up(
+                ((span, self._options.orders[0]) for span in spans(self._config)),
+                partial(self._try, executor),
+            )
+        run = [partial(self._score, executor) for executor in executors]
+        self._scheduler: Scheduler[_Asked] = Scheduler(run, 1, 0.0, 1)
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        answers: list[Future[Answer]] = [Future() for _ in requests]
+        for request, answer in zip(requests, answers, strict=True):
+            self.submit(request, answer.set_result)
+        return [answer.result() for answer in answers]
+
+    def submit(self, request: Tensors, respond: Respond) -> None:
+        """Answer one request by `respond`, later and from another thread, or at once where nothing is to do."""
+        try:
+            tokens, ticket = read_prompt(request, self._config)
+            ticket.check_deadline("score_candidates")
+            if ticket.prompt_length:
+                asked = self._read(request, tokens, ticket, respond)
+                deadline_s = asked.ticket.deadline_ns / 1e9 if asked.ticket.deadline_ns else None
+                size = len(asked.request.tokens) + asked.request.candidates.size
+                self._scheduler.submit(asked, size, deadline_s)
+                return
+        except GenrecError as error:
+            respond(error)
+            return
+        respond(NOTHING)
+
+    def close(self) -> None:
+        """Answer what is queued; then end the threads."""
+        self._scheduler.close()
+
+    def _read(self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket, respond: Respond) -> _Asked:
+        candidates = self._rows(request, "candidates", self._options.item_tokens)
+        codes = self._rows(request, "codes", self._config.levels)
+        if len(codes) != len(candidates):
+            raise InputError("codes", f"are of {len(codes)} items", f"{len(candidates)}, as candidates")
+        named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
+        order, keep_user, keep_items = (int(x) for x in check_tensor(request, "plan", np.int64, 3))
+        if not 0 <= order < len(ORDERS) or ORDERS[order] not in self._options.orders:
+            raise InputError("plan", f"says order {order}", f"{', '.join(self._options.orders)} of {ORDERS}")
+        owner = user if named else None
+        ranking = RankRequest(owner, tokens[: ticket.prompt_length], candidates, codes)
+        return _Asked(ranking, Plan(ORDERS[order], bool(keep_user), bool(keep_items)), ticket, respond)
+
+    def _rows(self, request: Tensors, field: str, each: int) -> NDArray[np.int32]:
+        """int32[C, each]."""
+        values = check_tensor(request, field, np.int32)
+        if not len(values) or len(values) % each or len(values) > each * MOST_CANDIDATES:
+            limit = f"{each} to {each * MOST_CANDIDATES}, {each} an item"
+            raise InputError(field, f"has {len(values)} values", limit)
+        if not 0 <= int(values.min()) <= int(values.max()) < self._config.vocab_size:
+            limit = f"0 to {self._config.vocab_size - 1}"
+            raise InputError(field, f"span {values.min()} to {values.max()}", limit)
+        return values.reshape(-1, each)
+
+    def _score(self, executor: RankExecutor, batch: list[_Asked]) -> None:
+        """Answered whatever happens."""
+        for asked in batch:
+            try:
+                asked.ticket.check_deadline("score_candidates")
+                scores, reuse = executor.scores(asked.request, asked.plan)
+                if not np.isfinite(scores).all():
+                    raise InputError(
+                        "scores", "have NaN or infinite values", "finite ones: look at the weights"
+                    )
+                answer: Answer = {"scores": scores[None], "reuse": np.array([reuse], np.int64)}
+            except GenrecError as error:
+                answer = error
+            except Exception as error:  # the thread must live on
+                log.exception("score_candidates")
+                answer = GenrecError(
+                    f"score_candidates: internal error ({type(error).__name__}), see the server's log"
+                )
+            asked.respond(answer)
+
+    def _try(self, executor: RankExecutor, shape: tuple[int, str]) -> None:
+        span, order = shape
+        candidates = np.zeros((MOST_CANDIDATES // 4, self._options.item_tokens), np.int32)
+        codes = np.zeros((len(candidates), self._config.levels), np.int32)
+        executor.scores(
+            RankRequest(None, np.zeros(span, np.int32), candidates, codes), Plan(order, False, False)
+        )
