@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import tritonclient.grpc.aio
 import tritonclient.http.aio
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from clients.rank_wire import RANK, RECOMMEND_AND_RANK, Ranking, parse_ranking, rank_tensors
 from clients.wire import (
     MODEL,
     OUTPUTS,
     TIMEOUT_S,
+    InferResult,
     Protocols,
     Recommendation,
     check_protocol,
@@ -26,29 +28,29 @@ from clients.wire import (
     headers_of,
     infer_inputs,
     parse,
+    recommend_and_rank_tensors,
     request_tensors,
     translate,
 )
 
+Self = TypeVar("Self", bound="AsyncClient")
 HTTP_CONNECTIONS = 100  # HTTP/1.1 carries one request per connection at a time
 
 
-class AsyncRecommender:
-    """`clients.recommender.Recommender` for asyncio; make it inside the running loop and close it there.
+class AsyncClient:
+    """`clients.client.Client` for asyncio; make it inside the running loop and close it there.
 
     A caller that stops waiting (`asyncio.wait_for`, a cancelled task) does not cancel the call on the wire:
     it runs to its end unheard, because a cancel can bring a Triton 2.51 down (H2). `close` waits for such
     calls.
     """
 
-    def __init__(
-        self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S, model: str = MODEL
-    ) -> None:
+    def __init__(self, url: str, protocol: Protocols, timeout_s: float) -> None:
         """`url` is host:port of the protocol, [address]:port for IPv6; nothing is sent yet. Raises InputError."""
         check_protocol(protocol)
         check_url(url)
         timeout_s = check_timeout(timeout_s)
-        self.url, self.protocol, self.timeout_s, self.model = url, protocol, timeout_s, model
+        self.url, self.protocol, self.timeout_s = url, protocol, timeout_s
         self._calls: set[asyncio.Task[Any]] = set()
         self._client: Any
         if protocol == "grpc":
@@ -63,6 +65,51 @@ class AsyncRecommender:
             self._input, output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
         self._outputs = [output(name) for name in OUTPUTS]
 
+    async def _ask(self, model: str, tensors: dict[str, NDArray[Any]], user_id: int | None) -> InferResult:
+        """See `clients.client.Client`."""
+        inputs = infer_inputs(self._input, tensors)
+        infer = self._client.infer(
+            model, inputs, outputs=self._outputs, headers=headers_of(user_id), **self._extra
+        )
+        call = asyncio.ensure_future(infer)
+        self._calls.add(call)
+        call.add_done_callback(self._ended)
+        try:
+            result: InferResult = await asyncio.shield(call)
+        except Exception as error:  # not CancelledError: that is the caller's own
+            raise translate(error, self.url, self.timeout_s) from error
+        return result
+
+    def _ended(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # seen, so that asyncio does not log the error of a call nobody waits for
+
+    async def close(self) -> None:
+        """Wait for the calls on the wire, then close the connection."""
+        if self._calls:
+            await asyncio.wait(self._calls)
+        await self._client.close()
+
+    async def __aenter__(self: Self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncRecommender(AsyncClient):
+    """`clients.recommender.Recommender` for asyncio."""
+
+    def __init__(
+        self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S, model: str = MODEL
+    ) -> None:
+        """See `AsyncClient`."""
+        super().__init__(url, protocol, timeout_s)
+        self.model = model
+
     async def recommend(
         self,
         history: ArrayLike,
@@ -76,34 +123,47 @@ class AsyncRecommender:
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
         )
-        inputs = infer_inputs(self._input, tensors)
-        infer = self._client.infer(
-            self.model, inputs, outputs=self._outputs, headers=headers_of(user_id), **self._extra
+        return parse(await self._ask(self.model, tensors, user_id))
+
+
+class AsyncRanker(AsyncClient):
+    """`clients.ranker.Ranker` for asyncio."""
+
+    def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
+        """See `AsyncClient`."""
+        super().__init__(url, protocol, timeout_s)
+
+    async def rank(
+        self,
+        history: ArrayLike,
+        candidates: ArrayLike,
+        top_k: int = 10,
+        *,
+        scores: ArrayLike | None = None,
+        user_id: int | None = None,
+        deadline_ms: int | None = None,
+    ) -> Ranking:
+        """See `Ranker.rank`."""
+        tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
+        return parse_ranking(await self._ask(RANK, tensors, user_id))
+
+    async def recommend_and_rank(
+        self,
+        history: ArrayLike,
+        retrieve: int = 100,
+        top_k: int = 10,
+        *,
+        user_id: int | None = None,
+        deadline_ms: int | None = None,
+        exclude_history: bool = False,
+    ) -> Ranking:
+        """See `Ranker.recommend_and_rank`."""
+        tensors = recommend_and_rank_tensors(
+            history,
+            retrieve,
+            top_k,
+            user_id=user_id,
+            deadline_ms=deadline_ms,
+            exclude_history=exclude_history,
         )
-        call = asyncio.ensure_future(infer)
-        self._calls.add(call)
-        call.add_done_callback(self._ended)
-        try:
-            result = await asyncio.shield(call)
-        except Exception as error:  # not CancelledError: that is the caller's own
-            raise translate(error, self.url, self.timeout_s) from error
-        return parse(result)
-
-    def _ended(self, call: asyncio.Task[Any]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # seen, so that asyncio does not log the error of a call nobody waits for
-
-    async def close(self) -> None:
-        """Wait for the calls on the wire, then close the connection."""
-        if self._calls:
-            await asyncio.wait(self._calls)
-        await self._client.close()
-
-    async def __aenter__(self) -> AsyncRecommender:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        return parse_ranking(await self._ask(RECOMMEND_AND_RANK, tensors, user_id))

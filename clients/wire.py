@@ -76,7 +76,7 @@ def request_tensors(
     always sent: Triton batches requests with the same set of inputs only.
     """
     tensors: dict[str, NDArray[Any]] = {
-        "history": _items(history),
+        "history": whole_numbers("history", history),
         "top_k": _integer("top_k", top_k, np.int32),
         "exclude_history": np.array([[_flag("exclude_history", exclude_history)]]),
     }
@@ -87,20 +87,31 @@ def request_tensors(
     return tensors
 
 
-def _items(history: ArrayLike) -> NDArray[np.int64]:
+def recommend_and_rank_tensors(
+    history: ArrayLike, retrieve: int, top_k: int, **optional: Any
+) -> dict[str, NDArray[Any]]:
+    """As `request_tensors`, and how many items the generator is to find."""
+    return {
+        **request_tensors(history, top_k, **optional),
+        "retrieve": _integer("retrieve", retrieve, np.int32),
+    }
+
+
+def whole_numbers(field: str, values: ArrayLike) -> NDArray[np.int64]:
+    """Item ids as int64[1, n]. Raises InputError."""
     accepted = f"a sequence of whole numbers, {_range(np.int64)}"
     try:
-        items = np.asarray(history)
+        items = np.asarray(values)
     except (ValueError, OverflowError) as error:
-        raise InputError("history", f"is not one list of numbers: {error}", accepted) from error
+        raise InputError(field, f"is not one list of numbers: {error}", accepted) from error
     if items.ndim != 1:
-        raise InputError("history", f"has {items.ndim} dimensions", "1: a request holds one history")
+        raise InputError(field, f"has {items.ndim} dimensions", "1: a request holds one list")
     if len(items) > MOST_VALUES:
-        raise InputError("history", f"has {len(items)} items", f"at most {MOST_VALUES}")
+        raise InputError(field, f"has {len(items)} items", f"at most {MOST_VALUES}")
     if len(items) and items.dtype.kind not in "iu":
-        raise InputError("history", f"holds values of type {items.dtype}", accepted)
+        raise InputError(field, f"holds values of type {items.dtype}", accepted)
     if items.dtype.kind == "u" and len(items) and int(items.max()) > np.iinfo(np.int64).max:
-        raise InputError("history", f"holds {items.max()}", accepted)
+        raise InputError(field, f"holds {items.max()}", accepted)
     return items.astype(np.int64)[None]
 
 
@@ -138,20 +149,26 @@ def headers_of(user_id: int | None) -> dict[str, str]:
 
 def parse(result: InferResult) -> Recommendation:
     """The answer. Raises ServerError when an output is missing or not of one row."""
+    items, scores, numbers = outputs_of(result, len(Report._fields))
+    report = Report(*numbers)
+    by: Literal["model", "popularity"] = "popularity" if report.answered_by == POPULARITY else "model"
+    return Recommendation(items, scores, by, *report[1:])
+
+
+def outputs_of(result: InferResult, numbers: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[int]]:
+    """`item_ids`, `scores`, and the `numbers` of the report. Raises ServerError when they are not so."""
     found = {name: result.as_numpy(name) for name in OUTPUTS}
     rows = {name: tensor[0] for name, tensor in found.items() if tensor is not None and len(tensor) == 1}
     if (
         len(rows) < len(OUTPUTS)
-        or rows["report"].size != len(Report._fields)
+        or rows["report"].size != numbers
         or rows["item_ids"].shape != rows["scores"].shape
     ):
         shapes = {name: None if tensor is None else tensor.shape for name, tensor in found.items()}
         raise ServerError(f"the answer has outputs of shapes {shapes}")
-    report = Report(*(int(x) for x in rows["report"]))
-    by: Literal["model", "popularity"] = "popularity" if report.answered_by == POPULARITY else "model"
     # Copies: the arrays of tritonclient are views that keep the whole response alive.
     items, scores = rows["item_ids"].astype(np.int64), rows["scores"].astype(np.float32)
-    return Recommendation(items, scores, by, *report[1:])
+    return items, scores, [int(x) for x in rows["report"]]
 
 
 def translate(error: Exception, url: str, timeout_s: float) -> GenrecError:

@@ -99,6 +99,10 @@ def check(ensemble: Ensemble) -> None:
                     place, f"{own} -> {shared}", "an output of the model, to a tensor not made before"
                 )
             made[shared] = outputs[own]
+    read = {name for step in ensemble.steps for name in step.inputs.values()}
+    read |= {output.name for output in ensemble.outputs}
+    if unused := [name for step in ensemble.steps for name in step.outputs.values() if name not in read]:
+        raise InputError(ensemble.name, f"makes {', '.join(unused)}", "what a step or the answer reads")
     for output in ensemble.outputs:
         _same(f"{ensemble.name}.outputs", output, made.get(output.name), output.name)
 

@@ -19,7 +19,7 @@ def recommend_and_rank() -> Ensemble:
     history = {tensor.name: tensor.name for tensor in recommend.REQUEST} | {"top_k": "retrieve"}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
     beams = {name: f"last_{name}" for name in ("paths", "scores")}
-    found = {tensor.name: f"found_{tensor.name}" for tensor in recommend.ANSWER}
+    found = {name: f"found_{name}" for name in ("item_ids", "scores")}
     candidates = {
         "history": "history", "top_k": "top_k", "user_id": "user_id", "ticket": "ticket",
         "candidates": found["item_ids"], "candidate_scores": found["scores"],

@@ -11,9 +11,10 @@ import pytest
 from build.openvino.engines import build_engines
 from deploy import leftovers
 from deploy.launcher import RunningServer, running_server
+from export.generator import export_artifact
 from genrec.catalogue.items import Catalogue
 from tests.serving.processes import left_of
-from tests.tiny import tiny_artifact
+from tests.tiny import add_ranker, tiny_artifact
 
 BEAM_WIDTH = 32
 
@@ -39,6 +40,15 @@ def tiny_bf16(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny` with engines in bf16, as it is built where the CPU computes in it."""
     artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("bf16") / "artifact")
     build_engines(artifact, "bf16")
+    return artifact
+
+
+@pytest.fixture(scope="session")
+def tiny_ranker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny` with a ranker of random weights, in the order `split` over the generator's own KV."""
+    artifact = add_ranker(shutil.copytree(tiny, tmp_path_factory.mktemp("ranker") / "artifact"))
+    export_artifact(artifact)
+    build_engines(artifact, "f32")
     return artifact
 
 

@@ -13,7 +13,7 @@ from ensembles.render import model_config, render
 from ensembles.served import served
 from genrec.errors import InputError
 
-ALL = served(3, draft=True)
+ALL = served(3, draft=True, ranker=True)
 ROOT = Path(__file__).resolve().parents[2]
 A, B = Tensor("a", "INT64", (-1,)), Tensor("b", "FP32", (2,))
 ONE = Model("one", (A,), (B,))
@@ -58,7 +58,8 @@ def test_levels_have_a_limit(levels: int) -> None:
         ([Step("one", {"a": "a", "x": "a"}, {"b": "b"})], "names"),
         ([Step("one", {"a": "c"}, {"b": "b"})], "nothing makes 'c'"),
         ([Step("one", {"a": "a"}, {"b": "a"})], "an output of the model"),
-        ([Step("one", {"a": "a"}, {"b": "c"})], "nothing makes 'b'"),
+        ([Step("one", {"a": "a"}, {"b": "c"})], "makes c"),
+        ([], "nothing makes 'b'"),
         ([Step("one", {"a": "a"}, {"b": "c"}), Step("one", {"a": "c"}, {"b": "b"})], "FP32"),
     ],
 )
@@ -84,12 +85,16 @@ def test_warmup_must_fill_every_input() -> None:
 
 @pytest.mark.parametrize("levels", [1, 3, 8])
 def test_ensembles_look_alike_from_outside_whatever_the_levels(levels: int) -> None:
-    beam, staged, draft = served(levels, draft=True)
+    beam, staged, draft, rank, both = served(levels, draft=True, ranker=True)
     assert [step.model for step in beam.steps] == ["encode_history", "generate", "validity_lookup"]
     names = [step.model for step in draft.steps]
     assert names == ["encode_history", "prefill_draft", "draft_beam", "validity_lookup"]
     assert (draft.inputs, draft.outputs) == (beam.inputs, beam.outputs) == (staged.inputs, staged.outputs)
-    assert [e.name for e in served(levels, draft=False)] == ["recommend", "recommend_staged"]
+    assert rank.outputs == both.outputs
+    names = [step.model for step in both.steps]
+    assert names == [*(step.model for step in beam.steps), *(step.model for step in rank.steps)]
+    plain = served(levels, draft=False, ranker=False)
+    assert [e.name for e in plain] == ["recommend", "recommend_staged"]
 
 
 def test_a_model_of_two_ensembles_has_one_description(tmp_path: Path) -> None:

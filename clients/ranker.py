@@ -1,0 +1,61 @@
+"""The client for rankings: candidates of anyone's retrieval, or of the generator's own.
+
+with Ranker("127.0.0.1:8001") as ranker:
+    print(ranker.rank([1193, 661, 914], candidates=[50, 172, 1, 2355], top_k=3).item_ids)
+    print(ranker.recommend_and_rank([1193, 661, 914], retrieve=100, top_k=10).item_ids)
+"""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from clients.client import Client
+from clients.rank_wire import RANK, RECOMMEND_AND_RANK, Ranking, parse_ranking, rank_tensors
+from clients.wire import TIMEOUT_S, Protocols, recommend_and_rank_tensors
+
+
+class Ranker(Client):
+    """A client of the ensembles `rank` and `recommend_and_rank`."""
+
+    def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
+        """See `Client`."""
+        super().__init__(url, protocol, timeout_s)
+
+    def rank(
+        self,
+        history: ArrayLike,
+        candidates: ArrayLike,
+        top_k: int = 10,
+        *,
+        scores: ArrayLike | None = None,
+        user_id: int | None = None,
+        deadline_ms: int | None = None,
+    ) -> Ranking:
+        """The `top_k` best of `candidates` (item ids) after `history` (item ids, oldest first).
+
+        `scores`: of the candidates, where they come from `recommend`: their log-probabilities. `user_id`: whose KV to
+        reuse and to keep; it also travels as header `x-gr-user`. Raises as `Recommender.recommend`.
+        """
+        tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
+        return parse_ranking(self._ask(RANK, tensors, user_id))
+
+    def recommend_and_rank(
+        self,
+        history: ArrayLike,
+        retrieve: int = 100,
+        top_k: int = 10,
+        *,
+        user_id: int | None = None,
+        deadline_ms: int | None = None,
+        exclude_history: bool = False,
+    ) -> Ranking:
+        """The `top_k` best of the `retrieve` items that the generator finds. Raises as `Recommender.recommend`."""
+        tensors = recommend_and_rank_tensors(
+            history,
+            retrieve,
+            top_k,
+            user_id=user_id,
+            deadline_ms=deadline_ms,
+            exclude_history=exclude_history,
+        )
+        return parse_ranking(self._ask(RECOMMEND_AND_RANK, tensors, user_id))

@@ -1,0 +1,202 @@
+"""Rankings in the local runtime: they are the torch module's, whatever the pool holds, loses or is not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ensembles.local import LocalRecommender, request
+from genrec.catalogue.items import Catalogue
+from genrec.errors import InputError
+from genrec.nn.ranker_checkpoint import load_ranker
+from genrec.report import MODEL, POPULARITY, RankReport
+from genrec.steps import Answer
+from genrec.steps.encode_candidates import MOST_CANDIDATES, window_start
+
+Scores = Callable[[Sequence[int], Sequence[int]], dict[int, float]]
+WIDTH, L = 16, 3
+
+
+@pytest.fixture(scope="module")
+def local(tiny_ranker: Path) -> Iterator[LocalRecommender]:
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=1, pool_item_mb=1) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="module")
+def by_torch(tiny_ranker: Path) -> Scores:
+    """Item -> score of every candidate, all of it computed."""
+    ranker, catalogue = load_ranker(tiny_ranker / "model"), Catalogue.load(tiny_ranker / "catalogue.parquet")
+    codes = torch.from_numpy(catalogue.codes + np.array(ranker.config.code_offsets)).long()
+
+    @torch.no_grad()
+    def scores(history: Sequence[int], candidates: Sequence[int]) -> dict[int, float]:
+        kept = catalogue.rows_of(history)
+        kept = kept[window_start(len(kept), ranker.config.max_history) :]
+        user, items = codes[kept].reshape(1, -1), codes[catalogue.rows_of(candidates)][None]
+        found = ranker(user, torch.tensor([user.shape[1]]), items, items, "split")[0]
+        return dict(zip(candidates, found.tolist(), strict=True))
+
+    return scores
+
+
+def report_of(answer: Answer) -> RankReport:
+    assert isinstance(answer, dict), answer
+    return RankReport(*(int(x) for x in answer["report"][0]))
+
+
+def check(answer: Answer, want: dict[int, float], top_k: int) -> RankReport:
+    """The best of `want`, best first, each once."""
+    report = report_of(answer)
+    assert isinstance(answer, dict)
+    ids, scores = answer["item_ids"][0].tolist(), answer["scores"][0]
+    assert len(ids) == len(set(ids)) == min(top_k, len(want))
+    np.testing.assert_allclose(scores, [want[item] for item in ids], atol=1e-4)
+    assert (np.diff(scores) <= 0).all()
+    assert min(scores) >= sorted(want.values())[-len(ids)] - 1e-4, "none better was left out"
+    return report
+
+
+def test_answers_are_the_module_s_and_the_second_time_nothing_is_computed(
+    local: LocalRecommender, by_torch: Scores, items: list[int]
+) -> None:
+    history, candidates = items[:5], items[20:60]
+    want = by_torch(history, candidates)
+    reuse = []
+    for _ in range(2):
+        (answer,) = local.rank([(history, candidates)], 10, user_id=7)
+        report = check(answer, want, 10)
+        assert report.answered_by == MODEL
+        reuse.append((report.user_reused, report.items_reused))
+    assert reuse == [(0, 0), (len(history) * L, len(candidates) * L)]
+    (again,) = local.rank([(history, candidates)], 10, user_id=8)
+    assert check(again, want, 10).user_reused == 0, "another user's history is not looked at"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    asked=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 24), st.integers(0, 30), st.integers(1, 40)),
+        min_size=1, max_size=4,
+    )
+)  # fmt: skip
+def test_whatever_was_asked_before_an_answer_is_the_module_s(
+    local: LocalRecommender, by_torch: Scores, items: list[int], asked: list[tuple[int, int, int, int]]
+) -> None:
+    """Histories that grow, are cut, are others' beginnings; candidates that overlap; a pool that has to evict."""
+    for user, length, first, count in asked:
+        history, candidates = items[user : user + length], items[100 + first : 100 + first + count]
+        (answer,) = local.rank([(history, candidates)], 5, user_id=user)
+        check(answer, by_torch(history, candidates), 5)
+
+
+def test_a_grown_history_extends_the_entry_that_agrees_so_far(
+    local: LocalRecommender, by_torch: Scores, items: list[int]
+) -> None:
+    for length in (6, 8):
+        (answer,) = local.rank([(items[200 : 200 + length], items[:9])], 9, user_id=99)
+        report = check(answer, by_torch(items[200 : 200 + length], items[:9]), 9)
+    assert report.user_reused == 6 * L
+
+
+def test_a_long_history_s_window_moves_in_steps() -> None:
+    starts = [window_start(n, 16) for n in range(30)]
+    assert starts[:17] == [0] * 17 and starts[17:21] == [4] * 4 and starts[21:25] == [8] * 4
+    assert all(n - start <= 16 for n, start in enumerate(starts))
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (1, 0), (0, 1)])
+def test_without_memory_to_reuse_answers_are_the_same(
+    tiny_ranker: Path, by_torch: Scores, items: list[int], sizes: tuple[int, int]
+) -> None:
+    users, rows = sizes
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=users, pool_item_mb=rows) as local:
+        for _ in range(2):
+            (answer,) = local.rank([(items[:5], items[20:60])], 10)
+            report = check(answer, by_torch(items[:5], items[20:60]), 10)
+        assert (report.user_reused > 0, report.items_reused > 0) == (users > 0, rows > 0)
+
+
+def test_a_pool_that_is_lost_or_overwritten_changes_no_answer(
+    tiny_ranker: Path, by_torch: Scores, items: list[int]
+) -> None:
+    """Its bytes in users' entries are noise at first, then its files are gone."""
+    want = by_torch(items[:5], items[20:60])
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=1, pool_item_mb=1) as local:
+        pool = local.settings.pool
+        assert pool is not None
+        check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
+        with (pool / "table").open("r+b") as table:
+            table.truncate(64)
+        check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
+        shutil.rmtree(pool)
+        assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).items_reused == 0
+
+
+def test_candidates_are_answered_once_and_unknown_ones_are_left_out(
+    local: LocalRecommender, by_torch: Scores, items: list[int]
+) -> None:
+    (answer,) = local.rank([(items[:3], [items[30], 1, items[31], items[30], -5])], 10)
+    report = check(answer, by_torch(items[:3], items[30:32]), 10)
+    assert report.left_out == 3
+
+
+def test_without_a_history_popularity_or_the_given_scores_decide(
+    local: LocalRecommender, tiny_ranker: Path, items: list[int]
+) -> None:
+    catalogue, asked = Catalogue.load(tiny_ranker / "catalogue.parquet"), items[30:40]
+    (answer,) = local.rank([([], asked)], 10)
+    assert isinstance(answer, dict)
+    counts = catalogue.popularity[catalogue.rows_of(answer["item_ids"][0])]
+    assert (np.diff(counts) <= 0).all() and report_of(answer).answered_by == POPULARITY
+    tensors = request([], 2)
+    del tensors["exclude_history"]
+    tensors |= {"candidates": np.array([asked[:3]]), "candidate_scores": np.array([[1, 3, 2]], np.float32)}
+    (answer,) = local.runtime.run([tensors])
+    assert isinstance(answer, dict) and answer["item_ids"][0].tolist() == [asked[1], asked[2]]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"candidates": np.zeros((1, 0), np.int64)}, "candidates: is empty"),
+        ({"candidates": np.array([[1, 2]])}, "candidates: names no item of the catalogue; 1 is none"),
+        ({"candidates": np.zeros((1, MOST_CANDIDATES + 1), np.int64)}, f"at most {MOST_CANDIDATES}"),
+        ({"top_k": np.array([[0]], np.int32)}, "top_k: is 0"),
+        ({"candidate_scores": np.array([[np.inf]], np.float32)}, "candidate_scores"),
+        ({"deadline_ms": np.array([[0]], np.int32)}, "deadline_ms: is 0"),
+        ({"user_id": np.array([[1, 2]])}, "user_id: has 2 values"),
+    ],
+)
+def test_bad_input_is_answered_with_the_field_and_the_limit(
+    local: LocalRecommender, items: list[int], change: dict[str, np.ndarray], problem: str
+) -> None:
+    tensors = request(items[:2], 1)
+    del tensors["exclude_history"]
+    (answer,) = local.runtime.run([{**tensors, "candidates": np.array([[items[5]]]), **change}])
+    assert isinstance(answer, InputError) and problem in str(answer)
+
+
+def test_behind_our_own_retrieval_the_history_is_computed_once(
+    tiny_ranker: Path, by_torch: Scores, items: list[int]
+) -> None:
+    history, retrieve = items[:6], 12
+    tensors = {**request(history, 12), "retrieve": np.array([[retrieve]], np.int32)}
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="beam") as recommender:
+        (found,) = recommender.recommend([history], retrieve)
+    assert isinstance(found, dict)
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="recommend_and_rank") as local:
+        (answer,) = local.runtime.run([tensors])
+        report = check(answer, by_torch(history, found["item_ids"][0].tolist()), retrieve)
+        assert report.user_reused == len(history) * L
+        (nothing,) = local.runtime.run(
+            [{**tensors, "history": np.array([items]), "exclude_history": np.array([[True]])}]
+        )
+    assert isinstance(nothing, dict) and nothing["item_ids"].size == 0, "all items are excluded"
