@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,35 +155,42 @@ class Cache:
         self.used -= int(self._tokens[user])
 
 
-def simulate(shape: Shape, requests: Trace, name: str, limit: int) -> dict[str, float]:
-    """Of one policy, after warming: `speedup` over recomputation by tokens, `reused` share, `user_hits` share.
+def simulate(shape: Shape, requests: Trace, name: str, limit: int, item_hit: float = 1.0) -> dict[str, float]:
+    """Of one policy, after warming: `speedup` over recomputation by tokens, `reused` share, `user_hits` share; and a
+    request's `computed_tokens` and `items_reused`.
 
-    The paper's orders have one discriminant token, split has one per candidate. All items are in the pool.
-    """
+    The paper's orders have one discriminant token, split has one per candidate. Of the candidates the share `item_hit`
+    is in the pool.
+    """  # fmt: skip
     distinct, user = np.unique(requests.user, return_inverse=True)
     owners = np.random.default_rng(1).integers(0, 2**63, (len(distinct), 2)).astype(np.uint64)
     rule = policy(name, Hotness(owners=max(1 << (4 * len(distinct)).bit_length(), 8)))
     cache = Cache(limit, rule, owners)
-    computed = whole = hits = 0
+    computed = whole = hits = items = 0
+    cached = round(item_hit * CANDIDATES)
     first = int(len(user) * WARM)
     for i, (who, now, tokens) in enumerate(
         zip(user.tolist(), requests.when.tolist(), requests.tokens.tolist(), strict=True)
     ):
         there = who in cache
         request = Request(
-            tokens, CANDIDATES, shape.item_tokens, tokens * there, CANDIDATES, marked=name == "split"
+            tokens, CANDIDATES, shape.item_tokens, tokens * there, cached, marked=name == "split"
         )
-        plan = rule.choose(request, owners[who], now, lambda size=tokens, at=now: cache.room(size, at))
+        plan = rule.choose(request, owners[who], now, partial(cache.room, tokens, now))
         if plan.keep_user:
             cache.keep(who, tokens, now)
         if i >= first:
             computed += plan.computed
             whole += tokens + request.items + 1
             hits += plan.user_reused > 0
+            items += plan.items_reused
+    counted = len(user) - first
     return {
         "speedup": whole / computed,
         "reused": 1 - computed / whole,
-        "user_hits": hits / (len(user) - first),
+        "user_hits": hits / counted,
+        "computed_tokens": computed / counted,
+        "items_reused": items / counted,
     }
 
 
