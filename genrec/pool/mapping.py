@@ -59,6 +59,8 @@ def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -
         if value < 0:
             raise InputError(name, f"is {value}", "at least 0")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _private(folder):
+        raise InputError("folder", f"{folder} can be written to by others", "a folder of this user alone")
     header = np.zeros(HEADER, np.int64)
     header[:COUNTER] = MAGIC, secrets.randbits(62), user_bytes, item_rows, item_row_bytes
     sizes, table = _sizes(header), sum(size for _, _, size in _sections(header))
@@ -81,6 +83,12 @@ def _sizes(header: NDArray[np.int64]) -> list[int]:
     """Bytes of the memories."""
     users, rows, row_bytes = header[[USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES]].tolist()
     return [max(users, 1), max(rows * row_bytes, 1), Hotness.bytes_for()]
+
+
+def _private(folder: Path) -> bool:
+    """Whether nobody else could put a pool of his own there."""
+    about = folder.stat()
+    return about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
 def _make(path: Path, size: int, content: bytes = b"") -> int:
@@ -145,6 +153,8 @@ class Mapping:
         """Map them. Raises ArtifactError when they are no pool, or not one and the same."""
         self._files: list[int] = []  # descriptors, which nobody closes but `close`: see there
         try:
+            if not _private(folder):
+                raise ValueError("others can write to its folder")
             for name in ("table", *MEMORIES):
                 self._files.append(os.open(folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
             table, self.users, self.items, self.hotness = map(_mapped, self._files)

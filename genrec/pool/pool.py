@@ -61,7 +61,9 @@ class Pool:
         self._clock, self._ttl = clock, int(ttl_s * 1e9)
         self.rule: Rule = Recency()
         self._map: Mapping | None = None
-        self._late: list[UserEntry] = []  # released while the table was out of reach
+        self._late: list[
+            Callable[[Mapping, Table], None]
+        ] = []  # what could not be done while others held the table
         self._filling: dict[int, int] = {}  # rows of items -> their generation
         try:
             self._map = Mapping(Path(folder))
@@ -145,7 +147,7 @@ class Pool:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
                 users.publish(table, pool.users, writing.entry, writing.hashes)
 
-        self._locked(publish, None)
+        self._surely(publish)
 
     def abandon(self, writing: Writing) -> None:
         """What was written is nobody's."""
@@ -154,19 +156,14 @@ class Pool:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
                 users.free(table, pool.users, writing.entry)
 
-        self._locked(drop, None)
+        self._surely(drop)
 
     def release(self, entry: UserEntry) -> None:
         """Nobody here reads it any more; once for every find."""
 
-        def unpin(pool: Mapping, table: Table) -> bool:
-            for one in [entry, *self._late]:
-                users.unpin(table, pool.users, one.entry, one.generation, pool.seat())
-            self._late.clear()
-            return True
-
-        if not self._locked(unpin, False):
-            self._late.append(entry)  # the table is out of reach now
+        self._surely(
+            lambda pool, table: users.unpin(table, pool.users, entry.entry, entry.generation, pool.seat())
+        )
 
     def forget(self, owner: bytes) -> int:
         """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them."""
@@ -233,7 +230,7 @@ class Pool:
     def _end_filling(self, rows: Rows, end: Callable[[Table, Rows, NDArray[np.int64], int], None]) -> None:
         mine = np.array([row for row in rows.tolist() if row in self._filling], np.int32)
         generations = np.array([self._filling.pop(row) for row in mine.tolist()], np.int64)
-        self._locked(lambda pool, table: end(table, mine, generations, pool.seat()), None)
+        self._surely(lambda pool, table: end(table, mine, generations, pool.seat()))
 
     # Both.
 
@@ -253,11 +250,23 @@ class Pool:
         return self._locked(count, dict.fromkeys(("entries", "bytes", "items", *COUNTERS), 0))
 
     def _sweep(self, pool: Mapping, table: Table) -> None:
+        while self._late:
+            self._late.pop(0)(pool, table)
         dead = pool.dead()
         users.sweep(table, pool.users, dead, self._clock())
         if dead:
             items.sweep(table, dead)
             table.processes[dead] = 0
+
+    def _surely(self, work: Callable[[Mapping, Table], None]) -> None:
+        """Do it now, or before anything else is written: left undone it would hold a place for good."""
+
+        def done(pool: Mapping, table: Table) -> bool:
+            work(pool, table)
+            return True
+
+        if not self._locked(done, False) and not self.lost:
+            self._late.append(work)
 
     def _locked(self, work: Callable[[Mapping, Table], T], otherwise: T) -> T:
         """What `work` answers on the locked table; `otherwise` when there is none to be had."""
