@@ -1,8 +1,8 @@
 """The files of a pool in /dev/shm, as every process of the machine maps them.
 
-`users` and `items` are plain bytes, `secret` is the key of the users' hashes, and `table` says what is where: counters,
-processes, entries, pins and indexes, all of fixed size. The table names the inodes of the two memories: if one of the
-files is not the one it was made with, there is no pool, and nothing of it is believed.
+`users` and `items` are plain bytes, `hotness` is how often users come, `secret` is the key of their hashes, and `table`
+says what is where: counters, processes, entries, pins and indexes, all of fixed size. The table names the inodes of the
+others: if one of the files is not the one it was made with, there is no pool, and nothing of it is believed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError, InputError
+from genrec.pool.hotness import Hotness
 from genrec.pool.index import Places, slots_for
 from genrec.process import started
 
 MAGIC = 0x67656E726563504F
 # Words of the header: what the pool is, then what happened in it.
-POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, USERS_FILE, ITEMS_FILE, COUNTER = range(1, 8)
-HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS = range(8, 15)
+POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
+FILES = slice(6, 9)  # their inodes
+HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS = range(9, 16)
+MEMORIES = ("users", "items", "hotness")
 HEADER = 16
 PROCESSES = 64  # that use one pool at a time
 LOCK_S = 0.05  # who holds the table for longer has been stopped; a request goes on without the pool
@@ -56,24 +59,36 @@ def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -
         if value < 0:
             raise InputError(name, f"is {value}", "at least 0")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    sizes = {"users": max(user_bytes, 1), "items": max(item_rows * item_row_bytes, 1)}
+    if not _private(folder):
+        raise InputError("folder", f"{folder} can be written to by others", "a folder of this user alone")
     header = np.zeros(HEADER, np.int64)
-    header[:USERS_FILE] = MAGIC, secrets.randbits(62), user_bytes, item_rows, item_row_bytes
-    table = sum(size for _, _, size in _sections(header))
+    header[:COUNTER] = MAGIC, secrets.randbits(62), user_bytes, item_rows, item_row_bytes
+    sizes, table = _sizes(header), sum(size for _, _, size in _sections(header))
     free = os.statvfs(folder)
-    if sum(sizes.values()) + table > free.f_bavail * free.f_frsize:
+    if sum(sizes) + table > free.f_bavail * free.f_frsize:
         raise InputError(
             "user_bytes and item_rows",
-            f"take {sum(sizes.values()) + table >> 20} MiB",
+            f"take {sum(sizes) + table >> 20} MiB",
             f"{free.f_bavail * free.f_frsize >> 20} MiB free",
         )
     (folder / "table").unlink(missing_ok=True)  # first: without it there is no pool
-    inodes = [_make(folder / name, sizes[name]) for name in ("users", "items")]
+    header[FILES] = [_make(folder / name, size) for name, size in zip(MEMORIES, sizes, strict=True)]
     _make(folder / "secret", 0, secrets.token_bytes(32))
-    header[[USERS_FILE, ITEMS_FILE]] = inodes
     header[COUNTER] = secrets.randbits(60)  # generations of another pool are not mistaken for this one's
     _make(folder / "table.new", table, header.tobytes())
     (folder / "table.new").rename(folder / "table")
+
+
+def _sizes(header: NDArray[np.int64]) -> list[int]:
+    """Bytes of the memories."""
+    users, rows, row_bytes = header[[USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES]].tolist()
+    return [max(users, 1), max(rows * row_bytes, 1), Hotness.bytes_for()]
+
+
+def _private(folder: Path) -> bool:
+    """Whether nobody else could put a pool of his own there."""
+    about = folder.stat()
+    return about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
 def _make(path: Path, size: int, content: bytes = b"") -> int:
@@ -132,15 +147,17 @@ def _sections(header: NDArray[np.int64]) -> list[tuple[np.dtype[Any], tuple[int,
 
 
 class Mapping:
-    """The mapped files of one pool: `table`, `users` and `items` uint8[bytes], `secret`."""
+    """The mapped files of one pool: `table`, `users`, `items` and `hotness` uint8[bytes], `secret`."""
 
     def __init__(self, folder: Path) -> None:
         """Map them. Raises ArtifactError when they are no pool, or not one and the same."""
         self._files: list[int] = []  # descriptors, which nobody closes but `close`: see there
         try:
-            for name in ("table", "users", "items"):
+            if not _private(folder):
+                raise ValueError("others can write to its folder")
+            for name in ("table", *MEMORIES):
                 self._files.append(os.open(folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
-            table, self.users, self.items = map(_mapped, self._files)
+            table, self.users, self.items, self.hotness = map(_mapped, self._files)
             self.secret = (folder / "secret").read_bytes()
             self.table = self._arrays(table)
         except (OSError, ValueError) as error:
@@ -154,12 +171,11 @@ class Mapping:
             table[: HEADER * 8].view(np.int64) if len(table) >= HEADER * 8 else np.zeros(HEADER, np.int64)
         )
         inodes = [os.fstat(file).st_ino for file in self._files[1:]]
-        memory = max(header[USER_BYTES], 1), max(header[ITEM_ROWS] * header[ITEM_ROW_BYTES], 1)
         if (
             header[0] != MAGIC
             or sum(size for _, _, size in _sections(header)) != len(table)
-            or header[[USERS_FILE, ITEMS_FILE]].tolist() != inodes
-            or (len(self.users), len(self.items)) != memory
+            or header[FILES].tolist() != inodes
+            or [len(self.users), len(self.items), len(self.hotness)] != _sizes(header)
         ):
             raise ValueError("the files were not made together")
         arrays, start = [], 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,40 +21,18 @@ from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError
 from genrec.pool import items, mapping, users
+from genrec.pool.hotness import Hotness
 from genrec.pool.items import Rows
 from genrec.pool.keys import Keys, Words, words
 from genrec.pool.mapping import HITS, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, Table
-from genrec.pool.users import Recency, Rule
+from genrec.pool.rule import Recency, Room, Rule
+from genrec.pool.users import UserEntry, Writing
 
 log = logging.getLogger("genrec.pool")
 TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
 NOTHING: Bytes = np.zeros(0, np.uint8)
 COUNTERS = ("hits", "misses", "evictions", "tokens", "item_hits", "item_misses", "item_evictions")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class UserEntry:
-    """KV found for a user, kept in place until `release`: the first `tokens` of `span` tokens agree.
-
-    memory  uint8[size], read-only, as it was written
-    """
-
-    memory: Bytes
-    tokens: int
-    span: int
-    entry: int
-    generation: int
-
-
-@dataclass(frozen=True)
-class Writing:
-    """Room for a new entry that nobody sees yet: fill `memory` uint8[size], then `commit` or `abandon` it."""
-
-    memory: Bytes
-    hashes: Words
-    entry: int
-    generation: int
 
 
 class Pool:
@@ -78,11 +55,15 @@ class Pool:
     ) -> None:
         """Map a pool; where there is none it is `lost`. `clock` (ns) is one for all processes.
 
-        `rule` says which entries of users leave first (the least recently used), `ttl_s` how long one may stay.
+        An entry of a user lives `ttl_s`. `rule` says which of them leave first: the least recently used; a policy of
+        `choice` over this pool's `hotness` may take its place.
         """
-        self._clock, self._rule, self._ttl = clock, rule or Recency(), int(ttl_s * 1e9)
+        self._clock, self._ttl = clock, int(ttl_s * 1e9)
+        self.rule: Rule = Recency()
         self._map: Mapping | None = None
-        self._late: list[UserEntry] = []  # released while the table was out of reach
+        self._late: list[
+            Callable[[Mapping, Table], None]
+        ] = []  # what could not be done while others held the table
         self._filling: dict[int, int] = {}  # rows of items -> their generation
         try:
             self._map = Mapping(Path(folder))
@@ -90,6 +71,8 @@ class Pool:
             self._lose(str(error))
         else:
             self._map.touch()
+        # How often users come, as all processes count it; without a pool as this one does.
+        self.hotness = Hotness(self._map.hotness) if self._map else Hotness()
 
     @property
     def lost(self) -> bool:
@@ -140,13 +123,22 @@ class Pool:
             now = self._clock()
             self._sweep(pool, table)
             lives = now, now + self._ttl
-            entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self._rule)
+            entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self.rule)
             if entry < 0:
                 return None
             generation = int(table.entries[entry, users.GENERATION])
             return Writing(_payload(pool, table, entry), named, entry, generation)
 
         return self._locked(take, None)
+
+    def room(self, hashes: Keys, size: int) -> Room:
+        """What an entry of `size` bytes would find now; of a lost pool nothing."""
+        count = len(hashes)
+
+        return self._locked(
+            lambda _, table: users.room(table, count, size, self._clock(), self.rule),
+            Room(False, float("inf")),
+        )
 
     def commit(self, writing: Writing) -> None:
         """What was written can be found from now on, by all processes."""
@@ -155,7 +147,7 @@ class Pool:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
                 users.publish(table, pool.users, writing.entry, writing.hashes)
 
-        self._locked(publish, None)
+        self._surely(publish)
 
     def abandon(self, writing: Writing) -> None:
         """What was written is nobody's."""
@@ -164,19 +156,14 @@ class Pool:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
                 users.free(table, pool.users, writing.entry)
 
-        self._locked(drop, None)
+        self._surely(drop)
 
     def release(self, entry: UserEntry) -> None:
         """Nobody here reads it any more; once for every find."""
 
-        def unpin(pool: Mapping, table: Table) -> bool:
-            for one in [entry, *self._late]:
-                users.unpin(table, pool.users, one.entry, one.generation, pool.seat())
-            self._late.clear()
-            return True
-
-        if not self._locked(unpin, False):
-            self._late.append(entry)  # the table is out of reach now
+        self._surely(
+            lambda pool, table: users.unpin(table, pool.users, entry.entry, entry.generation, pool.seat())
+        )
 
     def forget(self, owner: bytes) -> int:
         """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them."""
@@ -184,6 +171,7 @@ class Pool:
 
         def drop(pool: Mapping, table: Table) -> int:
             self._sweep(pool, table)
+            Hotness(pool.hotness).forget(whose[0])
             return users.forget(table, pool.users, whose)
 
         return self._locked(drop, 0)
@@ -242,7 +230,7 @@ class Pool:
     def _end_filling(self, rows: Rows, end: Callable[[Table, Rows, NDArray[np.int64], int], None]) -> None:
         mine = np.array([row for row in rows.tolist() if row in self._filling], np.int32)
         generations = np.array([self._filling.pop(row) for row in mine.tolist()], np.int64)
-        self._locked(lambda pool, table: end(table, mine, generations, pool.seat()), None)
+        self._surely(lambda pool, table: end(table, mine, generations, pool.seat()))
 
     # Both.
 
@@ -262,11 +250,23 @@ class Pool:
         return self._locked(count, dict.fromkeys(("entries", "bytes", "items", *COUNTERS), 0))
 
     def _sweep(self, pool: Mapping, table: Table) -> None:
+        while self._late:
+            self._late.pop(0)(pool, table)
         dead = pool.dead()
         users.sweep(table, pool.users, dead, self._clock())
         if dead:
             items.sweep(table, dead)
             table.processes[dead] = 0
+
+    def _surely(self, work: Callable[[Mapping, Table], None]) -> None:
+        """Do it now, or before anything else is written: left undone it would hold a place for good."""
+
+        def done(pool: Mapping, table: Table) -> bool:
+            work(pool, table)
+            return True
+
+        if not self._locked(done, False) and not self.lost:
+            self._late.append(work)
 
     def _locked(self, work: Callable[[Mapping, Table], T], otherwise: T) -> T:
         """What `work` answers on the locked table; `otherwise` when there is none to be had."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import zlib
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from genrec.pool import index, space
 from genrec.pool.keys import Words
 from genrec.pool.mapping import COUNTER, EVICTIONS, MAGIC, POOL, USER_BYTES, Bytes, Table
+from genrec.pool.rule import Room, Rule, Standing
 
 log = logging.getLogger("genrec.pool")
 FREE, WRITING, READY, LEAVING = range(4)
@@ -30,35 +30,27 @@ ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | entry
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What a rule of eviction sees of READY entries that nobody reads, an element each."""
+class UserEntry:
+    """KV found for a user, kept in place until `release`: the first `tokens` of `span` tokens agree.
 
-    age: NDArray[np.float64]  # seconds since the last use
-    uses: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    owner: NDArray[np.uint64]  # [n, 2]
+    memory  uint8[size], read-only, as it was written
+    """
 
-
-class Rule(Protocol):
-    """Which entries leave first."""
-
-    def worth(self, standing: Standing) -> NDArray[np.float64]:
-        """float64[n]: what is lost with each; the least goes first, infinite worth never."""
-        ...
-
-    def evicted(self, worth: float) -> None:
-        """One of that worth had to leave."""
+    memory: Bytes
+    tokens: int
+    span: int
+    entry: int
+    generation: int
 
 
-class Recency:
-    """The rule without knowledge: who was used last is worth most."""
+@dataclass(frozen=True)
+class Writing:
+    """Room for a new entry that nobody sees yet: fill `memory` uint8[size], then `commit` or `abandon` it."""
 
-    def worth(self, standing: Standing) -> NDArray[np.float64]:
-        """float64[n]."""
-        return -standing.age
-
-    def evicted(self, worth: float) -> None:
-        """Nothing is learnt."""
+    memory: Bytes
+    hashes: Words
+    entry: int
+    generation: int
 
 
 def lead(boundaries: int) -> int:
@@ -109,6 +101,15 @@ def take(
     return entry
 
 
+def room(table: Table, boundaries: int, size: int, now: int, rule: Rule) -> Room:
+    """What an entry of so many bytes would find."""
+    used = np.flatnonzero(table.entries[:, STATE] != FREE)
+    rows, total = table.entries[used], lead(boundaries) + space.aligned(size)
+    found = space.place(rows[:, START], rows[:, SIZE], np.full(len(used), np.inf), total, _capacity(table))
+    worth = _worth(table, used, now, rule)
+    return Room(found is not None, float(worth.min(initial=np.inf)))
+
+
 def _worth(table: Table, used: NDArray[np.int64], now: int, rule: Rule) -> NDArray[np.float64]:
     """float64 per used entry; infinite for what is being written or read."""
     worth = np.full(len(used), np.inf)
@@ -117,6 +118,7 @@ def _worth(table: Table, used: NDArray[np.int64], now: int, rule: Rule) -> NDArr
     rows = rows[may]
     worth[may] = rule.worth(
         Standing(
+            now,
             (now - rows[:, SEEN]) / 1e9,
             rows[:, USES],
             rows[:, SPAN],

@@ -43,6 +43,9 @@ BENCHMARKS = {
     "hashset": Benchmark("perf.parts.hash_sets", "how is the set of valid semantic IDs best held?", 4),
     "memory": Benchmark("perf.parts.peak_memory", "how much memory does one request take?", 10),
     "machine": Benchmark("perf.parts.roofline", "how fast could this machine be?", 0.1),
+    # Ranking.
+    "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
+    "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),
     # What the answers are worth.
     "quality": Benchmark("perf.quality.quality", "how good are the served lists, beside two baselines?", 1),
     "decoders": Benchmark("perf.quality.decoders", "what does a draft save, and what does it lose?", 15),

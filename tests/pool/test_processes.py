@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.pool import users
 from genrec.pool.keys import owner_key
 from genrec.pool.mapping import PROCESSES, Mapping
@@ -106,15 +106,23 @@ def test_a_killed_holder_of_the_lock_gives_it_back(pool, folder):
 def test_a_stopped_holder_of_the_lock_delays_no_request(pool, folder, caplog):
     write(pool, 7, [1, 2])
     held = pool.find_user(hashes(pool, 7, [1, 2]), STEP)
+    writing = pool.write_user(hashes(pool, 8, [1]), 3, 100, owner_key(pool.secret, 8))
+    writing.memory[:] = 8
+    dropped = pool.write_user(hashes(pool, 9, [1]), 3, 100, owner_key(pool.secret, 9))
+    rows = pool.write_items(keys(1, 2))
     with Child(folder, "locks") as child:
         os.kill(child.process.pid, signal.SIGSTOP)
         assert pool.find_user(hashes(pool, 7, [1, 2]), STEP) is None
         assert pool.item_rows(keys(1)).tolist() == [-1]
         assert pool.usage()["entries"] == 0
         pool.release(held)
+        pool.commit(writing)
+        pool.abandon(dropped)
+        pool.commit_items(rows)
         assert "too long" in caplog.text and not pool.lost
         child.kill()
-    assert find(pool, 7, [1, 2])
+    assert pool.usage()["entries"] == 2 and pool.usage()["items"] == 2
+    assert find(pool, 7, [1, 2]) and find(pool, 8, [1]) == (3, 3, 8)
     assert not pool._map.table.pins.any(), "a release was lost"
 
 
@@ -151,6 +159,13 @@ def test_files_of_two_pools_are_no_pool(folder, tmp_path):
     assert Pool(tmp_path / "nowhere").lost
     shutil.rmtree(folder)
     assert Pool(folder).find_user([bytes(16), bytes(16)], 1) is None
+
+
+def test_where_others_can_write_there_is_no_pool(folder):
+    folder.chmod(0o777)
+    assert Pool(folder).lost
+    with pytest.raises(InputError, match="written to by others"):
+        Pool.create(folder, 10_240, 6, 64)
 
 
 def test_a_damaged_table_is_an_empty_pool(pool, caplog):

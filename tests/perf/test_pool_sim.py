@@ -1,0 +1,75 @@
+"""The simulation of the pool: its traces have the shape they say, and its figures are counts of a plain simulation."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cli.main import main
+from genrec.pool.choice import Request
+from perf.rank.simulate import CANDIDATES, LONGEST, NS, SHAPES, Shape, lengths, simulate, trace
+
+SMALL = Shape(users=200, items=50, user_tokens=1400, item_tokens=9, rate=10.0)
+
+
+def test_a_trace_has_its_shape():
+    for shape in (SHAPES["games"], SHAPES["books"]):
+        tokens = lengths(np.random.default_rng(0), shape)
+        assert tokens.mean() == pytest.approx(shape.user_tokens, rel=0.01)
+        assert tokens.min() >= 50 and tokens.max() <= LONGEST - CANDIDATES * shape.item_tokens
+        asked = trace(shape, 20_000)
+        assert (np.diff(asked.when) >= 0).all() and asked.when[0] >= NS
+        assert len(asked.user) == pytest.approx(20_000, rel=0.05)
+        counts = np.bincount(asked.user, minlength=shape.users)
+        assert counts[: shape.users // 10].sum() > 3 * counts[-shape.users // 10 :].sum()
+        one = {user: tokens for user, tokens in zip(asked.user.tolist(), asked.tokens.tolist(), strict=True)}
+        assert (asked.tokens == [one[user] for user in asked.user.tolist()]).all()
+
+
+@pytest.mark.parametrize("name", ["recompute", "user", "item", "agnostic", "split"])
+def test_without_a_limit_the_figures_are_plain_counts(name):
+    """Every user that was kept once is found ever after."""
+    asked = trace(SMALL, 2000)
+    found = simulate(SMALL, asked, name, limit=10**9)
+    kept, computed, whole, hits = set(), 0, 0, 0
+    for i, (user, tokens) in enumerate(zip(asked.user.tolist(), asked.tokens.tolist(), strict=True)):
+        there = user in kept
+        request = Request(tokens, CANDIDATES, 9, tokens * there, CANDIDATES, marked=name == "split")
+        order = {"recompute": "whole", "agnostic": "user" if tokens >= 900 else "item"}.get(name, name)
+        if order in ("user", "split"):
+            kept.add(user)
+        if i >= int(len(asked.user) * 0.3):
+            computed += request.cost(order)
+            whole += tokens + 901
+            hits += there and order in ("user", "split")
+    assert found["speedup"] == pytest.approx(whole / computed)
+    assert found["user_hits"] == pytest.approx(hits / (len(asked.user) - int(len(asked.user) * 0.3)))
+
+
+def test_no_policy_keeps_more_than_the_limit_and_a_small_pool_saves_less(monkeypatch):
+    from perf.rank import simulate as module
+
+    most = []
+
+    class Watched(module.Cache):
+        def keep(self, user, tokens, now):
+            super().keep(user, tokens, now)
+            held = sum(int(self._tokens[each]) for each in self._place)
+            assert held == self.used <= self.limit and len(self._held) == len(self._place)
+            most.append(held)
+
+    monkeypatch.setattr(module, "Cache", Watched)
+    asked = trace(SMALL, 1500)
+    for name in ("user", "greedy", "past", "hazard", "split"):
+        small, large = (simulate(SMALL, asked, name, limit)["speedup"] for limit in (20_000, 10**9))
+        assert small < large
+    assert max(most) > 20_000
+
+
+def test_the_command_prints_a_table_and_one_json_line(capsys):
+    assert main(["bench", "pool_sim", "--requests", "300", "--data", "games"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    figures = json.loads(lines[-1])["simulated"]["games"]
+    assert set(figures) == {"recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split"}
+    assert figures["recompute"]["speedup"] == 1 < figures["item"]["speedup"] < figures["split"]["speedup"]
+    assert main(["bench", "pool_sim", "--data", "music"]) != 0

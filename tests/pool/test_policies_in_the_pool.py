@@ -1,0 +1,85 @@
+"""Policies over a real pool: its own hotness decides who may come and who leaves."""
+
+import numpy as np
+import pytest
+
+from genrec.pool.choice import POLICIES, Request, policy
+from genrec.pool.hotness import Hotness
+from genrec.pool.keys import owner_key, words
+from genrec.pool.pool import Pool
+from tests.pool.entries import STEP, find, hashes, write
+
+
+def owner(pool, user):
+    return words([owner_key(pool.secret, user)])[0]
+
+
+def test_the_frequency_of_all_processes_decides_who_leaves(pool, folder, clock):
+    clock.go(1)
+    other = Pool(folder, clock.read)
+    pool.rule = policy("past", pool.hotness)
+    for user, times in ((1, 3), (2, 1), (3, 2)):
+        for _ in range(times):
+            clock.go(1)
+            other.hotness.see(owner(pool, user), clock.now)
+        assert write(pool, user, [1], size=3000)
+    assert write(pool, 4, [1], size=3000)
+    assert [user for user in (1, 2, 3, 4) if find(pool, user, [1])] == [1, 3, 4]
+
+
+def test_room_is_what_an_entry_finds(pool, clock):
+    clock.go(1)
+    pool.rule = policy("past", pool.hotness)
+    name = hashes(pool, 1, [1])
+    assert pool.room(name, 9000).free and not pool.room(name, 10_240).free
+    for _ in range(2):
+        pool.hotness.see(owner(pool, 7), clock.now)
+    write(pool, 7, [1], size=9000)
+    assert (pool.room(name, 9000).free, pool.room(name, 9000).least) == (False, 2.0)
+    entry = pool.find_user(hashes(pool, 7, [1]), STEP)
+    assert pool.room(name, 9000).least == np.inf, "who is read does not leave"
+    pool.release(entry)
+
+
+def test_who_is_forgotten_has_never_come(pool, clock):
+    clock.go(1)
+    pool.hotness.see(owner(pool, 7), clock.now)
+    assert pool.hotness.frequency(owner(pool, 7)[None], clock.now) == 1
+    pool.forget(owner_key(pool.secret, 7))
+    assert pool.hotness.frequency(owner(pool, 7)[None], clock.now) == 0
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_serves_a_random_trace(tmp_path, name):
+    """Requests one after another, as a server makes them: what a plan reuses is there, and the limit holds."""
+    now = [10**9]
+    Pool.create(tmp_path / "pool", 40_000, 0, 0)
+    pool = Pool(tmp_path / "pool", lambda: now[0])
+    pool.rule = rule = policy(name, pool.hotness)
+    draw = np.random.default_rng(0)
+    reused = 0
+    for _ in range(300):
+        now[0] += int(draw.integers(1, 20)) * 10**9
+        user = int(draw.zipf(1.5)) % 50
+        items = list(range(1 + user % 20))
+        tokens = STEP * len(items)
+        asked = hashes(pool, user, items)
+        entry = pool.find_user(asked, STEP)
+        request = Request(tokens, 4, STEP, entry.tokens if entry else 0, 4)
+        plan = rule.choose(
+            request, owner(pool, user), now[0], lambda a=asked, n=100 * tokens: pool.room(a, n)
+        )
+        assert plan.user_reused in (0, tokens if entry else 0)
+        reused += plan.user_reused
+        if entry:
+            assert (entry.memory == user).all()
+            pool.release(entry)
+        elif plan.keep_user:
+            write(pool, user, items, size=100 * tokens)
+        assert pool.usage()["bytes"] <= 40_000
+    assert (reused > 0) == (name not in ("recompute", "item"))
+
+
+def test_a_lost_pool_has_a_hotness_of_nobody(tmp_path):
+    pool = Pool(tmp_path)
+    assert isinstance(pool.hotness, Hotness) and pool.room([bytes(16)], 1).free is False
