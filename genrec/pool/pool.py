@@ -181,7 +181,7 @@ class Pool:
     @property
     def items_memory(self) -> Bytes:
         """uint8[item_rows * item_row_bytes], one and the same for the life of this object; of a lost pool empty."""
-        return self._map.items if self._map else NOTHING
+        return self._map.items if self._map and len(self._map.table.row_generation) else NOTHING
 
     def item_rows(self, keys: Keys) -> Rows:
         """int32[C]: the row of each item (`keys.item_keys`), -1 where absent; who is asked for grows hotter."""
@@ -192,10 +192,13 @@ class Pool:
         asked = words(keys)
 
         def find(pool: Mapping, table: Table) -> tuple[Rows, NDArray[np.int64]]:
+            if not len(table.row_generation):  # a pool of users alone
+                return nowhere
             rows = items.find(table, asked, self._clock())
             return rows, np.where(rows < 0, -1, table.row_generation[rows])
 
-        return self._locked(find, (np.full(len(asked), -1, np.int32), np.full(len(asked), -1)))
+        nowhere = np.full(len(asked), -1, np.int32), np.full(len(asked), -1)
+        return self._locked(find, nowhere)
 
     def item_generations(self, rows: Rows) -> NDArray[np.int64]:
         """int64[n], -1 for row -1: it changes before a row's bytes do."""
