@@ -27,7 +27,7 @@ class Ranking:
     left_out: int  # candidates that the catalogue does not know, or that were named before
     user_reused: int  # tokens of the user whose KV was there
     items_reused: int  # tokens of the candidates whose KV was there
-    order: int  # 0: the user first, 1: the items first, 2: both apart
+    order: int  # 0: the user first, 1: the items first, 2: both apart, 3: nothing reused
     catalogue_version: int
 
 

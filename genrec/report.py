@@ -27,5 +27,5 @@ class RankReport(NamedTuple):
     left_out: int  # candidates that the catalogue does not know, or that were named before
     user_reused: int  # tokens of the user whose KV was there
     items_reused: int  # tokens of the candidates whose KV was there
-    order: int  # place in `genrec.rank.options.ORDERS`
+    order: int  # 0: the user first, 1: the items first, 2: both apart, 3: nothing reused
     catalogue_version: int

@@ -19,6 +19,7 @@ MAX_BEAM_WIDTH = 1024
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 VERIFY = ("every", "last")
+PREFIXES = ("auto", "recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split")
 ENVIRONMENT = "GENREC_"
 
 
@@ -43,6 +44,9 @@ class Settings:
     verify: str = _chosen("every", "at which levels drafts are held against the catalogue", one_of=VERIFY)
     pool_user_mb: int = _chosen(256, "of users' KV that rankings reuse, in /dev/shm; 0: none is kept", 0)
     pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
+    prefix_choice: str = _chosen(
+        "auto", "which KV a ranking reuses; auto: as its ranker was trained", one_of=PREFIXES
+    )
     pool: Path | None = None  # the folder of both in /dev/shm; None: rankings compute everything
     swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
 

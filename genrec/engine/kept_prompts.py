@@ -13,7 +13,7 @@ from genrec.engine.interface import Array
 from genrec.engine.load import kv_model, load_entry_layout
 from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
-from genrec.pool.keys import owner_key, user_hashes
+from genrec.pool.keys import owner_key, user_words
 from genrec.pool.pool import Pool
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
@@ -45,7 +45,7 @@ class KeptPrompts:
             if owner is None:
                 continue
             user, mine = owner[1] if owner[0] else None, tokens[row, : lengths[row]].astype(np.int32)
-            hashes = user_hashes(pool.secret, self._model, layout.name, user, mine, layout.config.levels)
+            hashes = user_words(pool.secret, self._model, layout.name, user, mine, layout.config.levels)
             writing = pool.write_user(hashes, span, layout.user_bytes(span), owner_key(pool.secret, user))
             if writing:
                 for place, tensor in zip(layout.user(writing.memory, span), kv, strict=True):

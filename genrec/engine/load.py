@@ -14,12 +14,25 @@ from genrec.kv.entries import EntryLayout
 from genrec.kv.layout import KV_TYPES, Layout
 from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
+from genrec.pool.choice import policy
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 from genrec.settings import Settings
 from genrec.target import ranking_targets, runnable, target_of
+
+AUTO = {
+    "split": "split",
+    "user": "user",
+    "item": "item",
+    "both": "hazard",
+}  # by what a ranker was trained for
+BOTH = ("user", "item")
+NEEDS = {
+    "user": ("user",), "item": ("item",), "split": ("split",),
+    "agnostic": BOTH, "greedy": BOTH, "past": BOTH, "hazard": BOTH,
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from genrec.engine.ranking import RankExecutor
@@ -95,9 +108,24 @@ def load_rank_executors(settings: Settings, config: ModelConfig) -> list[RankExe
     load = import_module(target.ranker).load_rankers
     streams = load(folder, config, layout.kv_type, settings.threads, settings.streams)
     head = RankerHead.load(settings.artifact / "onnx" / HEAD, config)
+    options, model = RankerConfig.load(settings.artifact / "model" / OPTIONS), kv_model(settings.artifact)
     pool = Pool(settings.pool) if settings.pool else None
-    model = kv_model(settings.artifact)
-    return [RankExecutor(passes, head, layout, model, pool) for passes in streams]
+    if pool:
+        pool.rule = policy(chosen_prefix(settings, options), pool.hotness)
+    return [RankExecutor(passes, head, layout, model, pool, options.orders[0]) for passes in streams]
+
+
+def chosen_prefix(settings: Settings, options: RankerConfig) -> str:
+    """The policy's name. Raises InputError for one whose orders the ranker was not trained for."""
+    if settings.prefix_choice == "auto":
+        return AUTO[options.order]
+    needed = NEEDS.get(settings.prefix_choice, ())
+    if missing := [order for order in needed if order not in options.orders]:
+        problem = (
+            f"is {settings.prefix_choice}, which reads orders that the ranker was not trained for: {missing}"
+        )
+        raise InputError("prefix_choice", problem, f"auto, recompute, {', '.join(options.orders)}")
+    return settings.prefix_choice
 
 
 def kv_model(artifact: Path) -> str:

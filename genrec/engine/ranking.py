@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, RankPasses
 from genrec.kv.entries import EntryLayout
-from genrec.pool.keys import item_keys, owner_key, user_hashes, words
-from genrec.pool.pool import Pool, UserEntry, Writing
+from genrec.pool.keys import item_keys, owner_key, user_words, words
+from genrec.pool.pool import Pool
+from genrec.pool.users import UserEntry, Writing
 from genrec.rank.head import RankerHead
 from genrec.search.scratch import Scratch
 from genrec.settings import SPAN
@@ -32,7 +33,7 @@ class RankRequest(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What `prefix_choice` decided: the order, and which entries that had to be computed are kept."""
+    """What `prefix_choice` decided: the order, and which new entries are kept; `whole` reuses and keeps none."""
 
     order: str
     keep_user: bool
@@ -66,9 +67,11 @@ class RankExecutor:
     """One per stream. Without a pool everything is computed."""
 
     def __init__(
-        self, passes: RankPasses, head: RankerHead, layout: EntryLayout, model: str, pool: Pool | None = None
-    ) -> None:
-        """`model` names the weights that KV comes from."""
+        self, passes: RankPasses, head: RankerHead, layout: EntryLayout, model: str, pool: Pool | None = None,
+        whole: str = "split",
+    ) -> None:  # fmt: skip
+        """`model` names the weights that KV comes from; `whole` is the order where nothing is reused."""
+        self._whole = whole
         self._passes, self._head, self._layout, self._model, self._pool = passes, head, layout, model, pool
         self._scratch = Scratch()
         self._step = layout.config.levels  # tokens of an item of the history
@@ -76,6 +79,12 @@ class RankExecutor:
     def scores(self, request: RankRequest, plan: Plan) -> tuple[NDArray[np.float32], Reuse]:
         """float32[C], one per candidate, and what it took."""
         self._scratch.clear()
+        if plan.order == "whole":
+            pool, self._pool = self._pool, None
+            try:
+                return self.scores(request, Plan(self._whole, False, False))
+            finally:
+                self._pool = pool
         run: dict[str, Callable[[RankRequest, Plan], tuple[Array, Reuse]]] = {
             "split": self._split, "user": self._user_first, "item": self._item_first,
         }  # fmt: skip
@@ -119,7 +128,7 @@ class RankExecutor:
         if pool is None:
             yield self._computed_user(tokens, None)
             return
-        hashes = user_hashes(pool.secret, self._model, self._layout.name, request.owner, tokens, self._step)
+        hashes = user_words(pool.secret, self._model, self._layout.name, request.owner, tokens, self._step)
         found = pool.find_user(hashes, self._step)
         try:
             if found and found.tokens == len(tokens):

@@ -58,7 +58,7 @@ def take(table: Table, keys: Words, seat: int, now: int) -> Rows:
     """int32[n]: a row to fill for each key; -1 where somebody has it or fills it, or no row may leave."""
     rows = np.full(len(keys), -1, np.int32)
     _, first = np.unique(keys, axis=0, return_index=True)
-    wanted = np.sort(first[~_there(table, keys[first])])
+    wanted = np.sort(first[~there(table, keys[first])])
     chosen = _coldest(table, len(wanted), now)
     wanted = wanted[: len(chosen)]
     table.header[ITEM_EVICTIONS] += int((table.row_state[chosen] == READY).sum())
@@ -71,13 +71,13 @@ def take(table: Table, keys: Words, seat: int, now: int) -> Rows:
     return rows
 
 
-def _there(table: Table, keys: Words) -> NDArray[np.bool_]:
+def there(table: Table, keys: Words) -> NDArray[np.bool_]:
     """Which keys have a row, READY or on its way."""
     answers = index.find(table.item_index, keys)
-    there = (answers >= 0) & (answers < len(table.row_state))
-    rows = answers[there]
-    there[there] = (table.row_state[rows] != FREE) & (table.row_key[rows] == keys[there]).all(1)
-    return there
+    found = (answers >= 0) & (answers < len(table.row_state))
+    rows = answers[found]
+    found[found] = (table.row_state[rows] != FREE) & (table.row_key[rows] == keys[found]).all(1)
+    return found
 
 
 def _coldest(table: Table, count: int, now: int) -> NDArray[np.int64]:

@@ -95,7 +95,7 @@ class Pool:
     def find_user(self, hashes: Keys, tokens_per_boundary: int) -> UserEntry | None:
         """The entry that agrees longest with `hashes` (`keys.user_words`), kept in place until `release`; or None."""
         asked = words(hashes)
-        return self._locked(lambda m, t: self._find_user(m, t, asked, tokens_per_boundary), None)
+        return self.locked(lambda m, t: self._find_user(m, t, asked, tokens_per_boundary), None)
 
     def _find_user(self, pool: Mapping, table: Table, asked: Words, step: int) -> UserEntry | None:
         seat, now = pool.seat(), self._clock()
@@ -129,13 +129,13 @@ class Pool:
             generation = int(table.entries[entry, users.GENERATION])
             return Writing(_payload(pool, table, entry), named, entry, generation)
 
-        return self._locked(take, None)
+        return self.locked(take, None)
 
     def room(self, hashes: Keys, size: int) -> Room:
         """What an entry of `size` bytes would find now; of a lost pool nothing."""
         count = len(hashes)
 
-        return self._locked(
+        return self.locked(
             lambda _, table: users.room(table, count, size, self._clock(), self.rule),
             Room(False, float("inf")),
         )
@@ -174,7 +174,7 @@ class Pool:
             Hotness(pool.hotness).forget(whose[0])
             return users.forget(table, pool.users, whose)
 
-        return self._locked(drop, 0)
+        return self.locked(drop, 0)
 
     # Items.
 
@@ -198,7 +198,7 @@ class Pool:
             return rows, np.where(rows < 0, -1, table.row_generation[rows])
 
         nowhere = np.full(len(asked), -1, np.int32), np.full(len(asked), -1)
-        return self._locked(find, nowhere)
+        return self.locked(find, nowhere)
 
     def item_generations(self, rows: Rows) -> NDArray[np.int64]:
         """int64[n], -1 for row -1: it changes before a row's bytes do."""
@@ -220,7 +220,7 @@ class Pool:
             self._filling |= {int(row): int(table.row_generation[row]) for row in rows if row >= 0}
             return rows
 
-        return self._locked(take, np.full(len(wanted), -1, np.int32))
+        return self.locked(take, np.full(len(wanted), -1, np.int32))
 
     def commit_items(self, rows: Rows) -> None:
         """These rows of `write_items` are filled; -1 among them is passed over."""
@@ -250,7 +250,7 @@ class Pool:
                 "items": int((table.row_state == items.READY).sum()),
             } | dict(zip(COUNTERS, counted, strict=True))
 
-        return self._locked(count, dict.fromkeys(("entries", "bytes", "items", *COUNTERS), 0))
+        return self.locked(count, dict.fromkeys(("entries", "bytes", "items", *COUNTERS), 0))
 
     def _sweep(self, pool: Mapping, table: Table) -> None:
         while self._late:
@@ -268,10 +268,10 @@ class Pool:
             work(pool, table)
             return True
 
-        if not self._locked(done, False) and not self.lost:
+        if not self.locked(done, False) and not self.lost:
             self._late.append(work)
 
-    def _locked(self, work: Callable[[Mapping, Table], T], otherwise: T) -> T:
+    def locked(self, work: Callable[[Mapping, Table], T], otherwise: T) -> T:
         """What `work` answers on the locked table; `otherwise` when there is none to be had."""
         pool = self._map
         if pool is None:

@@ -10,9 +10,13 @@ from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
-ORDERS = ("user", "item", "split")
-# What a ranker is trained for -> the orders it can be read in. `both` draws one of the paper's two per batch.
-TRAINED_FOR = {"split": ("split",), "user": ("user",), "item": ("item",), "both": ("user", "item")}
+ORDERS = ("user", "item", "split", "whole")  # in which a ranking is computed; `whole` reuses nothing
+# What a ranker is trained for -> the orders it can be read in. `both` draws one of the paper's two per batch,
+# `all` one of three.
+TRAINED_FOR = {
+    "split": ("split",), "user": ("user",), "item": ("item",), "both": ("user", "item"),
+    "all": ("split", "user", "item"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,9 @@ class ScoreCandidates:
             raise InputError("codes", f"are of {len(codes)} items", f"{len(candidates)}, as candidates")
         named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
         order, keep_user, keep_items = (int(x) for x in check_tensor(request, "plan", np.int64, 3))
-        if not 0 <= order < len(ORDERS) or ORDERS[order] not in self._options.orders:
-            raise InputError("plan", f"says order {order}", f"{', '.join(self._options.orders)} of {ORDERS}")
+        if not 0 <= order < len(ORDERS) or ORDERS[order] not in (*self._options.orders, "whole"):
+            known = [ORDERS.index(each) for each in (*self._options.orders, "whole")]
+            raise InputError("plan", f"says order {order}", ", ".join(map(str, known)))
         owner = user if named else None
         ranking = RankRequest(owner, tokens[: ticket.prompt_length], candidates, codes)
         return _Asked(ranking, Plan(ORDERS[order], bool(keep_user), bool(keep_items)), ticket, respond)
@@ -97,8 +98,9 @@ class ScoreCandidates:
         """int32[C, each]."""
         values = check_tensor(request, field, np.int32)
         if not len(values) or len(values) % each or len(values) > each * MOST_CANDIDATES:
-            limit = f"{each} to {each * MOST_CANDIDATES}, {each} an item"
-            raise InputError(field, f"has {len(values)} values", limit)
+            raise InputError(
+                field, f"has {len(values)} values", f"{each} for each of 1 to {MOST_CANDIDATES} items"
+            )
         if not 0 <= int(values.min()) <= int(values.max()) < self._config.vocab_size:
             limit = f"0 to {self._config.vocab_size - 1}"
             raise InputError(field, f"span {values.min()} to {values.max()}", limit)

@@ -44,6 +44,9 @@ BENCHMARKS = {
     "memory": Benchmark("perf.parts.peak_memory", "how much memory does one request take?", 10),
     "machine": Benchmark("perf.parts.roofline", "how fast could this machine be?", 0.1),
     # Ranking.
+    "rank": Benchmark(
+        "perf.rank.rank", "what is reuse of KV worth to a ranking, by each choice of the prefix?", 8
+    ),
     "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
     "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),
     # What the answers are worth.

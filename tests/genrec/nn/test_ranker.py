@@ -17,11 +17,12 @@ from genrec.nn.model import Generator
 from genrec.nn.ranker import KV, Ranker
 from genrec.nn.ranker_checkpoint import load_ranker, save_ranker
 from genrec.rank.item_tokens import item_tokens, save_item_tokens
-from genrec.rank.options import OPTIONS, ORDERS, WEIGHTS, RankerConfig
+from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 from tests.oracles.ranker_twin import plain_scores
 from tests.tiny import random_ranker, tiny_catalogue
 
 LENGTHS = (9, 4)  # of two users: the second is padded
+ORDERS = ("user", "item", "split")
 CANDIDATES, TOKENS = 4, 3
 
 
