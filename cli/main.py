@@ -10,6 +10,7 @@ from pathlib import Path
 from cli import bench, catalogue
 from cli.options import add_settings, at_least, folder, numbers, positive, sizes
 from cli.run import run, start_log
+from genrec.rank.options import TRAINED_FOR
 from genrec.settings import chosen_fields
 
 VERBS = {
@@ -63,6 +64,15 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
     )
+    train.add_argument(
+        "--ranker", action="store_true", help="a ranker over the generator, of its own best candidates"
+    )
+    train.add_argument(
+        "--ranker-order", choices=tuple(TRAINED_FOR), default="split", help="what the ranker is trained for"
+    )
+    train.add_argument(
+        "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
+    )
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
     serve = made["serve"]
@@ -91,6 +101,9 @@ def parser() -> argparse.ArgumentParser:
 
     made["evaluate"].add_argument("--keep-seen", action="store_true", help="seen items may be answered")
     made["evaluate"].add_argument("--users", type=at_least(1), help="a sample instead of all")
+    made["evaluate"].add_argument(
+        "--ranker", action="store_true", help="the ranker's orders of the generator's candidates instead"
+    )
     made["evaluate"].add_argument("--json", action="store_true", help="for machines")
     for verb in ("recommend", "evaluate"):
         made[verb].add_argument(
@@ -126,9 +139,11 @@ def _data(a: argparse.Namespace) -> None:
 
 
 def _train(a: argparse.Namespace) -> None:
-    from cli.chain import make_draft, make_model
+    from cli.chain import make_draft, make_model, make_ranker
 
-    if a.draft:
+    if a.ranker:
+        make_ranker(a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes)
+    elif a.draft:
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
     else:
         make_model(a.artifact, a.seed, a.threads, a.minutes)
@@ -169,6 +184,12 @@ def _catalogue(a: argparse.Namespace) -> None:
 
 
 def _evaluate(a: argparse.Namespace) -> None:
+    if a.ranker:
+        from perf.quality.rank_quality import measure_ranker, ranker_table
+
+        found = measure_ranker(a.artifact)
+        print(json.dumps(found) if a.json else ranker_table(found))
+        return
     from perf.quality.quality import measure, table
 
     figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)

@@ -26,6 +26,7 @@ class Tree:
 
     `codes` int64[n, L] as in the catalogue;
     `children[l]` int64[P_l, T_{l+1}] node of level l+1 or -1 (level 0 is the root, P_0 = 1), `invalid[l]` where -1;
+    `child_codes[l]` int64[P_l, m] the codes of those that are there, ascending, -1 padded: m is far below T_{l+1};
     `node_of[l]` int64[n] the node of level l+1 above every item row; `leaf_items` item rows by leaf, most
     popular first (then smallest item id), `leaf_offsets` int64[P_L + 1].
     """
@@ -33,6 +34,7 @@ class Tree:
     codes: Tensor
     children: list[Tensor]
     invalid: list[Tensor]
+    child_codes: list[Tensor]
     node_of: list[Tensor]
     leaf_items: npt.NDArray[np.int64]
     leaf_offsets: npt.NDArray[np.int64]
@@ -54,9 +56,9 @@ class Tree:
         invalid = [
             table < 0 for table in children
         ]  # an eighth of the bytes, for who reads rows of it all day
-        return cls(
-            torch.from_numpy(catalogue.codes.astype(np.int64)), children, invalid, node_of, order, offsets
-        )
+        child_codes = [_listed(table) for table in invalid]
+        codes = torch.from_numpy(catalogue.codes.astype(np.int64))
+        return cls(codes, children, invalid, child_codes, node_of, order, offsets)
 
     def alive(self, excluded: list[npt.NDArray[np.int64]]) -> list[Tensor]:
         """Which nodes keep an item without each request's `excluded` item rows: per level bool[B, P_l]."""
@@ -68,6 +70,16 @@ class Tree:
             items.index_put_((request, node[rows]), torch.tensor(-1), accumulate=True)
             alive.append(items > 0)
         return alive
+
+
+def _listed(invalid: Tensor) -> Tensor:
+    """Columns that are False in every row of `invalid` [P, T], ascending: int64[P, m], -1 padded."""
+    row, code = torch.nonzero(~invalid, as_tuple=True)
+    counts = torch.bincount(row, minlength=len(invalid))
+    place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+    listed = torch.full((len(invalid), int(counts.max())), -1)
+    listed[row, place] = code
+    return listed
 
 
 def decode(
@@ -122,16 +134,18 @@ def beam_search(
     nodes, scores = torch.zeros(batch, 1, dtype=torch.long), torch.zeros(batch, 1)
     own: list[list[tuple[Tensor, Tensor]]] = [[] for _ in model.layers]
     for level in range(1, config.levels + 1):
-        child = tree.children[level - 1][nodes]  # [B, W, T]
-        valid = (child >= 0) & (scores > -torch.inf).unsqueeze(-1)
-        left = valid & alive[level - 1].gather(1, child.clamp(min=0).flatten(1)).view(child.shape)
-        logits = model.head(hidden, level).float().masked_fill(~valid, -torch.inf)
+        code = tree.child_codes[level - 1][nodes]  # [B, W, m]
+        valid = (code >= 0) & (scores > -torch.inf).unsqueeze(-1)
+        code = code.clamp(min=0)
+        child = tree.children[level - 1][nodes.unsqueeze(-1), code].clamp(min=0)
+        left = valid & alive[level - 1].gather(1, child.flatten(1)).view(child.shape)
+        logits = model.head(hidden, level).float().gather(2, code).masked_fill(~valid, -torch.inf)
         extended = (
             (scores.unsqueeze(-1) + F.log_softmax(logits, -1)).masked_fill(~left, -torch.inf).flatten(1)
         )
         scores, picked = extended.topk(min(beam_width, extended.shape[1]))
-        parents, codes = picked // child.shape[2], picked % child.shape[2]
-        nodes = child.flatten(1).gather(1, picked).clamp(min=0)
+        parents, codes = picked // child.shape[2], code.flatten(1).gather(1, picked)
+        nodes = child.flatten(1).gather(1, picked)
         if level < config.levels:
             index = torch.arange(batch)[:, None]
             own = [[(k[index, parents], v[index, parents]) for k, v in layer] for layer in own]

@@ -57,6 +57,8 @@ class RankerConfig:
     @classmethod
     def load(cls, path: Path) -> RankerConfig:
         """Read ranker.json. Raises ArtifactError."""
+        if not path.exists():
+            raise ArtifactError(path, "does not exist; train a ranker first")
         try:
             return cls(**read_json(path))
         except (ValueError, TypeError, InputError) as error:

@@ -1,0 +1,158 @@
+"""Is a ranked list better than the generator's own, and does it matter which tokens come first (BAT, Table 3)?
+
+    genrec bench rank_quality artifacts/ml-1m artifacts/beauty [--seeds 0,1,2] [--rows split,both]
+
+Every ranker is trained anew per seed on the artifact's generator. Candidates are the generator's 100 best unseen items
+of every user; the item left out is a hit only if it is among them. Each row is read in the orders it was trained for:
+`split`, `user` and `item` in one, `both` in the paper's two; `own` is `split` with layers that learn throughout.
+What the generator's log-probability counts in a ranked list is chosen on validation items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from genrec.errors import InputError
+from genrec.nn.ranker import Ranker
+from genrec.nn.ranker_checkpoint import load_ranker
+from perf.kit import report
+from training.rank_candidates import Candidates
+from training.rank_evaluate import Places, figures, gains, scores_of, together
+from training.ranker import RankerSettings, fresh_ranker, open_places, train_ranker
+
+# What a row is trained for, and whether it leaves the generator as it is.
+ROWS = {
+    "split": ("split", True), "own": ("split", False), "both": ("both", True), "user": ("user", True),
+    "item": ("item", True),
+}  # fmt: skip
+METRICS = ("NDCG@10", "MRR@10", "Recall@10")
+
+
+def read(ranker: Ranker, places: Places, test: Candidates) -> dict[str, dict[str, Any]]:
+    """Order -> figures of the ranker alone and of `both together`, and how sure the difference to the generator is."""
+    found: dict[str, dict[str, Any]] = {}
+    for order in ranker.options.orders:
+        scores = scores_of(ranker, places, test, order)
+        ranked = together(test, scores, ranker.options.generator_weight)
+        gain = gains(test, ranked) - gains(test, test.scores)
+        found[order] = {
+            "alone": figures(test, scores),
+            "with generator": figures(test, ranked),
+            "gain": {"NDCG@10": float(gain.mean()), "standard_error": float(gain.std() / len(gain) ** 0.5)},
+        }
+    return found
+
+
+def measure_ranker(artifact: Path) -> dict[str, Any]:
+    """Figures of the ranker in `artifact`/model over all users. Raises ArtifactError."""
+    ranker = load_ranker(artifact / "model")
+    places, candidates = open_places(artifact)
+    test = candidates["test"]
+    return {
+        "artifact": artifact.name, "users": len(test), "shared": ranker.shared, "trained_for": ranker.options.order,
+        "generator_weight": ranker.options.generator_weight, "generator": figures(test, test.scores),
+        "orders": read(ranker, places, test),
+    }  # fmt: skip
+
+
+def ranker_table(found: dict[str, Any]) -> str:
+    """The same for people."""
+    rows = [("the generator's order", *cells(found["generator"]))]
+    for order, of in found["orders"].items():
+        rows += [(f"ranker, order {order}", *cells(of["alone"]))]
+        rows += [(f"both together, order {order}", *cells(of["with generator"]))]
+    about = f"{found['users']} users, last item held out, the generator's 100 best unseen items of the whole catalogue"
+    return f"{about}\n{report.columns(('', *METRICS), rows)}"
+
+
+def cells(of: dict[str, float]) -> list[str]:
+    """Figures as text."""
+    return [f"{of[name]:.4f}" for name in METRICS]
+
+
+def train_rows(
+    artifact: Path, rows: Sequence[str], seeds: Sequence[int], settings: RankerSettings, minutes: float | None
+) -> dict[str, Any]:
+    """The generator's figures, and per row those of every seed. Raises ArtifactError."""
+    places, candidates = open_places(artifact, settings.places)
+    test = candidates["test"]
+    found: dict[str, Any] = {"users": len(test), "generator": figures(test, test.scores)}
+    for row in rows:
+        order, shared = ROWS[row]
+        found[row] = []
+        for seed in seeds:
+            fresh = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed)
+            kept, log = train_ranker(fresh, places, candidates, settings, seed, minutes)
+            found[row].append({**log, "orders": read(kept, places, test)})
+            print(f"{artifact.name}, {row}, seed {seed}", flush=True)
+            print(ranker_table(found | {"orders": found[row][-1]["orders"]}), flush=True)
+    return found
+
+
+def mean(found: dict[str, Any], row: str, order: str, what: str) -> float | None:
+    """NDCG@10 over the seeds, where it was measured."""
+    values = [seed["orders"][order][what]["NDCG@10"] for seed in found.get(row, ())]
+    return float(np.mean(values)) if values else None
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    """Where both were measured."""
+    return above / below if above is not None and below else None
+
+
+def ratios(found: dict[str, Any]) -> dict[str, float | None]:
+    """What is claimed of one artifact: NDCG@10 of rankers alone, but of `ranked` with the generator's part."""
+    both = {order: mean(found, "both", order, "alone") for order in ("user", "item")}
+    user = mean(found, "user", "user", "alone") or both["user"]
+    split = mean(found, "split", "split", "alone")
+    return {
+        "item_over_user_ndcg10": ratio(both["item"], both["user"]),
+        "split_over_user_ndcg10": ratio(split, user),
+        "ranked_over_generator_ndcg10": ratio(
+            mean(found, "split", "split", "with generator"), found["generator"]["NDCG@10"]
+        ),
+        "shared_over_own_ndcg10": ratio(split, mean(found, "own", "split", "alone")),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a table per ranker and, last, one JSON object."""
+    parser = report.arguments("rank_quality", __doc__)
+    parser.add_argument("artifacts", type=Path, nargs="+")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--epochs", type=int, default=RankerSettings.epochs)
+    parser.add_argument("--minutes", type=float, help="of each training, at most")
+    parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")
+    a = parser.parse_args(argv)
+    rows, seeds = a.rows.split(","), [int(seed) for seed in a.seeds.split(",")]
+    if unknown := [row for row in rows if row not in ROWS]:
+        raise InputError("rows", f"names {unknown}", ", ".join(ROWS))
+    run = report.begin(a)
+    if a.threads:
+        torch.set_num_threads(a.threads)
+    settings = replace(RankerSettings(), epochs=a.epochs)
+    found = {each.name: train_rows(each, rows, seeds, settings, a.minutes) for each in a.artifacts}
+    claims = {name: ratios(of) for name, of in found.items()}
+    spread = {
+        f"{name}, {row}, {order}, {what}": (min(values), max(values))
+        for name, of in found.items()
+        for row in rows
+        for order in of[row][0]["orders"]
+        for what in ("alone", "with generator")
+        for values in [[seed["orders"][order][what]["NDCG@10"] for seed in of[row]]]
+    }
+    by_claim = {
+        claim: {name: of[claim] for name, of in claims.items()} for claim in next(iter(claims.values()))
+    }
+    run.publish({**by_claim, "rankers": found}, repeats=len(seeds), spread=spread)
+
+
+if __name__ == "__main__":
+    main()

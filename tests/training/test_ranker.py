@@ -1,0 +1,238 @@
+"""Training a ranker: candidates are the generator's, shared layers stay as they were, and it learns what was taken."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cli.chain import make_ranker
+from genrec.catalogue.items import Catalogue
+from genrec.errors import ArtifactError, InputError
+from genrec.manifest import read, record, verify
+from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.model import Generator
+from genrec.nn.ranker_checkpoint import load_ranker
+from genrec.rank.item_tokens import save_item_tokens
+from perf.quality.rank_quality import measure_ranker, ranker_table, ratios, train_rows
+from tests.oracles.twin import score_every_item
+from training.data import Histories
+from training.rank_candidates import FILE_NAME, Candidates, load_candidates, places_of
+from training.rank_evaluate import choose_weight, figures, ranks, scores_of, together
+from training.ranker import RankerSettings, draw, fresh_ranker, open_places, ranker_artifact, train_ranker
+from training.recipes import Recipe
+
+SIZES, ITEMS = (4, 3), 12
+QUICK = RankerSettings(places=200, epochs=2, batch=16, negatives=3)
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    """Users who walk round a ring of 12 items, as `test_draft` has them; the generator has learnt nothing."""
+    items = np.arange(ITEMS)
+    codes = np.stack((items // 3, items % 3), axis=1).astype(np.int32)
+    Catalogue(items + 100, codes, [str(i) for i in items], np.ones(ITEMS, np.int64), SIZES).save(
+        tmp_path / "catalogue.parquet"
+    )
+    walks = [(np.arange(8) + start) % ITEMS + 100 for start in range(40)]
+    histories = Histories(np.arange(40), np.concatenate(walks), np.arange(41) * 8)
+    histories.save(tmp_path / "histories.parquet", [str(u) for u in range(40)])
+    torch.manual_seed(0)
+    generator = Generator(Recipe(max_history=4, hidden_size=16, head_dim=8).model(SIZES))
+    torch.nn.init.normal_(generator.lm_head.weight, std=0.3)  # as made it finds all codes alike
+    save_generator(generator, tmp_path / "model")
+    record(tmp_path, "train", "as made", (tmp_path / "model").iterdir(), {})
+    return tmp_path
+
+
+def test_places_are_of_the_past_and_one_of_each_held_out_item() -> None:
+    lengths = np.array([9, 3, 5, 2])
+    assert places_of(lengths, "test", 6).tolist() == [[3, 1], [1, 2], [2, 4], [0, 8]]
+    assert places_of(lengths, "validation", 6).tolist() == [[1, 1], [2, 3], [0, 7]]
+    train = places_of(lengths, "train", 3)
+    assert [cut for user, cut in train if user == 2] == [2]
+    of_long = [cut for user, cut in train if user == 0]
+    assert len(set(of_long)) == 3 and set(of_long) <= set(range(2, 7)), "targets before the validation item"
+
+
+def test_candidates_are_the_generator_s_best_unseen_items(artifact: Path) -> None:
+    generator, catalogue = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
+    found = load_candidates(artifact, 2)
+    assert [len(found[split]) for split in ("train", "validation", "test")] == [80, 40, 40]
+    for split, place in (("test", 3), ("train", 17)):
+        of = found[split]
+        past = [int(r + of.user[place]) % ITEMS for r in range(of.cut[place])]
+        scores = score_every_item(generator, catalogue, past[-4:], set(past))
+        want = sorted(scores, key=lambda item: -scores[item])
+        rows = of.rows[place]
+        assert catalogue.item_ids[rows[rows >= 0]].tolist() == want
+        assert of.scores[place][: len(want)] == pytest.approx([scores[item] for item in want], abs=1e-4)
+        assert (rows[len(want) :] == -1).all() and np.isneginf(of.scores[place][len(want) :]).all()
+        assert of.target[place] == (of.user[place] + of.cut[place]) % ITEMS
+
+
+def test_candidates_are_made_once_per_generator(artifact: Path) -> None:
+    first, file = load_candidates(artifact, 2), artifact / "training" / FILE_NAME
+    made = file.stat().st_mtime_ns
+    again = load_candidates(artifact, 2)
+    assert file.stat().st_mtime_ns == made
+    assert all((getattr(again[s], n) == v).all() for s in first for n, v in vars(first[s]).items())
+    generator = load_generator(artifact / "model")
+    generator.lm_head.weight.data *= -1
+    save_generator(generator, artifact / "model")
+    other = load_candidates(artifact, 2)
+    assert (other["test"].rows != first["test"].rows).any()
+    file.write_bytes(b"\xff" * 64)
+    with pytest.raises(ArtifactError, match=r"rank_candidates\.safetensors: not readable candidates"):
+        load_candidates(artifact, 2)
+
+
+def test_what_is_drawn_is_the_target_and_other_candidates() -> None:
+    rows = np.array([[5, 3, 8, 1], [7, 2, -1, -1], [4, 6, 9, 0]], np.int32)
+    scores = np.array([[-1, -2, -3, -4], [-1, -2, -np.inf, -np.inf], [-5, -6, -7, -8]], np.float32)
+    user = cut = np.zeros(3, np.int32)
+    picked = Candidates(user, cut, np.array([8, 2, 3], np.int32), rows, scores)
+    rng, drawn = np.random.default_rng(0), set()
+    for _ in range(50):
+        got, of = draw(picked, 2, rng)
+        assert got[:, 0].tolist() == [8, 2, 3]
+        assert of[:, 0].tolist() == [-3, -2, -9], (
+            "the one that was not found is a little less likely than all"
+        )
+        assert got[1].tolist() == [2, 7, -1] and of[1].tolist() == [-2, -1, -np.inf]
+        drawn |= set(got[0, 1:])
+        for b in (0, 2):
+            assert len(set(got[b])) == 3 and set(got[b, 1:]) <= set(rows[b]) - {picked.target[b]}
+            assert [scores[b][list(rows[b]).index(row)] for row in got[b, 1:]] == of[b, 1:].tolist()
+    assert drawn == {5, 3, 1}
+
+
+def test_figures_are_the_obvious_ones() -> None:
+    rows = np.array([[5, 3, 8], [7, 2, -1], [4, 6, 9]], np.int32)
+    logp = np.array([[-1, -2, -3], [-1, -2, -np.inf], [-1, -2, -3]], np.float32)
+    user = cut = np.zeros(3, np.int32)
+    at = Candidates(user, cut, np.array([8, 7, 1], np.int32), rows, logp)
+    scores = np.array([[0, 2, 1], [0, 0, -np.inf], [0, 0, 0]], np.float32)
+    assert ranks(at, scores).tolist() == [1, 0, 100], "ties stay in the generator's order"
+    found = figures(at, scores)
+    assert found["NDCG@10"] == pytest.approx((1 / np.log2(3) + 1) / 3)
+    assert found["MRR@10"] == pytest.approx((0.5 + 1) / 3) and found["Recall@10"] == pytest.approx(2 / 3)
+    assert found["MRR@10 of found"] == pytest.approx(0.75)
+    assert together(at, scores, 2)[1].tolist() == [-2, -4, -np.inf]
+    weight, best = choose_weight(at, {"split": scores})
+    assert weight == 0 and best["NDCG@10"] == found["NDCG@10"], "the generator is wrong here"
+    at = Candidates(user, cut, np.array([5, 7, 4], np.int32), rows, logp)
+    weight, best = choose_weight(at, {"split": scores / 2})
+    assert weight == 1 and best["NDCG@10"] == 1, (
+        "the least weight at which the generator, who is right, prevails"
+    )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_it_learns_what_was_taken(artifact: Path, shared: bool) -> None:
+    """The next item of the ring, which the generator does not know; twice the same from one seed."""
+    before = (artifact / "model" / "model.safetensors").read_bytes()
+    settings = RankerSettings(places=200, epochs=12, batch=16, negatives=5, learning_rate=1e-2, teacher=0.0)
+    reports = []
+    for name in ("a", "b"):
+        folder = shutil.copytree(artifact, artifact / name, ignore=shutil.ignore_patterns("a", "b"))
+        reports.append(ranker_artifact(folder, settings, "split", shared, seed=4, threads=1))
+    assert [line["loss"] for line in reports[0]["log"]] == [line["loss"] for line in reports[1]["log"]]
+    a, b = (load_file(artifact / name / "model" / "ranker.safetensors") for name in ("a", "b"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert (artifact / "a" / "model" / "model.safetensors").read_bytes() == before
+    ranker, (places, candidates) = load_ranker(artifact / "a" / "model"), open_places(artifact / "a", 200)
+    test = candidates["test"]
+    assert figures(test, test.scores)["NDCG@10"] < 0.8
+    assert figures(test, scores_of(ranker, places, test, "split"))["NDCG@10"] > 0.95
+
+
+@torch.no_grad()
+def test_entries_of_all_items_change_no_score(artifact: Path) -> None:
+    """Over tokens of items that are not their semantic IDs, and are more."""
+    save_item_tokens(artifact, (np.arange(ITEMS)[:, None] + np.arange(3)) % 7)
+    places, candidates = open_places(artifact, 100)
+    ranker = fresh_ranker(artifact, "split", True, 0.0, places.tokens.shape[1], 0).eval()
+    ranker.score.normal_()
+    some = candidates["test"].at(np.arange(5))
+    asked = places.ask(some, some.rows)
+    assert asked.tokens.shape[2] == 3 and asked.codes.shape[2] == 2
+    entries = places.entries(ranker)
+    for order in ("user", "split"):
+        torch.testing.assert_close(asked.scores(ranker, order), asked.scores(ranker, order, entries))
+
+
+def test_both_orders_are_drawn(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places, candidates = open_places(artifact, QUICK.places)
+    ranker = fresh_ranker(artifact, "both", True, 0.1, 2, 0)
+    seen: list[str] = []
+    plain = type(ranker).forward
+
+    def watched(self, user, length, items, codes, order):
+        if self.training:
+            seen.append(order)
+        return plain(self, user, length, items, codes, order)
+
+    monkeypatch.setattr(type(ranker), "forward", watched)
+    kept, report = train_ranker(ranker, places, candidates, QUICK)
+    assert set(seen) == {"user", "item"} and kept.options.orders == ("user", "item")
+    assert len(report["log"]) == 2 and not kept.training
+
+
+def test_time_and_patience_end_it(artifact: Path) -> None:
+    places, candidates = open_places(artifact, QUICK.places)
+    for settings, minutes, epochs in (
+        (RankerSettings(places=200, epochs=50, batch=16), 1e-9, 1),
+        (RankerSettings(places=200, epochs=50, batch=64, learning_rate=0.0, patience=2), None, 3),
+    ):
+        ranker = fresh_ranker(artifact, "split", True, 0.0, 2, 0)
+        _, report = train_ranker(ranker, places, candidates, settings, minutes=minutes)
+        assert len(report["log"]) == epochs
+
+
+def test_stage_is_reused_and_evaluated(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.ranker.RankerSettings", lambda: QUICK)
+    said: list[str] = []
+    make_ranker(artifact, "both", threads=1, tell=said.append)
+    make_ranker(artifact, "both", threads=1, tell=said.append)
+    assert "done" in said[0] and said[1] == "ranker: still good"
+    verify(artifact)
+    assert read(artifact)["ranker"]["facts"]["generator_weight"] >= 0
+    found = measure_ranker(artifact)
+    assert set(found["orders"]) == {"user", "item"} and found["users"] == 40
+    assert "both together, order item" in ranker_table(found)
+    make_ranker(artifact, "split", shared=False, threads=1, tell=said.append)
+    assert "done" in said[2] and not load_ranker(artifact / "model").shared
+    generator = load_generator(artifact / "model")
+    generator.norm.weight.data += 1
+    save_generator(generator, artifact / "model")
+    with pytest.raises(ArtifactError, match=r"ranker\.safetensors: was trained on another generator"):
+        measure_ranker(artifact)
+
+
+def test_what_is_missing_is_named(artifact: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"ranker\.json: does not exist; train a ranker first"):
+        measure_ranker(artifact)
+    with pytest.raises(InputError, match=r"order: is 'sideways'.*split, user, item, both"):
+        ranker_artifact(artifact, QUICK, "sideways")
+    Histories(np.arange(2), np.arange(6) + 100, np.arange(3) * 3).save(
+        artifact / "histories.parquet", ["a", "b"]
+    )
+    with pytest.raises(InputError, match=r"histories: have no place.*a history of 5 items or more"):
+        ranker_artifact(artifact, QUICK)
+    (artifact / "model" / "config.json").unlink()
+    with pytest.raises(ArtifactError, match=r"config\.json"):
+        ranker_artifact(artifact, QUICK)
+
+
+def test_bench_trains_rows_and_compares_them(artifact: Path) -> None:
+    found = train_rows(artifact, ("split", "both"), (0, 1), QUICK, None)
+    assert [len(found[row]) for row in ("split", "both")] == [2, 2]
+    claims = ratios(found)
+    of = [seed["orders"]["split"]["with generator"]["NDCG@10"] for seed in found["split"]]
+    assert claims["ranked_over_generator_ndcg10"] == pytest.approx(
+        np.mean(of) / found["generator"]["NDCG@10"]
+    )
+    assert claims["item_over_user_ndcg10"] > 0 and claims["shared_over_own_ndcg10"] is None

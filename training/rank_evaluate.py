@@ -1,0 +1,124 @@
+"""How good an order of candidates is: leave-one-out over all users, a target that is not among them is a miss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from genrec.nn.ranker import Ranker
+from training.rank_candidates import CANDIDATES, Candidates, prompts
+
+# What the generator's log-probability may count beside a ranker's scores.
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
+BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A batch as a ranker takes it: user tokens [B, S] padded right, lengths [B], rows, tokens and codes of candidates.
+
+    `rows` [B, C] of the catalogue, `tokens` [B, C, t], `codes` [B, C, L] as tokens.
+    """
+
+    user: Tensor
+    length: Tensor
+    rows: Tensor
+    tokens: Tensor
+    codes: Tensor
+
+    def scores(self, ranker: Ranker, order: str, entries: Tensor | None = None) -> Tensor:
+        """float [B, C]; in split order `entries` of all items may be at hand."""
+        if entries is None or order != "split":
+            return ranker(self.user, self.length, self.tokens, self.codes, order)
+        entry = ranker.prefix(self.user, 0, ranker.nothing(len(self.user)))
+        behind = torch.full_like(self.length, self.tokens.shape[2])
+        return ranker.scores(entry, self.length, entries, self.rows, self.codes, behind)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Histories and items as a ranker reads them.
+
+    `rows` int64 per user of the catalogue, `codes` int[n, L] and `tokens` int[n, t] by catalogue row, `most` items of a
+    history are read.
+    """
+
+    rows: list[np.ndarray]
+    codes: np.ndarray
+    tokens: np.ndarray
+    most: int
+
+    def ask(self, at: Candidates, rows: np.ndarray) -> Asked:
+        """Candidates `rows` int[B, C] at places; a row of -1 reads as the first item, and its score means nothing."""
+        user, length = prompts(self.rows, np.stack((at.user, at.cut), 1), self.codes, self.most)
+        known = torch.from_numpy(np.maximum(rows, 0).astype(np.int64))
+        tokens, codes = (torch.from_numpy(each.astype(np.int64)) for each in (self.tokens, self.codes))
+        return Asked(user, length, known, tokens[known], codes[known])
+
+    @torch.no_grad()
+    def entries(self, ranker: Ranker) -> Tensor:
+        """KV of all items, at the positions from 0 on."""
+        return ranker.items(torch.from_numpy(self.tokens.astype(np.int64)))
+
+
+@torch.no_grad()
+def scores_of(ranker: Ranker, places: Places, at: Candidates, order: str, label: str = "") -> np.ndarray:
+    """A ranker's scores of all candidates float32[m, 100], -inf where there are none."""
+    entries = places.entries(ranker) if order == "split" else None
+    scores = np.empty(at.rows.shape, np.float32)
+    for start in tqdm(range(0, len(at), BATCH), desc=label or f"score, {order}", unit="batch", delay=2):
+        part = at.at(np.arange(start, min(start + BATCH, len(at))))
+        scores[start : start + len(part)] = places.ask(part, part.rows).scores(ranker, order, entries).numpy()
+    scores[at.rows < 0] = -np.inf
+    return scores
+
+
+def ranks(at: Candidates, scores: np.ndarray) -> np.ndarray:
+    """Place (from 0) of every target among its candidates: int64[m]; CANDIDATES where it is not among them.
+
+    Ties stay in the generator's order.
+    """
+    wanted = at.rows == at.target[:, None]
+    order = np.argsort(-scores, 1, kind="stable")
+    place = np.take_along_axis(wanted, order, 1).argmax(1)
+    return np.where(wanted.any(1), place, CANDIDATES)
+
+
+def gains(at: Candidates, scores: np.ndarray) -> np.ndarray:
+    """NDCG@10 of every place: float64[m]."""
+    place = ranks(at, scores)
+    return np.where(place < 10, 1 / np.log2(place + 2), 0)
+
+
+def figures(at: Candidates, scores: np.ndarray) -> dict[str, float]:
+    """NDCG@10, MRR@10, Recall@10 over all places, and over those whose target is a candidate (BAT, Table 3)."""
+    place = ranks(at, scores)
+    hit, found = place < 10, (at.rows == at.target[:, None]).any(1)
+    each = {
+        "NDCG@10": np.where(hit, 1 / np.log2(place + 2), 0), "MRR@10": np.where(hit, 1 / (place + 1), 0),
+        "Recall@10": hit.astype(float),
+    }  # fmt: skip
+    of_found = {
+        f"{name} of found": float(of[found].mean()) if found.any() else 0.0 for name, of in each.items()
+    }
+    return {name: float(of.mean()) for name, of in each.items()} | of_found
+
+
+def together(at: Candidates, scores: np.ndarray, weight: float) -> np.ndarray:
+    """A ranker's scores and the generator's log-probabilities as one score."""
+    return scores + weight * np.where(at.rows >= 0, at.scores, 0)
+
+
+def choose_weight(at: Candidates, scored: dict[str, np.ndarray]) -> tuple[float, dict[str, float]]:
+    """The weight of best NDCG@10, on average over the orders in `scored`, and the figures of both together there."""
+
+    def value(weight: float) -> float:
+        return float(np.mean([gains(at, together(at, scores, weight)).mean() for scores in scored.values()]))
+
+    weight = max(WEIGHTS, key=value)
+    found = [figures(at, together(at, scores, weight)) for scores in scored.values()]
+    return weight, {name: float(np.mean([each[name] for each in found])) for name in found[0]}
