@@ -14,7 +14,6 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from deploy.launch import Launch, LaunchError, NoRoom
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
 from deploy.server_files import ServerFiles
+from deploy.signals import until_interrupted
 from deploy.supervisor import Supervisor
 from ensembles.description import Ensemble
 from ensembles.render import render
@@ -278,23 +278,7 @@ def _write_server_json(server: RunningServer) -> None:
 
 def serve(artifact: Path, **options: Any) -> None:
     """Serve until SIGINT or SIGTERM. Raises as `running_server`, and LaunchError when restarts fail."""
-    former = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with running_server(artifact, **options) as server:
-            print(
-                f"http {server.http_url}  grpc {server.grpc_url}  metrics http://{server.metrics_url}/metrics"
-            )
-            print(f"log and server.json in {server.run_dir}; Ctrl-C ends it", flush=True)
-            server.supervisor.wait()
-    except KeyboardInterrupt:
-        log.info("ended")
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(*_: object) -> None:
-    """Leave once; a second signal must not cut the cleaning short."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    with until_interrupted(), running_server(artifact, **options) as server:
+        print(f"http {server.http_url}  grpc {server.grpc_url}  metrics http://{server.metrics_url}/metrics")
+        print(f"log and server.json in {server.run_dir}; Ctrl-C ends it", flush=True)
+        server.supervisor.wait()
