@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from cli import bench, catalogue
+from cli import bench, catalogue, router
 from cli.options import add_settings, at_least, folder, numbers, positive, sizes
 from cli.run import run, start_log
 from genrec.settings import chosen_fields
@@ -21,6 +21,14 @@ VERBS = {
         "serve an artifact with tritonserver until Ctrl-C",
         "genrec serve artifacts/ml-100k --grpc-port 8001",
     ),
+    "route": (
+        "serve an artifact with several servers behind a router until Ctrl-C",
+        "genrec route artifacts/ml-100k --servers 2 --grpc-port 8001",
+    ),
+    "rollout": (
+        "let a router's users go to the servers of another artifact",
+        "genrec rollout artifacts/old artifacts/new --share 10",
+    ),
     "recommend": (
         "ask a server, or the local runtime",
         "genrec recommend artifacts/ml-100k --url 127.0.0.1:8001 --history 50,172,1",
@@ -33,7 +41,12 @@ VERBS = {
     "sweep": ("highest request rate within a P99", "genrec sweep artifacts/ml-100k --slo-p99-ms 100"),
     "bench": ("every benchmark: list them, or run one", "genrec bench stages artifacts/ml-100k --save"),
 }
-OWN_ARGUMENTS = {"catalogue": catalogue.add_arguments, "bench": bench.add_arguments}
+OWN_ARGUMENTS = {
+    "catalogue": catalogue.add_arguments,
+    "bench": bench.add_arguments,
+    "route": router.add_route_arguments,
+    "rollout": router.add_rollout_arguments,
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -152,6 +165,14 @@ def _serve(a: argparse.Namespace) -> None:
     names = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
     names += [each.name for each in chosen_fields()]
     serve(a.artifact, **{name: getattr(a, name) for name in names})
+
+
+def _route(a: argparse.Namespace) -> None:
+    router.route(a)
+
+
+def _rollout(a: argparse.Namespace) -> None:
+    router.rollout(a)
 
 
 def _recommend(a: argparse.Namespace) -> None:
