@@ -43,7 +43,7 @@ class Generation:
 
 
 class Fleet:
-    """A router with the servers behind it. For one thread, which must be the one that made it."""
+    """A router with the servers behind it. For one thread at a time."""
 
     def __init__(self, router: Router, halves: tuple[tuple[str, ...], ...], options: dict[str, Any]) -> None:
         self.router, self.share = router, 0
