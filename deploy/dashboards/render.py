@@ -36,6 +36,8 @@ def _mean(histogram: str) -> str:
     return f"sum(rate({histogram}_sum[1m])) / sum(rate({histogram}_count[1m]))"
 
 
+# Of a router's backends; 5xx are those that it refused, or that no server was there for.
+REFUSED = 'haproxy_backend_http_responses_total{proxy=~"be_.*", code="5xx"}'
 PANELS = (
     Panel(
         "Requests by what became of them",
@@ -120,6 +122,20 @@ PANELS = (
             ("{{instance}} {{state}}", "genrec_arena_slots"),
             ("{{instance}} reaped in an hour", "increase(genrec_arena_reaped_total[1h])"),
         ),
+    ),
+    Panel("Refused by the router", "reqps", (("{{proxy}}", f"sum by (proxy) (rate({REFUSED}[1m]))"),)),
+    Panel(
+        "Before the servers: waiting, and in flight",
+        "short",
+        (
+            ("{{proxy}} waiting", 'haproxy_backend_current_queue{proxy=~"be_.*"}'),
+            ("{{proxy}} {{server}} in flight", 'haproxy_server_current_sessions{proxy=~"be_.*"}'),
+        ),
+    ),
+    Panel(
+        "Servers by state",
+        "short",
+        (("{{state}}", 'sum by (state) (haproxy_server_status{proxy="be_grpc"})'),),
     ),
     Panel(
         "Age of model processes",

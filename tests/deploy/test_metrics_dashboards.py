@@ -23,7 +23,10 @@ from clients.recommender import Recommender
 from deploy import switch
 from deploy.dashboards import render
 from deploy.launcher import RunningServer, running_server
-from deploy.ports import _free_port
+from deploy.ports import choose_ports
+from deploy.router.config import Place
+from deploy.router.haproxy import Router, running_router
+from deploy.router.limits import Limits
 from ensembles.local import LocalRecommender
 from genrec import metrics
 from tests.deploy.prometheus import Sample, grouped_by, scrape, selectors, total
@@ -77,6 +80,17 @@ def asked(artifact: Path) -> Iterator[RunningServer]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def routed(asked: RunningServer) -> Iterator[Router | None]:
+    """A router before it, where there is HAProxy."""
+    if not shutil.which("haproxy"):
+        yield None
+        return
+    place = Place("a1", asked.ports.http, asked.ports.grpc, 100)
+    with running_router([place, Place("b1")], 1, Limits(), choose_ports()) as running:
+        yield running
+
+
 def load(server: RunningServer, items: list[int]) -> None:
     """A request of every kind that moves something."""
     for model in ("recommend", "recommend_staged", "recommend_draft"):
@@ -107,16 +121,19 @@ class TestServed:
     """In this order: later tests are harder on the server."""
 
     def test_every_series_that_is_named_exists_and_is_labelled_as_said(
-        self, asked: RunningServer, items: list[int]
+        self, asked: RunningServer, routed: Router | None, items: list[int]
     ) -> None:
         load(asked, items)
         samples = settled(asked, 18)
+        samples += scrape(routed.metrics_url) if routed else []
         for query in [*QUERIES, *EXPRESSIONS]:
             labels = grouped_by(query)
             for selector in selectors(query):
+                if selector.name.startswith("haproxy_") and not routed:
+                    continue
                 chosen = list(selector.chosen(samples))
                 assert chosen, f"{selector} in {query}"
-                assert all(labels - {"le"} <= s.labels.keys() for s in chosen), query
+                assert all(labels <= s.labels.keys() for s in chosen), query
         published = {s.name for s in samples if s.name.startswith("genrec_")}
         assert published == {name for family in metrics.FAMILIES for name in family.series()}
         for family in metrics.FAMILIES:
@@ -176,16 +193,16 @@ class TestServed:
 
     @needs_prometheus
     def test_prometheus_itself_evaluates_every_query_and_every_rule(
-        self, asked: RunningServer, items: list[int], tmp_path: Path
+        self, asked: RunningServer, routed: Router | None, items: list[int], tmp_path: Path
     ) -> None:
+        addresses = [asked.metrics_url, *([routed.metrics_url] if routed else [])]
+        queries = [q for q in QUERIES if routed or "haproxy_" not in q]
         (tmp_path / "prometheus.yml").write_text(
             "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
             f"rule_files: ['{render.RULES}']\n"
-            "scrape_configs: [{job_name: genrec, static_configs: [{targets: ['"
-            + asked.metrics_url
-            + "']}]}]\n"
+            f"scrape_configs: [{{job_name: genrec, static_configs: [{{targets: {addresses}}}]}}]\n"
         )
-        url = f"127.0.0.1:{_free_port(set())}"
+        url = f"127.0.0.1:{choose_ports().http}"
         command = [
             PROMETHEUS, "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address={url}",
         ]  # fmt: skip
@@ -194,15 +211,11 @@ class TestServed:
         try:
             until(lambda: answers(url, "up == 1"), 60)
             load(asked, items)
-            until(
-                lambda: not [q for q in QUERIES if not answers(url, q)],
-                60,
-                lambda: [q for q in QUERIES if not answers(url, q)],
-            )
+            until(lambda: not unanswered(url, queries), 60, lambda: unanswered(url, queries))
             os.kill(stub_of(asked.pid, "encode_history"), signal.SIGKILL)
             until(lambda: "GenrecModelProcessRestarted" in firing(url), 90)
             rules = [rule for group in api(url, "rules")["groups"] for rule in group["rules"]]
-            assert len(rules) == 11 and {rule["health"] for rule in rules} == {"ok"}
+            assert len(rules) == 12 and {rule["health"] for rule in rules} == {"ok"}
         finally:
             process.terminate()
             process.wait(30)
@@ -221,6 +234,10 @@ def answers(url: str, query: str) -> bool:
     except OSError:
         return False
     return any(each["value"][1] != "NaN" for each in found)
+
+
+def unanswered(url: str, queries: list[str]) -> list[str]:
+    return [query for query in queries if not answers(url, query)]
 
 
 def firing(url: str) -> set[str]:
