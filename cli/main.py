@@ -82,6 +82,10 @@ def parser() -> argparse.ArgumentParser:
     for name in ("http", "grpc", "metrics"):
         serve.add_argument(f"--{name}-port", type=int, help="default: a free one")
     serve.add_argument(
+        "--address", default="127.0.0.1", help="0.0.0.0: others can reach it; default: %(default)s"
+    )
+    serve.add_argument("--i-know", action="store_true", help="listen there with an old Triton all the same")
+    serve.add_argument(
         "--run-dir", type=folder, help="where the log and server.json go; default: a temporary folder"
     )
 
@@ -163,6 +167,7 @@ def _serve(a: argparse.Namespace) -> None:
     from deploy.launcher import serve
 
     names = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
+    names += ["address", "i_know"]
     names += [each.name for each in chosen_fields()]
     serve(a.artifact, **{name: getattr(a, name) for name in names})
 

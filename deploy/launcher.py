@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy import command, leftovers, probe, server_files
+from deploy.address import check_address
 from deploy.launch import Launch, LaunchError, NoRoom
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
@@ -60,6 +61,8 @@ class Options:
     instances: Mapping[str, int] = field(default_factory=dict)  # processes of a model, by its name
     arena_slots: int = 64  # requests in flight that hold KV; more are shed
     run_dir: Path | None = None
+    address: str = LOOPBACK
+    i_know: bool = False  # of the holes of an old Triton
     start_timeout_s: float = 120.0
     probe_every_s: float = 5.0
 
@@ -143,6 +146,7 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
     digests = Digests()
     verify(artifact, digests)
+    check_address(options.address, options.i_know)
     files = server_files.find_server()
     server_files.check_libraries(files)
     for attempt in range(1, START_ATTEMPTS + 1):
@@ -190,7 +194,9 @@ def _launch(
         _prepare(settings, slots, sum(models.values()))
 
     return Launch(
-        argv=command.command(files, private.models, private.backends, ports, token, prefix, control),
+        argv=command.command(
+            files, private.models, private.backends, ports, token, prefix, control, options.address
+        ),
         environment=command.environment(files, settings.environment(), settings.threads, private),
         prefix=prefix,
         secrets=(token, control),
