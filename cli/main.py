@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from cli import bench, catalogue
+from cli import bench, catalogue, pool, rank, router
 from cli.options import add_settings, at_least, folder, numbers, positive, sizes
 from cli.run import run, start_log
 from genrec.rank.options import TRAINED_FOR
@@ -22,9 +22,25 @@ VERBS = {
         "serve an artifact with tritonserver until Ctrl-C",
         "genrec serve artifacts/ml-100k --grpc-port 8001",
     ),
+    "route": (
+        "serve an artifact with several servers behind a router until Ctrl-C",
+        "genrec route artifacts/ml-100k --servers 2 --grpc-port 8001",
+    ),
+    "rollout": (
+        "let a router's users go to the servers of another artifact",
+        "genrec rollout artifacts/old artifacts/new --share 10",
+    ),
     "recommend": (
         "ask a server, or the local runtime",
         "genrec recommend artifacts/ml-100k --url 127.0.0.1:8001 --history 50,172,1",
+    ),
+    "rank": (
+        "rank candidates, or what the generator finds",
+        "genrec rank artifacts/ml-100k --url 127.0.0.1:8001 --history 50,172,1 --candidates 7,98,100",
+    ),
+    "pool": (
+        "KV that rankings reuse, of the servers that run: status, forget, fill",
+        "genrec pool forget artifacts/ml-100k 42",
     ),
     "catalogue": (
         "versions of the catalogue: add, remove, swap, rollback, status",
@@ -34,7 +50,14 @@ VERBS = {
     "sweep": ("highest request rate within a P99", "genrec sweep artifacts/ml-100k --slo-p99-ms 100"),
     "bench": ("every benchmark: list them, or run one", "genrec bench stages artifacts/ml-100k --save"),
 }
-OWN_ARGUMENTS = {"catalogue": catalogue.add_arguments, "bench": bench.add_arguments}
+OWN_ARGUMENTS = {
+    "catalogue": catalogue.add_arguments,
+    "rank": rank.add_arguments,
+    "pool": pool.add_arguments,
+    "bench": bench.add_arguments,
+    "route": router.add_route_arguments,
+    "rollout": router.add_rollout_arguments,
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,6 +101,10 @@ def parser() -> argparse.ArgumentParser:
     serve = made["serve"]
     for name in ("http", "grpc", "metrics"):
         serve.add_argument(f"--{name}-port", type=int, help="default: a free one")
+    serve.add_argument(
+        "--address", default="127.0.0.1", help="0.0.0.0: others can reach it; default: %(default)s"
+    )
+    serve.add_argument("--i-know", action="store_true", help="listen there with an old Triton all the same")
     serve.add_argument(
         "--run-dir", type=folder, help="where the log and server.json go; default: a temporary folder"
     )
@@ -165,8 +192,17 @@ def _serve(a: argparse.Namespace) -> None:
     from deploy.launcher import serve
 
     names = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
+    names += ["address", "i_know"]
     names += [each.name for each in chosen_fields()]
     serve(a.artifact, **{name: getattr(a, name) for name in names})
+
+
+def _route(a: argparse.Namespace) -> None:
+    router.route(a)
+
+
+def _rollout(a: argparse.Namespace) -> None:
+    router.rollout(a)
 
 
 def _recommend(a: argparse.Namespace) -> None:
@@ -177,6 +213,14 @@ def _recommend(a: argparse.Namespace) -> None:
         ask_server(a.url, a.protocol, a.decoder) if a.url else ask_local(a.artifact, a.beam_width, a.decoder)
     )
     print("\n".join(answer_lines(a.artifact, history, ask(history, a.top_k, a.exclude_history))))
+
+
+def _rank(a: argparse.Namespace) -> None:
+    rank.run(a)
+
+
+def _pool(a: argparse.Namespace) -> None:
+    pool.run(a)
 
 
 def _catalogue(a: argparse.Namespace) -> None:

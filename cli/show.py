@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from clients.rank_wire import Ranking
 from clients.recommender import Recommender
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue.items import Catalogue
@@ -59,8 +60,25 @@ def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
     return ask
 
 
-def answer_lines(artifact: Path, history: list[int], answer: Recommendation, last: int = 5) -> list[str]:
+def answer_lines(artifact: Path, history: list[int], answer: Recommendation) -> list[str]:
     """The newest titles of the history, then the titles answered with their scores."""
+    notes = [f"answered by {answer.by}"]
+    notes += [f"{answer.dropped} unknown items dropped"] if answer.dropped else []
+    notes += [f"{answer.cut} older items cut off"] if answer.cut else []
+    return [*_lines(artifact, history, answer), "  " + ", ".join(notes)]
+
+
+def ranking_lines(artifact: Path, history: list[int], answer: Ranking) -> list[str]:
+    """The same of a ranking."""
+    reused = (
+        f"KV of {answer.user_reused} tokens of the user and {answer.items_reused} of candidates was there"
+    )
+    notes = [f"ranked by {answer.by}", reused]
+    notes += [f"{answer.left_out} candidates left out"] if answer.left_out else []
+    return [*_lines(artifact, history, answer), "  " + ", ".join(notes)]
+
+
+def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking, last: int = 5) -> list[str]:
     catalogue = Catalogue.load(folder_of(artifact, answer.catalogue_version) / CATALOGUE)
 
     def title(item: int) -> str:
@@ -68,11 +86,7 @@ def answer_lines(artifact: Path, history: list[int], answer: Recommendation, las
         return catalogue.titles[row] if row >= 0 else "(not in the catalogue)"
 
     lines = [f"  last of {len(history)}: " + "; ".join(title(i) for i in history[-last:])]
-    lines += [
+    return lines + [
         f"  {score:8.3f}  {title(item)}  [{item}]"
         for item, score in zip(answer.item_ids, answer.scores, strict=True)
     ]
-    notes = [f"answered by {answer.by}"]
-    notes += [f"{answer.dropped} unknown items dropped"] if answer.dropped else []
-    notes += [f"{answer.cut} older items cut off"] if answer.cut else []
-    return [*lines, "  " + ", ".join(notes)]

@@ -34,7 +34,7 @@ MAX_PORT = 65_535
 
 Protocols = Literal["grpc", "http"]
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] )?(in ensemble '[^']*', )?")
-_SHED = ("in ensemble '", "Exceeds maximum queue size", "Request timeout expired")
+_SHED = ("router: ", "in ensemble '", "Exceeds maximum queue size", "Request timeout expired")
 _NOT_CONNECTED = (OSError, aiohttp.ClientError, IncompleteRead)
 _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]+)|\[(?P<six>[0-9A-Za-z:.%]+)\]):(?P<port>[0-9]{1,5})")
 

@@ -32,8 +32,9 @@ def command(
     token: str,
     prefix: str,
     control: str = "",
+    address: str = LOOPBACK,
 ) -> list[str]:
-    """argv of tritonserver: loopback, everything but inference behind secrets.
+    """argv of tritonserver: loopback unless told otherwise, everything but inference behind secrets.
 
     `control` is the supervisor's own, with which it loads one model again; without it no model can be loaded, and what
     it would open is closed for good.
@@ -54,15 +55,15 @@ def command(
         "--strict-readiness=true",
         "--model-load-thread-count=8",  # the steps spend their start importing, not computing
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
-        f"--http-address={LOOPBACK}",
+        f"--http-address={address}",
         f"--http-port={ports.http}",
         *(f"--http-restricted-api={rule}" for rule in restricted),
-        f"--grpc-address={LOOPBACK}",
+        f"--grpc-address={address}",
         f"--grpc-port={ports.grpc}",
         *(f"--grpc-restricted-protocol={rule}" for rule in restricted),
         # As many as a loopback server may have in flight; fewer means allocating per request.
         "--grpc-infer-allocation-pool-size=64",
-        f"--metrics-address={LOOPBACK}",
+        f"--metrics-address={address}",
         f"--metrics-port={ports.metrics}",
         "--metrics-config=summary_latencies=true",
         "--allow-gpu-metrics=false",

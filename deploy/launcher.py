@@ -14,7 +14,6 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from deploy import command, leftovers, probe, server_files, shared_memory
+from deploy.address import check_address
 from deploy.launch import Launch, LaunchError
+from deploy.pools import POOL
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
 from deploy.server_files import ServerFiles
+from deploy.signals import until_interrupted
 from deploy.supervisor import Supervisor
 from ensembles.description import Ensemble
 from ensembles.render import render
@@ -57,6 +59,8 @@ class Options:
     instances: Mapping[str, int] = field(default_factory=dict)  # processes of a model, by its name
     arena_slots: int = 64  # requests in flight that hold KV; more are shed
     run_dir: Path | None = None
+    address: str = LOOPBACK
+    i_know: bool = False  # of the holes of an old Triton
     start_timeout_s: float = 120.0
     probe_every_s: float = 5.0
 
@@ -140,6 +144,7 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
     digests = Digests()
     verify(artifact, digests)
+    check_address(options.address, options.i_know)
     files = server_files.find_server()
     server_files.check_libraries(files)
     for attempt in range(1, START_ATTEMPTS + 1):
@@ -172,7 +177,7 @@ def _launch(
     """One server on these ports."""
     prefix, control = leftovers.own_prefix(), secrets.token_urlsafe(24)
     private = PrivateFolder.of(prefix)
-    arena, swap, pool = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP, "pool"))
+    arena, swap, pool = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP, POOL))
     settings = Settings(private.name(artifact, "artifact"), arena, **given, swap=swap)
     wanted = _ensembles(artifact, settings.target, options.ensembles)
     ensembles = with_instances(wanted, options.instances)
@@ -189,7 +194,9 @@ def _launch(
         shared_memory.prepare(settings, slots, sum(models.values()))
 
     return Launch(
-        argv=command.command(files, private.models, private.backends, ports, token, prefix, control),
+        argv=command.command(
+            files, private.models, private.backends, ports, token, prefix, control, options.address
+        ),
         environment=command.environment(files, settings.environment(), settings.threads, private),
         prefix=prefix,
         secrets=(token, control),
@@ -253,23 +260,7 @@ def _write_server_json(server: RunningServer) -> None:
 
 def serve(artifact: Path, **options: Any) -> None:
     """Serve until SIGINT or SIGTERM. Raises as `running_server`, and LaunchError when restarts fail."""
-    former = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with running_server(artifact, **options) as server:
-            print(
-                f"http {server.http_url}  grpc {server.grpc_url}  metrics http://{server.metrics_url}/metrics"
-            )
-            print(f"log and server.json in {server.run_dir}; Ctrl-C ends it", flush=True)
-            server.supervisor.wait()
-    except KeyboardInterrupt:
-        log.info("ended")
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(*_: object) -> None:
-    """Leave once; a second signal must not cut the cleaning short."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    with until_interrupted(), running_server(artifact, **options) as server:
+        print(f"http {server.http_url}  grpc {server.grpc_url}  metrics http://{server.metrics_url}/metrics")
+        print(f"log and server.json in {server.run_dir}; Ctrl-C ends it", flush=True)
+        server.supervisor.wait()

@@ -32,6 +32,7 @@ from genrec.manifest import verify as verify_files
 from genrec.progress import ticking
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
+from genrec.steps.outcome import count
 from genrec.target import DEFAULT
 
 SLOTS = 64
@@ -76,6 +77,7 @@ class LocalRuntime:
             answers = self._steps[step.model].run(inputs)
             self.seconds[step.model] += time.perf_counter() - begun
             for place, answer in zip(alive, answers, strict=True):
+                count(answer)
                 if isinstance(answer, GenrecError):
                     failed[place] = answer
                 else:

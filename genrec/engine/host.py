@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from genrec import metrics
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.batch import PassBatch
 from genrec.engine.interface import Array, Passes
@@ -85,6 +86,7 @@ class HostExecutor:
 
     def _search(self, level: _Level, batch: PassBatch) -> list[Beams]:
         """Beams of a level, one pass where the probe is enough and a second one where it is not."""
+        metrics.BEAMS.add(sum(map(len, level.beams)), kind="kept")
         probe = self._probe(level)
         partial = max(map(len, probe)) < max(map(len, level.reachable))
         before = batch.snapshot(level.number) if partial else None
@@ -127,6 +129,7 @@ class HostExecutor:
         pairs = [drop_unscored(*each, self._scratch) for each in rows]
         beams, places = [each for each, _ in pairs], [each for _, each in pairs]
         logits = batch.score(level.number, beams, places)
+        metrics.BEAMS.add(sum(map(len, places)), kind="scored")
         return self._expand(level.number, level.constraints, beams, places, logits)
 
     def _expand(

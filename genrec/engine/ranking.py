@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, RankPasses
 from genrec.kv.entries import EntryLayout
-from genrec.pool.keys import item_keys, owner_key, user_words, words
+from genrec.pool.keys import Words, item_keys, owner_key, user_words, words
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry, Writing
 from genrec.rank.head import RankerHead
@@ -90,6 +90,30 @@ class RankExecutor:
         }  # fmt: skip
         states, reuse = run[plan.order](request, plan)
         return self._head.scores(states, request.codes), reuse
+
+    @property
+    def item_places(self) -> int:
+        """Items that the pool has room for."""
+        return len(self._pool.items_memory) // self._layout.item_bytes if self._pool else 0
+
+    def keep_items(self, tokens: NDArray[np.int32]) -> int:
+        """Compute and keep those of the items with tokens int32[C, t] that the pool has not; how many there were."""
+        assert self._pool is not None
+        self._scratch.clear()
+        keys = words(item_keys(self._model, self._layout.name, tokens))
+        missing = np.flatnonzero(self._pool.find_items(keys)[0] < 0)
+        if len(missing):
+            self._keep(keys[missing], self._item_entries(tokens[missing]))
+        return len(missing)
+
+    def _keep(self, keys: Words, entries: Array) -> NDArray[np.int32]:
+        """Write entries to rows of the pool; the rows, -1 for what found none."""
+        assert self._pool is not None
+        taken = self._pool.write_items(keys)
+        filled = taken >= 0
+        self._layout.items(self._pool.items_memory)[taken[filled]] = entries[filled]
+        self._pool.commit_items(taken)
+        return taken
 
     def _split(self, request: RankRequest, plan: Plan) -> tuple[Array, Reuse]:
         length = len(request.tokens)
@@ -195,12 +219,8 @@ class RankExecutor:
             return _Items(table, rows, generations, reused, 0)
         computed = self._item_entries(request.candidates[missing])
         if keep:
-            taken = pool.write_items(keys[missing])
-            filled = taken >= 0
-            table[taken[filled]] = computed[filled]
-            generations[missing] = pool.item_generations(taken)
-            pool.commit_items(taken)
-            rows[missing] = taken
+            rows[missing] = self._keep(keys[missing], computed)
+            generations[missing] = pool.item_generations(rows[missing])
         copied = int((rows[missing] >= 0).sum()) * layout.item_bytes
         if (rows >= 0).all():
             return _Items(table, rows, generations, reused, copied)

@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from genrec import metrics
 from genrec.errors import ArenaFull, ArtifactError, InputError, StaleHandle
 from genrec.process import started
 
@@ -232,6 +233,7 @@ class Arena:
             entry = table[slot]
             if entry[STATE] == IDLE or started(int(entry[OWNER])) != entry[STARTED]:
                 entry[STATE] = DONE
+                metrics.ARENA_REAPED.add()
         if len(over):
             _free_finished(table)
 

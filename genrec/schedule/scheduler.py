@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from genrec import metrics
 from genrec.errors import DeadlineExceeded, QueueFull
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class Scheduler(Generic[T]):
                 )
             self._queue.append(_Waiting(item, tokens, now, now + estimate))
             self._ahead += tokens
+            metrics.QUEUE_REQUESTS.set(len(self._queue))
             self._changed.notify()
 
     def close(self) -> None:
@@ -91,6 +93,11 @@ class Scheduler(Generic[T]):
             begun = self._clock()
             run([each.item for each in batch])
             done, tokens = self._clock(), sum(each.tokens for each in batch)
+            for each in batch:
+                metrics.QUEUE_SECONDS.observe(begun - each.since)
+            metrics.BATCH_REQUESTS.observe(len(batch))
+            metrics.BATCH_TOKENS.observe(tokens)
+            metrics.BATCH_SECONDS.observe(done - begun)
             with self._changed:
                 self._ahead -= tokens
                 if self._token_s:  # the first estimates were of nothing
@@ -139,6 +146,7 @@ class Scheduler(Generic[T]):
             batch.append(each)
         chosen = {id(each) for each in batch}
         self._queue = [each for each in self._queue if id(each) not in chosen]
+        metrics.QUEUE_REQUESTS.set(len(self._queue))
         if self._queue:
             self._changed.notify()  # another stream may be free for the rest
         return batch

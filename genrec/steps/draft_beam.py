@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_indices
 from genrec.draft.load import load_drafter
@@ -61,6 +62,8 @@ class DraftBeam:
             self._width,
             blocked,
         )
+        metrics.DRAFT_BEAMS.add(found.candidates - found.lost, verdict="valid")
+        metrics.DRAFT_BEAMS.add(found.lost, verdict="lost")
         return _answer(found.semantic_ids, found.scores, found.candidates, found.lost)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
@@ -67,14 +68,18 @@ class EncodeHistory:
         length = len(kept) * self._config.levels if len(excluded) < len(loaded.catalogue) else 0
         tokens = np.zeros((1, self._span(length)), np.int32)
         tokens[0, :length] = loaded.tokens[kept].reshape(-1)[:length]
+        unknown, cut = len(rows) - len(known), len(known) - len(kept)
         ticket = Ticket(
             top_k,
             length,
             deadline_of(request, now),
-            dropped=len(rows) - len(known),
-            cut=len(known) - len(kept),
+            dropped=unknown,
+            cut=cut,
             version=version,
         )
+        for kind, items in (("read", len(kept)), ("unknown", unknown), ("cut", cut)):
+            metrics.HISTORY_ITEMS.add(items, kind=kind)
+        metrics.PROMPT_TOKENS.observe(length)
         return {
             "tokens": tokens,
             "ticket": ticket.tensor(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load import load_engine
 from genrec.errors import ArenaFull
@@ -30,6 +31,11 @@ class Prefill:
                 handle = handle_of(answer["kv"][0])
                 self._arena.hold(handle)
                 self._arena.release(handle)
+
+    def look(self) -> None:
+        """Count the arena's slots; every process of the staged ensemble changes them."""
+        for state, slots in self._arena.usage().items():
+            metrics.ARENA_SLOTS.set(slots, state=state)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Prompts padded to the same length run as one batch."""

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load import chosen_prefix, kv_model, load_entry_layout
 from genrec.pool.choice import Request, policy
@@ -30,6 +31,18 @@ class PrefixChoice:
         self._pool = Pool(settings.pool) if settings.pool else None
         self._name = chosen_prefix(settings, options)
         self._policy = policy(self._name, self._pool.hotness) if self._pool else None
+
+    def look(self) -> None:
+        """Count what the pool holds; every process that ranks changes it."""
+        if self._pool:
+            usage = self._pool.usage()
+            metrics.POOL_BYTES.set(usage["bytes"])
+            for kind, entries, evicted in (
+                ("users", "entries", "evictions"),
+                ("items", "items", "item_evictions"),
+            ):
+                metrics.POOL_ENTRIES.set(usage[entries], kind=kind)
+                metrics.POOL_EVICTED.set(usage[evicted], kind=kind)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

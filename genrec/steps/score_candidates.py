@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load import load_rank_executors
-from genrec.engine.ranking import Plan, RankExecutor, RankRequest
+from genrec.engine.ranking import Plan, RankExecutor, RankRequest, Reuse
 from genrec.errors import GenrecError, InputError
 from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.schedule.scheduler import Scheduler
@@ -26,6 +27,17 @@ from genrec.steps.ticket import Ticket
 Respond = Callable[[Answer], None]
 log = logging.getLogger("genrec.score_candidates")
 NOTHING: Tensors = {"scores": np.zeros((1, 1), np.float32), "reuse": np.zeros((1, 4), np.int64)}
+
+
+def _count(order: str, reuse: Reuse) -> None:
+    metrics.RANKINGS.add(order=order)
+    for kind, tokens in (
+        ("user_reused", reuse.user),
+        ("items_reused", reuse.items),
+        ("computed", reuse.computed),
+    ):
+        metrics.RANK_TOKENS.add(tokens, kind=kind)
+    metrics.RANK_COPIED.add(reuse.copied)
 
 
 class _Asked(NamedTuple):
@@ -116,6 +128,7 @@ class ScoreCandidates:
                     raise InputError(
                         "scores", "have NaN or infinite values", "finite ones: look at the weights"
                     )
+                _count(asked.plan.order, reuse)
                 answer: Answer = {"scores": scores[None], "reuse": np.array([reuse], np.int64)}
             except GenrecError as error:
                 answer = error

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.load import load_catalogue, load_indices
@@ -76,6 +77,8 @@ class ValidityLookup:
                 loaded.index, loaded.valid, loaded.item_ids, ids, scores, ticket.top_k, excluded
             )
             valid = min(len(ids) - invalid, ticket.top_k)
+            metrics.SEMANTIC_IDS.add(len(ids) - invalid, verdict="valid")
+            metrics.SEMANTIC_IDS.add(invalid, verdict="invalid")
         report = Report(source, ticket.dropped, ticket.cut, ticket.prompt_length, valid, version)
         return {
             "item_ids": items[None],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from genrec import metrics
 from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.versions import Current, check_files, folder_of, read_current
@@ -41,10 +42,12 @@ class Versioned(Generic[T]):
         self._stop = threading.Event()
         if settings.swap is None:
             self.current = self._before = read_current(self._artifact).version
+            metrics.CATALOGUE_VERSION.set(self.current)
             self._add(self.current)
             return
         self._folder = settings.swap
         self.current = self._before = agreement.start_version(self._folder)
+        metrics.CATALOGUE_VERSION.set(self.current)
         # Before the pointer is read: either the others wait for this process, or it sees where they go.
         self._acknowledge(-1, "")
         self._add(self.current)
@@ -86,6 +89,8 @@ class Versioned(Generic[T]):
             self._acknowledge(pointer.serial, refused)
         if pointer.version != self.current and self._all_have(pointer):
             self._before, self.current = self.current, pointer.version
+            metrics.CATALOGUE_VERSION.set(self.current)
+            metrics.CATALOGUE_SWAPS.add()
         self._forget(pointer.version)
         self._acknowledge(pointer.serial, refused)
 
@@ -94,6 +99,7 @@ class Versioned(Generic[T]):
         try:
             self._add(version)
         except Exception as error:  # whatever is wrong with the new version, the old one goes on
+            metrics.CATALOGUE_REFUSALS.add()
             return str(error) or repr(error)
         return ""
 

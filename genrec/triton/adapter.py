@@ -18,6 +18,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from genrec.errors import ArenaFull, DeadlineExceeded, GenrecError, InputError, QueueFull
+from genrec.steps.outcome import count
 
 Arrays = dict[str, NDArray[Any]]
 NUMPY_TYPES = {"TYPE_BOOL": np.bool_, "TYPE_INT32": np.int32, "TYPE_INT64": np.int64, "TYPE_FP32": np.float32}
@@ -48,11 +49,13 @@ def step_model(step_name: str) -> type:
             from genrec.process import may_write_any_file
             from genrec.settings import Settings
             from genrec.steps import load  # here: a step may take seconds to import
+            from genrec.triton.metrics import Published
 
             may_write_any_file()
             self.outputs = output_types(args["model_config"])
             self.step = load(step_name, Settings.from_environment())
             self.deferred: Any = self.step if hasattr(self.step, "submit") else None
+            self.published = Published(step_name, getattr(self.step, "look", None))
 
         def execute(self, requests: list[Any]) -> list[Any] | None:
             """One response per request, whatever happens; None when the step answers later."""
@@ -62,10 +65,12 @@ def step_model(step_name: str) -> type:
             return respond(step_name, self.step, self.outputs, requests)
 
         def finalize(self) -> None:
-            """Let the step give back what it holds."""
+            """Let the step give back what it holds, then say what it counted last."""
             close = getattr(getattr(self, "step", None), "close", None)
             if close:
                 close()
+            if hasattr(self, "published"):
+                self.published.stop()
 
     return TritonPythonModel
 
@@ -140,9 +145,10 @@ def _arrays(request: Any) -> Arrays | InputError:
 
 
 def _response(wanted: set[str], answer: Arrays | GenrecError, outputs: dict[str, type]) -> Any:
-    """Tensors of the outputs somebody asked for, or the error."""
+    """Tensors of the outputs somebody asked for, or the error; counted if the request ends with it."""
     if isinstance(answer, GenrecError):
         return _error(answer)
+    count(answer)
     tensors = [
         pb_utils.Tensor(name, np.ascontiguousarray(answer[name], dtype))
         for name, dtype in outputs.items()
@@ -153,6 +159,7 @@ def _response(wanted: set[str], answer: Arrays | GenrecError, outputs: dict[str,
 
 def _error(error: GenrecError) -> Any:
     """Triton's error with the code a client can act on: mend the request, try again later, or report it."""
+    count(error)
     code = pb_utils.TritonError.INTERNAL
     if isinstance(error, InputError):
         code = pb_utils.TritonError.INVALID_ARG

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "overload": Benchmark("perf.slo.overload", "who waits and who is refused beyond the capacity?", 2),
     "soak": Benchmark("perf.slo.soak", "does anything grow under a steady load?", 6),
     "swap": Benchmark("perf.slo.swaps", "what does a catalogue swap under load cost, and is it clean?", 2),
+    "rollout": Benchmark("perf.slo.rollouts", "does a rollout lose a request, or mix two answers?", 3),
     "recovery": Benchmark("perf.slo.recovery", "how long is a server away when a process dies?", 3),
     "stages": Benchmark("perf.slo.request_stages", "where does the time of a request go?", 3),
     "ablation": Benchmark("perf.slo.ablation", "what is each part of the scheduling worth?", 5),

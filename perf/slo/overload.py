@@ -6,16 +6,22 @@ The server's capacity is measured first (16 requests in flight, no deadline); th
 open loop, latency from the scheduled time. A server that sheds well keeps the P99 of what it admits flat past 1.0,
 and its goodput near capacity. Writes overload.png. Load generator and server share the machine's cores;
 `client` says how many of them the generator took, and what it takes the server does not have.
+
+With --router HAProxy stands before the server and sheds, as behind `genrec route`; the capacity is then that of both.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from deploy.ports import choose_ports
+from deploy.router.limits import Limits
+from genrec.errors import InputError
 from perf.kit import endpoints, plot, report, traffic
 from perf.slo import replay
 from perf.slo.capacity import capacity
@@ -49,6 +55,25 @@ def overload(
         summary = replay.run(server, histories, arrivals, deadline_ms, top_k=top_k, deadline_ms=deadline_ms)
         loads.append(LoadShare(share, summary, (time.process_time() - busy) / (time.perf_counter() - begun)))
     return most, loads
+
+
+@contextmanager
+def behind_router(artifact: Path, ensemble: str, **options: Any) -> Iterator[endpoints.Endpoint]:
+    """One server of its own behind a router that lets through what the capacity is measured with."""
+    from deploy.router.fleet import running_fleet  # here: a client machine needs no server
+
+    limits = Limits(in_flight=IN_FLIGHT)
+    with running_fleet(artifact, 1, limits, choose_ports(), ensembles=(ensemble,), **options) as fleet:
+        yield endpoints.Endpoint(fleet.router.grpc_url, ensemble=ensemble)
+
+
+def against_goals(most: float, loads: Sequence[LoadShare], deadline_ms: int) -> dict[str, float | None]:
+    """What is left of the capacity, and of the deadline, where twice as much is asked."""
+    twice = next(each.summary for each in loads if each.share == 2.0)
+    return {
+        "goodput_2x_of_capacity": round(twice.goodput / most, 3),
+        "p99_of_deadline": None if twice.p99_ms is None else round(twice.p99_ms / deadline_ms, 3),
+    }
 
 
 def table(most: float, loads: Sequence[LoadShare]) -> str:
@@ -87,11 +112,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--deadline-ms", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10.0, help="of load at every share")
     parser.add_argument("--histories", type=int, default=5000)
+    parser.add_argument("--router", action="store_true", help="HAProxy before the server started here")
     parser.add_argument("--out", type=Path, help="folder of overload.png (default artifacts/perf)")
     a = parser.parse_args(argv)
     run = report.begin(a)
     sample = traffic.histories(a.artifact, a.histories, a.seed)
-    with endpoints.endpoint(a.artifact, a.url, a.server_json, **endpoints.options_of(a)) as server:
+    options = endpoints.options_of(a)
+    if a.router and (a.url or a.server_json):
+        raise InputError("router", "is given together with a running server", "one of the two")
+    of_its_own = behind_router(a.artifact, **options) if a.router else None
+    with of_its_own or endpoints.endpoint(a.artifact, a.url, a.server_json, **options) as server:
         most, loads = overload(server, sample, a.deadline_ms, a.seconds, a.top_k, a.seed)
     out = a.out or Path("artifacts") / "perf"
     out.mkdir(parents=True, exist_ok=True)
@@ -100,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     by_share = {
         f"{each.share:g}": {**asdict(each.summary), "client_cores": each.client_cores} for each in loads
     }
-    run.publish({"capacity": most, "shares": by_share}, repeats=1)
+    goals = against_goals(most, loads, a.deadline_ms)
+    run.publish({"capacity": most, **goals, "shares": by_share}, repeats=1)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -33,6 +34,33 @@ class TritonError:
         self.message, self.code = message, code
 
 
+class MetricFamily:
+    """Triton's: a metric of a family that is gone is an error."""
+
+    COUNTER, GAUGE = "counter", "gauge"
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+
+    def Metric(self, labels: dict[str, str]) -> Metric:
+        return Metric(self, labels)
+
+
+class Metric:
+    sent: ClassVar[dict[tuple[str, ...], float]] = {}
+
+    def __init__(self, family: MetricFamily, labels: dict[str, str]) -> None:
+        self._family, self._key = weakref.ref(family), (family.name, *labels.values())
+
+    def increment(self, value: float) -> None:
+        assert self._family().kind == "counter" and value > 0
+        self.sent[self._key] = self.sent.get(self._key, 0) + value
+
+    def set(self, value: float) -> None:
+        assert self._family().kind == "gauge"
+        self.sent[self._key] = value
+
+
 @pytest.fixture
 def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     utilities = ModuleType("triton_python_backend_utils")
@@ -46,9 +74,12 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         Logger=SimpleNamespace(log_error=logged.append),
         logged=logged,
         TRITONSERVER_RESPONSE_COMPLETE_FINAL="final",
+        MetricFamily=MetricFamily,
     )
+    monkeypatch.setattr(Metric, "sent", {})
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utilities)
-    monkeypatch.delitem(sys.modules, "genrec.triton.adapter", raising=False)
+    for name in ("adapter", "metrics"):
+        monkeypatch.delitem(sys.modules, f"genrec.triton.{name}", raising=False)
     import genrec.triton.adapter as module
 
     return module
@@ -221,3 +252,20 @@ def test_model_class(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
     assert model.execute([request(1)])[0].error is None
     model.finalize()
     assert closed == [True]
+
+
+def test_a_model_publishes_what_it_counts(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change once, and the last ones when it ends."""
+    from genrec import metrics
+    from genrec.triton.metrics import Published
+
+    refused = metrics.Counter("refused_total", "", why=("a", "b"))
+    waiting = metrics.Gauge("waiting", "", ("double",))
+    monkeypatch.setattr(metrics, "FAMILIES", (refused, waiting, metrics.Gauge("of_another", "", ("other",))))
+    looked: list[bool] = []
+    published = Published("double", lambda: looked.append(True))
+    refused.add(2, why="a")
+    waiting.set(5)
+    published.stop()
+    assert Metric.sent == {("refused_total", "double", "a"): 2, ("waiting", "double"): 5}
+    assert looked

@@ -1,0 +1,57 @@
+"""`genrec route` and `genrec rollout`: several servers behind a router, and the change of what they serve."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from cli.options import add_settings, at_least, folder
+from deploy.router.limits import Limits
+from genrec.settings import chosen_fields
+
+
+def add_route_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is served, by how many, and when the router refuses."""
+    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    parser.add_argument("--servers", type=at_least(1), default=2, help="default: 2")
+    for name in ("http", "grpc", "metrics"):
+        parser.add_argument(f"--{name}-port", type=int, help="of the router; default: a free one")
+    for each in fields(Limits):
+        parser.add_argument(
+            f"--{each.name.replace('_', '-')}",
+            type=at_least(1),
+            default=each.default,
+            help=f"{each.metadata['help']}; default: {each.default}",
+        )
+    add_settings(parser, *(each.name for each in chosen_fields()))
+
+
+def route(a: argparse.Namespace) -> None:
+    """Until Ctrl-C."""
+    from deploy.router.route import route
+
+    names = ["http_port", "grpc_port", "metrics_port", *(each.name for each in chosen_fields())]
+    limits = Limits(**{each.name: getattr(a, each.name) for each in fields(Limits)})
+    route(a.artifact, a.servers, limits, **{name: getattr(a, name) for name in names})
+
+
+def add_rollout_arguments(parser: argparse.ArgumentParser) -> None:
+    """From where to where, and how far."""
+    parser.add_argument("old", type=Path, help="the artifact that a router of this machine serves")
+    parser.add_argument("new", type=Path, help="the artifact to serve instead")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--share",
+        type=at_least(1),
+        default=100,
+        help="percent of the users, to stop there; default: 100, all",
+    )
+    how.add_argument("--undo", action="store_true", help="all users back to OLD, the servers of NEW ended")
+
+
+def rollout(a: argparse.Namespace) -> None:
+    """Do it, and say how far it is."""
+    from deploy.router.route import rollout
+
+    print(rollout(a.old, a.new, 0 if a.undo else a.share, lambda text: print(f"  {text}", flush=True)))

@@ -1,0 +1,185 @@
+"""Writes the Grafana dashboard from the list of panels below.
+
+    python -m deploy.dashboards.render
+
+A panel is a title, a unit of Grafana's and its queries; where it stands follows from the order. The alerts, written by
+hand, are in `rules.yml` beside this. `tests/deploy/test_dashboards.py` holds both against a server that is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).resolve().parent
+DASHBOARD, RULES = FOLDER / "genrec.json", FOLDER / "rules.yml"
+COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # Grafana's grid is 24 wide
+
+
+class Panel(NamedTuple):
+    """`queries` are (legend, PromQL)."""
+
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+
+
+def _quantiles(histogram: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (f"P{100 * q:g}", f"histogram_quantile({q}, sum by (le) (rate({histogram}_bucket[1m])))")
+        for q in (0.5, 0.99)
+    )
+
+
+def _mean(histogram: str) -> str:
+    return f"sum(rate({histogram}_sum[1m])) / sum(rate({histogram}_count[1m]))"
+
+
+# Of a router's backends; 5xx are those that it refused, or that no server was there for.
+REFUSED = 'haproxy_backend_http_responses_total{proxy=~"be_.*", code="5xx"}'
+PANELS = (
+    Panel(
+        "Requests by what became of them",
+        "reqps",
+        (("{{outcome}}", "sum by (outcome) (rate(genrec_requests_total[1m]))"),),
+    ),
+    Panel(
+        "Share refused or failed, of what was good input",
+        "percentunit",
+        (
+            (
+                "all servers",
+                'sum(rate(genrec_requests_total{outcome=~"deadline|queue|arena|failed"}[1m]))'
+                ' / sum(rate(genrec_requests_total{outcome!="bad_input"}[1m]))',
+            ),
+        ),
+    ),
+    Panel(
+        "P99 in Triton",
+        "µs",
+        (
+            (
+                "{{instance}} {{model}}",
+                'nv_inference_request_summary_us{model=~"recommend.*", quantile="0.99"}',
+            ),
+        ),
+    ),
+    Panel("Wait for a batch", "s", _quantiles("genrec_queue_seconds")),
+    Panel("Time of a batch", "s", _quantiles("genrec_batch_seconds")),
+    Panel(
+        "Requests that wait",
+        "short",
+        (
+            ("{{instance}} for a batch", "genrec_queue_requests"),
+            ("{{instance}} {{model}} in Triton", "nv_inference_pending_request_count"),
+        ),
+    ),
+    Panel("Requests of a batch", "short", (("mean", _mean("genrec_batch_requests")),)),
+    Panel("Tokens per second", "short", (("{{instance}}", "rate(genrec_batch_tokens_sum[1m])"),)),
+    Panel("Prompt tokens", "short", _quantiles("genrec_prompt_tokens")),
+    Panel(
+        "Share of beams that a pass had to score",
+        "percentunit",
+        (
+            (
+                "scored of kept",
+                'sum(rate(genrec_beams_total{kind="scored"}[1m])) / sum(rate(genrec_beams_total{kind="kept"}[1m]))',
+            ),
+        ),
+    ),
+    Panel(
+        "Valid of all looked up",
+        "percentunit",
+        (
+            (
+                "semantic IDs",
+                'sum(rate(genrec_semantic_ids_total{verdict="valid"}[1m])) / sum(rate(genrec_semantic_ids_total[1m]))',
+            ),
+            (
+                "drafts",
+                'sum(rate(genrec_draft_beams_total{verdict="valid"}[1m])) / sum(rate(genrec_draft_beams_total[1m]))',
+            ),
+        ),
+    ),
+    Panel(
+        "Items of histories",
+        "short",
+        (("{{kind}}", "sum by (kind) (rate(genrec_history_items_total[1m]))"),),
+    ),
+    Panel(
+        "Catalogue version",
+        "short",
+        (
+            ("{{instance}} {{model}}", "genrec_catalogue_version"),
+            ("swaps in an hour", "sum by (instance) (increase(genrec_catalogue_swaps_total[1h]))"),
+        ),
+    ),
+    Panel(
+        "Slots of the KV arena",
+        "short",
+        (
+            ("{{instance}} {{state}}", "genrec_arena_slots"),
+            ("{{instance}} reaped in an hour", "increase(genrec_arena_reaped_total[1h])"),
+        ),
+    ),
+    Panel("Refused by the router", "reqps", (("{{proxy}}", f"sum by (proxy) (rate({REFUSED}[1m]))"),)),
+    Panel(
+        "Before the servers: waiting, and in flight",
+        "short",
+        (
+            ("{{proxy}} waiting", 'haproxy_backend_current_queue{proxy=~"be_.*"}'),
+            ("{{proxy}} {{server}} in flight", 'haproxy_server_current_sessions{proxy=~"be_.*"}'),
+        ),
+    ),
+    Panel(
+        "Servers by state",
+        "short",
+        (("{{state}}", 'sum by (state) (haproxy_server_status{proxy="be_grpc"})'),),
+    ),
+    Panel(
+        "Age of model processes",
+        "s",
+        (("{{instance}} {{model}}", "time() - genrec_process_start_time_seconds"),),
+    ),
+)
+
+
+def _panel(number: int, panel: Panel) -> dict[str, Any]:
+    row, column = divmod(number, COLUMNS)
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "datasource": source,
+        "gridPos": {"x": column * WIDTH, "y": row * HEIGHT, "w": WIDTH, "h": HEIGHT},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [
+            {"refId": chr(ord("A") + place), "datasource": source, "expr": query, "legendFormat": legend}
+            for place, (legend, query) in enumerate(panel.queries)
+        ],
+    }
+
+
+def dashboard() -> str:
+    """The dashboard as Grafana imports it."""
+    about = {
+        "uid": "genrec",
+        "title": "genrec: generative recommendation on Triton",
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {
+            "list": [
+                {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+            ]
+        },
+        "panels": [_panel(number, panel) for number, panel in enumerate(PANELS)],
+    }
+    return json.dumps(about, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    DASHBOARD.write_text(dashboard(), "utf-8")

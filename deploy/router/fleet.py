@@ -1,0 +1,191 @@
+"""Servers of one artifact behind a router, and the way to another artifact: start, probe, shift, drain, stop.
+
+A request is answered by one server, and a server has one artifact, so no answer can mix two. Places of the router are
+in two halves: one serves, the other is for the servers to come. Until the old servers are stopped, everything can be
+undone, and is when anything fails.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deploy.launcher import RunningServer, running_server
+from deploy.ports import Ports
+from deploy.router.config import Place
+from deploy.router.haproxy import Router, RouterError, running_router
+from deploy.router.limits import Limits
+from genrec.errors import InputError
+
+MOST_SERVERS = 16
+STATE = "fleet.json"  # in the router's folder: what it serves
+DRAIN_S = 65.0  # no client waits longer for an answer than a minute
+LOOK_S = 0.05
+Tell = Callable[[str], None]
+log = logging.getLogger("genrec.serve")
+
+
+@dataclass
+class Generation:
+    """The servers of one artifact and their places; closing `stack` stops them."""
+
+    artifact: Path
+    places: tuple[str, ...]
+    servers: list[RunningServer] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
+
+
+class Fleet:
+    """A router with the servers behind it. For one thread at a time."""
+
+    def __init__(self, router: Router, halves: tuple[tuple[str, ...], ...], options: dict[str, Any]) -> None:
+        self.router, self.share = router, 0
+        self._halves, self._options = halves, options
+        self.serving = Generation(Path(), ())
+        self.coming: Generation | None = None
+
+    def begin(self, artifact: Path) -> None:
+        """The first servers. Raises as `running_server`."""
+        self.serving = self._start(artifact, log.info)
+        self._weigh(dict.fromkeys(self.serving.places, 100))
+
+    def move(self, artifact: Path, share: int, tell: Tell = log.info) -> None:
+        """Let another artifact answer `share` percent of the users: 100 ends the old servers, 0 the new ones.
+
+        Whatever fails before the old servers are ended, an exception of `tell` too, leaves them with all users. Raises
+        InputError, and as `running_server`; a damaged artifact before any process of its is started.
+        """
+        if not 0 <= share <= 100:
+            raise InputError("share", f"is {share}", "0 to 100 percent")
+        if artifact == self.serving.artifact:
+            raise InputError("new", f"{artifact} is served already", "another artifact")
+        if self.coming and artifact != self.coming.artifact:
+            limit = f"{self.coming.artifact}, which has {self.share} % of the users, or a share of 0 first"
+            raise InputError("new", f"is {artifact}", limit)
+        if not self.coming:
+            if not share:
+                raise InputError("share", "is 0", f"1 to 100 percent: no servers of {artifact} are up")
+            self.coming = self._start(artifact, tell)
+        try:
+            self._shift(share, tell)
+            if share == 100:
+                self._drain(self.serving, tell)
+        except BaseException:
+            self._undo()
+            raise
+        if share == 100:
+            over, self.serving, self.coming, self.share = self.serving, self.coming, None, 0
+            self._stop(over)
+        elif share == 0:
+            self._undo()
+        self._write_state()
+
+    def close(self) -> None:
+        """End all servers."""
+        for generation in (self.coming, self.serving):
+            if generation:
+                generation.stack.close()
+
+    def check(self) -> None:
+        """Raises RouterError, or a server's error, when one has given up."""
+        if self.router.process.poll() is not None:
+            raise RouterError(f"haproxy: ended with {self.router.process.returncode}: {self.router.log()}")
+        for generation in filter(None, (self.serving, self.coming)):
+            for server in generation.servers:
+                if server.supervisor.error:
+                    raise server.supervisor.error
+
+    def _start(self, artifact: Path, tell: Tell) -> Generation:
+        """Servers that answer, in the places that are free, with no users yet; all of them or none."""
+        free = next(half for half in self._halves if half != self.serving.places)
+        made = Generation(artifact, free)
+        try:
+            for number, place in enumerate(free, 1):
+                tell(f"starting server {number} of {len(free)} with {artifact}")
+                made.servers.append(made.stack.enter_context(running_server(artifact, **self._options)))
+                self._check_ensembles(made.servers[-1])
+                self.router.fill(place, made.servers[-1].ports)
+        except BaseException:
+            self._stop(made)
+            raise
+        return made
+
+    def _check_ensembles(self, server: RunningServer) -> None:
+        """Clients ask by name: what was served must be served on."""
+        served = {name for old in self.serving.servers for name in old.ensembles}
+        if missing := served - set(server.ensembles):
+            raise InputError("new", f"does not serve {', '.join(sorted(missing))}", ", ".join(sorted(served)))
+
+    def _shift(self, share: int, tell: Tell) -> None:
+        assert self.coming
+        tell(f"{share} % of the users go to {self.coming.artifact}")
+        new = dict.fromkeys(self.coming.places, share)
+        self._weigh(new | dict.fromkeys(self.serving.places, 100 - share))
+        self.share = share
+
+    def _weigh(self, weights: dict[str, int]) -> None:
+        """The largest first, so that at no moment nobody has weight."""
+        for place, weight in sorted(weights.items(), key=lambda each: -each[1]):
+            self.router.weigh(place, weight)
+        self._write_state()
+
+    def _undo(self) -> None:
+        """All users to the old servers; the new ones end."""
+        over, self.coming, self.share = self.coming, None, 0
+        assert over
+        self._weigh(dict.fromkeys(self.serving.places, 100) | dict.fromkeys(over.places, 0))
+        try:
+            self._drain(over, log.info)
+        finally:
+            self._stop(over)
+
+    def _drain(self, generation: Generation, tell: Tell) -> None:
+        """Until its servers have answered what they were asked."""
+        deadline = time.monotonic() + DRAIN_S
+        tell(f"waiting for the last answers of {generation.artifact}")
+        while self.router.busy(generation.places):
+            if time.monotonic() > deadline:
+                log.warning("after %.0f s there is still work in %s", DRAIN_S, generation.artifact)
+                return
+            time.sleep(LOOK_S)
+
+    def _stop(self, generation: Generation) -> None:
+        for place in generation.places:
+            self.router.empty(place)
+        generation.stack.close()
+
+    def _write_state(self) -> None:
+        """For those who look for the router of an artifact."""
+        coming = str(self.coming.artifact) if self.coming else ""
+        about = {"serving": str(self.serving.artifact), "coming": coming, "share": self.share}
+        partial = self.router.folder / f"{STATE}.partial"
+        partial.write_text(json.dumps(about))
+        os.replace(partial, self.router.folder / STATE)
+
+
+@contextmanager
+def running_fleet(
+    artifact: Path, servers: int, limits: Limits, ports: Ports, **options: Any
+) -> Iterator[Fleet]:
+    """So many servers of an artifact behind a router on these ports; all ended on leaving.
+
+    `options` are those of `running_server`, ports left out. Raises as that, and RouterError.
+    """
+    if not 1 <= servers <= MOST_SERVERS:
+        raise InputError("servers", f"is {servers}", f"1 to {MOST_SERVERS}")
+    halves = tuple(tuple(f"{half}{n}" for n in range(1, servers + 1)) for half in "ab")
+    places = [Place(name) for half in halves for name in half]
+    with running_router(places, servers, limits, ports) as router:
+        fleet = Fleet(router, halves, options)
+        try:
+            fleet.begin(artifact.resolve())
+            yield fleet
+        finally:
+            fleet.close()

@@ -1,0 +1,152 @@
+"""One HAProxy process, and what is told to it while it runs."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy import leftovers, tritonserver
+from deploy.ports import LOOPBACK, Ports
+from deploy.router.config import BACKENDS, Place, render
+from deploy.router.limits import Limits
+from genrec.errors import ArtifactError, GenrecError
+
+FOLDER = "router"  # of one router in /dev/shm: short enough a name for sockets, and gone with its owner
+START_S, ANSWER_S, LOOK_S = 10.0, 5.0, 0.05
+log = logging.getLogger("genrec.serve")
+
+
+class RouterError(GenrecError):
+    """HAProxy refuses its configuration or a command, or has ended."""
+
+
+@dataclass(frozen=True)
+class Router:
+    """A running HAProxy. Only the thread that started it may outlive it."""
+
+    ports: Ports
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def grpc_url(self) -> str:
+        """host:port of KServe v2 over gRPC."""
+        return f"{LOOPBACK}:{self.ports.grpc}"
+
+    @property
+    def http_url(self) -> str:
+        """host:port of KServe v2 over HTTP."""
+        return f"{LOOPBACK}:{self.ports.http}"
+
+    @property
+    def metrics_url(self) -> str:
+        """host:port of HAProxy's own Prometheus metrics (path /metrics)."""
+        return f"{LOOPBACK}:{self.ports.metrics}"
+
+    def fill(self, place: str, ports: Ports) -> None:
+        """Put a server that answers into an empty place; it gets nobody before it is weighed."""
+        for backend, port in zip(BACKENDS, (ports.grpc, ports.http), strict=True):
+            server = f"{backend}/{place}"
+            self.tell(f"set server {server} addr {LOOPBACK} port {port}")
+            self.tell(f"set server {server} check-port {ports.http}")
+            self.tell(f"set server {server} weight 0")
+            self.tell(f"set server {server} state ready")
+
+    def weigh(self, place: str, weight: int) -> None:
+        """Give a place this share of the users, of the sum of all weights; at 0 it gets no new request."""
+        for backend in BACKENDS:
+            self.tell(f"set server {backend}/{place} weight {weight}")
+
+    def empty(self, place: str) -> None:
+        """Take a place out; what is still in flight there is broken off."""
+        for backend in BACKENDS:
+            self.tell(f"set server {backend}/{place} state maint")
+
+    def busy(self, places: Sequence[str]) -> int:
+        """Requests that these places work on or that wait for them."""
+        rows = csv.DictReader(self.ask("show stat").lstrip("# ").splitlines())
+        return sum(
+            int(row["scur"]) + int(row["qcur"])
+            for row in rows
+            if row["pxname"] in BACKENDS and row["svname"] in places
+        )
+
+    def tell(self, command: str) -> None:
+        """A command that changes something. Raises RouterError with what HAProxy says against it."""
+        said = self.ask(command).strip()
+        # It confirms a changed address in words, and is silent about the rest.
+        if said and not said.startswith(("IP changed", "port changed", "no need to change")):
+            raise RouterError(f"haproxy: {command}: {said}")
+
+    def ask(self, command: str) -> str:
+        """What HAProxy answers. Raises RouterError when it is not there."""
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(ANSWER_S)
+                connection.connect(str(self.folder / "admin"))
+                connection.sendall(f"{command}\n".encode())
+                return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        except OSError as error:
+            raise RouterError(f"haproxy: {command}: no answer: {error}; {self.log()}") from error
+
+    def log(self) -> str:
+        """The end of what it wrote."""
+        return (self.folder / "log").read_text(errors="replace")[-500:]
+
+
+@contextmanager
+def running_router(places: Sequence[Place], servers: int, limits: Limits, ports: Ports) -> Iterator[Router]:
+    """HAProxy over these places, for so many servers at a time; ended on leaving.
+
+    Raises ArtifactError without HAProxy, RouterError.
+    """
+    binary = shutil.which("haproxy")
+    if not binary:
+        raise ArtifactError("haproxy", "is not on PATH (Debian, Ubuntu: apt-get install haproxy)")
+    prefix = leftovers.own_prefix()
+    folder = leftovers.SHM / f"{prefix}{FOLDER}"
+    folder.mkdir(mode=0o700)
+    try:
+        config = folder / "haproxy.cfg"
+        config.write_text(render(places, servers, limits, ports, folder / "admin"))
+        _check(binary, config)
+        process = tritonserver.start([binary, "-db", "-f", str(config)], dict(os.environ), folder / "log")
+        try:
+            router = Router(ports, folder, process)
+            _wait(router)
+            yield router
+        finally:
+            tritonserver.end(process, grace_s=2)
+    finally:
+        leftovers.remove(prefix)
+
+
+def _check(binary: str, config: Path) -> None:
+    found = subprocess.run([binary, "-c", "-f", config], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise RouterError(f"haproxy: refuses its configuration: {found.stderr}")
+
+
+def _wait(router: Router) -> None:
+    """Until it answers over HTTP, with 200 or that no server is ready."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if router.process.poll() is not None:
+            raise RouterError(f"haproxy: ended with {router.process.returncode}: {router.log()}")
+        try:
+            with urllib.request.urlopen(f"http://{router.metrics_url}/metrics", timeout=1):
+                return
+        except OSError:
+            time.sleep(LOOK_S)
+    raise RouterError(f"haproxy: does not answer after {START_S:.0f} s: {router.log()}")

@@ -1,0 +1,125 @@
+"""`genrec route` keeps a fleet until Ctrl-C; `genrec rollout`, another process, tells it where to go.
+
+They speak JSON lines over a socket in the router's folder in /dev/shm, which only its user can open: one request
+{"new", "share"}; then {"told"} any number of times, and {"done"} or {"error"}. A caller who goes away breaks the
+rollout off, and it is undone.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deploy import leftovers
+from deploy.ports import choose_ports
+from deploy.router.fleet import STATE, Fleet, running_fleet
+from deploy.router.haproxy import FOLDER
+from deploy.router.limits import Limits
+from deploy.signals import until_interrupted
+from genrec.errors import GenrecError, InputError
+
+CONTROL = "control"
+LOOK_S = 0.5
+
+
+class RolloutFailed(GenrecError):
+    """The router's message of why it did not go where it was told to; it is where it was before."""
+
+
+def route(
+    artifact: Path,
+    servers: int,
+    limits: Limits,
+    http_port: int | None = None,
+    grpc_port: int | None = None,
+    metrics_port: int | None = None,
+    **options: Any,
+) -> None:
+    """Serve an artifact with so many servers behind a router, until SIGINT or SIGTERM. Raises as `running_fleet`."""
+    ports = choose_ports(http_port, grpc_port, metrics_port)
+    with until_interrupted(), running_fleet(artifact, servers, limits, ports, **options) as fleet:
+        router = fleet.router
+        print(f"http {router.http_url}  grpc {router.grpc_url}  metrics http://{router.metrics_url}/metrics")
+        for server in fleet.serving.servers:
+            print(f"  server: http {server.http_url}  metrics http://{server.metrics_url}/metrics")
+        print("`genrec rollout` changes the artifact; Ctrl-C ends it", flush=True)
+        obey(fleet)
+
+
+def obey(fleet: Fleet) -> None:
+    """Do what callers ask, one after the other, for as long as router and servers are there."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(fleet.router.folder / CONTROL))
+        listening.listen()
+        listening.settimeout(LOOK_S)
+        while True:
+            fleet.check()
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                connection.settimeout(LOOK_S)
+                _answer(fleet, connection)
+
+
+def _answer(fleet: Fleet, connection: socket.socket) -> None:
+    """One caller's request. Whatever is wrong with it, the fleet goes on."""
+
+    def say(kind: str, text: str) -> None:
+        connection.sendall(json.dumps({kind: text}).encode() + b"\n")
+
+    try:
+        with connection.makefile("r") as lines:
+            asked = json.loads(lines.readline())
+        fleet.move(Path(asked["new"]), int(asked["share"]), lambda text: say("told", text))
+        kind, text = "done", f"{fleet.serving.artifact} serves{_rest(fleet)}"
+    except GenrecError as error:
+        kind, text = "error", str(error)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        kind, text = "error", f"{type(error).__name__}: {error}"
+    with suppress(OSError):  # the caller may be gone
+        say(kind, text)
+
+
+def _rest(fleet: Fleet) -> str:
+    return f", {fleet.coming.artifact} answers {fleet.share} % of the users" if fleet.coming else ""
+
+
+def rollout(old: Path, new: Path, share: int, tell: Callable[[str], None]) -> str:
+    """Let the router that serves `old` move `share` percent of its users to `new`; returns what serves then.
+
+    Raises InputError when no router of this machine serves `old`, RolloutFailed with the router's message.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(folder_of(old.resolve()) / CONTROL))
+        asked = {"new": str(new.resolve()), "share": share}
+        connection.sendall(json.dumps(asked).encode() + b"\n")
+        with connection.makefile("r") as lines:
+            for line in lines:
+                ((kind, text),) = json.loads(line).items()
+                if kind == "done":
+                    return str(text)
+                if kind == "error":
+                    raise RolloutFailed(text)
+                tell(text)
+    raise RolloutFailed(f"{old}: its router has ended")
+
+
+def folder_of(artifact: Path) -> Path:
+    """The folder of the router that serves an artifact. Raises InputError."""
+    served = {}
+    for folder in leftovers.of_the_living(FOLDER):
+        try:
+            served[json.loads((folder / STATE).read_text())["serving"]] = folder
+        except (OSError, ValueError, KeyError):
+            continue  # it starts, or ends
+    if str(artifact) not in served:
+        raise InputError(
+            "old", f"{artifact} is served by no router here", ", ".join(served) or "see `genrec route`"
+        )
+    return served[str(artifact)]

@@ -1,0 +1,263 @@
+"""What a server counts about itself: plain numbers in memory, and the one list of them.
+
+Steps count into the families below. In Triton a model publishes them for Prometheus (`genrec.triton.metrics`); the
+local runtime, or a test, reads `samples`. Names follow Prometheus' conventions: a unit at the end, `_total` for
+counters. The table in docs/serving.md, the dashboard and the alerts are held against this list.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, product
+from typing import NamedTuple
+
+Labels = tuple[tuple[str, str], ...]
+
+ANSWERED, POPULARITY, BAD_INPUT, DEADLINE, QUEUE, ARENA, FAILED = OUTCOMES = (
+    "answered", "popularity", "bad_input", "deadline", "queue", "arena", "failed",
+)  # fmt: skip
+EVERY_MODEL: tuple[str, ...] = ()
+
+
+class Sample(NamedTuple):
+    """One number of a family, as Prometheus has it; `rises` says that it is a counter."""
+
+    name: str
+    labels: Labels
+    value: float
+    rises: bool
+
+
+class Family:
+    """A name, what it means, the values of each label, and the models that publish it (none: all of them)."""
+
+    kind = ""
+
+    def __init__(
+        self, name: str, help: str, models: Sequence[str] = EVERY_MODEL, **labels: Sequence[str]
+    ) -> None:
+        self.name, self.help, self.models, self.labels = name, help, tuple(models), labels
+        self._lock = threading.Lock()
+        # All from the start at 0: of a series that begins at 1, Prometheus would never see the first rise.
+        self._values: dict[tuple[str, ...], float] = dict.fromkeys(product(*labels.values()), 0.0)
+
+    def value(self, **labels: str) -> float:
+        """The number now. Raises KeyError for labels that the family has not."""
+        return self._values[self._key(labels)]
+
+    def series(self) -> tuple[str, ...]:
+        """The names under which Prometheus finds it."""
+        return (self.name,)
+
+    def samples(self) -> Iterator[Sample]:
+        """All numbers of the family."""
+        with self._lock:
+            values = list(self._values.items())
+        for key, value in values:
+            yield Sample(self.name, tuple(zip(self.labels, key, strict=True)), value, self.kind != "gauge")
+
+    def _key(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        key = tuple(labels[name] for name in self.labels)
+        if len(labels) != len(key) or key not in self._values:
+            raise KeyError(f"{self.name}: {dict(labels)} (accepted: {self.labels})")
+        return key
+
+
+class Counter(Family):
+    """It only rises; any thread may add."""
+
+    kind = "counter"
+
+    def add(self, amount: float = 1, **labels: str) -> None:
+        """Count `amount` more."""
+        key = self._key(labels)
+        with self._lock:
+            self._values[key] += amount
+
+
+class Gauge(Family):
+    """It rises and falls."""
+
+    kind = "gauge"
+
+    def set(self, value: float, **labels: str) -> None:
+        """The number from now on."""
+        key = self._key(labels)
+        with self._lock:
+            self._values[key] = value
+
+
+class Histogram(Family):
+    """How many observations were at most each bound: `name_bucket{le=...}`, `name_sum` and `name_count`.
+
+    Triton 2.51 has histograms of its own, but each observation is a message from the model's process to the server.
+    Counters per bucket are sent once a second, however many requests there were.
+    """
+
+    kind = "histogram"
+
+    def __init__(
+        self, name: str, help: str, bounds: Sequence[float], models: Sequence[str] = EVERY_MODEL
+    ) -> None:
+        super().__init__(name, help, models)
+        self.bounds = tuple(bounds)
+        self._counts, self._sum = [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        place = bisect_left(self.bounds, value)
+        with self._lock:
+            self._counts[place] += 1
+            self._sum += value
+
+    def series(self) -> tuple[str, ...]:
+        """See `Family.series`."""
+        return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+
+    def samples(self) -> Iterator[Sample]:
+        """See `Family.samples`; buckets are cumulative, the last one is +Inf."""
+        with self._lock:
+            counts, total = list(accumulate(self._counts)), self._sum
+        for bound, count in zip((*(f"{b:g}" for b in self.bounds), "+Inf"), counts, strict=True):
+            yield Sample(f"{self.name}_bucket", (("le", bound),), count, True)
+        yield Sample(f"{self.name}_sum", (), total, True)
+        yield Sample(f"{self.name}_count", (), counts[-1], True)
+
+
+_QUEUES = ("generate", "score_candidates")
+_VERSIONED = (
+    "encode_history",
+    "encode_candidates",
+    "generate",
+    "beam_search",
+    "draft_beam",
+    "validity_lookup",
+)
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+REQUESTS = Counter(
+    "genrec_requests_total",
+    "requests that ended in this model, by what became of them; probes and warm-ups count too",
+    outcome=OUTCOMES,
+)
+PROCESS_START = Gauge(
+    "genrec_process_start_time_seconds", "when a process of the model last started (Unix time)"
+)
+HISTORY_ITEMS = Counter(
+    "genrec_history_items_total",
+    "items of histories: read by the model, not in the catalogue, or beyond what the model reads",
+    ("encode_history",),
+    kind=("read", "unknown", "cut"),
+)
+PROMPT_TOKENS = Histogram(
+    "genrec_prompt_tokens", "tokens of a prompt", (0, 16, 32, 64, 128, 256, 512, 1024), ("encode_history",)
+)
+QUEUE_REQUESTS = Gauge("genrec_queue_requests", "requests that wait for a batch now", _QUEUES)
+QUEUE_SECONDS = Histogram(
+    "genrec_queue_seconds", "how long a request waited for its batch", _SECONDS, _QUEUES
+)
+BATCH_SECONDS = Histogram("genrec_batch_seconds", "how long a batch took", _SECONDS, _QUEUES)
+BATCH_REQUESTS = Histogram("genrec_batch_requests", "requests of a batch", (1, 2, 4, 8), ("generate",))
+BATCH_TOKENS = Histogram(
+    "genrec_batch_tokens",
+    "tokens of a batch: prompts, and a token of every beam and level",
+    (64, 128, 256, 512, 1024, 2048, 4096),
+    ("generate",),
+)
+BEAMS = Counter(
+    "genrec_beams_total",
+    "beams that a level started from (kept), and those of them that a pass had to score",
+    ("generate",),
+    kind=("kept", "scored"),
+)
+DRAFT_BEAMS = Counter(
+    "genrec_draft_beams_total",
+    "beams of drafts by what verification said of them",
+    ("draft_beam",),
+    verdict=("valid", "lost"),
+)
+SEMANTIC_IDS = Counter(
+    "genrec_semantic_ids_total",
+    "semantic IDs looked up before they were answered; an invalid one is never answered",
+    ("validity_lookup",),
+    verdict=("valid", "invalid"),
+)
+CATALOGUE_VERSION = Gauge("genrec_catalogue_version", "catalogue version of new requests", _VERSIONED)
+CATALOGUE_SWAPS = Counter("genrec_catalogue_swaps_total", "catalogue versions taken over", _VERSIONED)
+CATALOGUE_REFUSALS = Counter(
+    "genrec_catalogue_refusals_total", "catalogue versions that could not be loaded", _VERSIONED
+)
+ARENA_SLOTS = Gauge(
+    "genrec_arena_slots",
+    "slots of the KV arena; only recommend_staged has one",
+    ("prefill",),
+    state=("free", "held", "idle", "done"),
+)
+ARENA_REAPED = Counter(
+    "genrec_arena_reaped_total", "slots taken back from requests that were lost", ("prefill",)
+)
+
+RANKINGS = Counter(
+    "genrec_rankings_total",
+    "rankings by what they began with: the user, the items, both apart, or nothing reused",
+    ("score_candidates",),
+    order=("user", "item", "split", "whole"),
+)
+RANK_TOKENS = Counter(
+    "genrec_rank_tokens_total",
+    "tokens of rankings whose KV was reused, and those that were computed",
+    ("score_candidates",),
+    kind=("user_reused", "items_reused", "computed"),
+)
+RANK_COPIED = Counter(
+    "genrec_rank_copied_bytes_total", "bytes of KV that rankings copied", ("score_candidates",)
+)
+POOL_BYTES = Gauge("genrec_pool_user_bytes", "bytes of users' KV in the pool", ("prefix_choice",))
+POOL_ENTRIES = Gauge(
+    "genrec_pool_entries", "entries in the pool", ("prefix_choice",), kind=("users", "items")
+)
+POOL_EVICTED = Gauge(
+    "genrec_pool_evicted_entries", "entries that left for others since the server started", ("prefix_choice",),
+    kind=("users", "items"),
+)  # fmt: skip
+
+FAMILIES: tuple[Family, ...] = (
+    REQUESTS, PROCESS_START, HISTORY_ITEMS, PROMPT_TOKENS, QUEUE_REQUESTS, QUEUE_SECONDS, BATCH_SECONDS,
+    BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
+    CATALOGUE_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS, RANK_COPIED, POOL_BYTES, POOL_ENTRIES,
+    POOL_EVICTED,
+)  # fmt: skip
+PROCESS_START.set(time.time())
+
+
+def families_of(model: str) -> list[Family]:
+    """What a model publishes."""
+    return [family for family in FAMILIES if not family.models or model in family.models]
+
+
+def samples(model: str) -> Iterator[Sample]:
+    """Every number that a model publishes, now."""
+    for family in families_of(model):
+        yield from family.samples()
+
+
+def table() -> str:
+    """The families as Markdown for docs/serving.md."""
+    rows = [
+        f"| `{family.name}` | {family.kind} | {_labels_in_words(family)} | "
+        f"{', '.join(f'`{m}`' for m in family.models) or 'every model'} | {family.help} |"
+        for family in FAMILIES
+    ]
+    return (
+        "\n".join(
+            ["| name | kind | labels beside `model` | of | what it is |", "|---|---|---|---|---|", *rows]
+        )
+        + "\n"
+    )
+
+
+def _labels_in_words(family: Family) -> str:
+    return "; ".join(f"`{name}`: {', '.join(values)}" for name, values in family.labels.items())

@@ -1,0 +1,244 @@
+"""The dashboard and the alerts against a real server that is asked, swapped, refused and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from build.catalogue import remove_items
+from clients.errors import BadRequest, Overloaded
+from clients.recommender import Recommender
+from deploy import switch
+from deploy.dashboards import render
+from deploy.launcher import RunningServer, running_server
+from deploy.ports import choose_ports
+from deploy.router.config import Place
+from deploy.router.haproxy import Router, running_router
+from deploy.router.limits import Limits
+from ensembles.local import LocalRecommender
+from genrec import metrics
+from tests.deploy.prometheus import Sample, grouped_by, scrape, selectors, total
+from tests.serving.processes import stub_of, until
+
+WIDTH = 32
+RULES = render.RULES.read_text()
+QUERIES = [query for panel in render.PANELS for _, query in panel.queries]
+EXPRESSIONS = [
+    line for line in RULES.splitlines() if not line.strip().startswith(("#", "-", "summary:", "labels:"))
+]
+PROMETHEUS = shutil.which("prometheus")
+needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason="apt-get install prometheus")
+
+
+def test_the_committed_dashboard_is_the_rendered_one() -> None:
+    assert render.DASHBOARD.read_text() == render.dashboard()
+    panels = json.loads(render.DASHBOARD.read_text())["panels"]
+    places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}
+    assert len(places) == len(panels) == len(render.PANELS)
+
+
+def test_every_family_is_on_the_dashboard() -> None:
+    named = {each.name for query in QUERIES for each in selectors(query)}
+    hidden = {"genrec_catalogue_refusals_total"}  # an alert has it
+    missing = {f.name for f in metrics.FAMILIES if not named & set(f.series())}
+    assert missing == hidden and all(name in RULES for name in hidden)
+
+
+def test_the_local_runtime_counts_the_same(tiny: Path, items: list[int]) -> None:
+    def counted() -> tuple[float, ...]:
+        outcomes = ("answered", "popularity", "bad_input")
+        return tuple(metrics.REQUESTS.value(outcome=each) for each in outcomes)
+
+    before = counted()
+    with LocalRecommender(tiny, WIDTH) as local:
+        local.recommend([items[:3], items[3:5], []], 5)
+        local.recommend([items[:3]], 0)
+    assert tuple(np.subtract(counted(), before)) == (2, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def artifact(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(tiny, tmp_path_factory.mktemp("metrics") / "artifact")
+
+
+@pytest.fixture(scope="module")
+def asked(artifact: Path) -> Iterator[RunningServer]:
+    """A server of its own, on a catalogue of its own."""
+    with running_server(artifact, beam_width=WIDTH) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def routed(asked: RunningServer) -> Iterator[Router | None]:
+    """A router before it, where there is HAProxy."""
+    if not shutil.which("haproxy"):
+        yield None
+        return
+    place = Place("a1", asked.ports.http, asked.ports.grpc, 100)
+    with running_router([place, Place("b1")], 1, Limits(), choose_ports()) as running:
+        yield running
+
+
+def load(server: RunningServer, items: list[int]) -> None:
+    """A request of every kind that moves something."""
+    for model in ("recommend", "recommend_staged", "recommend_draft"):
+        with Recommender(server.grpc_url, model=model) as recommender:
+            for n in range(4):
+                recommender.recommend([-1, *items[n : n + 20]], top_k=5)  # longer than the model reads
+            recommender.recommend([])
+            with pytest.raises(BadRequest):
+                recommender.recommend(items[:3], top_k=0)
+    with Recommender(server.grpc_url, model="recommend_draft") as recommender:
+        late = 0
+        for _ in range(200):
+            try:
+                recommender.recommend(items[:16], deadline_ms=1)
+            except Overloaded:
+                late += 1
+        assert late, "no hop of Triton's takes a millisecond"
+
+
+def settled(server: RunningServer, requests: float) -> list[Sample]:
+    """A scrape once the server has published so many requests."""
+    until(lambda: total(scrape(server.metrics_url), "genrec_requests_total") >= requests, 30)
+    return scrape(server.metrics_url)
+
+
+@pytest.mark.serving
+class TestServed:
+    """In this order: later tests are harder on the server."""
+
+    def test_every_series_that_is_named_exists_and_is_labelled_as_said(
+        self, asked: RunningServer, routed: Router | None, items: list[int]
+    ) -> None:
+        load(asked, items)
+        samples = settled(asked, 18)
+        samples += scrape(routed.metrics_url) if routed else []
+        for query in [*QUERIES, *EXPRESSIONS]:
+            labels = grouped_by(query)
+            for selector in selectors(query):
+                if selector.name.startswith("haproxy_") and not routed:
+                    continue
+                chosen = list(selector.chosen(samples))
+                assert chosen, f"{selector} in {query}"
+                assert all(labels <= s.labels.keys() for s in chosen), query
+        published = {s.name for s in samples if s.name.startswith("genrec_")}
+        assert published == {name for family in metrics.FAMILIES for name in family.series()}
+        for family in metrics.FAMILIES:
+            models = {s.labels["model"] for s in samples if s.name == family.series()[0]}
+            assert not family.models or models == set(family.models)
+
+    def test_they_move_with_what_they_count(self, asked: RunningServer, items: list[int]) -> None:
+        before = settled(asked, 0)
+        load(asked, items)
+        after = settled(asked, total(before, "genrec_requests_total") + 18)
+        time.sleep(1.5)  # every model has published what it counted meanwhile
+        after = scrape(asked.metrics_url)
+
+        def more(name: str, **labels: str) -> float:
+            return total(after, name, **labels) - total(before, name, **labels)
+
+        assert more("genrec_requests_total", outcome="popularity") >= 3
+        assert more("genrec_requests_total", outcome="bad_input") == 3
+        assert more("genrec_requests_total", outcome="answered") >= 12
+        assert more("genrec_requests_total", outcome="deadline") >= 1
+        assert more("genrec_requests_total", outcome="failed") == 0
+        for kind in ("read", "unknown", "cut"):
+            assert more("genrec_history_items_total", kind=kind) >= 12
+        for name in ("queue_seconds", "batch_seconds", "batch_requests", "batch_tokens", "prompt_tokens"):
+            assert more(f"genrec_{name}_count") >= 4
+            assert more(f"genrec_{name}_sum") > 0
+            assert more(f"genrec_{name}_bucket", le="+Inf") == more(f"genrec_{name}_count")
+        assert more("genrec_beams_total", kind="kept") >= more("genrec_beams_total", kind="scored") > 0
+        assert more("genrec_draft_beams_total", verdict="valid") > 0
+        assert more("genrec_draft_beams_total", verdict="lost") == 0
+        assert more("genrec_semantic_ids_total", verdict="valid") > 0
+        assert more("genrec_semantic_ids_total", verdict="invalid") == 0
+        assert total(after, "genrec_arena_slots") == 64
+
+    def test_a_swap_shows(self, asked: RunningServer, artifact: Path, items: list[int]) -> None:
+        switch.switch(artifact, remove_items(artifact, np.array(items[:1])))
+        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 5, 30)
+        assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 5
+
+    def test_a_scrape_while_a_process_restarts(self, asked: RunningServer, items: list[int]) -> None:
+        """Every scrape is whole, counters do not fall, and the restart shows."""
+        name = {"name": "genrec_process_start_time_seconds", "model": "draft_beam"}
+        before = scrape(asked.metrics_url)
+        counted = total(before, "genrec_draft_beams_total")
+        os.kill(stub_of(asked.pid, "draft_beam"), signal.SIGKILL)
+
+        def restarted() -> bool:
+            now = scrape(asked.metrics_url)
+            assert total(now, "genrec_requests_total", model="generate") >= 0
+            return total(now, **name) > total(before, **name)
+
+        until(restarted, 60)
+        assert asked.restarts == 1
+        with Recommender(asked.grpc_url, model="recommend_draft") as recommender:
+            recommender.recommend(items[:3])
+        until(lambda: total(scrape(asked.metrics_url), "genrec_draft_beams_total") > counted, 30)
+
+    @needs_prometheus
+    def test_prometheus_itself_evaluates_every_query_and_every_rule(
+        self, asked: RunningServer, routed: Router | None, items: list[int], tmp_path: Path
+    ) -> None:
+        addresses = [asked.metrics_url, *([routed.metrics_url] if routed else [])]
+        queries = [q for q in QUERIES if routed or "haproxy_" not in q]
+        (tmp_path / "prometheus.yml").write_text(
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+            f"rule_files: ['{render.RULES}']\n"
+            f"scrape_configs: [{{job_name: genrec, static_configs: [{{targets: {addresses}}}]}}]\n"
+        )
+        url = f"127.0.0.1:{choose_ports().http}"
+        command = [
+            PROMETHEUS, "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address={url}",
+        ]  # fmt: skip
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
+        try:
+            until(lambda: answers(url, "up == 1"), 60)
+            load(asked, items)
+            until(lambda: not unanswered(url, queries), 60, lambda: unanswered(url, queries))
+            os.kill(stub_of(asked.pid, "encode_history"), signal.SIGKILL)
+            until(lambda: "GenrecModelProcessRestarted" in firing(url), 90)
+            rules = [rule for group in api(url, "rules")["groups"] for rule in group["rules"]]
+            assert len(rules) == 12 and {rule["health"] for rule in rules} == {"ok"}
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def api(url: str, path: str, **parameters: str) -> Any:
+    address = f"http://{url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(address, timeout=10) as response:
+        return json.load(response)["data"]
+
+
+def answers(url: str, query: str) -> bool:
+    """Whether Prometheus has numbers for it."""
+    try:
+        found = api(url, "query", query=query)["result"]
+    except OSError:
+        return False
+    return any(each["value"][1] != "NaN" for each in found)
+
+
+def unanswered(url: str, queries: list[str]) -> list[str]:
+    return [query for query in queries if not answers(url, query)]
+
+
+def firing(url: str) -> set[str]:
+    return {each["labels"]["alertname"] for each in api(url, "alerts")["alerts"] if each["state"] == "firing"}

@@ -1,0 +1,238 @@
+"""The router before real servers: who goes where, who is refused, and what happens when a server goes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from clients.errors import Overloaded, Unreachable
+from clients.recommender import Recommender
+from deploy.launcher import RunningServer, running_server
+from deploy.ports import Ports, choose_ports
+from deploy.router.config import BACKENDS, Place, render
+from deploy.router.haproxy import Router, RouterError, running_router
+from deploy.router.limits import Limits
+from genrec.errors import GenrecError, InputError
+from tests.deploy.prometheus import scrape, total
+from tests.serving.processes import until
+
+WIDTH = 32
+USERS = range(40)
+needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
+
+
+def text_of(places: list[Place], **limits: int) -> str:
+    return render(places, 2, Limits(**limits), Ports(21001, 21002, 21003), Path("/dev/shm/admin"))
+
+
+def test_both_protocols_know_the_same_servers_by_the_same_ids() -> None:
+    text = text_of([Place("a1", 8000, 8001, 100), Place("a2", 8010, 8011, 100), Place("b1")])
+    sections = {
+        name: text.partition(f"\nbackend {name}\n")[2].partition("\nbackend ")[0] for name in BACKENDS
+    }
+    ids = {name: re.findall(r"server (\w+) .* (id \d+)", section) for name, section in sections.items()}
+    assert ids["be_grpc"] == ids["be_http"] == [("a1", "id 1"), ("a2", "id 2"), ("b1", "id 3")]
+    assert "server a2 127.0.0.1:8011 proto h2 check-proto h1 check port 8010" in sections["be_grpc"]
+    assert "server a2 127.0.0.1:8010 check port 8010" in sections["be_http"]
+    assert re.findall(r"server (\w+) .* disabled", text) == ["b1", "b1"]
+
+
+def test_nothing_is_left_unfilled_and_limits_are_of_all_servers() -> None:
+    text = text_of([Place("a1", 8000, 8001, 100)], in_flight=3, waiting=5, wait_ms=7)
+    assert "$" not in text.replace("/?$ }", "")
+    assert "maxconn 3" in text and "timeout queue 7ms" in text
+    assert text.count("queue(be_grpc) ge 10") == text.count("queue(be_http) ge 10") == 1
+
+
+@pytest.mark.parametrize("name", ["in_flight", "waiting", "wait_ms"])
+def test_limits_are_named(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}: is 0"):
+        Limits(**{name: 0})
+
+
+@needs_haproxy
+def test_haproxy_takes_it_without_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(text_of([Place("a1", 8000, 8001, 100), Place("b1")]))
+    found = subprocess.run(["haproxy", "-c", "-f", file], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "WARNING" not in found.stderr
+
+
+@needs_haproxy
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_with_no_server_the_client_is_told_so(protocol: str) -> None:
+    nobody = choose_ports()
+    dead = Place("a1", nobody.http, nobody.grpc, 100)
+    with running_router([dead, Place("b1")], 1, Limits(), choose_ports()) as router:
+        url = router.grpc_url if protocol == "grpc" else router.http_url
+        with Recommender(url, protocol) as recommender:
+            for _ in range(3):
+                with pytest.raises(Unreachable, match="no server is ready"):
+                    recommender.recommend([1, 2, 3])
+        with pytest.raises(RouterError, match=r"weight 300"):
+            router.weigh("a1", 300)
+        folder = router.folder
+    assert not folder.exists() and router.process.returncode is not None
+
+
+def test_without_haproxy_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with (
+        pytest.raises(GenrecError, match="apt-get install haproxy"),
+        running_router([Place("a1")], 1, Limits(), choose_ports()),
+    ):
+        pass
+
+
+@pytest.fixture(scope="module")
+def servers(tiny: Path) -> Iterator[list[RunningServer]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(running_server(tiny, beam_width=WIDTH, ensembles=("recommend",)))
+            for _ in range(2)
+        ]
+
+
+def places(servers: list[RunningServer]) -> list[Place]:
+    return [Place(f"a{n}", s.ports.http, s.ports.grpc, 100) for n, s in enumerate(servers, 1)]
+
+
+@pytest.fixture(scope="module")
+def router(servers: list[RunningServer]) -> Iterator[Router]:
+    with running_router(places(servers), 2, Limits(), choose_ports()) as running:
+        yield running
+
+
+def homes(router: Router, servers: list[RunningServer], protocol: str, items: list[int]) -> dict[int, int]:
+    """Which server answered each user, by Triton's own counts."""
+
+    def answered() -> list[float]:
+        return [
+            total(scrape(s.metrics_url), "nv_inference_request_success", model="recommend") for s in servers
+        ]
+
+    url, found, before = router.grpc_url if protocol == "grpc" else router.http_url, {}, answered()
+    with Recommender(url, protocol) as recommender:
+        for user in USERS:
+            recommender.recommend(items[:3], user_id=user)
+            until(lambda before=before: answered() != before, 30)  # Triton counts after it has answered
+            found[user] = [now > then for now, then in zip(answered(), before, strict=True)].index(True)
+            before = answered()
+    return found
+
+
+@needs_haproxy
+@pytest.mark.serving
+class TestServed:
+    """In this order: the last one takes a server away."""
+
+    def test_a_user_has_one_server_over_both_protocols(
+        self, router: Router, servers: list[RunningServer], items: list[int]
+    ) -> None:
+        over_grpc = homes(router, servers, "grpc", items)
+        assert set(over_grpc.values()) == {0, 1}
+        assert homes(router, servers, "http", items) == over_grpc
+
+    def test_a_drained_server_gives_its_users_away_and_gets_them_back(
+        self, router: Router, servers: list[RunningServer], items: list[int]
+    ) -> None:
+        before = homes(router, servers, "grpc", items)
+        router.weigh("a1", 0)
+        assert set(homes(router, servers, "grpc", items).values()) == {1}
+        router.weigh("a1", 100)
+        assert homes(router, servers, "grpc", items) == before
+
+    @pytest.mark.parametrize("protocol", ["grpc", "http"])
+    def test_what_is_too_much_is_refused_and_the_rest_answered(
+        self, servers: list[RunningServer], items: list[int], protocol: str
+    ) -> None:
+        limits = Limits(in_flight=1, waiting=1, wait_ms=20)
+        with running_router(places(servers), 2, limits, choose_ports()) as tight:
+            url = tight.grpc_url if protocol == "grpc" else tight.http_url
+            with Recommender(url, protocol) as recommender, ThreadPoolExecutor(24) as pool:
+                found = Counter(pool.map(lambda n: outcome(recommender, items[:3], n), range(96)))
+                until(lambda: tight.busy(["a1", "a2"]) == 0, 10)
+                assert outcome(recommender, items[:3], 1) == "answered"
+            refused = sum(count for text, count in found.items() if text.startswith("router: sheds load"))
+            assert found["answered"] >= 2 and refused >= 1
+            assert found["answered"] + refused == 96, found
+            code = total(
+                scrape(tight.metrics_url),
+                "haproxy_backend_http_responses_total",
+                proxy=f"be_{protocol}",
+                code="5xx",
+            )
+            assert code == refused
+
+    def test_only_inference_and_health_are_open(self, router: Router) -> None:
+        with tritonclient.grpc.InferenceServerClient(router.grpc_url) as client:
+            assert client.is_server_ready() and client.is_model_ready("recommend")
+            for call in (
+                client.get_model_repository_index,
+                client.get_inference_statistics,
+                client.get_log_settings,
+            ):
+                with pytest.raises(InferenceServerException, match="not open here"):
+                    call()
+        for path, status in {
+            "/v2": 200,
+            "/v2/health/ready": 200,
+            "/v2/models/recommend": 200,
+            "/v2/models/recommend/config": 404,
+            "/v2/models/recommend/../../repository/index": 404,
+            "/v2/repository/index": 404,
+            "/v2/systemsharedmemory/status": 404,
+            "/metrics": 404,
+        }.items():
+            assert status_of(f"http://{router.http_url}{path}") == status, path
+        request = urllib.request.Request(
+            f"http://{router.http_url}/v2/models/recommend/infer", b"{}", method="POST"
+        )
+        request.add_header("content-length", str(1 << 30))
+        assert status_of(request) == 413
+
+    def test_a_killed_server_loses_no_request_and_gets_its_users_back(
+        self, router: Router, servers: list[RunningServer], items: list[int]
+    ) -> None:
+        before = homes(router, servers, "grpc", items)
+        os.kill(servers[0].pid, signal.SIGKILL)
+        with Recommender(router.grpc_url) as recommender:
+            assert [outcome(recommender, items[:3], user) for user in USERS] == ["answered"] * len(USERS)
+        until(lambda: servers[0].restarts == 1 and up(router) == 2, 60)
+        assert homes(router, servers, "grpc", items) == before
+
+
+def outcome(recommender: Recommender, history: list[int], user: int) -> str:
+    try:
+        recommender.recommend(history, user_id=user)
+    except Overloaded as error:
+        return str(error)
+    return "answered"
+
+
+def status_of(request: str | urllib.request.Request) -> int:
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def up(router: Router) -> float:
+    """How many servers HAProxy takes for ready."""
+    return total(scrape(router.metrics_url), "haproxy_server_status", proxy="be_grpc", state="UP")

@@ -1,0 +1,81 @@
+"""What is counted, and that names and labels keep to Prometheus' conventions."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from genrec import metrics
+from genrec.errors import ArenaFull, DeadlineExceeded, InputError, QueueFull, StaleHandle
+from genrec.metrics import Counter, Gauge, Histogram
+from genrec.steps import STEPS
+from genrec.steps.outcome import outcome_of
+
+
+def test_a_counter_has_every_series_from_the_start_and_only_rises() -> None:
+    counter = Counter("x_total", "", outcome=("good", "bad"))
+    assert [s.value for s in counter.samples()] == [0, 0]
+    counter.add(outcome="bad")
+    counter.add(3, outcome="bad")
+    assert counter.value(outcome="bad") == 4 and counter.value(outcome="good") == 0
+    assert all(s.rises for s in counter.samples())
+    for labels in ({"outcome": "else"}, {}, {"outcome": "bad", "more": "1"}):
+        with pytest.raises(KeyError, match=r"x_total|outcome"):
+            counter.add(**labels)
+
+
+def test_a_gauge_does_not_rise_for_prometheus() -> None:
+    gauge = Gauge("x", "")
+    gauge.set(5)
+    gauge.set(2)
+    assert [(s.value, s.rises) for s in gauge.samples()] == [(2, False)]
+
+
+def test_buckets_are_cumulative_and_take_their_bound() -> None:
+    histogram = Histogram("x_seconds", "", (0.1, 1))
+    for value in (0.1, 0.5, 1, 7):
+        histogram.observe(value)
+    found = {(s.name, dict(s.labels).get("le")): s.value for s in histogram.samples()}
+    assert found == {
+        ("x_seconds_bucket", "0.1"): 1,
+        ("x_seconds_bucket", "1"): 3,
+        ("x_seconds_bucket", "+Inf"): 4,
+        ("x_seconds_sum", None): pytest.approx(8.6),
+        ("x_seconds_count", None): 4,
+    }
+    assert {name for name, _ in found} == set(histogram.series())
+
+
+@pytest.mark.parametrize("family", metrics.FAMILIES, ids=lambda f: f.name)
+def test_names_and_labels_keep_to_the_conventions(family: metrics.Family) -> None:
+    assert re.fullmatch(r"genrec_[a-z_]+", family.name) and family.help
+    assert (family.kind == "counter") == family.name.endswith("_total")
+    assert not set(family.labels) & {"model", "le", "job", "instance"}  # others set these
+    assert set(family.models) <= set(STEPS)
+    row = next(line for line in metrics.table().splitlines() if f"`{family.name}`" in line)
+    assert all(value in row for value in chain(*family.labels.values()))
+
+
+def test_no_name_twice() -> None:
+    names = [name for family in metrics.FAMILIES for name in family.series()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (InputError("x", "y", "z"), "bad_input"),
+        (DeadlineExceeded("late"), "deadline"),
+        (QueueFull("full"), "queue"),
+        (ArenaFull("full"), "arena"),
+        (StaleHandle("stale"), "failed"),
+        ({"paths": np.zeros((1, 2))}, None),
+        ({"report": np.array([[0, 0, 0, 3, 5, 1]])}, "answered"),
+        ({"report": np.array([[1, 0, 0, 0, 0, 1]])}, "popularity"),
+    ],
+)
+def test_a_request_is_counted_where_it_ends(answer: object, outcome: str | None) -> None:
+    assert outcome_of(answer) == outcome

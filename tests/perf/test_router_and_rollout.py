@@ -1,0 +1,117 @@
+"""What `genrec bench rollout` and `genrec bench overload --router` count; few requests, and no timing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.wire import Recommendation
+from ensembles.local import LocalRecommender
+from genrec import manifest
+from genrec.errors import GenrecError, InputError
+from perf.slo import overload, rollouts
+from perf.slo.replay import ReplayedRequest, summarise
+from perf.slo.rollouts import Checker, renumbered
+
+OFFSET = 100
+needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
+
+
+class Answers:
+    """Stands for a client: answers with what it was given, and lets a move happen in between."""
+
+    def __init__(self, items: list[int]) -> None:
+        self.answer = Recommendation(np.array(items), np.zeros(len(items)), "model", 0, 0, 3, 1, 1)
+        self.asked: list[list[int]] = []
+        self.users: list[int] = []
+
+    async def recommend(self, history, top_k, *, user_id, deadline_ms):
+        self.asked.append(history.tolist())
+        self.users.append(user_id)
+        if history[0] == 99:
+            self.checker.moves += 1
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("items", "settled", "history", "whose", "stale"),
+    [
+        ([1, 2], "old", [7], "old", 0),
+        ([101, 102], "new", [7], "new", 0),
+        ([1, 102], None, [7], "mixed", 0),
+        ([101, 102], "old", [7], "new", 1),
+        ([101, 102], "old", [99], "new", 0),  # users began to move meanwhile
+        ([1, 2], None, [7], "old", 0),
+    ],
+)
+def test_an_answer_is_told_by_its_numbers(items, settled, history, whose, stale) -> None:
+    client = Answers(items)
+    client.checker = checker = Checker(client, OFFSET)
+    checker.settled = settled
+    asyncio.run(checker.recommend(history))
+    assert (dict(checker.whose), checker.stale) == ({whose: 1}, stale)
+    assert client.asked == [[*history, *(item + OFFSET for item in history)]] and client.users == [1]
+
+
+def test_a_renumbered_artifact_is_sound_and_answers_the_same_under_other_numbers(
+    tiny: Path, items: list[int], tmp_path: Path
+) -> None:
+    offset = 1_000_000
+    other = renumbered(tiny, tmp_path, offset)
+    manifest.verify(other)
+    both = [*items[:3], *(item + offset for item in items[:3])]
+    found = []
+    for artifact in (tiny, other):
+        with LocalRecommender(artifact, 32) as local:
+            (answer,) = local.recommend([both], 10)
+            assert not isinstance(answer, GenrecError)
+            found.append(answer["item_ids"])
+    np.testing.assert_array_equal(found[0] + offset, found[1])
+
+
+def test_the_goals_are_of_twice_the_capacity() -> None:
+    event = ReplayedRequest(0.5, 0.5, 0.54, "answered")
+    summary = summarise([event], 100)
+    loads = [
+        overload.LoadShare(1.0, replace(summary, goodput=5.0, p99_ms=7.0), 0.1),
+        overload.LoadShare(2.0, replace(summary, goodput=90.0, p99_ms=80.0), 0.1),
+    ]
+    assert overload.against_goals(100.0, loads, 200) == {
+        "goodput_2x_of_capacity": 0.9,
+        "p99_of_deadline": 0.4,
+    }
+    nobody = [overload.LoadShare(2.0, replace(summary, goodput=0.0, p99_ms=None), 0.1)]
+    assert overload.against_goals(100.0, nobody, 200)["p99_of_deadline"] is None
+
+
+def test_a_router_is_not_put_before_a_server_of_others(tiny: Path) -> None:
+    with pytest.raises(InputError, match="router"):
+        overload.main([str(tiny), "--router", "--url", "127.0.0.1:1"])
+
+
+@needs_haproxy
+@pytest.mark.serving
+def test_a_rollout_loses_nothing(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rollouts.main([str(tiny), "--requests", "40", "--rate", "20", "--beam-width", "32"])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["requests"] >= 40 and found["moves"] == 4
+    assert (found["failed"], found["shed"], found["mixed_versions"], found["stale_versions"]) == (0, 0, 0, 0)
+    assert found["answers_of"].keys() == {"new", "old"}
+
+
+@needs_haproxy
+@pytest.mark.serving
+def test_overload_behind_a_router_tells_both_goals(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--router", "--seconds", "0.5", "--beam-width", "32", "--out", str(tmp_path)]
+    overload.main([str(tiny), *given])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["goodput_2x_of_capacity"] >= 0 and "p99_of_deadline" in found
+    assert all(each["failed"] == 0 for each in found["shares"].values())
