@@ -16,7 +16,7 @@ from genrec.errors import ArtifactError
 
 # A model that answers later, from threads of its own, takes along what it was asked: nobody would ever answer that, and
 # only a server that ends breaks its clients' connections. Of the others Triton itself says that they died.
-ANSWERS_LATER = frozenset({"generate"})
+ANSWERS_LATER = frozenset({"generate", "score_candidates"})
 STOPPED_S = 3.0  # that a process may be stopped, by someone who looks at it
 PROBE_TIMEOUT_S = 5.0
 METRICS_TIMEOUT_S = 1.0

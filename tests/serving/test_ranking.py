@@ -1,0 +1,129 @@
+"""Rankings by a real tritonserver: the local runtime's answers, whatever the pool holds and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli import main
+from clients.errors import BadRequest
+from clients.ranker import Ranker
+from deploy.launcher import RunningServer, running_server
+from deploy.pools import pools_of
+from ensembles.local import LocalRecommender
+from genrec.catalogue.items import Catalogue
+from tests.deploy.prometheus import scrape, total
+from tests.serving.processes import stub_of, until
+
+WIDTH, TOP_K = 16, 8
+
+
+@pytest.fixture(scope="module")
+def ranking(tiny_ranker: Path) -> Iterator[RunningServer]:
+    sizes: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4}
+    with running_server(
+        tiny_ranker, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **sizes
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def asked(tiny_ranker: Path) -> list[tuple[list[int], list[int]]]:
+    """Histories and candidates."""
+    ids = Catalogue.load(tiny_ranker / "catalogue.parquet").item_ids.tolist()
+    return [(ids[n : n + 3 + n], ids[50 + n : 90 + 2 * n]) for n in range(6)]
+
+
+@pytest.fixture(scope="module")
+def want(tiny_ranker: Path, asked: list[tuple[list[int], list[int]]]) -> list[Any]:
+    """What the local runtime answers, with nothing in its pool."""
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=0, pool_item_mb=0) as local:
+        return local.rank(asked, TOP_K)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_served_rankings_are_the_local_runtime_s_and_reuse_what_is_there(
+    ranking: RunningServer, asked: list[tuple[list[int], list[int]]], want: list[Any], protocol: Any
+) -> None:
+    url = ranking.grpc_url if protocol == "grpc" else ranking.http_url
+    with Ranker(url, protocol) as ranker:
+        for user, ((history, candidates), answer) in enumerate(zip(asked, want, strict=True)):
+            for turn in range(2):
+                found = ranker.rank(history, candidates, TOP_K, user_id=user)
+                np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
+                np.testing.assert_allclose(found.scores, answer["scores"][0], atol=1e-5)
+            assert (
+                turn and found.user_reused == 3 * len(history) and found.items_reused == 3 * len(candidates)
+            )
+
+
+def test_what_recommend_computed_is_the_ranking_s_prefix(
+    ranking: RunningServer, asked: list[tuple[list[int], list[int]]]
+) -> None:
+    history = asked[3][0]
+    with Ranker(ranking.grpc_url) as ranker:
+        found = ranker.recommend_and_rank(history, retrieve=12, top_k=5, user_id=1234)
+        assert found.user_reused == 3 * len(history) and len(set(found.item_ids.tolist())) == 5
+        again = ranker.rank(history, found.item_ids, 5, user_id=1234)
+        assert again.user_reused == 3 * len(history)
+
+
+def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, items: list[int]) -> None:
+    with Ranker(ranking.grpc_url) as ranker:
+        with pytest.raises(BadRequest, match="candidates: names no item of the catalogue"):
+            ranker.rank(items[:2], [1, 2])
+        with pytest.raises(BadRequest, match="top_k: is 17.*beam width"):
+            ranker.recommend_and_rank(items[:2], retrieve=17)
+
+
+def test_a_user_is_forgotten_and_items_are_computed_ahead(
+    ranking: RunningServer, tiny_ranker: Path, items: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ranker(ranking.grpc_url) as ranker:
+        ranker.rank(items[:4], items[8:12], 1, user_id=77)
+        assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 12
+        assert main.main(["pool", "forget", str(tiny_ranker), "77"]) == 0
+        assert "1 entries of user 77 deleted" in capsys.readouterr().out
+        assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 0
+        assert main.main(["pool", "fill", str(tiny_ranker)]) == 0
+        assert ranker.rank(items[:4], items[200:240], 1).items_reused == 3 * 40
+    assert main.main(["pool", "status", str(tiny_ranker)]) == 0
+    assert "item_hits" in capsys.readouterr().out
+
+
+def test_metrics_say_what_was_reused(
+    ranking: RunningServer, asked: list[tuple[list[int], list[int]]]
+) -> None:
+    def tokens() -> float:
+        return total(scrape(ranking.metrics_url), "genrec_rank_tokens_total", kind="user_reused")
+
+    with Ranker(ranking.grpc_url) as ranker:
+        ranker.rank(*asked[2], TOP_K, user_id=2)
+        before = tokens()
+        ranker.rank(*asked[2], TOP_K, user_id=2)
+    until(lambda: tokens() >= before + 3 * len(asked[2][0]))
+
+
+def test_killed_processes_and_a_lost_pool_change_no_answer(
+    ranking: RunningServer, tiny_ranker: Path, asked: list[tuple[list[int], list[int]]], want: list[Any]
+) -> None:
+    """The pool's files go while the server runs; then the process that ranks is killed."""
+    (history, candidates), answer = asked[1], want[1]
+    (pool,) = pools_of(tiny_ranker)
+    for file in pool.iterdir():
+        file.unlink()
+    with Ranker(ranking.grpc_url) as ranker:
+        for _ in range(2):
+            found = ranker.rank(history, candidates, TOP_K, user_id=1)
+            np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
+        restarts = ranking.restarts
+        os.kill(stub_of(ranking.pid, "score_candidates"), signal.SIGKILL)
+        until(lambda: ranking.restarts > restarts)
+        found = ranker.rank(history, candidates, TOP_K, user_id=1)
+        np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
