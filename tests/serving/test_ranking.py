@@ -54,7 +54,7 @@ def test_served_rankings_are_the_local_runtime_s_and_reuse_what_is_there(
     url = ranking.grpc_url if protocol == "grpc" else ranking.http_url
     with Ranker(url, protocol) as ranker:
         for user, ((history, candidates), answer) in enumerate(zip(asked, want, strict=True)):
-            for turn in range(2):
+            for _ in range(2):
                 found = ranker.rank(history, candidates, TOP_K, user_id=user)
                 np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
                 np.testing.assert_allclose(found.scores, answer["scores"][0], atol=1e-5)
@@ -78,7 +78,7 @@ def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, items: li
     with Ranker(ranking.grpc_url) as ranker:
         with pytest.raises(BadRequest, match="candidates: names no item of the catalogue"):
             ranker.rank(items[:2], [1, 2])
-        with pytest.raises(BadRequest, match="top_k: is 17.*beam width"):
+        with pytest.raises(BadRequest, match=r"top_k: is 17.*beam width"):
             ranker.recommend_and_rank(items[:2], retrieve=17)
 
 
