@@ -59,7 +59,7 @@ def test_served_rankings_are_the_local_runtime_s_and_reuse_what_is_there(
                 np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
                 np.testing.assert_allclose(found.scores, answer["scores"][0], atol=1e-5)
             assert (
-                turn and found.user_reused == 3 * len(history) and found.items_reused == 3 * len(candidates)
+                found.user_reused == 3 * len(history) and found.items_reused == 3 * len(candidates)
             )
 
 
