@@ -39,12 +39,14 @@ class Pool:
     """One machine's pool. Every method is safe between processes and threads."""
 
     @staticmethod
-    def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -> None:
+    def create(
+        folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int, secret: bytes | None = None
+    ) -> None:
         """Make an empty pool, in the place of another if there is one. Raises InputError: negative, or too large.
 
-        Rows of items begin at multiples of `item_row_bytes`; make that a multiple of 64 to have them on cache lines.
+        Rows of items are on cache lines if `item_row_bytes` is a multiple of 64. Pools that share users share `secret`.
         """
-        mapping.create(Path(folder), user_bytes, item_rows, item_row_bytes)
+        mapping.create(Path(folder), user_bytes, item_rows, item_row_bytes, secret)
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Pool:
             self._lose(str(error))
         else:
             self._map.touch()
+        self.item_row_bytes = int(self._map.table.header[mapping.ITEM_ROW_BYTES]) if self._map else 0
         # How often users come, as all processes count it; without a pool as this one does.
         self.hotness = Hotness(self._map.hotness) if self._map else Hotness()
 
