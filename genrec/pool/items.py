@@ -29,7 +29,9 @@ Rows = NDArray[np.int32]
 
 def find(table: Table, keys: Words, now: int) -> Rows:
     """int32[C], -1 where absent; who is asked for grows hotter."""
-    rows = _find(table.item_index, keys, table.row_state, table.row_key, table.row_heat, table.row_seen, now)
+    rows = look_up(
+        table.item_index, keys, table.row_state, table.row_key, table.row_heat, table.row_seen, now
+    )
     hits = int((rows >= 0).sum())
     table.header[ITEM_HITS] += hits
     table.header[ITEM_MISSES] += len(rows) - hits
@@ -37,10 +39,11 @@ def find(table: Table, keys: Words, now: int) -> Rows:
 
 
 @njit(cache=True, nogil=True)
-def _find(
+def look_up(
     places: Places, keys: Words, state: NDArray[np.int8], held: Words, heat: NDArray[np.float32],
     seen: NDArray[np.int64], now: int,
 ) -> Rows:  # fmt: skip
+    """`find` on the arrays of a table."""
     rows = np.full(len(keys), -1, np.int32)
     answers = index.find(places, keys)
     for i in range(len(keys)):

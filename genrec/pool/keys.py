@@ -47,7 +47,7 @@ def user_words(
         raise InputError("item_tokens", f"is {item_tokens}", "at least 1")
     named = _named(model, layout) + owner_key(secret, user)
     root = blake2b(named, digest_size=SIZE, key=secret, person=b"genrec-user").digest()
-    return prefix_hashes(np.frombuffer(root, np.uint64), given, item_tokens)
+    return prefix_hashes(words([root])[0], given, item_tokens)
 
 
 def item_key(model: str, layout: str, tokens: ArrayLike) -> bytes:
@@ -69,8 +69,8 @@ def item_keys(model: str, layout: str, tokens: ArrayLike) -> list[bytes]:
 def words(keys: Keys) -> Words:
     """uint64 [n, 2]. Raises InputError where a key is not 16 bytes long."""
     if isinstance(keys, np.ndarray):
-        return np.ascontiguousarray(keys, np.uint64).reshape(-1, 2)
-    joined = b"".join(keys)
+        return np.require(keys, np.uint64, ["C", "A", "W"]).reshape(-1, 2)  # one type for the compiler
+    joined = bytearray().join(keys)
     if len(joined) != SIZE * len(keys):
         raise InputError("keys", f"{len(keys)} keys have {len(joined)} bytes", f"{SIZE} bytes each")
     return np.frombuffer(joined, np.uint64).reshape(-1, 2)
@@ -86,4 +86,4 @@ def _tokens(tokens: ArrayLike, axes: int) -> NDArray[np.int32]:
     given = np.asarray(tokens)
     if given.ndim != axes or (given.size and given.dtype.kind not in "iu"):
         raise InputError("tokens", f"are {given.dtype} {list(given.shape)}", f"integers with {axes} axes")
-    return np.ascontiguousarray(given, np.int32)
+    return np.require(given, np.int32, ["C", "A", "W"])

@@ -49,7 +49,9 @@ class Busy(Exception):
     """The pool is out of reach for now."""
 
 
-def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -> None:
+def create(
+    folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int, secret: bytes | None = None
+) -> None:
     """Make the files, for this user only, or put new ones in the place of others. Raises InputError."""
     for name, value in (
         ("user_bytes", user_bytes),
@@ -58,6 +60,8 @@ def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -
     ):
         if value < 0:
             raise InputError(name, f"is {value}", "at least 0")
+    if secret is not None and not 16 <= len(secret) <= 64:
+        raise InputError("secret", f"has {len(secret)} bytes", "16 to 64")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _private(folder):
         raise InputError("folder", f"{folder} can be written to by others", "a folder of this user alone")
@@ -73,7 +77,7 @@ def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -
         )
     (folder / "table").unlink(missing_ok=True)  # first: without it there is no pool
     header[FILES] = [_make(folder / name, size) for name, size in zip(MEMORIES, sizes, strict=True)]
-    _make(folder / "secret", 0, secrets.token_bytes(32))
+    _make(folder / "secret", 0, secret or secrets.token_bytes(32))
     header[COUNTER] = secrets.randbits(60)  # generations of another pool are not mistaken for this one's
     _make(folder / "table.new", table, header.tobytes())
     (folder / "table.new").rename(folder / "table")

@@ -4,8 +4,8 @@ BAT, section 5.1: entries of one user or one item with an index and their hotnes
 /dev/shm (`mapping`), users are contiguous entries of any size (`users`), items rows of one size (`items`). What is
 found is read where it lies, without a copy.
 
-A pool can be lost, full, damaged or stuck at any time: then nothing is found and nothing is kept, and the caller
-computes what it would have read. No method raises for that; the log says it.
+A pool may be lost, full, damaged or stuck: then nothing is found or kept, and the caller computes what it would have
+read. No method raises for that; the log says it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from genrec.pool.keys import Keys, Words, words
 from genrec.pool.mapping import HITS, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, Table
 from genrec.pool.rule import Recency, Room, Rule
 from genrec.pool.users import UserEntry, Writing
+from genrec.pool.warm import warm
 
 log = logging.getLogger("genrec.pool")
 TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
@@ -39,12 +40,14 @@ class Pool:
     """One machine's pool. Every method is safe between processes and threads."""
 
     @staticmethod
-    def create(folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int) -> None:
+    def create(
+        folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int, secret: bytes | None = None
+    ) -> None:
         """Make an empty pool, in the place of another if there is one. Raises InputError: negative, or too large.
 
-        Rows of items begin at multiples of `item_row_bytes`; make that a multiple of 64 to have them on cache lines.
+        Rows of items are on cache lines if `item_row_bytes` is a multiple of 64. Pools that share users share `secret`.
         """
-        mapping.create(Path(folder), user_bytes, item_rows, item_row_bytes)
+        mapping.create(Path(folder), user_bytes, item_rows, item_row_bytes, secret)
 
     def __init__(
         self,
@@ -55,8 +58,7 @@ class Pool:
     ) -> None:
         """Map a pool; where there is none it is `lost`. `clock` (ns) is one for all processes.
 
-        An entry of a user lives `ttl_s`. `rule` says which of them leave first: the least recently used; a policy of
-        `choice` over this pool's `hotness` may take its place.
+        A user's entry lives `ttl_s`. `rule` says which leave first: the least recently used, or a policy of `choice`.
         """
         self._clock, self._ttl = clock, int(ttl_s * 1e9)
         self.rule: Rule = Recency()
@@ -71,6 +73,8 @@ class Pool:
             self._lose(str(error))
         else:
             self._map.touch()
+            warm()
+        self.item_row_bytes = int(self._map.table.header[mapping.ITEM_ROW_BYTES]) if self._map else 0
         # How often users come, as all processes count it; without a pool as this one does.
         self.hotness = Hotness(self._map.hotness) if self._map else Hotness()
 

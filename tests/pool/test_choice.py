@@ -55,6 +55,7 @@ REQUESTS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(REQUESTS, st.sampled_from(["whole", "user", "item", "split"]), st.booleans())
 def test_a_plan_adds_up(request, order, keep):
     found = plan(request, order, keep)

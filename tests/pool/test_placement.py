@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
@@ -23,6 +23,7 @@ def algorithm_1(frequencies, limit):
     raise AssertionError
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=40).filter(any),
     st.integers(1, 5),

@@ -231,12 +231,12 @@ print("done", flush=True)
 
 
 def test_processes_that_write_read_and_die_at_random(pool, folder):
-    """Three at a time, two of which are killed at a random moment: no wrong byte is read and nothing is left over."""
+    """Three at a time, two of which are killed at a random moment: no wrong byte is read, nothing is left over."""
     g = np.random.default_rng(0)
-    for turn in range(4):
+    for turn in range(2):
         children = [
             subprocess.Popen(
-                [sys.executable, "-c", RANDOM, str(folder), str(3 * turn + i), "400" if not i else "1000000"],
+                [sys.executable, "-c", RANDOM, str(folder), str(3 * turn + i), "150" if not i else "1000000"],
                 stdout=subprocess.PIPE,
             )
             for i in range(3)

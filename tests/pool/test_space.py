@@ -32,7 +32,7 @@ def layouts(draw):
     return [a for a, _ in pairs], [b - a for a, b in pairs], worth
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(layouts(), st.integers(1, TOTAL + 1))
 def test_equals_trying_every_place(layout, size):
     starts, sizes, worth = layout

@@ -148,7 +148,13 @@ def test_an_index_that_points_to_another_entry_is_not_believed(pool):
     places = pool._map.table.user_index
     taken = np.flatnonzero(places[:, 2])
     answers = places[taken, 2].copy()
-    for wrong in (answers[::-1], answers ^ 1 << 32, answers + 1000, answers + (1 << 40)):
+    for wrong in (
+        (answers - 1 ^ 1) + 1,
+        answers[::-1],
+        answers ^ 1 << 32,
+        answers + 1000,
+        answers + (1 << 40),
+    ):
         places[taken, 2] = wrong
         for user in (7, 8):
             assert find(pool, user, [1, 2]) in (None, (3, 6, user), (6, 6, user))

@@ -1,0 +1,30 @@
+"""Compile what the pool's calls run: on a request's way, with the table locked, it would keep everybody waiting."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from genrec.pool import index, items
+from genrec.pool.hotness import Hotness
+from genrec.pool.keys import owner_key, user_words, words
+
+
+@cache
+def warm() -> None:
+    """Once in a process: every kernel on a few numbers of the types that it is called with."""
+    hashes, answer = user_words(bytes(32), "", "", None, np.zeros(2, np.int32), 1), np.zeros(1, np.int64)
+    places = np.zeros((index.slots_for(1), 3), np.uint64)
+    index.put(places, hashes[:1], answer)
+    index.find_last(places, hashes, 2)
+    row = np.zeros(1, np.int64)
+    items.look_up(places, hashes, np.zeros(1, np.int8), hashes, np.zeros(1, np.float32), row, 0)
+    index.remove(places, hashes[:1], answer)
+    owner = words([owner_key(bytes(32), None)])
+    hotness = Hotness(owners=8)
+    hotness.see(owner[0], 1)
+    hotness.frequency(owner, 1)
+    hotness.chance(owner, 1)
+    hotness.net(0, 1, 1)
+    hotness.forget(owner[0])

@@ -1,0 +1,36 @@
+"""Nothing is compiled while the table is locked."""
+
+import numpy as np
+
+from genrec.pool import hotness, index, items, siphash
+from genrec.pool.choice import Request, policy
+from genrec.pool.keys import owner_key, words
+from genrec.pool.pool import Pool
+from tests.pool.entries import STEP, find, hashes, keys, write
+
+KERNELS = (
+    index.find, index.find_last, index.put, index.remove, items.look_up, siphash.prefix_hashes, hotness._see,
+    hotness._frequency, hotness._chance, hotness._net, hotness._find,
+)  # fmt: skip
+
+
+def test_every_kernel_is_there_once_a_pool_is_open(folder):
+    pool = Pool(folder)
+    before = [len(kernel.signatures) for kernel in KERNELS]
+    assert all(before)
+    pool.rule = policy("hazard", pool.hotness)
+    for user in range(12):
+        write(pool, user, [1, 2], size=2000)
+        find(pool, user, [1, 2, 3])
+        name = hashes(pool, user, [1])
+        owner = words([owner_key(pool.secret, user)])[0]
+        pool.rule.choose(
+            Request(1500, 100, STEP), owner, 10**9 * (user + 1), lambda n=name: pool.room(n, 100)
+        )
+    named = np.frombuffer(b"".join(keys(*range(8))), np.uint64)  # not writable
+    pool.commit_items(pool.write_items(named))
+    pool.item_rows(keys(1, 9))
+    pool.item_rows(named.reshape(-1, 2)[::-2])
+    pool.forget(owner_key(pool.secret, 3))
+    pool.usage()
+    assert [len(kernel.signatures) for kernel in KERNELS] == before
