@@ -5,7 +5,7 @@
 - A server gets so many requests at once, and so many more wait for a short time. What is beyond that is refused here:
   inside Triton a refusal costs a core, and goodput falls beyond the capacity.
 - Only inference, metadata and health pass; what controls a server does not.
-- A client that gives up does not cancel its request in Triton, which could end a server (H2).
+- A client's cancel is passed on, and can end a Triton 2.51 (H2): `deadline_ms` is the way to give up here too.
 """
 
 from __future__ import annotations

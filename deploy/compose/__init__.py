@@ -1,0 +1,1 @@
+"""Two servers, the router, Prometheus and Grafana on one machine, by docker compose."""
