@@ -256,7 +256,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _counts(text: str) -> dict[str, int]:
     pairs = (each.partition("=") for each in text.split(","))
-    return {name: int(count) for name, _, count in pairs}
+    try:
+        return {name: int(count) for name, _, count in pairs}
+    except ValueError as error:
+        problem = f"is {text!r} (accepted: model=count with commas between, as encode_history=2,decode=2)"
+        raise argparse.ArgumentTypeError(problem) from error
 
 
 if __name__ == "__main__":
