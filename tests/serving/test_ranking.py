@@ -58,9 +58,7 @@ def test_served_rankings_are_the_local_runtime_s_and_reuse_what_is_there(
                 found = ranker.rank(history, candidates, TOP_K, user_id=user)
                 np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
                 np.testing.assert_allclose(found.scores, answer["scores"][0], atol=1e-5)
-            assert (
-                found.user_reused == 3 * len(history) and found.items_reused == 3 * len(candidates)
-            )
+            assert found.user_reused == 3 * len(history) and found.items_reused == 3 * len(candidates)
 
 
 def test_what_recommend_computed_is_the_ranking_s_prefix(
