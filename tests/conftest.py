@@ -13,6 +13,7 @@ from deploy import leftovers
 from deploy.launcher import RunningServer, running_server
 from export.generator import export_artifact
 from genrec.catalogue.items import Catalogue
+from genrec.rank.options import RankerConfig
 from tests.serving.processes import left_of
 from tests.tiny import add_ranker, tiny_artifact
 
@@ -45,8 +46,9 @@ def tiny_bf16(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_ranker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny` with a ranker of random weights, in the order `split` over the generator's own KV."""
-    artifact = add_ranker(shutil.copytree(tiny, tmp_path_factory.mktemp("ranker") / "artifact"))
+    """`tiny` with a ranker of random weights over the generator's own KV, for all orders; `split` is its first."""
+    artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("ranker") / "artifact")
+    add_ranker(artifact, RankerConfig(True, "all", 3))
     export_artifact(artifact)
     build_engines(artifact, "f32")
     return artifact

@@ -22,12 +22,7 @@ from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 from genrec.settings import Settings
 from genrec.target import ranking_targets, runnable, target_of
 
-AUTO = {
-    "split": "split",
-    "user": "user",
-    "item": "item",
-    "both": "hazard",
-}  # by what a ranker was trained for
+AUTO = {"split": "split", "user": "user", "item": "item", "both": "hazard", "all": "split"}  # by its training
 BOTH = ("user", "item")
 NEEDS = {
     "user": ("user",), "item": ("item",), "split": ("split",),

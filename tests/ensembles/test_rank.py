@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from ensembles.local import LocalRecommender, request
 from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.nn.ranker_checkpoint import load_ranker
+from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
-from genrec.steps import Answer
+from genrec.settings import Settings
+from genrec.steps import Answer, load
 from genrec.steps.encode_candidates import MOST_CANDIDATES, window_start
 
-Scores = Callable[[Sequence[int], Sequence[int]], dict[int, float]]
+Scores = Callable[..., dict[int, float]]
 WIDTH, L = 16, 3
 
 
@@ -37,11 +40,11 @@ def by_torch(tiny_ranker: Path) -> Scores:
     codes = torch.from_numpy(catalogue.codes + np.array(ranker.config.code_offsets)).long()
 
     @torch.no_grad()
-    def scores(history: Sequence[int], candidates: Sequence[int]) -> dict[int, float]:
+    def scores(history: Sequence[int], candidates: Sequence[int], order: str = "split") -> dict[int, float]:
         kept = catalogue.rows_of(history)
         kept = kept[window_start(len(kept), ranker.config.max_history) :]
         user, items = codes[kept].reshape(1, -1), codes[catalogue.rows_of(candidates)][None]
-        found = ranker(user, torch.tensor([user.shape[1]]), items, items, "split")[0]
+        found = ranker(user, torch.tensor([user.shape[1]]), items, items, order)[0]
         return dict(zip(candidates, found.tolist(), strict=True))
 
     return scores
@@ -95,6 +98,39 @@ def test_whatever_was_asked_before_an_answer_is_the_module_s(
         history, candidates = items[user : user + length], items[100 + first : 100 + first + count]
         (answer,) = local.rank([(history, candidates)], 5, user_id=user)
         check(answer, by_torch(history, candidates), 5)
+
+
+@pytest.mark.parametrize("prefix", ["recompute", "user", "item", "agnostic", "greedy", "past", "hazard"])
+def test_whatever_is_chosen_an_answer_is_the_module_s_in_that_order(
+    tiny_ranker: Path, by_torch: Scores, items: list[int], prefix: str
+) -> None:
+    """Users who come back and grow, candidates who are there and are not; a pool of two or three users."""
+    draw, orders = np.random.default_rng(5), set()
+    sizes: dict[str, Any] = {"pool_user_mb": 1, "pool_item_mb": 1, "prefix_choice": prefix}
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", **sizes) as local:
+        for _ in range(30):
+            user, length, many = draw.integers(4), draw.integers(1, 16), draw.integers(1, 9)
+            history = items[40 * user : 40 * user + length]
+            candidates = draw.choice(items[170:200], many, replace=False).tolist()
+            (answer,) = local.rank([(history, candidates)], 5, user_id=int(user))
+            order = ORDERS[report_of(answer).order]
+            orders.add(order)
+            check(answer, by_torch(history, candidates, "split" if order == "whole" else order), 5)
+    # A place that never cost anybody his is always worth keeping.
+    wanted = {"recompute": {"whole"}, "user": {"user"}, "item": {"item"}, "hazard": {"user"}}
+    assert orders == wanted.get(prefix, {"user", "item"})
+
+
+def test_a_choice_that_the_ranker_was_not_trained_for_is_refused(
+    tiny_ranker: Path, tmp_path: Path, items: list[int]
+) -> None:
+    artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
+    RankerConfig(True, "user", 3).save(artifact / "model" / OPTIONS)
+    settings = Settings(artifact, tmp_path / "arena", prefix_choice="greedy")
+    with pytest.raises(
+        InputError, match=r"prefix_choice: is greedy, .*\['item'\].*accepted: auto, recompute, user"
+    ):
+        load("prefix_choice", settings)
 
 
 def test_a_grown_history_extends_the_entry_that_agrees_so_far(
