@@ -97,7 +97,7 @@ def table(name: str, root: Path) -> str:
         rows = [row for figure in wanted for row in _figures(figure, root)]
         parts = [_markdown(["", "figure", "machine", "commit", "command"], rows)] if rows else []
     commands = " or ".join(sorted(f"`genrec bench {file} --save`" for file in files_of(name)))
-    return "\n\n".join(parts) or f"Nothing is saved yet: {commands}."
+    return "\n\n".join(parts) or f"Not measured at this commit: {commands} does it."
 
 
 def _captioned(wanted: Table | Grid, result: Result, path: Path) -> str:

@@ -161,6 +161,25 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             Column("P50 ms", "speed/*/p50_ms"),
         ),
     ),
+    "rank": (
+        Figure("requests/s over user order alone, the paper's orders and rules", "rank", "over_user_prefix_paper", "{:.2f}"),
+        Figure("the same, all ways", "rank", "over_user_prefix", "{:.2f}"),
+        Figure("requests/s over recomputation, the paper's orders and rules", "rank", "over_recompute_paper", "{:.2f}"),
+        Figure("the same, all ways", "rank", "over_recompute", "{:.2f}"),
+        Figure("tokens reused, at most", "rank", "reused_share", "{:.0%}"),
+        Figure("time of choice and look-ups, at most", "rank", "choice_share", "{:.1%}"),
+    ),
+    "rank-ways": Table(
+        "rank", "shape of Books, 31 M parameters, one request at a time", "ways",
+        (
+            Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"),
+            Column("tokens reused", "ways/*/reused_share", "{:.0%}"),
+            Column("tokens computed", "ways/*/computed_tokens", "{:.0f}"),
+            Column("choice and look-ups", "ways/*/choice_share", "{:.1%}"),
+            Column("requests/s within the P99", "ways/*/slo_rate", "{:.2f}"),
+        ),
+        "begins with",
+    ),
     "swap": (
         Figure("requests", "swap", "requests", "{}"),
         Figure("swaps among them", "swap", "swaps", "{}"),

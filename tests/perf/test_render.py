@@ -19,12 +19,11 @@ def test_rendering_again_changes_nothing() -> None:
         assert path.read_bytes() == content, f"python -m perf.kit.render, for {path.name}"
 
 
-def test_every_table_that_is_shown_has_its_files() -> None:
-    """As soon as anything is saved."""
+def test_every_claim_of_the_readme_has_its_files() -> None:
+    """As soon as anything is saved. A table elsewhere may say that it is not measured, and how that is done."""
     saved = {path.stem for path in (render.ROOT / "results").glob("*/*.json")}
-    for path in render.documents(render.ROOT):
-        for name in render.markers(path):
-            assert not saved or render.files_of(name) <= saved, f"{path.name} shows {name}"
+    for name in render.markers(render.ROOT / "README.md"):
+        assert not saved or render.files_of(name) <= saved, name
 
 
 def result(benchmark: str, machine: str = "xeon-amx-2", **figures: Any) -> dict[str, Any]:
@@ -77,7 +76,7 @@ SWAP = {"requests": 1200, "swaps": 12, "failed": 0, "mixed_versions": 0}
 def test_without_results_the_document_says_how_to_get_them(root: Path) -> None:
     made = write(root)
     assert set(made) == {"README.md", "peers.md"}
-    assert "`genrec bench swap --save`" in made["README.md"] and "old" not in made["README.md"]
+    assert "`genrec bench swap --save` does it" in made["README.md"] and "old" not in made["README.md"]
     assert settings.table().strip() in made["README.md"]
     assert made["README.md"].startswith("# Title\n") and made["README.md"].endswith(
         "<!-- /settings -->\nend\n"
