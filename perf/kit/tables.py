@@ -162,9 +162,9 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
     ),
     "rank": (
-        Figure("requests/s over user order alone, the paper's orders and rules", "rank", "over_user_prefix_paper", "{:.2f}"),
+        Figure("requests/s over user order alone, the paper's orders", "rank", "over_user_prefix_paper", "{:.2f}"),
         Figure("the same, all ways", "rank", "over_user_prefix", "{:.2f}"),
-        Figure("requests/s over recomputation, the paper's orders and rules", "rank", "over_recompute_paper", "{:.2f}"),
+        Figure("requests/s over recomputation, the paper's orders", "rank", "over_recompute_paper", "{:.2f}"),
         Figure("the same, all ways", "rank", "over_recompute", "{:.2f}"),
         Figure("tokens reused, at most", "rank", "reused_share", "{:.0%}"),
         Figure("time of choice and look-ups, at most", "rank", "choice_share", "{:.1%}"),
