@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cli import bench, catalogue, router
-from cli.options import add_settings, at_least, folder, names, numbers, positive, sizes
+from cli.options import add_settings, at_least, folder, numbers, positive, sizes
 from cli.run import run, start_log
 from genrec.settings import chosen_fields
 
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
         "--instances", type=_counts, default={}, help="processes of a model, e.g. encode_history=2,decode=2"
     )
     serve.add_argument(
-        "--ensembles", type=names, default=(), help="e.g. recommend: fewer models, less memory; default: all"
+        "--ensembles", type=_names, default=(), help="e.g. recommend: fewer models, less memory; default: all"
     )
 
     ask = made["recommend"]
@@ -166,10 +166,10 @@ def _build(a: argparse.Namespace) -> None:
 def _serve(a: argparse.Namespace) -> None:
     from deploy.launcher import serve
 
-    given = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
-    given += ["address", "i_know"]
-    given += [each.name for each in chosen_fields()]
-    serve(a.artifact, **{name: getattr(a, name) for name in given})
+    names = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
+    names += ["address", "i_know"]
+    names += [each.name for each in chosen_fields()]
+    serve(a.artifact, **{name: getattr(a, name) for name in names})
 
 
 def _route(a: argparse.Namespace) -> None:
@@ -209,6 +209,10 @@ def _sweep(a: argparse.Namespace) -> None:
 
 def _bench(a: argparse.Namespace) -> None:
     bench.run(a)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _counts(text: str) -> dict[str, int]:
