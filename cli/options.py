@@ -41,6 +41,11 @@ def numbers(text: str) -> list[int]:
         raise _refused(text, "whole numbers as 1,2,3") from error
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between."""
+    return tuple(text.split(","))
+
+
 def at_least(low: int) -> Callable[[str], int]:
     """A whole number of `low` or more, within 63 bits."""
 

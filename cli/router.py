@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from cli.options import add_settings, at_least, folder
+from cli.options import add_settings, at_least, folder, names
 from deploy.router.limits import Limits
 from genrec.settings import chosen_fields
 
@@ -17,6 +17,7 @@ def add_route_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--servers", type=at_least(1), default=2, help="default: 2")
     for name in ("http", "grpc", "metrics"):
         parser.add_argument(f"--{name}-port", type=int, help="of the router; default: a free one")
+    parser.add_argument("--ensembles", type=names, default=(), help="e.g. recommend; default: all")
     for each in fields(Limits):
         parser.add_argument(
             f"--{each.name.replace('_', '-')}",
@@ -31,9 +32,9 @@ def route(a: argparse.Namespace) -> None:
     """Until Ctrl-C."""
     from deploy.router.route import route
 
-    names = ["http_port", "grpc_port", "metrics_port", *(each.name for each in chosen_fields())]
+    given = ["http_port", "grpc_port", "metrics_port", "ensembles", *(each.name for each in chosen_fields())]
     limits = Limits(**{each.name: getattr(a, each.name) for each in fields(Limits)})
-    route(a.artifact, a.servers, limits, **{name: getattr(a, name) for name in names})
+    route(a.artifact, a.servers, limits, **{name: getattr(a, name) for name in given})
 
 
 def add_rollout_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ import triton_python_backend_utils as pb_utils
 from genrec import metrics
 
 EVERY_S = 1.0
+# Triton keeps the interpreter while a message is on its way: between two of them requests have their turn.
+PAUSE_S = 0.001
 Key = tuple[str, metrics.Labels]
 log = logging.getLogger("genrec.metrics")
 
@@ -62,11 +65,14 @@ class Published:
             self._look()
         for name, labels, value, rises in metrics.samples(self._model):
             key = (name, labels)
-            if not rises and self._said.get(key) != value:
+            if self._said.get(key, 0.0 if rises else None) == value:
+                continue
+            if rises:
+                self._metrics[key].increment(value - self._said.get(key, 0.0))
+            else:
                 self._metrics[key].set(value)
-            elif rises and (more := value - self._said.get(key, 0.0)):
-                self._metrics[key].increment(more)
             self._said[key] = value
+            time.sleep(PAUSE_S)
 
 
 def _numbers(model: str) -> list[tuple[Key, metrics.Family, bool]]:
