@@ -1,4 +1,4 @@
-"""Hugging Face transformers: candidates in one pass behind a cached prefix, masked from each other, at shared positions."""
+"""Hugging Face transformers: candidates in one pass behind a cached prefix, masked from each other."""
 
 import copy
 
