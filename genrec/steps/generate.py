@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -22,12 +21,12 @@ from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, learn_selection
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 
 WAIT_S = 0.0005  # that a request waits for company
-Respond = Callable[[Answer], None]
 log = logging.getLogger("genrec.generate")
 
 
@@ -39,7 +38,7 @@ class _Prompt(NamedTuple):
     owner: tuple[bool, int] | None  # for whose ranking the prompt's KV is kept: whether named, and who
 
 
-class Generate:
+class Generate(AnswersLater):
     """tokens, ticket, excluded -> paths (whole semantic IDs) and scores, ascending by path."""
 
     def __init__(self, settings: Settings, wait_s: float = WAIT_S) -> None:
@@ -56,15 +55,8 @@ class Generate:
         run = [partial(self._generate, executor) for executor in executors]
         self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, wait_s, MAX_ROWS)
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        answers: list[Future[Answer]] = [Future() for _ in requests]
-        for request, answer in zip(requests, answers, strict=True):
-            self.submit(request, answer.set_result)
-        return [answer.result() for answer in answers]
-
     def submit(self, request: Tensors, respond: Respond) -> None:
-        """Answer one request by `respond`, later and from another thread, or at once where nothing is to do."""
+        """See `AnswersLater.submit`."""
         try:
             tokens, ticket = read_prompt(request, self._config)
             ticket.check_deadline("generate")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
@@ -21,10 +19,10 @@ from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.encode_candidates import MOST_CANDIDATES
+from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.prompts import read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 
-Respond = Callable[[Answer], None]
 log = logging.getLogger("genrec.score_candidates")
 NOTHING: Tensors = {"scores": np.zeros((1, 1), np.float32), "reuse": np.zeros((1, 4), np.int64)}
 
@@ -47,7 +45,7 @@ class _Asked(NamedTuple):
     respond: Respond
 
 
-class ScoreCandidates:
+class ScoreCandidates(AnswersLater):
     """tokens, ticket, owner, candidates, codes, plan -> scores, and the tokens that were reused.
 
     A request is a pass of its own, since its KV lies where the pool has it. The queue refuses what cannot be in time.
@@ -65,15 +63,8 @@ class ScoreCandidates:
         run = [partial(self._score, executor) for executor in executors]
         self._scheduler: Scheduler[_Asked] = Scheduler(run, 1, 0.0, 1)
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        answers: list[Future[Answer]] = [Future() for _ in requests]
-        for request, answer in zip(requests, answers, strict=True):
-            self.submit(request, answer.set_result)
-        return [answer.result() for answer in answers]
-
     def submit(self, request: Tensors, respond: Respond) -> None:
-        """Answer one request by `respond`, later and from another thread, or at once where nothing is to do."""
+        """See `AnswersLater.submit`."""
         try:
             tokens, ticket = read_prompt(request, self._config)
             ticket.check_deadline("score_candidates")
