@@ -123,6 +123,28 @@ PANELS = (
             ("{{instance}} reaped in an hour", "increase(genrec_arena_reaped_total[1h])"),
         ),
     ),
+    Panel(
+        "Rankings by what they began with",
+        "reqps",
+        (("{{order}}", "sum by (order) (rate(genrec_rankings_total[1m]))"),),
+    ),
+    Panel(
+        "Tokens of rankings",
+        "short",
+        (
+            ("{{kind}}", "sum by (kind) (rate(genrec_rank_tokens_total[1m]))"),
+            ("bytes copied", "sum(rate(genrec_rank_copied_bytes_total[1m]))"),
+        ),
+    ),
+    Panel(
+        "KV pool",
+        "short",
+        (
+            ("{{instance}} {{kind}}", "genrec_pool_entries"),
+            ("{{instance}} bytes of users", "genrec_pool_user_bytes"),
+            ("{{instance}} {{kind}} evicted", "genrec_pool_evicted_entries"),
+        ),
+    ),
     Panel("Refused by the router", "reqps", (("{{proxy}}", f"sum by (proxy) (rate({REFUSED}[1m]))"),)),
     Panel(
         "Before the servers: waiting, and in flight",

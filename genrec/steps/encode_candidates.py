@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
-from genrec.errors import InputError
-from genrec.rank.item_tokens import item_tokens
+from genrec.errors import ArtifactError, InputError
+from genrec.rank.item_tokens import FILE_NAME, item_tokens
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.encode_history import deadline_of, owner_of
@@ -49,6 +49,9 @@ class EncodeCandidates:
         catalogue = load_catalogue(folder, self._config)
         catalogue.rows_of([])  # sorts the ids, which no request should wait for
         codes = np.ascontiguousarray(catalogue.codes + np.array(self._config.code_offsets, np.int32))
+        own = folder / FILE_NAME
+        if (self._artifact / FILE_NAME).exists() and not own.exists():
+            raise ArtifactError(own, "is missing; the artifact's items have tokens of their own")
         return _RankTable(catalogue, codes, item_tokens(folder, catalogue, self._config))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:

@@ -2,8 +2,8 @@
 
     python -m perf.kit.render
 
-Fills what lies between `<!-- results: NAME -->` and `<!-- /results -->` (perf/kit/tables.py), and between
-`<!-- settings -->` and `<!-- /settings -->`, in README.md and docs/*.md; draws docs/peers.svg.
+Fills what lies between `<!-- results: NAME -->` and `<!-- /results -->` (perf/kit/tables.py), and likewise `settings`
+and `metrics`, in README.md and docs/*.md; draws docs/peers.svg.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from genrec import settings
+from genrec import metrics, settings
 from genrec.errors import ArtifactError, InputError
 from perf.kit.peers_picture import draw
 from perf.kit.report import RESULTS
@@ -24,9 +24,11 @@ from perf.kit.tables import TABLES, Column, Figure, Grid, Table
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
-    r"^<!-- (results: (?P<name>[^\n]+?)|settings) -->\n.*?<!-- /(?:results|settings) -->$", re.S | re.M
+    r"^<!-- (results: (?P<name>[^\n]+?)|(?P<kind>settings|metrics)) -->\n.*?<!-- /(?:results|settings|metrics) -->$",
+    re.S | re.M,
 )
-OPENED = re.compile(r"^<!-- (?:results: [^\n]+?|settings) -->", re.M)
+OPENED = re.compile(r"^<!-- (?:results: [^\n]+?|settings|metrics) -->", re.M)
+LISTS = {"settings": settings.table, "metrics": metrics.table}  # of what the code itself says
 PICTURE, PICTURED = Path("docs/peers.svg"), "peers"
 Result = dict[str, Any]
 
@@ -81,9 +83,8 @@ def _document(path: Path, root: Path) -> bytes:
         name = match["name"]
         if name and name not in TABLES:
             raise InputError(path.name, f"asks for the table {name!r}", ", ".join(TABLES))
-        inside = table(name, root) if name else settings.table()
-        kind = "results" if name else "settings"
-        return f"<!-- {match[1]} -->\n{inside.strip()}\n<!-- /{kind} -->"
+        inside = table(name, root) if name else LISTS[match["kind"]]()
+        return f"<!-- {match[1]} -->\n{inside.strip()}\n<!-- /{match['kind'] or 'results'} -->"
 
     return BLOCK.sub(fill, text).encode()
 

@@ -19,6 +19,7 @@ import pytest
 
 from build.catalogue import remove_items
 from clients.errors import BadRequest, Overloaded
+from clients.ranker import Ranker
 from clients.recommender import Recommender
 from deploy import switch
 from deploy.dashboards import render
@@ -33,6 +34,7 @@ from tests.deploy.prometheus import Sample, grouped_by, scrape, selectors, total
 from tests.serving.processes import stub_of, until
 
 WIDTH = 32
+EVERY_S = 1.0  # as genrec.triton.metrics publishes
 RULES = render.RULES.read_text()
 QUERIES = [query for panel in render.PANELS for _, query in panel.queries]
 EXPRESSIONS = [
@@ -69,8 +71,8 @@ def test_the_local_runtime_counts_the_same(tiny: Path, items: list[int]) -> None
 
 
 @pytest.fixture(scope="module")
-def artifact(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shutil.copytree(tiny, tmp_path_factory.mktemp("metrics") / "artifact")
+def artifact(tiny_ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(tiny_ranker, tmp_path_factory.mktemp("metrics") / "artifact")
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,9 @@ def load(server: RunningServer, items: list[int]) -> None:
             recommender.recommend([])
             with pytest.raises(BadRequest):
                 recommender.recommend(items[:3], top_k=0)
+    with Ranker(server.grpc_url) as ranker:
+        for _ in range(2):
+            ranker.rank(items[:5], items[20:30], 5, user_id=1)
     with Recommender(server.grpc_url, model="recommend_draft") as recommender:
         late = 0
         for _ in range(200):
@@ -117,6 +122,18 @@ def settled(server: RunningServer, requests: float) -> list[Sample]:
 
 
 @pytest.mark.serving
+def quiet(server: RunningServer) -> list[Sample]:
+    """A scrape once every model has published what it counted: nothing has moved for longer than they take."""
+    before, since = "", time.monotonic()
+    while time.monotonic() - since < 2 * EVERY_S:
+        samples = scrape(server.metrics_url)
+        now = str([s for s in samples if s.name.startswith("genrec_")])
+        if now != before:
+            before, since = now, time.monotonic()
+        time.sleep(0.1)
+    return samples
+
+
 class TestServed:
     """In this order: later tests are harder on the server."""
 
@@ -124,7 +141,7 @@ class TestServed:
         self, asked: RunningServer, routed: Router | None, items: list[int]
     ) -> None:
         load(asked, items)
-        samples = settled(asked, 18)
+        samples = settled(asked, 20)
         samples += scrape(routed.metrics_url) if routed else []
         for query in [*QUERIES, *EXPRESSIONS]:
             labels = grouped_by(query)
@@ -141,11 +158,10 @@ class TestServed:
             assert not family.models or models == set(family.models)
 
     def test_they_move_with_what_they_count(self, asked: RunningServer, items: list[int]) -> None:
-        before = settled(asked, 0)
+        before = quiet(asked)
         load(asked, items)
-        after = settled(asked, total(before, "genrec_requests_total") + 18)
-        time.sleep(1.5)  # every model has published what it counted meanwhile
-        after = scrape(asked.metrics_url)
+        settled(asked, total(before, "genrec_requests_total") + 20)
+        after = quiet(asked)
 
         def more(name: str, **labels: str) -> float:
             return total(after, name, **labels) - total(before, name, **labels)
@@ -167,11 +183,14 @@ class TestServed:
         assert more("genrec_semantic_ids_total", verdict="valid") > 0
         assert more("genrec_semantic_ids_total", verdict="invalid") == 0
         assert total(after, "genrec_arena_slots") == 64
+        assert more("genrec_rankings_total", order="split") >= 2  # probes rank too
+        assert more("genrec_rank_tokens_total", kind="user_reused") >= 15
+        assert total(after, "genrec_pool_entries", kind="items") >= 10
 
     def test_a_swap_shows(self, asked: RunningServer, artifact: Path, items: list[int]) -> None:
         switch.switch(artifact, remove_items(artifact, np.array(items[:1])))
-        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 5, 30)
-        assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 5
+        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 6, 30)
+        assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 6
 
     def test_a_scrape_while_a_process_restarts(self, asked: RunningServer, items: list[int]) -> None:
         """Every scrape is whole, counters do not fall, and the restart shows."""
