@@ -13,6 +13,7 @@ Int32, Int64, Float32 = NDArray[np.int32], NDArray[np.int64], NDArray[np.float32
 LINE = 8  # keys of 8 bytes in a cache line of 64
 CHUNK_BYTES = 16 << 20
 HUGE_PAGE = 2 << 20
+LARGEST = 1e18  # of a gradient: its square is a float32 still
 
 
 def zeros(count: int, dtype: DTypeLike) -> NDArray:
@@ -98,3 +99,8 @@ class Chunks:
 def shift_for(row_bytes: int) -> int:
     """Rows of a chunk as a power of two: chunks of about 16 MiB."""
     return max((CHUNK_BYTES // row_bytes).bit_length() - 1, 0)
+
+
+def is_sound(values: Float32) -> bool:
+    """Whether no value is NaN, infinite or beyond LARGEST."""
+    return not values.size or bool(max(values.max(), -values.min()) < LARGEST)  # of NaN nothing is less

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import InputError
-from training.embedding.arrays import Chunks, Float32, Int32, Int64, shift_for
+from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, is_sound, shift_for
 from training.embedding.index import MOST_ROWS, Index
 from training.embedding.kernels import Kernels, best_kernels
 from training.embedding.optimizers import Optimizer, RowwiseAdagrad
 
 POLICIES = ("lru", "lfu")
 EMPTY_ID = -(2**63)  # marks an empty slot
-LARGEST = 1e18  # of a gradient: its square is a float32 still
 COUNT, STAMP = range(2)
 
 
@@ -165,7 +164,7 @@ class DynamicTable:
         if np.shape(values) != shape:
             raise InputError(name, f"has shape {list(np.shape(values))}", f"{list(shape)}")
         values = np.ascontiguousarray(values, np.float32)
-        if values.size and not max(values.max(), -values.min()) < LARGEST:  # "not <": so that NaN is refused
+        if not is_sound(values):
             raise InputError(
                 name, "has a value that is NaN, infinite or too large", f"numbers below {LARGEST:g}"
             )
