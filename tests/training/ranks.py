@@ -15,7 +15,7 @@ from training.sharded.world import join
 
 LIMIT_S = 120.0
 START = multiprocessing.get_context("forkserver")
-START.set_forkserver_preload(["torch", "torch.distributed", "training.sharded.step", "pyarrow.parquet"])
+START.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "training.sharded.step"])
 
 
 class Failed(Exception):
