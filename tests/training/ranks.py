@@ -1,19 +1,22 @@
-"""Run a function on several ranks over gloo, as processes of their own that begin with everything imported."""
+"""Run a function on several ranks: over gloo in processes of their own, or, for many, in threads of this one."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import numpy as np
 import torch
 
-from training.sharded.world import join
+from training.sharded.world import World, join
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 START = multiprocessing.get_context("forkserver")
 START.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "training.sharded.step"])
 
@@ -71,3 +74,33 @@ def _run(
         pipe.send(("raised", f"{type(error).__name__}: {error}"))
     pipe.close()
     os._exit(0)  # threads of gloo now and then abort at an orderly end
+
+
+class ThreadWorld(World):
+    """Ranks as threads of one process; they share `board` and wait for each other at `barrier`."""
+
+    def __init__(self, rank: int, ranks: int, board: list[Any], barrier: threading.Barrier) -> None:
+        super().__init__()
+        self.rank, self.ranks, self.board, self.barrier = rank, ranks, board, barrier
+
+    def swap(self, values: np.ndarray, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
+        self.board[self.rank] = np.split(values, np.cumsum(sent)[:-1])
+        self.barrier.wait()
+        came = np.concatenate([parts[self.rank] for parts in self.board])
+        self.barrier.wait()
+        assert len(came) == received.sum()
+        return came
+
+
+def in_threads(ranks: int, work: Callable[[World], Any]) -> list[Any]:
+    board, barrier = [None] * ranks, threading.Barrier(ranks, timeout=60)
+
+    def run(rank: int) -> Any:
+        try:
+            return work(ThreadWorld(rank, ranks, board, barrier))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(run, range(ranks)))

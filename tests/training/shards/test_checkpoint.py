@@ -8,7 +8,6 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 import torch
 
 from genrec.errors import ArtifactError, InputError
-from tests.training.ranks import START, on_ranks
+from tests.training.ranks import START, ThreadWorld, in_threads, on_ranks
 from training.embedding.optimizers import RowAdam, RowwiseAdagrad
 from training.embedding.portable import mixed
 from training.embedding.table import Rows
@@ -32,27 +31,6 @@ FEATURES = (
     FeatureConfig("tag", "tag", 2),
 )
 SIZES = (1, 2, 3, 4, 8)
-
-
-class ThreadWorld(World):
-    """Ranks as threads of one process; they share `board` and wait for each other at `barrier`."""
-
-    def __init__(self, rank: int, ranks: int, board: list, barrier: threading.Barrier) -> None:
-        super().__init__()
-        self.rank, self.ranks, self.board, self.barrier = rank, ranks, board, barrier
-
-    def gather(self, numbers: np.ndarray) -> np.ndarray:
-        self.board[self.rank] = numbers
-        self.barrier.wait()
-        told = np.stack(self.board)
-        self.barrier.wait()
-        return told
-
-
-def in_threads(ranks: int, work: Callable[[World], Any]) -> list[Any]:
-    board, barrier = [None] * ranks, threading.Barrier(ranks, timeout=60)
-    with ThreadPoolExecutor(ranks) as pool:
-        return list(pool.map(lambda rank: work(ThreadWorld(rank, ranks, board, barrier)), range(ranks)))
 
 
 def owner(ids: np.ndarray, ranks: int) -> np.ndarray:
