@@ -43,6 +43,13 @@ BENCHMARKS = {
     "hashset": Benchmark("perf.parts.hash_sets", "how is the set of valid semantic IDs best held?", 4),
     "memory": Benchmark("perf.parts.peak_memory", "how much memory does one request take?", 10),
     "machine": Benchmark("perf.parts.roofline", "how fast could this machine be?", 0.1),
+    # Training.
+    "embedding": Benchmark(
+        "perf.training.embedding", "how fast does a dynamic table find a row by its id?", 10
+    ),
+    "training": Benchmark(
+        "perf.training.training", "how fast do tables train over ranks, and what does each part save?", 15
+    ),
     # What the answers are worth.
     "quality": Benchmark("perf.quality.quality", "how good are the served lists, beside two baselines?", 1),
     "decoders": Benchmark("perf.quality.decoders", "what does a draft save, and what does it lose?", 15),
