@@ -99,8 +99,3 @@ class Chunks:
 def shift_for(row_bytes: int) -> int:
     """Rows of a chunk as a power of two: chunks of about 16 MiB."""
     return max((CHUNK_BYTES // row_bytes).bit_length() - 1, 0)
-
-
-def is_sound(values: Float32) -> bool:
-    """Whether no value is NaN, infinite or beyond LARGEST."""
-    return not values.size or bool(max(values.max(), -values.min()) < LARGEST)  # of NaN nothing is less

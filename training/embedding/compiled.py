@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError
-from training.embedding.arrays import Chunks, Float32, Int32, Int64, Lines
+from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, Lines
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 # Sums may be reordered, for vector registers; NaN and infinity keep their meaning.
@@ -86,11 +86,13 @@ class Compiled:
         self._call("by_owner", ids, len(ids), ranks, places, counts)
         return places, counts
 
-    def sum_by(self, values: Float32, index: Int64, count: int) -> Float32:
-        """float32[count, dim]: sums of values [n, dim] with the same index [n]."""
-        sums = np.zeros((count, values.shape[1]), np.float32)
-        self._call("sum_by", values, index, len(index), values.shape[1], sums)
-        return sums
+    def add_by(self, values: Float32, index: Int64, sums: Float32) -> None:
+        """Add values [n, dim] to rows index [n] of sums [distinct, dim], in place."""
+        self._call("add_by", values, index, len(index), values.shape[1], sums)
+
+    def sound(self, values: Float32) -> bool:
+        """Whether no value is NaN, infinite or beyond LARGEST."""
+        return bool(self._call("sound", values, values.size, ctypes.c_float(LARGEST)))
 
     def spread(self, values: Float32, index: Int64) -> Float32:
         """float32[n, dim]: values [distinct, dim] at index [n]."""

@@ -177,12 +177,19 @@ void by_owner(const int64_t* ids, int64_t n, int64_t ranks, int64_t* places, int
 }
 
 // sums [distinct, dim] += values [n, dim] at index [n].
-void sum_by(const float* values, const int64_t* index, int64_t n, int64_t dim, float* sums) {
+void add_by(const float* values, const int64_t* index, int64_t n, int64_t dim, float* sums) {
     for (int64_t i = 0; i < n; ++i) {
         float* to = sums + index[i] * dim;
         const float* from = values + i * dim;
         for (int64_t d = 0; d < dim; ++d) to[d] += from[d];
     }
+}
+
+// Whether all of values [n] are numbers below a limit in size; NaN is below nothing.
+int64_t sound(const float* values, int64_t n, float limit) {
+    int bad = 0;
+    for (int64_t i = 0; i < n; ++i) bad |= !(std::fabs(values[i]) < limit);
+    return !bad;
 }
 
 // out [n, dim] = values [distinct, dim] at index [n].

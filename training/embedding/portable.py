@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from training.embedding.arrays import LINE, Chunks, Float32, Int32, Int64, Lines
+from training.embedding.arrays import LARGEST, LINE, Chunks, Float32, Int32, Int64, Lines
 
 SIGN, GOLDEN = np.uint64(1 << 63), np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
@@ -52,10 +52,11 @@ class Portable:
         owners = (mixed(ids) % np.uint64(ranks)).astype(np.int64)
         return np.argsort(owners, kind="stable"), np.bincount(owners, minlength=ranks)
 
-    def sum_by(self, values: Float32, index: Int64, count: int) -> Float32:
-        sums = np.zeros((count, values.shape[1]), np.float32)
-        _sum_by(values, index, sums)
-        return sums
+    def add_by(self, values: Float32, index: Int64, sums: Float32) -> None:
+        _add_by(values, index, sums)
+
+    def sound(self, values: Float32) -> bool:
+        return not values.size or bool(max(values.max(), -values.min()) < LARGEST)  # of NaN nothing is less
 
     def spread(self, values: Float32, index: Int64) -> Float32:
         return values[index]
@@ -221,7 +222,7 @@ def _unique(ids: Int64, slots: Int32, bits: int, distinct: Int64, inverse: Int64
 
 
 @njit(cache=True)
-def _sum_by(values: Float32, index: Int64, sums: Float32) -> None:
+def _add_by(values: Float32, index: Int64, sums: Float32) -> None:
     for i in range(len(index)):
         for d in range(values.shape[1]):
             sums[index[i], d] += values[i, d]

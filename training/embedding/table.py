@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import InputError
-from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, is_sound, shift_for
+from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, shift_for
 from training.embedding.index import MOST_ROWS, Index
 from training.embedding.kernels import Kernels, best_kernels
 from training.embedding.optimizers import Optimizer, RowwiseAdagrad
@@ -102,7 +102,7 @@ class DynamicTable:
         if (rows < 0).any():
             missing = distinct[rows < 0]
             raise InputError("ids", f"has {missing[0]}, which has no row", "ids that were looked up")
-        self.apply(rows, self.kernels.sum_by(gradients, inverse, len(distinct)), scale)
+        self.apply(rows, sum_by(self.kernels, gradients, inverse, len(distinct)), scale)
 
     def evict(self, keep: int, policy: str = "lru") -> Int64:
         """Keep the `keep` rows last (lru) or most often (lfu) looked up; the ids that go, int64[any].
@@ -164,11 +164,18 @@ class DynamicTable:
         if np.shape(values) != shape:
             raise InputError(name, f"has shape {list(np.shape(values))}", f"{list(shape)}")
         values = np.ascontiguousarray(values, np.float32)
-        if not is_sound(values):
+        if not self.kernels.sound(values):
             raise InputError(
                 name, "has a value that is NaN, infinite or too large", f"numbers below {LARGEST:g}"
             )
         return values
+
+
+def sum_by(kernels: Kernels, values: Float32, index: Int64, count: int) -> Float32:
+    """float32[count, dim]: sums of values [n, dim] with the same index [n]."""
+    sums = np.zeros((count, values.shape[1]), np.float32)
+    kernels.add_by(values, index, sums)
+    return sums
 
 
 def _checked(ids: Int64) -> Int64:

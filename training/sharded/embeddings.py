@@ -44,10 +44,8 @@ class ShardedEmbeddings:
             raise InputError("features", problem, f"just {', '.join(sorted(names))}")
         found: dict[str, torch.Tensor] = {}
         for merged, packed in [(merged, self._packed(merged, ids)) for merged in self.merged]:
-            together = np.concatenate(list(packed.values()))
-            vectors = self.sharded[merged.dimension].look_up(together, self.stamp)
-            parts = vectors.split([len(each) for each in packed.values()])
-            found |= dict(zip(packed, parts, strict=True))
+            vectors = self.sharded[merged.dimension].look_up([*packed.values()], self.stamp)
+            found |= dict(zip(packed, vectors, strict=True))
         return {each.name: pool(found[each.name], ids[each.name], each.pooling) for each in self.features}
 
     def collect(self) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from training.embedding.arrays import Float32, Int32, Int64, is_sound
+from training.embedding.arrays import Float32, Int32, Int64
 from training.embedding.kernels import Kernels
-from training.embedding.table import DynamicTable
+from training.embedding.table import DynamicTable, sum_by
 from training.sharded.world import World
 
 
@@ -56,9 +57,13 @@ class ShardedTable:
         self._pending: list[_Pending] = []
         self._sums: list[tuple[Int32, Float32]] = []
 
-    def look_up(self, ids: Int64, stamp: int) -> torch.Tensor:
-        """Vectors float32[n, dim] of merged ids int64[n], whichever rank has them. All ranks call it, if with no id."""
+    def look_up(self, features: Sequence[Int64], stamp: int) -> tuple[torch.Tensor, ...]:
+        """Vectors float32[n, dim] for each feature's merged ids int64[n], whichever ranks have them.
+
+        All features travel together. All ranks call it, if with no id.
+        """
         kernels, world = self.table.kernels, self.world
+        ids = np.concatenate(features)
         distinct, inverse = kernels.unique(ids) if self.dedup.first else (ids, np.arange(len(ids)))
         places, sent = kernels.by_owner(distinct, world.ranks)
         received = world.swap_counts(sent)
@@ -69,7 +74,8 @@ class ShardedTable:
         self._count(len(ids), sent, received, len(rows) if self.dedup.second else len(asked))
         order = np.empty(len(places), np.int64)
         order[places] = np.arange(len(places))
-        return _Spread.apply(vectors, order[inverse], kernels)
+        ends = np.cumsum([len(each) for each in features])
+        return _Spread.apply(vectors, kernels, np.split(order[inverse], ends[:-1]))
 
     def collect(self) -> None:
         """Send the gradients of all look-ups since the last time to the owners of their ids. All ranks call it.
@@ -79,21 +85,20 @@ class ShardedTable:
         for each in self._pending:
             gradient = each.vectors.grad
             mine = np.zeros(each.vectors.shape, np.float32) if gradient is None else gradient.numpy()
-            self.sound &= is_sound(mine)
+            self.sound &= self.table.kernels.sound(mine)
             came = self.world.swap(mine, each.sent, each.received)
-            self._sums.append((each.rows, self.table.kernels.sum_by(came, each.inverse, len(each.rows))))
+            self._sums.append((each.rows, sum_by(self.table.kernels, came, each.inverse, len(each.rows))))
             self._count_bytes(self.table.dimension * 4, each.sent)
         self._pending.clear()
 
     def step(self, scale: float) -> None:
         """One update by all gradients collected, summed per id and times `scale` (accumulation, section 5.2)."""
-        if self._sums:
-            rows = np.concatenate([rows for rows, _ in self._sums])
-            sums = np.concatenate([sums for _, sums in self._sums])
-            if len(self._sums) > 1:
-                distinct, inverse = self.table.kernels.unique(rows.astype(np.int64))
-                rows = distinct.astype(np.int32)
-                sums = self.table.kernels.sum_by(sums, inverse, len(rows))
+        if len(self._sums) > 1:
+            rows, sums = (np.concatenate(each) for each in zip(*self._sums, strict=True))
+            distinct, inverse = self.table.kernels.unique(rows.astype(np.int64))
+            summed = sum_by(self.table.kernels, sums, inverse, len(distinct))
+            self._sums = [(distinct.astype(np.int32), summed)]
+        for rows, sums in self._sums:
             self.table.apply(rows, sums, scale)
         self.forget()
 
@@ -109,7 +114,8 @@ class ShardedTable:
         if self.dedup.second:
             distinct, inverse = kernels.unique(asked)
             rows = self.table.rows_of(distinct, stamp)
-            return rows, inverse, kernels.spread(self.table.vectors(rows), inverse)
+            found = self.table.vectors(rows)
+            return rows, inverse, found if len(rows) == len(asked) else kernels.spread(found, inverse)
         rows = self.table.rows_of(asked, stamp)
         found = self.table.vectors(rows)
         distinct, inverse = kernels.unique(rows.astype(np.int64))  # gradients are summed per id in any case
@@ -128,14 +134,19 @@ class ShardedTable:
 
 
 class _Spread(torch.autograd.Function):
-    """Vectors [distinct, dim] at index [n]; back, the gradients of each are summed."""
+    """Vectors [distinct, dim] at each index [n]; back, the gradients of each vector are summed."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: torch.Tensor, index: Int64, kernels: Kernels) -> torch.Tensor:
-        ctx.index, ctx.kernels, ctx.count = index, kernels, len(vectors)
-        return torch.from_numpy(kernels.spread(vectors.detach().numpy(), index))
+    def forward(
+        ctx: Any, vectors: torch.Tensor, kernels: Kernels, indexes: list[Int64]
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.indexes, ctx.kernels, ctx.shape = indexes, kernels, vectors.shape
+        given = vectors.detach().numpy()
+        return tuple(torch.from_numpy(kernels.spread(given, index)) for index in indexes)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        given = gradient.contiguous().numpy()
-        return torch.from_numpy(ctx.kernels.sum_by(given, ctx.index, ctx.count)), None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        sums = np.zeros(ctx.shape, np.float32)
+        for gradient, index in zip(gradients, ctx.indexes, strict=True):
+            ctx.kernels.add_by(gradient.contiguous().numpy(), index, sums)
+        return torch.from_numpy(sums), None, None

@@ -14,7 +14,7 @@ from training.embedding.index import Index
 from training.embedding.kernels import Kernels
 from training.embedding.optimizers import RowAdam, RowwiseAdagrad
 from training.embedding.portable import Portable, mixed
-from training.embedding.table import DynamicTable, Rows
+from training.embedding.table import DynamicTable, Rows, sum_by
 
 no_compiler = pytest.mark.skipif(not can_be_compiled(), reason="no g++: the compiled kernels are not here")
 KINDS = [pytest.param(Compiled, marks=no_compiler), Portable]
@@ -122,7 +122,7 @@ def test_unique_sum_and_spread(kernels: Kernels) -> None:
     values = draw.standard_normal((1000, 5)).astype(np.float32)
     sums = np.zeros((len(distinct), 5))
     np.add.at(sums, inverse, values)
-    np.testing.assert_allclose(kernels.sum_by(values, inverse, len(distinct)), sums, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(sum_by(kernels, values, inverse, len(distinct)), sums, rtol=1e-5, atol=1e-5)
     assert np.array_equal(kernels.spread(values[: len(distinct)], inverse), values[inverse])
     empty, none = kernels.unique(ids[:0])
     assert len(empty) == len(none) == 0
