@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,11 +73,12 @@ class BalancedBatches:
 
     def __init__(
         self, world: World, chunks: Iterable[Chunk], columns: Sequence[str], tokens: str, target: float, *,
-        cost: Cost | None = None, exchange: bool = True,
+        cost: Cost | None = None, exchange: bool = True, position: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         """`target` is the cost that a rank draws per step; `tokens` names the column whose lengths are counted.
 
-        Without `exchange` a rank keeps what it drew. Raises InputError.
+        `position` is that of a checkpoint, which `chunks` begin at. Without `exchange` a rank keeps what it drew.
+        Raises InputError.
         """
         if not target > 0:
             raise InputError("target", f"is {target}", "a number of tokens above 0")
@@ -85,7 +86,7 @@ class BalancedBatches:
             raise InputError("tokens", f"is {tokens!r}", f"one of the columns {', '.join(columns)}")
         self.world, self.columns, self.tokens = world, tuple(columns), tokens
         self.target, self.cost, self.exchange = target, cost or Cost(), exchange
-        self.position: dict[str, int] = {}
+        self.position = dict(position or {})
         self.loads: Float64 = np.zeros(world.ranks)  # cost of the last step per rank
         self._chunks, self._waiting = iter(chunks), deque[Chunk]()
 

@@ -125,8 +125,9 @@ def load(folder: Path, world: World, embeddings: ShardedEmbeddings) -> Restored:
         torch.manual_seed(step * 65_537 + world.rank)
     embeddings.stamp = about["stamp"]
     position: dict[str, int] = {}
-    for each in ranks:
-        position |= each["position"]
+    for each in ranks:  # a rank may have told of shards that another has read further since
+        for shard, rows in each["position"].items():
+            position[shard] = max(rows, position.get(shard, 0))
     return Restored(step, position, _read(target / DENSE, ranks[0]["files"][DENSE]))
 
 
