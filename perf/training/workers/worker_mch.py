@@ -32,8 +32,8 @@ def load(options):
     from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
     # At its first update it calls an operation that only CUDA has; the same on a CPU:
-    def reset(self, pruned, offsets, tables, buffers):
-        self.split_optimizer_states()[int(tables[0])][0][pruned] = 0
+    def reset(self, pruned_indices, pruned_indices_offsets, logical_table_ids, buffer_ids):
+        self.split_optimizer_states()[int(logical_table_ids[0])][0][pruned_indices] = 0
 
     SplitTableBatchedEmbeddingBagsCodegen.reset_embedding_weight_momentum = reset
     torch.set_num_threads(1)
