@@ -112,16 +112,16 @@ def over_static(ids: np.ndarray, repeats: int) -> Spread:
     static = torch.from_numpy(table.look_up(ids))
     rows = np.random.default_rng(2).integers(0, len(ids), (repeats + 1, 8, min(STATIC_BATCH, len(ids))))
 
-    def turn(number: list[int], look_up: Callable[[np.ndarray], object]) -> float:
-        batches = rows[number[0]]
+    def turn(number: list[int], asked: np.ndarray, look_up: Callable[[np.ndarray], object]) -> float:
+        batches = asked[number[0]]
         number[0] += 1
         return sum(timed(lambda batch=batch: look_up(batch))[0] for batch in batches)
 
     ours, theirs = [0], [0]
     arms = {
-        "ours": lambda: turn(ours, lambda batch: table.look_up(ids[batch])),
+        "ours": lambda: turn(ours, ids[rows], table.look_up),
         "static": lambda: turn(
-            theirs, lambda batch: torch.nn.functional.embedding(torch.from_numpy(batch), static)
+            theirs, rows, lambda at: torch.nn.functional.embedding(torch.from_numpy(at), static)
         ),
     }
     taken = in_turns(arms, repeats, warm_ups=1, label="beside a static table")
