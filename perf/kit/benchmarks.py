@@ -51,6 +51,13 @@ BENCHMARKS = {
     "rank_peers": Benchmark("perf.rank.peers", "how fast are candidates ranked beside what people use?", 3),
     "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
     "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),
+    # Training.
+    "embedding": Benchmark(
+        "perf.training.embedding", "how fast does a dynamic table find a row by its id?", 10
+    ),
+    "training": Benchmark(
+        "perf.training.training", "how fast do tables train over ranks, and what does each part save?", 15
+    ),
     # What the answers are worth.
     "quality": Benchmark("perf.quality.quality", "how good are the served lists, beside two baselines?", 1),
     "decoders": Benchmark("perf.quality.decoders", "what does a draft save, and what does it lose?", 15),

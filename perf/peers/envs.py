@@ -18,10 +18,11 @@ OF_ANOTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
 
 @dataclass(frozen=True)
 class Environment:
-    """What pip installs, and what it is then told to remove."""
+    """What pip installs, what it installs without asking what that needs, and what it is then told to remove."""
 
     packages: tuple[str, ...]
     removed: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
 
 
 ENVIRONMENTS = {
@@ -32,6 +33,13 @@ ENVIRONMENTS = {
     # Converters drag torch along, which must not weigh on the peer that serves.
     "convert": Environment(
         ("torch==2.13.0", "optimum-intel==2.2.0", "openvino==2026.4.1", "ctranslate2==4.8.5"), OF_ANOTHER_TORCH
+    ),
+    # torchrec asks for the fbgemm of CUDA, beside which that of CPUs cannot be imported. Releases of fbgemm fit one
+    # release of torch each.
+    "torchrec": Environment(
+        ("torch==2.13.0", "numpy==1.26.4", "tensordict==0.15.3", "torchmetrics==1.0.3", "pyre-extensions==0.0.32",
+         "tqdm==4.70.1"),
+        bare=("torchrec==1.9.2", "fbgemm-gpu-cpu==1.8.0"),
     ),
 }  # fmt: skip
 
@@ -58,6 +66,8 @@ def install(root: Path, name: str) -> Path:
         _run([sys.executable, "-m", "venv", str(folder)])
         pip = [str(python_of(root, name)), "-m", "pip", "--disable-pip-version-check"]
         _run([*pip, "install", "--no-compile", *wanted.packages])
+        if wanted.bare:
+            _run([*pip, "install", "--no-compile", "--no-deps", *wanted.bare])
         if wanted.removed:
             _run([*pip, "uninstall", "--yes", *wanted.removed])
         (folder / DONE).write_text(json.dumps(_wanted(name)))
@@ -65,7 +75,8 @@ def install(root: Path, name: str) -> Path:
 
 
 def _wanted(name: str) -> dict[str, list[str]]:
-    return {key: list(value) for key, value in asdict(ENVIRONMENTS[name]).items()}
+    # What was installed before there was `bare` has no word of it.
+    return {key: list(value) for key, value in asdict(ENVIRONMENTS[name]).items() if value or key != "bare"}
 
 
 def _run(argv: list[str]) -> None:

@@ -67,7 +67,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_peer_has_its_environment_and_its_worker() -> None:
     for entry in PEERS.values():
         assert entry.environment in ENVIRONMENTS and (FOLDER / entry.script).is_file()
-    assert all("==" in package for e in ENVIRONMENTS.values() for package in e.packages)
+    assert all("==" in package for e in ENVIRONMENTS.values() for package in (*e.packages, *e.bare))
 
 
 def test_of_an_output_the_last_line_is_the_reason() -> None:

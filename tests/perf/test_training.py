@@ -1,0 +1,61 @@
+"""The benchmarks of training: groups of ranks, what is counted, and how sequences are shared out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perf.peers.refusal import Refusal
+from perf.training import embedding, training
+from perf.training.group import RankGroup, python_for
+from perf.training.workers.lookups import FEATURES, batches
+
+
+def test_a_missing_environment_and_a_worker_that_fails_are_refusals(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="torchrec is not installed"):
+        python_for("torchrec", tmp_path, install=False)
+    with pytest.raises(Refusal, match="rank 0: FileNotFoundError"):
+        RankGroup(python_for("", tmp_path, install=False), "worker_none.py", 1)
+
+
+def test_ranks_count_what_they_send_and_agree_with_one_process(tmp_path: Path) -> None:
+    asked = training.arguments(["--quick"])
+    found = training.savings(asked, 2)
+    assert found["none"]["ids_asked"] == found["none"]["rows_read"]
+    distinct = {
+        (name, i) for each in (0, 1) for name, (ids, _) in batches(10_000, 8, 1, each)[0].items() for i in ids
+    }
+    assert (
+        found["both"]["rows_read"] == len(distinct) < found["first"]["rows_read"] < found["none"]["rows_read"]
+    )
+    assert training.distance_to_one_process(asked) <= training.TOLERANCE
+
+
+def test_batches_are_the_same_for_everyone_and_a_sequence_has_one_user() -> None:
+    first, again = batches(1000, 5, 2, 3), batches(1000, 5, 2, 3)
+    for one, other in zip(first, again, strict=True):
+        assert set(one) == set(FEATURES) and (one["user"][1] == 1).all()
+        for name, (ids, lengths) in one.items():
+            assert len(ids) == lengths.sum() and ids.max() < (1000 if name == "item" else 100)
+            assert np.array_equal(ids, other[name][0])
+
+
+def test_balance_is_computed_by_the_trainers_own_code() -> None:
+    found = training.balance(8, 32, 3)
+    ways = [
+        found[name]["busy"]
+        for name in ("fixed number of sequences", "Algorithm 1, by tokens", "exchange, by cost")
+    ]
+    assert ways == sorted(ways) and ways[0] < 0.9 and ways[2] > 0.99
+    assert (
+        found["exchange, by tokens"]["tokens_over_mean"] < found["Algorithm 1, by tokens"]["tokens_over_mean"]
+    )
+
+
+def test_every_way_to_look_up_gives_the_same_rows() -> None:
+    ids = np.random.default_rng(0).permutation(np.arange(-500, 1500))
+    assert {embedding.TORCH, embedding.NUMPY, "dynamic table, numba"} <= set(embedding.look_ups(ids, 300, 1))
+    added, beside = embedding.inserts(ids, 1)
+    assert all(each.median > 0 for each in added.values()) and 12 < beside < 60

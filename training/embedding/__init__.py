@@ -1,0 +1,1 @@
+"""Dynamic embedding tables: rows that appear when their ids do (MTGRBoost, section 4.1)."""

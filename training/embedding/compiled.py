@@ -1,0 +1,183 @@
+"""The kernels of a dynamic table through g++ and ctypes: compiled in a second, then kept for all processes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.errors import ArtifactError
+from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, Lines
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+# Sums may be reordered, for vector registers; NaN and infinity keep their meaning.
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros",
+         "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC")  # fmt: skip
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (("keys", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("bits", ctypes.c_int64))
+
+
+class _Chunks(ctypes.Structure):
+    _fields_ = (("starts", ctypes.c_void_p), ("shift", ctypes.c_int64))
+
+
+def can_be_compiled() -> bool:
+    """Whether there is a compiler."""
+    return shutil.which("g++") is not None
+
+
+class Compiled:
+    """kernels.cpp; `training.embedding.portable.Portable` has the same methods."""
+
+    name = "C++"
+
+    def __init__(self) -> None:
+        """Raises ArtifactError where g++ fails."""
+        self._library = _load()
+
+    def find(self, ids: Int64, lines: Lines, old: Lines) -> Int32:
+        """Rows int32[n] of ids int64[n], -1 where absent from both; `old` may be NO_LINES."""
+        rows = np.empty(len(ids), np.int32)
+        self._call("find", ids, len(ids), lines, old, rows)
+        return rows
+
+    def insert(
+        self, ids: Int64, lines: Lines, old: Lines, room: int, free: Int32, state: Int64,
+        rows: Int32, fresh: Int64,
+    ) -> int:  # fmt: skip
+        """See kernels.cpp; returns how many ids are done."""
+        return self._call("insert", ids, len(ids), lines, old, room, free, state, rows, fresh)
+
+    def move(
+        self, source: Lines, first: int, last: int, drop: NDArray[np.uint8] | None, lines: Lines
+    ) -> None:
+        """Move the keys of lines [first, last) over, but for rows that `drop` uint8[rows] marks."""
+        self._call("move", source, first, last, drop, lines)
+
+    def probes(self, key: int, bits: int) -> Int64:
+        """The lines that an id is looked for in, in their order: int64[2**bits]."""
+        lines = np.empty(1 << bits, np.int64)
+        self._call("probes", key, bits, lines)
+        return lines
+
+    def unique(self, ids: Int64) -> tuple[Int64, Int64]:
+        """Distinct ids in the order they first come, and for each id its place among them, int64[n]."""
+        bits = max(2 * len(ids), 2).bit_length()
+        distinct, inverse = np.empty_like(ids), np.empty(len(ids), np.int64)
+        slots = np.zeros(1 << bits, np.int32)
+        return distinct[: self._call("unique", ids, len(ids), slots, bits, distinct, inverse)], inverse
+
+    def by_owner(self, ids: Int64, ranks: int) -> tuple[Int64, Int64]:
+        """Places int64[n] of ids grouped by owner, each owner's in order; counts int64[ranks], 4096 at most."""
+        places, counts = np.empty(len(ids), np.int64), np.zeros(ranks, np.int64)
+        self._call("by_owner", ids, len(ids), ranks, places, counts)
+        return places, counts
+
+    def add_by(self, values: Float32, index: Int64, sums: Float32) -> None:
+        """Add values [n, dim] to rows index [n] of sums [distinct, dim], in place."""
+        self._call("add_by", values, index, len(index), values.shape[1], sums)
+
+    def sound(self, values: Float32) -> bool:
+        """Whether no value is NaN, infinite or beyond LARGEST."""
+        return bool(self._call("sound", values, values.size, ctypes.c_float(LARGEST)))
+
+    def spread(self, values: Float32, index: Int64) -> Float32:
+        """float32[n, dim]: values [distinct, dim] at index [n]."""
+        out = np.empty((len(index), values.shape[1]), np.float32)
+        self._call("spread", values, index, len(index), values.shape[1], out)
+        return out
+
+    def gather(self, values: Chunks, rows: Int32, absent: Float32) -> Float32:
+        """float32[n, dim]: vectors of rows [n], `absent` [dim] for row -1."""
+        out = np.empty((len(rows), values.width), np.float32)
+        self._call("gather", values, rows, len(rows), values.width, absent, out)
+        return out
+
+    def initialise(self, values: Chunks, rows: Int32, ids: Int64, scale: float, seed: int) -> None:
+        """First vectors, which depend on id and seed alone."""
+        arguments = (values, rows, ids, len(rows), values.width, ctypes.c_float(scale), ctypes.c_uint64(seed))
+        self._call("initialise", *arguments)
+
+    def touch(self, marks: Chunks, rows: Int32, stamp: int) -> None:
+        """Count a look-up of each row at step `stamp`."""
+        self._call("touch", marks, rows, len(rows), ctypes.c_uint32(stamp))
+
+    def adagrad(
+        self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
+    ) -> None:
+        """Row-wise Adagrad of distinct rows; settings: scale of the gradients, rate, epsilon."""
+        self._update("adagrad", values, state, rows, gradients, settings)
+
+    def adam(
+        self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
+    ) -> None:
+        """Adam of distinct rows; settings: scale of the gradients, rate, epsilon, beta1, beta2."""
+        self._update("adam", values, state, rows, gradients, settings)
+
+    def _update(self, name: str, values: Chunks, state: Chunks, rows: Int32, gradients: Float32,
+                settings: Sequence[float]) -> None:  # fmt: skip
+        numbers = [ctypes.c_float(each) for each in settings]
+        self._call(name, values, state, rows, gradients, len(rows), values.width, *numbers)
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        function = getattr(self._library, name)
+        function.restype = ctypes.c_int64
+        return function(*map(_as_c, arguments))
+
+
+def _as_c(value: Any) -> Any:
+    """An argument as C takes it; of arrays the address, which the caller keeps alive."""
+    if isinstance(value, np.ndarray):
+        assert value.flags.c_contiguous
+        return ctypes.c_void_p(value.ctypes.data)
+    if isinstance(value, Lines):
+        return _Table(value.keys.ctypes.data if value.slots else None, value.rows.ctypes.data, value.bits)
+    if isinstance(value, Chunks):
+        return _Chunks(value.starts.ctypes.data, value.shift)
+    if isinstance(value, int):
+        return ctypes.c_int64(value)
+    return value
+
+
+@cache
+def _load() -> ctypes.CDLL:
+    """The library for this source, these flags and this CPU: from the user's cache, or compiled now."""
+    cpu = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), platform.machine())
+    key = hashlib.sha256("\n".join([SOURCE.read_text(), *FLAGS, cpu]).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genrec-triton"
+    kept = folder / f"kernels-{key}.so"
+    if kept.is_file():
+        return ctypes.CDLL(str(kept))
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "kernels.so"
+        done = subprocess.run(["g++", *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, text=True)
+        if done.returncode:
+            raise ArtifactError(SOURCE, f"g++ failed:\n{done.stderr}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = folder / f"{kept.name}.{os.getpid()}"
+            shutil.copy(made, partial)
+            os.replace(partial, kept)  # ranks that start together do not see half of it
+        except OSError:
+            return ctypes.CDLL(str(made))  # no place to keep it; the system holds it while it is loaded
+        return ctypes.CDLL(str(kept))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,267 @@
+// Loops over the arrays of a dynamic embedding table (MTGRBoost, section 4.1). NumPy owns all memory, and
+// training/embedding/portable.py has every function again, for machines without a compiler.
+//
+// A table is 2^bits lines of 8 slots. A line of keys is one cache line; the rows of its slots lie apart. A slot holds
+// its id with the sign bit turned, and row + 1; zeros are an empty slot, so fresh pages of the system are a table.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr uint64_t SIGN = 1ull << 63;
+constexpr int LINE = 8, BLOCK = 64, AHEAD = 6;
+
+struct Table {
+    uint64_t* keys;
+    int32_t* rows;
+    int64_t bits;
+};
+
+struct Chunks {
+    char** starts;
+    int64_t shift;
+    template <typename T> T* row(int64_t row, int64_t width) const {
+        return reinterpret_cast<T*>(starts[row >> shift]) + (row & ((int64_t(1) << shift) - 1)) * width;
+    }
+};
+
+// The finaliser of MurmurHash3 for 64 bits.
+inline uint64_t mix(uint64_t h) {
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdull;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53ull;
+    return h ^ h >> 33;
+}
+
+// The high bits: the low ones say which rank an id belongs to, and are alike for all ids of a rank.
+inline uint64_t home(uint64_t hash, int64_t bits) { return bits ? hash >> (64 - bits) : 0; }
+
+// Equation 5 over lines: odd, so that a power of two of lines are all visited.
+inline uint64_t stride(uint64_t hash, int64_t bits) {
+    return bits ? ((hash & 0xffffffff) % ((1ull << bits) - 1) + 1) | 1 : 1;
+}
+
+inline unsigned equal(const uint64_t* line, uint64_t key) {
+#ifdef __AVX512F__  // GCC's own name for _mm512_cmpeq_epi64_mask: the header of intrinsics doubles the time to compile
+    using Keys = long long __attribute__((vector_size(64)));
+    return __builtin_ia32_pcmpeqq512_mask(*reinterpret_cast<const Keys*>(line), Keys{} + (long long)(key), 255);
+#else
+    unsigned found = 0;
+    for (int j = 0; j < LINE; ++j) found |= unsigned(line[j] == key) << j;
+    return found;
+#endif
+}
+
+// The slot of a key, or ~ the slot where it would go. A table is never full, so there is one.
+inline int64_t seek(const Table& t, uint64_t key, uint64_t hash) {
+    uint64_t at = home(hash, t.bits), by = 0;
+    for (;;) {
+        const uint64_t* line = t.keys + at * LINE;
+        if (unsigned hit = equal(line, key)) return int64_t(at * LINE + __builtin_ctz(hit));
+        if (unsigned gap = equal(line, 0)) return ~int64_t(at * LINE + __builtin_ctz(gap));
+        if (!by) by = stride(hash, t.bits);
+        at = (at + by) & ((1ull << t.bits) - 1);
+    }
+}
+
+inline void expect(const Table& t, uint64_t hash) {
+    const uint64_t at = home(hash, t.bits) * LINE;
+    __builtin_prefetch(t.keys + at);
+    __builtin_prefetch(t.rows + at);
+}
+
+inline void put(Table& t, int64_t slot, uint64_t key, int32_t row) {
+    t.keys[slot] = key;
+    t.rows[slot] = row + 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+// ids [n] -> rows [n], -1 where absent. While a table grows, `old` has the ids that have not moved yet.
+void find(const int64_t* ids, int64_t n, Table t, Table old, int32_t* rows) {
+    uint64_t hash[BLOCK];
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t count = n - first < BLOCK ? n - first : BLOCK;
+        for (int64_t j = 0; j < count; ++j) expect(t, hash[j] = mix(uint64_t(ids[first + j])));
+        for (int64_t j = 0; j < count; ++j) {
+            const uint64_t key = uint64_t(ids[first + j]) ^ SIGN;
+            int64_t slot = seek(t, key, hash[j]);
+            int32_t row = slot >= 0 ? t.rows[slot] - 1 : -1;
+            if (row < 0 && old.keys && (slot = seek(old, key, hash[j])) >= 0) row = old.rows[slot] - 1;
+            rows[first + j] = row;
+        }
+    }
+}
+
+// Find or add ids [n] -> rows [n], until `room` of the table is used up. state: 0 keys held, 1 rows ever given,
+// 2 free rows left, 3 ids that are new. fresh [n]: places of the new ids. Returns how many ids are done.
+int64_t insert(const int64_t* ids, int64_t n, Table t, Table old, int64_t room, const int32_t* free_rows,
+               int64_t* state, int32_t* rows, int64_t* fresh) {
+    uint64_t hash[BLOCK];
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t count = n - first < BLOCK ? n - first : BLOCK;
+        for (int64_t j = 0; j < count; ++j) expect(t, hash[j] = mix(uint64_t(ids[first + j])));
+        for (int64_t j = 0; j < count; ++j) {
+            const int64_t i = first + j;
+            const uint64_t key = uint64_t(ids[i]) ^ SIGN;
+            const int64_t slot = seek(t, key, hash[j]);
+            if (slot >= 0) {
+                rows[i] = t.rows[slot] - 1;
+                continue;
+            }
+            const int64_t before = old.keys ? seek(old, key, hash[j]) : -1;
+            if (before >= 0) {
+                rows[i] = old.rows[before] - 1;
+                continue;
+            }
+            if (state[0] >= room) return i;
+            rows[i] = state[2] ? free_rows[--state[2]] : int32_t(state[1]++);
+            put(t, ~slot, key, rows[i]);
+            ++state[0];
+            fresh[state[3]++] = i;
+        }
+    }
+    return n;
+}
+
+// Move the keys of lines [from, to) into another table; rows r with drop[r] set are left behind. `drop` may be null.
+void move(Table source, int64_t from, int64_t to, const uint8_t* drop, Table t) {
+    uint64_t hash[LINE * LINE];
+    int64_t slot[LINE * LINE];
+    for (int64_t line = from; line < to; line += LINE) {
+        const int64_t end = (line + LINE < to ? line + LINE : to) * LINE;
+        int count = 0;
+        for (int64_t at = line * LINE; at < end; ++at)
+            if (source.rows[at] && !(drop && drop[source.rows[at] - 1])) {
+                slot[count] = at;
+                expect(t, hash[count++] = mix(source.keys[at] ^ SIGN));
+            }
+        for (int j = 0; j < count; ++j) {
+            const uint64_t key = source.keys[slot[j]];
+            const int64_t to_slot = seek(t, key, hash[j]);
+            if (to_slot < 0) put(t, ~to_slot, key, source.rows[slot[j]] - 1);
+        }
+    }
+}
+
+// The lines that an id is looked for in, in their order: int64 [2^bits].
+void probes(int64_t id, int64_t bits, int64_t* lines) {
+    const uint64_t hash = mix(uint64_t(id)), by = stride(hash, bits), mask = (1ull << bits) - 1;
+    for (uint64_t i = 0, at = home(hash, bits); i <= mask; ++i, at = (at + by) & mask) lines[i] = int64_t(at);
+}
+
+// Distinct ids in the order they first come, and for each id its place among them. slots: zeros [2^bits], over n.
+int64_t unique(const int64_t* ids, int64_t n, int32_t* slots, int64_t bits, int64_t* distinct, int64_t* inverse) {
+    const uint64_t mask = (1ull << bits) - 1;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        uint64_t at = home(mix(uint64_t(ids[i])), bits);
+        while (slots[at] && distinct[slots[at] - 1] != ids[i]) at = (at + 1) & mask;
+        if (!slots[at]) {
+            distinct[count++] = ids[i];
+            slots[at] = int32_t(count);
+        }
+        inverse[i] = slots[at] - 1;
+    }
+    return count;
+}
+
+// Owner of an id: its hash modulo the ranks. Places of ids [n] by owner, each owner's in order; counts: zeros [ranks].
+void by_owner(const int64_t* ids, int64_t n, int64_t ranks, int64_t* places, int64_t* counts) {
+    int64_t next[4096];  // the wrapper refuses more ranks
+    for (int64_t i = 0; i < n; ++i) ++counts[mix(uint64_t(ids[i])) % uint64_t(ranks)];
+    for (int64_t r = 0, at = 0; r < ranks; at += counts[r++]) next[r] = at;
+    for (int64_t i = 0; i < n; ++i) places[next[mix(uint64_t(ids[i])) % uint64_t(ranks)]++] = i;
+}
+
+// sums [distinct, dim] += values [n, dim] at index [n].
+void add_by(const float* values, const int64_t* index, int64_t n, int64_t dim, float* sums) {
+    for (int64_t i = 0; i < n; ++i) {
+        float* to = sums + index[i] * dim;
+        const float* from = values + i * dim;
+        for (int64_t d = 0; d < dim; ++d) to[d] += from[d];
+    }
+}
+
+// Whether all of values [n] are numbers below a limit in size; NaN is below nothing.
+int64_t sound(const float* values, int64_t n, float limit) {
+    int bad = 0;
+    for (int64_t i = 0; i < n; ++i) bad |= !(std::fabs(values[i]) < limit);
+    return !bad;
+}
+
+// out [n, dim] = values [distinct, dim] at index [n].
+void spread(const float* values, const int64_t* index, int64_t n, int64_t dim, float* out) {
+    for (int64_t i = 0; i < n; ++i) memcpy(out + i * dim, values + index[i] * dim, dim * sizeof(float));
+}
+
+// Vectors of rows [n] -> out [n, dim]; `absent` [dim] for row -1.
+void gather(Chunks values, const int32_t* rows, int64_t n, int64_t dim, const float* absent, float* out) {
+    for (int64_t i = 0; i < n; ++i) {
+        if (i + AHEAD < n && rows[i + AHEAD] >= 0) {
+            const char* next = reinterpret_cast<const char*>(values.row<float>(rows[i + AHEAD], dim));
+            for (int64_t at = 0; at < dim * 4 && at < 1024; at += 64) __builtin_prefetch(next + at);
+        }
+        const float* from = rows[i] < 0 ? absent : values.row<float>(rows[i], dim);
+        memcpy(out + i * dim, from, dim * sizeof(float));
+    }
+}
+
+// A row's first vector depends on its id and the seed alone: uniform in [-scale, scale).
+void initialise(Chunks values, const int32_t* rows, const int64_t* ids, int64_t n, int64_t dim, float scale,
+                uint64_t seed) {
+    for (int64_t i = 0; i < n; ++i) {
+        float* to = values.row<float>(rows[i], dim);
+        const uint64_t base = mix(uint64_t(ids[i]) + seed * 0x9e3779b97f4a7c15ull);
+        for (int64_t d = 0; d < dim; ++d) {
+            const uint32_t bits = uint32_t(mix(base + uint64_t(d) * 0x9e3779b97f4a7c15ull) >> 40);  // 24 bits
+            to[d] = scale * (float(bits) * 0x1p-23f - 1.0f);
+        }
+    }
+}
+
+// marks [rows, 2]: how often a row was looked up, and at which step last.
+void touch(Chunks marks, const int32_t* rows, int64_t n, uint32_t stamp) {
+    for (int64_t i = 0; i < n; ++i) {
+        if (i + AHEAD < n) __builtin_prefetch(marks.row<uint32_t>(rows[i + AHEAD], 2), 1);
+        uint32_t* mark = marks.row<uint32_t>(rows[i], 2);
+        mark[0] += mark[0] != UINT32_MAX;
+        mark[1] = stamp;
+    }
+}
+
+// Row-wise Adagrad; state [rows, 1] is the sum of mean squares. Rows are distinct; gradients are times `scale`.
+void adagrad(Chunks values, Chunks state, const int32_t* rows, const float* gradients, int64_t n, int64_t dim,
+             float scale, float rate, float epsilon) {
+    for (int64_t i = 0; i < n; ++i) {
+        if (i + AHEAD < n) __builtin_prefetch(values.row<float>(rows[i + AHEAD], dim), 1);
+        float* value = values.row<float>(rows[i], dim);
+        float* sum = state.row<float>(rows[i], 1);
+        const float* g = gradients + i * dim;
+        float square = 0;
+        for (int64_t d = 0; d < dim; ++d) square += (g[d] * scale) * (g[d] * scale);
+        *sum += square / float(dim);
+        const float by = rate / (std::sqrt(*sum) + epsilon);
+        for (int64_t d = 0; d < dim; ++d) value[d] -= by * (g[d] * scale);
+    }
+}
+
+// Adam with a step count per row; state [rows, 2 dim + 1]: first moments, second moments, steps.
+void adam(Chunks values, Chunks state, const int32_t* rows, const float* gradients, int64_t n, int64_t dim,
+          float scale, float rate, float epsilon, float beta1, float beta2) {
+    for (int64_t i = 0; i < n; ++i) {
+        float* value = values.row<float>(rows[i], dim);
+        float *first = state.row<float>(rows[i], 2 * dim + 1), *second = first + dim;
+        const float steps = second[dim] += 1;
+        const float by = rate / (1 - std::pow(beta1, steps)), root = 1 / std::sqrt(1 - std::pow(beta2, steps));
+        for (int64_t d = 0; d < dim; ++d) {
+            const float g = gradients[i * dim + d] * scale;
+            first[d] += (1 - beta1) * (g - first[d]);
+            second[d] += (1 - beta2) * (g * g - second[d]);
+            value[d] -= by * first[d] / (std::sqrt(second[d]) * root + epsilon);
+        }
+    }
+}
+}

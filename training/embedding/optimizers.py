@@ -1,0 +1,54 @@
+"""How a row learns: row-wise Adagrad, or Adam with a step count of its own. State lies beside the row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from training.embedding.arrays import Chunks, Float32, Int32
+from training.embedding.kernels import Kernels
+
+
+@dataclass(frozen=True)
+class RowwiseAdagrad:
+    """One sum of mean squared gradients per row, as FBGEMM's: w -= rate g / (sqrt(sum) + epsilon)."""
+
+    rate: float = 0.01
+    epsilon: float = 1e-8
+
+    def width(self, dimension: int) -> int:
+        """Numbers of state per row."""
+        return 1
+
+    def update(
+        self, kernels: Kernels, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, scale: float
+    ) -> None:
+        """One step of distinct rows [n] by gradients float32[n, dim] times `scale`."""
+        kernels.adagrad(values, state, rows, gradients, (scale, self.rate, self.epsilon))
+
+
+@dataclass(frozen=True)
+class RowAdam:
+    """Adam (Kingma and Ba); a row that is not in a batch stands still, and its bias correction with it."""
+
+    rate: float = 0.001
+    epsilon: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def width(self, dimension: int) -> int:
+        """First and second moments, and the steps of the row."""
+        return 2 * dimension + 1
+
+    def update(
+        self, kernels: Kernels, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, scale: float
+    ) -> None:
+        """One step of distinct rows [n] by gradients float32[n, dim] times `scale`."""
+        kernels.adam(values, state, rows, gradients, (scale, self.rate, self.epsilon, self.beta1, self.beta2))
+
+
+Optimizer = RowwiseAdagrad | RowAdam
+
+
+def as_json(optimizer: Optimizer) -> dict[str, object]:
+    """Its name and settings, for a checkpoint."""
+    return {"name": type(optimizer).__name__, **asdict(optimizer)}

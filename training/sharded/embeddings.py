@@ -1,0 +1,91 @@
+"""All features of a model at once: ids in, vectors out, gradients back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+import torch
+
+from genrec.errors import InputError
+from training.embedding.kernels import Kernels
+from training.embedding.optimizers import Optimizer
+from training.embedding.table import DynamicTable
+from training.sharded.features import FeatureConfig, MergedTable, Ragged, merge
+from training.sharded.lookup import Dedup, ShardedTable, Traffic
+from training.sharded.world import World
+
+
+class ShardedEmbeddings:
+    """The tables that `features` name, merged by dimension and spread over the ranks of `world`."""
+
+    def __init__(
+        self, features: Sequence[FeatureConfig], world: World, optimizer: Optimizer | None = None, *,
+        dedup: Dedup | None = None, scale: float = 0.02, seed: int = 0, kernels: Kernels | None = None,
+    ) -> None:  # fmt: skip
+        """Raises InputError; see `merge`."""
+        self.features, self.world, self.merged = tuple(features), world, merge(features)
+        self.stamp = 0  # steps taken, which look-ups are marked with
+        self.sharded = {}
+        for merged in self.merged:
+            table = DynamicTable(merged.dimension, optimizer, scale=scale, seed=seed, kernels=kernels)
+            self.sharded[merged.dimension] = ShardedTable(table, world, dedup or Dedup())
+
+    def __call__(self, ids: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        """Per feature float32[total, dim], or [n, dim] where it is pooled; an empty sequence is pooled to zeros.
+
+        All ranks call it, one with an empty batch too. Raises InputError, before anything is sent.
+        """
+        names = {feature.name for feature in self.features}
+        if set(ids) != names:
+            odd = sorted(names ^ set(ids))[0]
+            problem = f"{'lacks' if odd in names else 'has'} {odd!r}"
+            raise InputError("features", problem, f"just {', '.join(sorted(names))}")
+        found: dict[str, torch.Tensor] = {}
+        for merged, packed in [(merged, self._packed(merged, ids)) for merged in self.merged]:
+            vectors = self.sharded[merged.dimension].look_up([*packed.values()], self.stamp)
+            found |= dict(zip(packed, vectors, strict=True))
+        return {each.name: pool(found[each.name], ids[each.name], each.pooling) for each in self.features}
+
+    def collect(self) -> None:
+        """Send the gradients of the look-ups since the last time to their owners; after every backward pass."""
+        for sharded in self.sharded.values():
+            sharded.collect()
+
+    @property
+    def sound(self) -> bool:
+        """Whether all gradients that this rank sent are finite numbers."""
+        return all(sharded.sound for sharded in self.sharded.values())
+
+    def step(self, scale: float = 1.0) -> None:
+        """Update the rows of this rank by the gradients collected times `scale`."""
+        for sharded in self.sharded.values():
+            sharded.step(scale)
+        self.stamp += 1
+
+    def forget(self) -> None:
+        """Drop gradients that are not applied."""
+        for sharded in self.sharded.values():
+            sharded.forget()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of all tables together."""
+        parts = [sharded.traffic for sharded in self.sharded.values()]
+        return Traffic(*(sum(getattr(part, each.name) for part in parts) for each in fields(Traffic)))
+
+    def _packed(self, merged: MergedTable, ids: Mapping[str, Ragged]) -> dict[str, np.ndarray]:
+        """Merged ids of the features of one table."""
+        mine = [feature for feature in self.features if feature.table in merged.tables]
+        return {feature.name: merged.pack(feature, ids[feature.name].values) for feature in mine}
+
+
+def pool(vectors: torch.Tensor, ids: Ragged, pooling: str) -> torch.Tensor:
+    """[total, dim] -> [n, dim] by sum or mean over each sequence; `none` leaves them as they are."""
+    if pooling == "none":
+        return vectors
+    lengths = torch.from_numpy(np.diff(ids.offsets))
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    sums = vectors.new_zeros(len(lengths), vectors.shape[1]).index_add(0, owner, vectors)
+    return sums / lengths.clamp(min=1)[:, None] if pooling == "mean" else sums

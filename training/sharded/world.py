@@ -1,0 +1,88 @@
+"""The processes that train together, as `torch.distributed` connects them: gloo on CPUs, NCCL on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from genrec.errors import GenrecError
+from training.embedding.arrays import Int64
+
+PATIENCE_S = 45  # a rank that says nothing for so long is given up
+T = TypeVar("T")
+
+
+class RankLost(GenrecError):
+    """Another rank of the training died or no longer answers."""
+
+
+def join(rank: int, ranks: int, meeting: str, backend: str = "gloo", patience_s: float = PATIENCE_S) -> World:
+    """Meet the other ranks at `meeting`, "tcp://127.0.0.1:29500" or "file:///path"; `torchrun` says "env://".
+
+    Raises RankLost.
+    """
+    wait = timedelta(seconds=patience_s)
+    _ask(rank, lambda: dist.init_process_group(backend, meeting, timeout=wait, rank=rank, world_size=ranks))
+    return World(dist.group.WORLD)
+
+
+class World:
+    """What ranks do together. Every method is called by all of them, in the same order. Raises RankLost.
+
+    Without a group it is one process alone.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = group.rank() if group else 0
+        self.ranks = group.size() if group else 1
+        nccl = group is not None and dist.get_backend(group) == "nccl"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+
+    def swap(self, values: NDArray, sent: Int64, received: Int64) -> NDArray:
+        """Rows of [sum(sent), ...] to their ranks, in the order of ranks; what came, [sum(received), ...]."""
+        if not self.group:
+            return values
+        given = torch.from_numpy(values).to(self.device)
+        came = torch.empty((int(received.sum()), *values.shape[1:]), dtype=given.dtype, device=self.device)
+        _ask(
+            self.rank,
+            lambda: dist.all_to_all_single(came, given, received.tolist(), sent.tolist(), group=self.group),
+        )
+        return came.cpu().numpy()
+
+    def swap_counts(self, sent: Int64) -> Int64:
+        """How much each rank will send here, of what each will send, int64[ranks]."""
+        ones = np.ones(self.ranks, np.int64)
+        return self.swap(sent, ones, ones)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in place."""
+        if self.group:
+            _ask(self.rank, lambda: dist.all_reduce(values, group=self.group))
+        return values
+
+    def gather(self, numbers: Int64) -> Int64:
+        """The same few numbers of every rank: int64[k] -> int64[ranks, k]."""
+        ones = np.ones(self.ranks, np.int64)
+        return self.swap(np.repeat(numbers[None], self.ranks, 0), ones, ones)
+
+    def leave(self) -> None:
+        """Go, after everyone has come here."""
+        if self.group:
+            self.gather(np.zeros(1, np.int64))
+            dist.destroy_process_group(self.group)
+
+
+def _ask(rank: int, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except RuntimeError as error:  # what torch raises for a closed connection and for one that waits too long
+        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RankLost(f"rank {rank}: another rank died or does not answer: {said}") from error
