@@ -137,12 +137,8 @@ class Pool:
 
     def room(self, hashes: Keys, size: int) -> Room:
         """What an entry of `size` bytes would find now; of a lost pool nothing."""
-        count = len(hashes)
-
-        return self.locked(
-            lambda _, table: users.room(table, count, size, self._clock(), self.rule),
-            Room(False, float("inf")),
-        )
+        full, count = Room(False, float("inf")), len(hashes)
+        return self.locked(lambda _, t: users.room(t, count, size, self._clock(), self.rule), full)
 
     def commit(self, writing: Writing) -> None:
         """What was written can be found from now on, by all processes."""
@@ -164,10 +160,7 @@ class Pool:
 
     def release(self, entry: UserEntry) -> None:
         """Nobody here reads it any more; once for every find."""
-
-        self._surely(
-            lambda pool, table: users.unpin(table, pool.users, entry.entry, entry.generation, pool.seat())
-        )
+        self._surely(lambda pool, t: users.unpin(t, pool.users, entry.entry, entry.generation, pool.seat()))
 
     def forget(self, owner: bytes) -> int:
         """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them."""
