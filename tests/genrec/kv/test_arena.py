@@ -130,7 +130,8 @@ from genrec.kv.arena import Arena
 arena = Arena(Path(sys.argv[1]))
 region = arena.allocate(4, span=8)
 if sys.argv[2] == "locked":
-    arena._locked().__enter__()
+    lock = arena._locked()  # kept: without a name it would be given back at once
+    lock.__enter__()
 print("ready", flush=True)
 time.sleep(60)
 """
