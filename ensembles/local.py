@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -104,9 +105,9 @@ class LocalRecommender:
 
     def __init__(
         self, artifact: Path, beam_width: int = 128, target: str = DEFAULT, slots: int = SLOTS,
-        decoder: str = "beam", verify: str = "every", **pool: int,
+        decoder: str = "beam", verify: str = "every", **pool: Any,
     ) -> None:  # fmt: skip
-        """`pool`: its sizes, as in `Settings`."""
+        """`pool`: its sizes and the choice of the prefix, as in `Settings`."""
         verify_files(artifact)
         if decoder not in RANKINGS:
             check_decoder(artifact, decoder)

@@ -141,7 +141,16 @@ def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
         else:
             steps.append(step)
     models = (*python.values(), *plans)
-    return Ensemble("recommend", plain.inputs, plain.outputs, models, tuple(steps), MAX_BATCH)
+    return Ensemble("recommend", plain.inputs, plain.outputs, models, _read(steps, plain), MAX_BATCH)
+
+
+def _read(steps: list[Step], plain: Ensemble) -> tuple[Step, ...]:
+    """The steps without what nobody reads, which Triton refuses: a plan reads no parents where it has no earlier KV."""
+    read = {name for step in steps for name in step.inputs.values()} | {each.name for each in plain.outputs}
+    return tuple(
+        replace(step, outputs={own: shared for own, shared in step.outputs.items() if shared in read})
+        for step in steps
+    )
 
 
 def _prefill_draft(config: ModelConfig, placeholders: int) -> Plan:

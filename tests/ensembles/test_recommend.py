@@ -32,6 +32,8 @@ def test_committed_repository_has_nothing_else() -> None:
         "recommend",
         "recommend_staged",
         "recommend_draft",
+        "rank",
+        "recommend_and_rank",
     }
     for model in models:
         assert f'step_model("{model}")' in (repository / model / "1" / "model.py").read_text()
