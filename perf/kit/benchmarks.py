@@ -47,7 +47,9 @@ BENCHMARKS = {
     "quality": Benchmark("perf.quality.quality", "how good are the served lists, beside two baselines?", 1),
     "decoders": Benchmark("perf.quality.decoders", "what does a draft save, and what does it lose?", 15),
     "draft_quality": Benchmark("perf.quality.draft_quality", "which parts of the draft head matter?", 60),
-    "rank_quality": Benchmark("perf.quality.rank_quality", "is a ranker better than the generator's order?", 120),
+    "rank_quality": Benchmark(
+        "perf.quality.rank_quality", "is a ranker better than the generator's order?", 120
+    ),
     # Beside others, and on other devices.
     "peers": Benchmark("perf.peers.__main__", "how much faster than what people use today?", 60),
     "gpu": Benchmark("perf.gpu.run", "how fast are the kernel and whole requests on a GPU?", 5),
