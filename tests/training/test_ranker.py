@@ -1,5 +1,6 @@
 """Training a ranker: candidates are the generator's, shared layers stay as they were, and it learns what was taken."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from cli.chain import make_ranker
+from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.manifest import read, record, verify
@@ -192,7 +194,9 @@ def test_time_and_patience_end_it(artifact: Path) -> None:
         assert len(report["log"]) == epochs
 
 
-def test_stage_is_reused_and_evaluated(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_is_reused_and_evaluated(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("training.ranker.RankerSettings", lambda: QUICK)
     said: list[str] = []
     make_ranker(artifact, "both", threads=1, tell=said.append)
@@ -202,6 +206,8 @@ def test_stage_is_reused_and_evaluated(artifact: Path, monkeypatch: pytest.Monke
     assert read(artifact)["ranker"]["facts"]["generator_weight"] >= 0
     found = measure_ranker(artifact)
     assert set(found["orders"]) == {"user", "item"} and found["users"] == 40
+    assert main(["evaluate", str(artifact), "--ranker", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
     assert "both together, order item" in ranker_table(found)
     make_ranker(artifact, "split", shared=False, threads=1, tell=said.append)
     assert "done" in said[2] and not load_ranker(artifact / "model").shared
