@@ -11,12 +11,12 @@ import torch
 from onnx import TensorProto, helper
 from torch.export import Dim
 
-from export.functions import BODIES, bodies
+from export.functions import BODIES, CALLS, bodies
 from export.graph import Traced, write
 from export.names import OPSET
 from genrec.errors import ArtifactError
 from genrec.models.registry import DOMAIN, FAMILIES, FUNCTIONS, config_of, family_of, named
-from genrec.nn import functions
+from genrec.nn import attention, functions
 from genrec.nn.xattention import xattention
 
 TYPES = {torch.float32: TensorProto.FLOAT, torch.int64: TensorProto.INT64}
@@ -45,6 +45,12 @@ X, WEIGHT, NORM, NORM8, ANGLE = draw(2, 5, 8), draw(6, 8), draw(4), draw(8), dra
 Q, K, V = draw(2, 5, 4, 6), draw(2, 5, 2, 6), draw(2, 5, 2, 6).flip(0)
 OWN, LENGTHS = draw(2, 5, 3, 2, 6), torch.tensor([4, 2])
 KEYS = [each.transpose(1, 2).contiguous() for each in (K, V)]
+PAST = [draw(2, 2, 3, 6), draw(2, 2, 3, 6).flip(0)]
+Q5, OWN5 = draw(2, 5, 3, 4, 6), draw(2, 5, 3, 2, 6)  # five candidates of three tokens
+ITEMS, PLACES = (
+    draw(7, 4, 2, 3, 6),
+    torch.tensor([[6, 0, 3, 3, 1], [5, 4, 2, 0, 6]]),
+)  # seven items, two layers
 IDS, HEADS = torch.tensor([[5, 0], [2, 2]]), [0, 0, 2, 4]
 KEEP = torch.nn.Identity()
 LEFT = draw(2, 5, 6)
@@ -67,6 +73,17 @@ CASES = {  # name -> inputs of the node, its attributes, and the same in torch
         lambda: functions.rotated_heads(X, 4, ANGLE, 2 * ANGLE, NORM, 0.1),
     ),
     "CausalAttention": ([Q, *KEYS], {}, lambda: functions.causal_attention(Q, K, V)),
+    "PastAttention": ([Q, *PAST, *KEYS], {}, lambda: attention.past_attention(Q, *PAST, K, V)),
+    "ItemAttention": (
+        [Q5, *KEYS, OWN5, -OWN5, LENGTHS],
+        {},
+        lambda: attention.item_attention(Q5, *KEYS, OWN5, -OWN5, LENGTHS),
+    ),
+    "DiscriminantAttention": (
+        [Q, *KEYS, ITEMS, PLACES, LENGTHS, Q.flip(1)],
+        {"layer": 1},
+        lambda: attention.discriminant_attention(Q, Q.flip(1), *KEYS, LENGTHS, ITEMS, PLACES, 1),
+    ),
     "XAttention": ([Q, *KEYS, OWN, -OWN, LENGTHS], {}, lambda: xattention(Q, *KEYS, OWN, -OWN, LENGTHS)),
 }
 
@@ -82,7 +99,7 @@ def test_a_body_equals_the_function_in_torch(name):
 
 
 def test_every_function_has_a_case():
-    assert {*CASES, "Turn"} == set(BODIES)  # `Turn` is what `Rotate` and `NormRotate` share
+    assert {*CASES, *(name for names in CALLS.values() for name in names)} == set(BODIES)
 
 
 class Scaled(torch.nn.Module):
