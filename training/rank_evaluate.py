@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from genrec.nn.functions import rows
 from genrec.nn.ranker import Ranker
 from training.rank_candidates import CANDIDATES, Candidates, prompts
 
@@ -34,9 +35,9 @@ class Asked:
         """float [B, C]; in split order `entries` of all items may be at hand."""
         if entries is None or order != "split":
             return ranker(self.user, self.length, self.tokens, self.codes, order)
-        entry = ranker.prefix(self.user, 0, ranker.nothing(len(self.user)))
-        behind = torch.full_like(self.length, self.tokens.shape[2])
-        return ranker.scores(entry, self.length, entries, self.rows, self.codes, behind)
+        entry = ranker.prefix(self.user)
+        states = ranker.states(entry, self.length, entries, self.rows, apart=True)
+        return (states * rows(ranker.table(), self.codes).sum(2)).sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
