@@ -6,6 +6,9 @@ ARTIFACT ?= artifacts/ml-100k
 BIN := .venv/bin
 PIP := $(BIN)/pip install --no-compile --disable-pip-version-check $(if $(V),,--quiet)
 
+# Bytecode is kept: the demo and the tests start processes that import torch, and compiling it takes seconds in each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo serve test lint clean
 
 demo: .venv/demo
