@@ -13,7 +13,9 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
+from build.tensorrt.profiles import MAX_BATCH
 from deploy import leftovers
 from deploy.command import command, environment
 from deploy.ports import Ports
@@ -24,26 +26,51 @@ from ensembles.tensorrt import served_tensorrt
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import read_current
-from genrec.draft.load import has_draft, load_drafter
+from genrec.draft.load import load_drafter
+from genrec.draft.options import has_draft
 from genrec.manifest import verify
+from genrec.models.config import ModelConfig
 from genrec.settings import Settings
 
 PYTHON_MODELS = Path(__file__).resolve().parents[2] / "model_repository"
-GPU_MEMORY_POOL = 2 << 30  # the KV between prefill and the last decode lives in it
+BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+IN_FLIGHT = 2  # batches: one is prefilled while another is decoded
+LEAST = 256 << 20  # of pinned memory, Triton's own default
 
 
-def arguments_for_gpu(argv: list[str], plugin: Path) -> list[str]:
+class MemoryPools(NamedTuple):
+    """Bytes that Triton sets aside for tensors between models: on the GPU, and in pinned memory of the host."""
+
+    gpu: int
+    pinned: int
+
+
+def memory_pools(config: ModelConfig, kv_type: str, beam_width: int) -> MemoryPools:
+    """What the largest batches of the profiles take: where a pool is too small, Triton goes to the host in silence.
+
+    On the GPU lie the prompts' KV, the unshared KV of the level before and of this one, and logits. Logits go on to
+    beam search, on the host, through pinned memory.
+    """
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * BYTES[kv_type]
+    earlier = max(config.levels - 2, 0)  # unshared tokens of a beam that a later decode reads
+    kv = MAX_BATCH * token * (config.max_prompt + 2 * earlier * beam_width)
+    logits = MAX_BATCH * beam_width * max(config.codebook_sizes) * 4
+    return MemoryPools(IN_FLIGHT * (kv + logits), max(IN_FLIGHT * logits, LEAST))
+
+
+def arguments_for_gpu(argv: list[str], plugin: Path, pools: MemoryPools) -> list[str]:
     """The default server's command line, with what plans need: the plugin, GPU memory between models, pinned memory."""
     kept = [a for a in argv if not a.startswith("--pinned-memory-pool-byte-size=")]
     return [
         *kept,
         f"--backend-config=tensorrt,plugins={plugin}",
-        f"--cuda-memory-pool-byte-size=0:{GPU_MEMORY_POOL}",
+        f"--cuda-memory-pool-byte-size=0:{pools.gpu}",
+        f"--pinned-memory-pool-byte-size={pools.pinned}",
     ]
 
 
-def prepare(artifact: Path, run_dir: Path, here: manifest.Place) -> Path:
-    """The repository of an artifact whose files and engines are what they should be. Raises ArtifactError."""
+def prepare(artifact: Path, run_dir: Path, here: manifest.Place, beam_width: int) -> tuple[Path, MemoryPools]:
+    """The repository of an artifact whose files and engines are what they should be, and its memory. ArtifactError."""
     verify(artifact)
     plans = artifact / "engines" / "tensorrt"
     kv_type = manifest.check(plans, here)
@@ -52,7 +79,7 @@ def prepare(artifact: Path, run_dir: Path, here: manifest.Place) -> Path:
     config = load_config(artifact)
     placeholders = load_drafter(artifact, config).placeholders if has_draft(artifact) else None
     repository(served_tensorrt(config, kv_type, placeholders), plans, PYTHON_MODELS, out)
-    return out
+    return out, memory_pools(config, kv_type, beam_width)
 
 
 def main() -> None:
@@ -67,7 +94,7 @@ def main() -> None:
     parser.add_argument("--metrics-port", type=int, default=8002)
     options = parser.parse_args()
     run_dir, files = Path(tempfile.mkdtemp(prefix="genrec-run-")), find_server()
-    models = prepare(options.artifact, run_dir, place.here())
+    models, pools = prepare(options.artifact, run_dir, place.here(), options.beam_width)
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
     backends = files.library.parent.parent
     leftovers.remove_of_the_dead()
@@ -76,9 +103,8 @@ def main() -> None:
     folder = leftovers.SHM / f"{prefix}{leftovers.SWAP}"
     agreement.create(folder, options.artifact, read_current(options.artifact).version)
     settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt", swap=folder)
-    os.execve(
-        files.binary, arguments_for_gpu(argv, place.PLUGIN), environment(files, settings.environment(), 0)
-    )
+    argv = arguments_for_gpu(argv, place.PLUGIN, pools)
+    os.execve(files.binary, argv, environment(files, settings.environment(), 0))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from genrec.errors import ArtifactError
-from genrec.manifest import digest_file
+from genrec.files import read_json
+from genrec.manifest import digest_file, problem_of
 
 NAME = "engines.json"
 
@@ -40,14 +41,17 @@ def check(folder: Path, here: Place) -> str:
     """The plans' KV type, if they are as they were built and were built for a place like this. Raises ArtifactError."""
     path = folder / NAME
     try:
-        written = json.loads(path.read_text())
+        written = read_json(path)
         built, plans, kv_type = (
             Place(**{k: written[k] for k in asdict(here)}),
             written["plans"],
             written["kv_type"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = problem_of(plans)
+    except (KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(path, f"not a manifest of engines: {error!r}") from error
+    if problem:
+        raise ArtifactError(path, f"not a manifest of engines: {problem}")
     for field, mine in asdict(here).items():
         theirs = getattr(built, field)
         if theirs != mine:

@@ -23,7 +23,8 @@ from ensembles.tensorrt import Plan, recommend_draft_tensorrt, recommend_tensorr
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
-from genrec.draft.load import has_draft, load_drafter
+from genrec.draft.load import load_drafter
+from genrec.draft.options import has_draft
 from genrec.errors import GenrecError
 from genrec.models.config import ModelConfig
 from genrec.settings import Settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,16 @@ from torch import Tensor
 
 from build.plugin.oracle import xattention as oracle
 from genrec.engine.cuda.kernel import XAttentionKernel
-from perf.gpu.timing import graphed, median_ms
+from genrec.nn.xattention import xattention as reference
+from perf.gpu.timing import Missing, graphed, median_ms
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}  # of the norm
 EXPANDED_LIMIT = 40 << 30  # bytes of KV that the per-beam baseline may take
-COPIES = 4  # of the inputs in rotation, so that a small case is not timed out of the cache alone
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+FOUND = (
+    9  # the exit status of compute-sanitizer when its tool has found something; else it is the command's own
+)
+TOOL_S = 90
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,13 @@ class Case:
         tensors = [torch.randn(shape, device=device, dtype=dtype) for shape in shapes]
         least = self.span if full else 1
         return [*tensors, torch.randint(least, self.span + 1, (self.batch,), device=device)]
+
+    @property
+    def bytes(self) -> int:
+        """Of the inputs in 16 bits."""
+        q = self.batch * self.beams * self.heads * self.size
+        kv = self.batch * self.kv_heads * self.size * (self.span + self.beams * self.unshared)
+        return 2 * (q + 2 * kv)
 
     def floors_ms(self, bytes_rate: float, operation_rate: float) -> dict[str, float]:
         """Least time for the operations, and for the bytes (every input read once, the output written once)."""
@@ -102,61 +114,93 @@ def check(library: Path, device: torch.device, cases: list[Case]) -> float:
 
 
 def sanitize(library: Path) -> dict[str, str]:
-    """The checks under compute-sanitizer's tools: the last line each says, or why there is none."""
+    """The checks under compute-sanitizer's tools: the last line that each says. Raises AssertionError, Missing."""
     if shutil.which("compute-sanitizer") is None:
-        return {"compute-sanitizer": "not installed"}
-    said = {}
-    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        command = [
-            "compute-sanitizer",
-            f"--tool={tool}",
-            sys.executable,
-            "-m",
-            "perf.gpu.attention",
-            str(library),
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
-            said[tool] = (done.stdout.strip().splitlines() or ["said nothing"])[-1]
-        except subprocess.TimeoutExpired:
-            said[tool] = "not done in 90 s"
-    return said
+        raise Missing("compute-sanitizer is not on PATH")
+    return {tool: _sanitized(tool, library) for tool in TOOLS}
 
 
-def measure(library: Path, device: torch.device, case: Case, rates: tuple[float, float]) -> dict[str, Any]:
-    """One case in bf16: the kernel at several splits, its peers, the floors. Milliseconds; None is not run."""
-    sets = [case.inputs(device, torch.bfloat16) for _ in range(COPIES)]
+def _sanitized(tool: str, library: Path) -> str:
+    options = [f"--tool={tool}", f"--error-exitcode={FOUND}"]
+    command = ["compute-sanitizer", *options, sys.executable, "-m", "perf.gpu.attention", str(library)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done in {TOOL_S} s"
+    lines = done.stdout.strip().splitlines() or ["said nothing"]
+    assert done.returncode == 0, f"{tool}: status {done.returncode}: {lines[-1]}\n{done.stderr[-500:]}"
+    return lines[-1]
+
+
+def rotated_sets(size: int, cache: int) -> int:
+    """How many sets of `size` bytes take turns, so that each is out of a cache of so many bytes when its turn comes."""
+    return 2 * cache // size + 1
+
+
+def measure(
+    library: Path, device: torch.device, case: Case, rates: tuple[float, float], cache: int
+) -> dict[str, Any]:
+    """One case in bf16: the kernel at several splits, its peers, the floors. Milliseconds; None is not run.
+
+    `cache` is the device's L2 in bytes. AssertionError when a kernel that is timed is wrong.
+    """
+    sets = [case.inputs(device, torch.bfloat16) for _ in range(rotated_sets(case.bytes, cache))]
+    kernels = {n: XAttentionKernel(library, device, n) for n in (0, 1, 2, 4, 8)}
+    worst = check_timed(case, sets[0], kernels)
+    times = {n: _rotated_ms(kernel, sets, device) for n, kernel in kernels.items()}
+    expanded = sets[: rotated_sets(_expanded_bytes(case), cache)]
     floors = case.floors_ms(*rates)
-    by_splits = {n: _rotated_ms(XAttentionKernel(library, device, n), sets, device) for n in (1, 2, 4, 8)}
     return {
         **asdict(case),
-        "ms": _rotated_ms(XAttentionKernel(library, device), sets, device),
-        "ms_by_splits": by_splits,
-        "baseline_ms": _peer(lambda: _per_beam(case, sets[0]), device) if _fits(case) else None,
-        "flex_ms": _peer(lambda: _flex(case, sets[0], device), device),
-        "cascade_ms": _peer(lambda: _cascade(case, sets[0]), device),
+        "sets": len(sets),
+        "worst_error_over_tolerance": worst,
+        "ms": times.pop(0),
+        "ms_by_splits": times,
+        "baseline_ms": _peer(_per_beam, case, expanded, device)
+        if len(expanded) * _expanded_bytes(case) < EXPANDED_LIMIT
+        else None,
+        "flex_ms": _peer(_flex, case, sets, device),
+        "cascade_ms": _peer(_cascade, case, sets, device),
         "floor_ms": max(floors.values()),
         "floors_ms": floors,
     }
 
 
-def _rotated_ms(attend: Callable[..., Tensor], sets: list[list[Tensor]], device: torch.device) -> float:
+def check_timed(case: Case, inputs: list[Tensor], kernels: Mapping[int, Callable[..., Tensor]]) -> float:
+    """Every kernel of a case that is timed against plain attention in float32; the worst error over its tolerance.
+
+    By its number of splits; 0 is as many as the library chooses. Raises AssertionError.
+    """
+    want, worst = reference(*(x.float() if x.is_floating_point() else x for x in inputs)), 0.0
+    for splits, kernel in kernels.items():
+        got = kernel(*inputs).float()
+        error = float((got - want).norm() / want.norm()) / TOLERANCE[inputs[0].dtype]
+        assert error < 1, f"{case} splits {splits}: {error} times the error that is allowed"
+        worst = max(worst, error)
+    return worst
+
+
+def _rotated_ms(attend: Callable[..., object], sets: list[list[Tensor]], device: torch.device) -> float:
     """Time of one call, the inputs taking turns within one graph."""
     return median_ms(graphed(lambda: [attend(*inputs) for inputs in sets], device), device) / len(sets)
 
 
-def _peer(prepare: Callable[[], Callable[[], object]], device: torch.device) -> float | str:
-    """Time of a peer, or why it has none: a peer that is missing or refuses is not our failure."""
+def _peer(
+    prepare: Callable[[Case, list[Tensor]], Callable[[], object]], case: Case, sets: list[list[Tensor]],
+    device: torch.device,
+) -> float | str:  # fmt: skip
+    """Time of a peer's call, or why it has none: a peer that is missing or refuses is not our failure."""
     try:
-        return median_ms(prepare(), device, 10)
+        calls = [prepare(case, inputs) for inputs in sets]
+        return median_ms(lambda: [call() for call in calls], device, 10) / len(calls)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
 
 
-def _fits(case: Case) -> bool:
-    return (
-        4 * case.batch * case.beams * case.kv_heads * (case.span + case.unshared) * case.size < EXPANDED_LIMIT
-    )
+def _expanded_bytes(case: Case) -> int:
+    """Of the KV where every beam has the whole prompt's."""
+    keys = case.batch * case.beams * (case.span + case.unshared)
+    return 4 * keys * case.kv_heads * case.size
 
 
 def _per_beam(case: Case, inputs: list[Tensor]) -> Callable[[], object]:
@@ -173,7 +217,7 @@ def _per_beam(case: Case, inputs: list[Tensor]) -> Callable[[], object]:
     return lambda: F.scaled_dot_product_attention(one, k, v, enable_gqa=True)
 
 
-def _flex(case: Case, inputs: list[Tensor], device: torch.device) -> Callable[[], object]:
+def _flex(case: Case, inputs: list[Tensor]) -> Callable[[], object]:
     """PyTorch's flex attention: one sequence of prompt and all beams' tokens, a mask that keeps beams apart."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -187,8 +231,8 @@ def _flex(case: Case, inputs: list[Tensor], device: torch.device) -> Callable[[]
     def visible(b: Tensor, h: Tensor, beam: Tensor, key: Tensor) -> Tensor:
         return (key < span) | ((key - span) // unshared == beam)
 
-    mask = create_block_mask(visible, None, None, case.beams, k.shape[2], device=device.type)
-    attend = torch.compile(flex_attention) if device.type == "cuda" else flex_attention
+    mask = create_block_mask(visible, None, None, case.beams, k.shape[2], device=q.device.type)
+    attend = torch.compile(flex_attention) if q.is_cuda else flex_attention
     mine = q.transpose(1, 2).contiguous()
     return lambda: attend(mine, k, v, block_mask=mask, enable_gqa=True)
 

@@ -7,8 +7,8 @@ constrained, on random weights: time does not depend on what the weights say.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,34 +16,40 @@ import torch
 from numpy.typing import NDArray
 
 from genrec.engine.cuda.beams import DeviceTree, expand, first_beams
-from genrec.engine.cuda.forward import Forward
+from genrec.engine.cuda.forward import Attend, Forward
 from genrec.engine.cuda.generate import DeviceGenerator
-from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
+from perf.gpu.reference import Reference, check_answers, check_passes
 from perf.gpu.timing import graphed, median_ms, median_wall_ms
 
 THEIRS_MS = {"s1000_b1": 17.6, "s1000_b8": 93.2, "s5000_b1": 42.3, "s5000_b8": 307.9}
+SHORT = 24  # tokens of the prompts whose whole answers are checked
 GOALS_MS = {"s1000_b1": 10.0, "s1000_b8": 60.0, "s5000_b1": 28.0, "s5000_b8": 230.0}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A model's shape, the catalogue's size, the beam width, and the (S, B) to time."""
+    """A model's shape, the catalogue's size, the beam width, the (S, B) to time, and how long through Triton.
+
+    There `served` requests come one at a time, and B at once go on for `seconds`.
+    """
 
     config: ModelConfig
     items: int
     width: int
     points: tuple[tuple[int, int], ...]
+    served: int  # requests through the server, one after the other
+    seconds: float  # of requests at once
 
 
 FULL = Setting(
     ModelConfig((256, 256, 256), max_history=2000, hidden_size=2048, num_hidden_layers=28, num_attention_heads=16,
                 num_key_value_heads=8, head_dim=128, intermediate_size=6144, rope_theta=1e6),
-    1_000_000, 256, ((1000, 1), (1000, 8), (5000, 1), (5000, 8)),
+    1_000_000, 256, ((1000, 1), (1000, 8), (5000, 1), (5000, 8)), 60, 10.0,
 )  # fmt: skip
 DRY = Setting(
-    ModelConfig((16, 16, 16), max_history=20, hidden_size=32, head_dim=16), 500, 8, ((12, 1), (12, 2))
+    ModelConfig((16, 16, 16), max_history=20, hidden_size=32, head_dim=16), 500, 8, ((12, 1), (12, 2)), 4, 1.0
 )
 
 
@@ -68,23 +74,52 @@ def random_tree(sizes: tuple[int, ...], items: int, device: torch.device, seed: 
     return DeviceTree(sizes, pointers, codes, [int(p.diff().max()) for p in pointers])
 
 
-def make_generator(setting: Setting, library: Path, device: torch.device) -> DeviceGenerator:
-    """Random weights made on the device, in bf16."""
+def random_weights(setting: Setting, device: torch.device) -> Generator:
+    """Made on the device, in bf16; the same every time."""
     torch.manual_seed(0)
     with device:
-        generator = Generator(setting.config).to(torch.bfloat16).eval()
-    forward = Forward(generator, XAttentionKernel(library, device))
-    return DeviceGenerator(
-        forward, random_tree(setting.config.codebook_sizes, setting.items, device), setting.width
-    )
+        return Generator(setting.config).to(torch.bfloat16).eval()
+
+
+def make_generator(setting: Setting, attend: Attend, device: torch.device) -> DeviceGenerator:
+    """Requests over random weights and a random catalogue, the attention of decode steps by `attend`."""
+    tree = random_tree(setting.config.codebook_sizes, setting.items, device)
+    return DeviceGenerator(Forward(random_weights(setting, device), attend), tree, setting.width)
 
 
 def requests_of(
     setting: Setting, span: int, batch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
-    """Random prompts of S tokens for B requests."""
-    tokens = np.random.default_rng(span + batch).integers(0, setting.config.vocab_size, (batch, span))
-    return tokens, np.full(batch, span), [NothingBlocked()] * batch
+    """Random prompts of S // L whole items for B requests: tokens, lengths, what they block."""
+    length = prompt_tokens(setting, span)
+    tokens = np.random.default_rng(span + batch).integers(0, setting.config.vocab_size, (batch, length))
+    return tokens, np.full(batch, length), [NothingBlocked()] * batch
+
+
+def prompt_tokens(setting: Setting, span: int) -> int:
+    """A history of whole items makes the prompt: 999 tokens of 1,000 at three levels."""
+    return span // setting.config.levels * setting.config.levels
+
+
+def check_reference(generator: DeviceGenerator, setting: Setting) -> dict[str, Any]:
+    """Logits of every pass and the answers of requests against the generator in float32. AssertionError where wrong.
+
+    Two prompts of a batch, one of them padded: short ones, where a token more or less counts most, and long ones. A
+    reference of whole answers scores every beam over its whole sequence, so short prompts must do for these.
+    """
+    device = generator.forward.device
+    reference = Reference(random_weights(setting, device).float(), generator.tree)
+    errors: dict[str, Any] = {}
+    for span in (min(SHORT, setting.points[0][0]), setting.points[0][0]):
+        tokens, _, blocked = requests_of(setting, span, 2)
+        lengths = np.array([tokens.shape[1], max(span // 3, 1)])
+        given = torch.from_numpy(tokens).to(device), torch.from_numpy(lengths).to(device)
+        errors[f"logits_s{span}"] = check_passes(generator, reference, *given)
+        if span <= SHORT:
+            found = generator.generate(tokens, lengths, blocked)
+            dtype = generator.forward.dtype
+            errors[f"scores_s{span}"] = check_answers(reference, *given, found, generator.counts, dtype)
+    return errors
 
 
 def check(generator: DeviceGenerator, setting: Setting) -> float:
@@ -114,13 +149,13 @@ def check(generator: DeviceGenerator, setting: Setting) -> float:
 
 
 def measure(
-    generator: DeviceGenerator, setting: Setting, span: int, batch: int, rate: float
+    generator: DeviceGenerator, setting: Setting, span: int, batch: int, rates: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    """One (S, B): the request as a caller waits for it, its parts on the device, prefill's share of `rate`."""
+    """One (S, B): the request as a caller waits for it, its parts on the device, prefill's shares of rates by name."""
     device, forward = generator.forward.device, generator.forward
     arguments = requests_of(setting, span, batch)
     whole = median_wall_ms(lambda: generator.generate(*arguments), device)
-    bucket = generator.prepare(batch, span)
+    bucket = generator.prepare(*arguments[0].shape)
     tokens, lengths = bucket.tokens, bucket.lengths
     parts = {"prefill": median_ms(graphed(lambda: forward.prefill(tokens, lengths), device), device)}
     logits, shared = forward.prefill(tokens, lengths)
@@ -135,11 +170,15 @@ def measure(
         select = _select(generator, level, logits, beams, count, bucket.blocked[level - 1])
         parts["selection"] += median_ms(graphed(select, device), device)
         beams = select()
-    flops = prefill_operations(setting.config, span, batch)
+    flops = prefill_operations(setting.config, prompt_tokens(setting, span), batch)
     return {
         "ms": whole,
+        "tokens": prompt_tokens(setting, span),
+        "padded_to": bucket.tokens.shape[1],
         "parts_ms": {**parts, "gaps": whole - sum(parts.values())},
-        "prefill_utilisation": 1e3 * flops / parts["prefill"] / rate,
+        "prefill_share_of": {
+            name: rate and 1e3 * flops / parts["prefill"] / rate for name, rate in rates.items()
+        },
     }
 
 
@@ -156,8 +195,14 @@ def _select(generator, level, logits, beams, count, blocked):  # type: ignore[no
 
 
 def prefill_operations(config: ModelConfig, span: int, batch: int) -> int:
-    """Floating-point operations of a prefill: the layers' matrices, and causal attention (half of S x S)."""
+    """Floating-point operations of a prefill: the layers' matrices, and causal attention (half of S x S).
+
+    The last layer makes k and v of all positions, the rest of one.
+    """
     heads = config.num_attention_heads * config.head_dim
-    kv = config.num_key_value_heads * config.head_dim
-    layer = config.hidden_size * (2 * heads + 2 * kv + 3 * config.intermediate_size)
-    return config.num_hidden_layers * batch * (2 * layer * span + 2 * heads * span * span)
+    kv = 2 * config.hidden_size * config.num_key_value_heads * config.head_dim
+    rest = config.hidden_size * (2 * heads + 3 * config.intermediate_size)
+    whole = config.num_hidden_layers - 1
+    return batch * (
+        2 * span * (kv + whole * (kv + rest)) + 2 * rest + whole * 2 * heads * span * span + 4 * heads * span
+    )

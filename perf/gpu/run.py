@@ -1,32 +1,52 @@
 """Build, check and time everything that needs a GPU, in one call of a few minutes.
 
     python -m perf.gpu.run [--save] [--out FOLDER] [--commit HASH]     # on a machine with a GPU, nvcc and PyTorch
+    python -m perf.gpu.run --parts requests,kernel --limit 300         # some parts, none begun after 300 seconds
     python -m perf.gpu.run --dry                   # CPU tensors and tiny shapes: the script itself, tried
 
 Prints a short table and, last, one JSON object. With --out the figures so far are written to FOLDER/<date>.json after
-every part: a call may be cut. Every part that fails is told and leaves its figures out; the exit status is then 1.
+every part: a call may be cut. A part for which there is no time, or which needs what this machine lacks, is skipped and
+named. Every part that fails is told and leaves its figures out; the exit status is then 1.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from build.plugin.compile import compile_for_gpu, compile_for_host
+from genrec.engine.cuda.kernel import XAttentionKernel
 from perf.gpu import attention, requests
-from perf.gpu.timing import bytes_per_second, operations_per_second
+from perf.gpu.timing import Missing, bytes_per_second, data_sheet_peak, operations_per_second
 from perf.kit import report
+
+PARTS = (
+    "requests",
+    "kernel",
+    "sanitizer",
+    "triton",
+)  # beside the build and the check of the kernel, which come first
+OWN = (
+    "build",
+    "clients",
+    "deploy",
+    "ensembles",
+    "genrec",
+    "perf",
+)  # that a package of ours lacks is a failure
+LIMIT_S = 480.0
 
 
 def about(device: torch.device, commit: str) -> dict[str, Any]:
@@ -51,32 +71,57 @@ def _said(command: list[str]) -> str:
 
 
 class GpuResults:
-    """Results so far; parts that fail are kept as such. A file, if any, is rewritten after every part."""
+    """Results so far; parts that fail are kept as such. A file, if any, is rewritten after every part.
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.results: dict[str, Any] = {"ms": {}, "kernel": {}, "failed": {}}
-        self.path = path
+    `asked` are the parts to run, and `end` is on the monotonic clock: then no further part, or case of one, begins.
+    """
+
+    def __init__(
+        self, path: Path | None = None, asked: Collection[str] = PARTS, end: float = math.inf
+    ) -> None:
+        self.results: dict[str, Any] = {"ms": {}, "kernel": {}, "checked": {}, "failed": {}, "skipped": {}}
+        self.path, self._asked, self._end = path, asked, end
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def part(self, name: str, work: Callable[[], None]) -> bool:
-        """Run `work`; whether it went well."""
+        """Run `work`, if it was asked for, there is time and it finds what it needs; whether nothing failed."""
+        if name in PARTS and name not in self._asked:
+            return True
         begun = time.monotonic()
         try:
+            self.in_time()
             work()
         except Exception as error:
-            traceback.print_exc()
-            self.results["failed"][name] = f"{type(error).__name__}: {error}"[:500]
+            if _lacking(error):
+                self.results["skipped"][name] = str(error)
+            else:
+                traceback.print_exc()
+                self.results["failed"][name] = f"{type(error).__name__}: {error}"[:500]
         self.results.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
         if self.path:
             self.path.write_text(json.dumps(self.results, indent=1) + "\n")
         return name not in self.results["failed"]
+
+    def in_time(self) -> None:
+        """Raises Missing when there is no time for more."""
+        if time.monotonic() > self._end:
+            raise Missing("no time was left")
+
+
+def _lacking(error: Exception) -> bool:
+    """Whether it says that this machine lacks something: a package that is not ours among them."""
+    if isinstance(error, ModuleNotFoundError):
+        return str(error.name).split(".")[0] not in OWN
+    return isinstance(error, Missing)
 
 
 def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool) -> None:
     """All parts, in the order of what they need of each other."""
     library, results = folder / "xattention.so", kept.results
     rates: list[float] = []
+    shares: dict[str, float | None] = {}
+    cache = 1 << 14 if dry else torch.cuda.get_device_properties(device).L2_cache_size
 
     def build() -> None:
         if dry:
@@ -90,44 +135,62 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
 
     def ceilings() -> None:
         rates[:] = [bytes_per_second(device), operations_per_second(device)]
-        results["ceilings"] = {"bytes_per_second": rates[0], "operations_per_second": rates[1]}
+        peak = data_sheet_peak(torch.cuda.get_device_name()) if device.type == "cuda" else None
+        shares.update({"measured_gemm": rates[1], "data_sheet": peak})
+        results["ceilings"] = {
+            "bytes_per_second": rates[0], "operations_per_second": rates[1], "data_sheet_operations_per_second": peak
+        }  # fmt: skip
 
     def check_kernel() -> None:
         results["worst_error_over_tolerance"] = attention.check(
             library, device, attention.DRY if dry else attention.CHECKS
         )
+        results["checked"]["kernel against the float64 oracle"] = True
 
     def sanitize() -> None:
-        results["sanitizer"] = {"dry": "not run"} if dry else attention.sanitize(library)
+        if dry:
+            raise Missing("no GPU")
+        results["sanitizer"] = attention.sanitize(library)
+        results["checked"] |= {tool: "ERROR SUMMARY" in said for tool, said in results["sanitizer"].items()}
 
     def time_kernel() -> None:
         for case in attention.DRY if dry else attention.TIMED:
-            results["kernel"][case.name] = attention.measure(library, device, case, (rates[0], rates[1]))
+            kept.in_time()
+            row = attention.measure(library, device, case, (rates[0], rates[1]), cache)
+            results["kernel"][case.name] = row
+            results["checked"][f"kernel as timed, {case.name}"] = True
 
     def whole_requests() -> None:
         setting = requests.DRY if dry else requests.FULL
-        generator = requests.make_generator(setting, library, device)
+        generator = requests.make_generator(setting, XAttentionKernel(library, device), device)
+        results["errors"] = requests.check_reference(generator, setting)
+        results["checked"]["logits and answers against the generator in float32"] = True
         results["share_of_beams_alive"] = requests.check(generator, setting)
+        results["checked"]["answers are items, distinct, the same twice"] = True
         results["requests"] = {}
         for span, batch in setting.points:
-            found = requests.measure(generator, setting, span, batch, rates[1])
+            kept.in_time()
+            found = requests.measure(generator, setting, span, batch, shares)
             results["requests"][f"s{span}_b{batch}"] = found
             results["ms"][f"s{span}_b{batch}"] = found["ms"]
 
     def through_triton() -> None:
         from perf.gpu import through_triton  # needs what serving needs, which the rest does not
 
+        if not results["ms"]:
+            raise Missing("the part requests, whose times it is compared with, has none")
+        through_triton.find_tools()
         setting = requests.DRY if dry else requests.FULL
         results["served"] = through_triton.measure(setting, results["ms"], folder / "served", device)
 
     if not kept.part("build", build) or not kept.part("ceilings", ceilings):
         return
-    if kept.part("check kernel", check_kernel):
-        kept.part("whole requests", whole_requests)
-        kept.part("time kernel", time_kernel)
-        kept.part("sanitize", sanitize)
+    if kept.part("check", check_kernel):
+        kept.part("requests", whole_requests)
+        kept.part("kernel", time_kernel)
+        kept.part("sanitizer", sanitize)
         torch.cuda.empty_cache()  # the server is another process, with weights of its own
-        kept.part("through triton", through_triton)
+        kept.part("triton", through_triton)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -139,18 +202,23 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"{name:16} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x")
     names = ("prefill", "decode", "selection", "gaps")
     lines.append(
-        f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}" + "".join(f"{n:>10}" for n in names) + "   MFU"
+        f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}"
+        + "".join(f"{n:>10}" for n in names)
+        + "  prefill of measured GEMM, of data sheet"
     )
     for name, row in results.get("requests", {}).items():
         goal, theirs = requests.GOALS_MS.get(name, 0), requests.THEIRS_MS.get(name, 0)
         parts = "".join(f"{row['parts_ms'][n]:10.2f}" for n in names)
-        share = row["prefill_utilisation"]
-        lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts} {share:5.0%}")
+        gemm, sheet = row["prefill_share_of"].values()
+        of = f"{gemm:6.0%} {'-' if sheet is None else f'{sheet:.0%}':>6}"
+        lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts}{of}")
     for name, row in results.get("served", {}).items():
         lines.append(
             f"{name:16} {row['ms']:8.2f} through Triton, by {row['by']}: it adds {row['added_ms']:.2f}"
         )
-    return "\n".join([*lines, *(f"FAILED {part}: {why}" for part, why in results["failed"].items())])
+    for said, parts in (("skipped", results["skipped"]), ("FAILED", results["failed"])):
+        lines += [f"{said} {part}: {why}" for part, why in parts.items()]
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -160,8 +228,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--dry", action="store_true", help="CPU tensors, tiny shapes; the figures mean nothing"
     )
     parser.add_argument("--out", type=Path, help="folder of the figures so far")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of these, with commas between")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds after which no part begins")
     parser.add_argument("--commit", default="", help="what is measured, where no git is")
-    a = parser.parse_args(argv)
+    a, begun = parser.parse_args(argv), time.monotonic()
+    asked = a.parts.split(",")
+    if unknown := [part for part in asked if part not in PARTS]:
+        parser.error(f"--parts names {', '.join(unknown)}; there are {', '.join(PARTS)}")
     if not a.dry and not torch.cuda.is_available():
         sys.exit("no GPU; --dry tries the script without one")
     if a.dry and a.save:
@@ -169,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = torch.device("cpu" if a.dry else "cuda")
     torch.manual_seed(0)
     this = report.begin(a, about(device, a.commit))
-    kept = GpuResults(a.out and a.out / f"{datetime.date.today().isoformat()}.json")
+    kept = GpuResults(a.out and a.out / f"{datetime.date.today().isoformat()}.json", asked, begun + a.limit)
     with tempfile.TemporaryDirectory() as folder:
         measure_all(kept, device, Path(folder), a.dry)
     print(table(kept.results))

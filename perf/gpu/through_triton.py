@@ -17,9 +17,13 @@ from numpy.typing import NDArray
 from build.cuda.engines import build_engines as build_cuda
 from build.validity import build_validity
 from deploy.launcher import running_server
+from deploy.server_files import find_server
 from genrec.catalogue.load import load_catalogue
+from genrec.errors import ArtifactError
 from genrec.manifest import record
-from perf.gpu.requests import Setting
+from genrec.settings import SPAN
+from perf.gpu.requests import Setting, prompt_tokens
+from perf.gpu.timing import Missing
 from perf.kit.endpoints import Endpoint
 from perf.kit.mock import write_model
 from perf.kit.traffic import Histories
@@ -28,11 +32,10 @@ from perf.slo.capacity import capacity
 
 TOP_K = 8
 LOAD = 0.2  # of the rate that one request after the other would give
-REQUESTS = 60
 HISTORIES = 64
-SECONDS = 10.0
 NO_LIMIT_MS = 1e6
 DATA = "histories.json"
+START_S = 300.0  # the graphs of all batches are captured before the server is ready
 
 
 def measure(
@@ -40,8 +43,8 @@ def measure(
 ) -> dict[str, dict[str, Any]]:
     """Per (S, B) of `setting`: milliseconds, by whom measured, and what came on top of `alone_ms` of the same key.
 
-    S tokens are S // L whole items; `encode_history` pads to multiples of 32. Raises what the launcher, the
-    clients and perf_analyzer raise.
+    The prompts are as long as those of `perf.gpu.requests`, and `batch_tokens` is such that B of them are one batch.
+    Raises what the launcher, the clients and perf_analyzer raise.
     """
     artifact = folder / "artifact"
     write_model(artifact, setting.config, setting.items)
@@ -51,16 +54,40 @@ def measure(
     build_cuda(artifact, "bf16" if device.type == "cuda" else "f32", device.type)
     items = load_catalogue(artifact, setting.config).item_ids
     found: dict[str, dict[str, Any]] = {}
-    with running_server(artifact, target="cuda", beam_width=setting.width, streams=1) as running:
+    with running_server(
+        artifact, target="cuda", beam_width=setting.width, batch_tokens=batch_tokens(setting),
+        start_timeout_s=START_S,
+    ) as running:  # fmt: skip
         server = Endpoint(running.grpc_url, running.grpc_headers)
         for span, batch in setting.points:
             name = f"s{span}_b{batch}"
+            if name not in alone_ms:
+                continue
             histories = list(_histories(items, span // setting.config.levels))
-            capacity(server, histories, batch, 1.0, TOP_K)  # captures the graphs of this shape
-            one = _one_at_a_time if batch == 1 else _at_once
-            ms, by = one(server, histories, batch, alone_ms[name], folder)
-            found[name] = {"ms": ms, "by": by, "added_ms": ms - alone_ms[name]}
+            if batch == 1:
+                ms, by = _one_at_a_time(server, histories, setting, alone_ms[name], folder)
+            else:
+                ms, by = _at_once(server, histories, setting, batch)
+            tokens = prompt_tokens(setting, span)
+            found[name] = {"ms": ms, "by": by, "added_ms": ms - alone_ms[name], "tokens": tokens}
     return found
+
+
+def batch_tokens(setting: Setting) -> int:
+    """What the largest batch of `setting` takes, as `generate` counts: padded prompts, a token per beam and level."""
+    beams = setting.width * (setting.config.levels - 1)
+    return max(
+        batch * (-(-prompt_tokens(setting, span) // SPAN) * SPAN + beams) for span, batch in setting.points
+    )
+
+
+def find_tools() -> None:
+    """Raises Missing, naming the server or perf_analyzer where there is none."""
+    try:
+        find_server()
+        analyzer.find_binary()
+    except ArtifactError as error:
+        raise Missing(str(error)) from error
 
 
 def _histories(items: NDArray[np.int64], count: int) -> Histories:
@@ -69,18 +96,16 @@ def _histories(items: NDArray[np.int64], count: int) -> Histories:
 
 
 def _one_at_a_time(
-    server: Endpoint, histories: Histories, batch: int, alone_ms: float, folder: Path
+    server: Endpoint, histories: Histories, setting: Setting, alone_ms: float, folder: Path
 ) -> tuple[float, str]:
     analyzer.write_input_data(folder / DATA, histories, TOP_K)
     rate = max(LOAD * 1e3 / alone_ms, 1.0)  # perf_analyzer takes no fixed count of requests below 1/s
-    point = analyzer.measure(server, rate, NO_LIMIT_MS, analyzer.Window(count=REQUESTS), folder, DATA)
+    point = analyzer.measure(server, rate, NO_LIMIT_MS, analyzer.Window(count=setting.served), folder, DATA)
     if point.p50_ms is None:
         raise RuntimeError("; ".join(point.problems))
     return point.p50_ms, f"perf_analyzer, P50 at {rate:.1f}/s"
 
 
-def _at_once(
-    server: Endpoint, histories: Histories, batch: int, alone_ms: float, folder: Path
-) -> tuple[float, str]:
-    rate, _ = capacity(server, histories, batch, SECONDS, TOP_K)
+def _at_once(server: Endpoint, histories: Histories, setting: Setting, batch: int) -> tuple[float, str]:
+    rate, _ = capacity(server, histories, batch, setting.seconds, TOP_K)
     return 1e3 * batch / rate, f"{batch} clients, {rate:.1f} answers/s"

@@ -9,6 +9,24 @@ from collections.abc import Callable
 import torch
 
 Work = Callable[[], object]
+# Of dense bf16 products, operations per second, as the makers' data sheets have it; the first name that fits.
+DATA_SHEET = {
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+}
+
+
+class Missing(Exception):
+    """Something that a part needs and that this machine lacks."""
+
+
+def data_sheet_peak(name: str) -> float | None:
+    """Operations per second of a device by its name; None of one that is not listed."""
+    return next((peak for part, peak in DATA_SHEET.items() if part in name), None)
 
 
 def graphed(work: Work, device: torch.device) -> Work:

@@ -10,6 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from build.catalogue import remove_items
 from build.cuda.engines import build_engines as build_cuda
@@ -22,11 +25,12 @@ from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.catalogue.versions import point, read_current
 from genrec.engine.cuda import load_forward
-from genrec.engine.cuda.beams import DeviceTree, blocked_tensors, expand, first_beams
+from genrec.engine.cuda.beams import DeviceTree, _best, block, expand, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.engine.load import load_passes
+from genrec.errors import InputError
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
@@ -37,6 +41,20 @@ from genrec.settings import Settings
 from tests.tiny import tiny_catalogue
 
 CPU = torch.device("cpu")
+
+
+class Operations(TorchDispatchMode):
+    """What torch was made to do: the name, device and type of every tensor that an operation gave."""
+
+    def __init__(self):
+        super().__init__()
+        self.gave = set()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        tensors = (each for each in tree_leaves(made) if isinstance(each, torch.Tensor))
+        self.gave |= {(operation.overloadpacket.__name__, each.device.type, each.dtype) for each in tensors}
+        return made
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +90,15 @@ def test_beam_search_equals_the_one_on_the_cpu(seed):
         for _ in range(batch)
     ]
     blocked = [index.blocked(rows) for rows in excluded]
-    tree, stacked = DeviceTree.of(index, CPU), blocked_tensors(blocked, 3, 256)
+    tree = DeviceTree.of(index, CPU)
+    masks = nothing_blocked(tree, batch)
+    for each in (blocked[::-1], blocked):  # what was blocked before is not any more
+        block(masks, each)
     device, cpu = first_beams(batch, CPU), [None] * batch
     for level, count in enumerate(tree.beam_counts(width), 1):
         logits = draw.integers(-4, 4, (batch, device.nodes.shape[1], sizes[level - 1])).astype(np.float32)
         logits[draw.random(logits.shape) < 0.1] = -np.inf
-        device = expand(tree, level, torch.from_numpy(logits), device, count, stacked[level - 1])
+        device = expand(tree, level, torch.from_numpy(logits), device, count, masks[level - 1])
         for b in range(batch):
             mine = logits[b, : 1 if cpu[b] is None else len(cpu[b])]
             cpu[b] = expand_on_cpu(Constraint(index, blocked[b]), level, mine, cpu[b], width)
@@ -93,10 +114,22 @@ def test_a_bad_logit_is_told():
     assert beams.bad.tolist() == [False, True]
 
 
-def test_too_many_blocked_nodes_are_refused():
-    index = index_of(tiny_catalogue())
-    with pytest.raises(ValueError, match="at most 4 fit"):
-        blocked_tensors([index.blocked(np.arange(300))], 3, 4)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_are_those_of_a_sort(seed):
+    """Of rows with many ties, -inf among the scores, fewer candidates than beams in one; no key of 64 bits."""
+    draw = np.random.default_rng(seed)
+    score, valid = draw.integers(-3, 3, (3, 50)).astype(np.float32), draw.random((3, 50)) < 0.7
+    score[draw.random(score.shape) < 0.2] = -np.inf
+    valid[1] = np.arange(50) % 9 == 0
+    with Operations() as seen:
+        chosen, alive = _best(torch.from_numpy(score), torch.from_numpy(valid), 12)
+    values, places = {dtype for name, _, dtype in seen.gave if name == "topk"}
+    assert {values, places} == {torch.int32, torch.int64}  # values and indices
+    for b in range(3):
+        order = sorted(np.flatnonzero(valid[b]), key=lambda place: (-score[b, place], place))
+        want = sorted(order[:12])
+        assert alive[b].tolist() == [n < len(want) for n in range(12)]
+        assert chosen[b, : len(want)].tolist() == want
 
 
 @torch.no_grad()
@@ -119,6 +152,28 @@ def test_forward_equals_the_model(model_type):
         want, *fresh = DecodeGraph(generator, level)(codes, lengths, kv, past)
         assert torch.allclose(forward.decode(level, codes, lengths, shared, own), want, atol=1e-5)
         past, own = fresh, torch.cat((own, torch.empty_like(own[:, :, :, :1])), 3)
+
+
+def test_the_last_layer_of_prefill_computes_what_is_read():
+    """Its KV of all positions, but queries, output and MLP of one; the products are counted."""
+    config = ModelConfig((12, 9), 8, hidden_size=32, head_dim=8, intermediate_size=48)
+    forward = Forward(Generator(config).eval(), xattention)
+    with FlopCounterMode(display=False) as counter:
+        forward.prefill(torch.randint(0, 12, (2, 9)), torch.tensor([9, 4]))
+    counts = counter.get_flop_counts()["Global"]
+    products = sum(n for operation, n in counts.items() if "attention" not in str(operation))
+    heads, kv, mlp = 2 * 32 * 32, 2 * 32 * 16, 3 * 32 * 48  # of q and output, k and v, gate, up and down
+    assert products == 2 * 2 * (9 * (heads + kv + mlp) + 9 * kv + heads + mlp + 32 * 12)
+
+
+def test_attention_is_computed_where_its_tensors_are():
+    """On a device that is not the default one: no tensor of its own stays behind on the CPU."""
+    q, shared, own = (
+        torch.empty(shape, device="meta") for shape in ((2, 5, 4, 8), (2, 2, 9, 8), (2, 5, 1, 2, 8))
+    )
+    with Operations() as seen:
+        xattention(q, shared, shared, own, own, torch.empty(2, dtype=torch.int64, device="meta"))
+    assert {device for _, device, _ in seen.gave} == {"meta"}
 
 
 def test_a_kept_beam_inherits_its_parents_kv(mine):
@@ -178,19 +233,25 @@ def test_versions_share_a_batch_and_are_not_mixed(mine, tmp_path):
     assert second <= set(pack(codes[1::2], (12, 12, 12)).tolist())
 
 
-def test_errors_stay_with_their_request(mine, monkeypatch):
+def test_a_second_stream_is_refused_by_name(mine):
+    with pytest.raises(InputError, match=r"streams: is 2 .*1 with target cuda"):
+        Settings(mine, mine / "no-arena", target="cuda", streams=2)
+    with pytest.raises(InputError, match="target: is 'gpu'"):
+        Settings(mine, mine / "no-arena", target="gpu")
+
+
+def test_errors_stay_with_their_request(mine):
     build_cuda(mine, "f32", "cpu")
     step = steps.load("generate", Settings(mine, mine / "no-arena", 16, "cuda"))
-    monkeypatch.setattr(step, "_most_blocked", 4)
     good = {
         "tokens": np.ones((1, 32), np.int32),
         "ticket": np.array([[5, 3, 0, 0, 0, 0]]),
         "excluded": np.array([[-1]], np.int32),
     }
-    broken = [{"excluded": np.arange(200, dtype=np.int32)[None]}, {"tokens": np.full((1, 32), 99, np.int32)}]
+    broken = [{"excluded": np.array([[10**6]], np.int32)}, {"tokens": np.full((1, 32), 99, np.int32)}]
     answers = step.run([good, {**good, **broken[0]}, {**good, **broken[1]}])
     assert len(answers[0]["paths"][0]) == 16
-    assert [str(a).split(":")[0] for a in answers[1:]] == ["excluded", "tokens"]
+    assert [str(a).split(":")[0] for a in answers[1:]] == ["excluded_rows", "tokens"]
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16"])
@@ -229,12 +290,11 @@ def test_weights_are_those_of_the_checkpoint(mine):
     assert torch.equal(forward.embedding, load_generator(mine / "model").embed_tokens.weight)
 
 
-def test_draft_states_are_those_of_the_default_target(mine):
-    """NEZHA's one pass, for the ensemble that is served beside `recommend`."""
+def test_draft_states_are_those_of_the_default_target(mine, monkeypatch):
+    """NEZHA's one pass, for the ensemble that is served beside `recommend`; with the weights that are there."""
     build_cuda(mine, "f32", "cpu")
     tokens, lengths = np.random.default_rng(0).integers(0, 36, (2, 12)), np.array([9, 4])
-    states = [
-        load_passes(target, mine / "engines" / target, "f32")[0].draft_states(tokens, lengths)
-        for target in ("openvino", "cuda")
-    ]
+    passes = [load_passes(t, mine / "engines" / t, "f32")[0] for t in ("openvino", "cuda")]
+    monkeypatch.setattr("genrec.engine.cuda.load_generator", None)  # a second copy of them cannot be loaded
+    states = [each.draft_states(tokens, lengths) for each in passes]
     assert states[1].dtype == np.float32 and np.allclose(*states, atol=1e-4)

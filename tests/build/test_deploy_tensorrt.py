@@ -17,6 +17,7 @@ from deploy.tensorrt.manifest import Place
 from ensembles.lint import lint
 from ensembles.lint_argv import lint_argv
 from genrec.errors import ArtifactError
+from genrec.models.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Place("26.05", "10.15.1", "9.0", "a" * 64)
@@ -60,19 +61,36 @@ def test_versions_read_as_tensorrt_writes_them():
 def test_the_command_line_is_clean_and_loads_the_plugin():
     files = ServerFiles(*[Path("/opt/tritonserver/x")] * 4)
     argv = command(files, Path("/r"), Path("/b"), Ports(1, 2, 3), "t" * 32, "genrec-1-")
-    mine = launch.arguments_for_gpu(argv, place.PLUGIN)
+    mine = launch.arguments_for_gpu(argv, place.PLUGIN, launch.MemoryPools(5 << 30, 1 << 28))
     assert lint_argv(mine) == []
     assert f"--backend-config=tensorrt,plugins={place.PLUGIN}" in mine
-    assert not any(a.startswith("--pinned-memory") for a in mine)
+    assert [a for a in mine if "pool-byte-size" in a] == [
+        "--cuda-memory-pool-byte-size=0:5368709120",
+        "--pinned-memory-pool-byte-size=268435456",
+    ]
+
+
+def test_the_memory_between_models_holds_two_of_the_largest_batches():
+    """Qwen3-1.7B at S = 5,000: 112 KiB a token, so 4.6 GB of prompts' KV in a batch of eight."""
+    config = ModelConfig((256, 8192, 256), 1666, num_hidden_layers=28, num_attention_heads=16,
+                         num_key_value_heads=8, head_dim=128)  # fmt: skip
+    token = 28 * 2 * 8 * 128 * 2
+    assert config.max_prompt == 4998 and 4.5e9 < 8 * 4998 * token < 4.6e9
+    logits = 8 * 1024 * 8192 * 4
+    unshared = 8 * 1024 * token * 2  # one token of a beam is kept, by this level and by the one before
+    pools = launch.memory_pools(config, "f16", 1024)
+    assert pools == (2 * (8 * 4998 * token + unshared + logits), 2 * logits)
+    assert launch.memory_pools(config, "f16", 8).pinned == 256 << 20
+    assert launch.memory_pools(config, "f32", 1024).gpu - 2 * logits == 2 * (pools.gpu - 2 * logits)
 
 
 def test_an_artifact_is_laid_out_once_its_engines_are_good(tiny, plans, tmp_path):
     artifact = shutil.copytree(tiny, tmp_path / "artifact")
     with pytest.raises(ArtifactError, match=r"engines\.json"):
-        launch.prepare(artifact, tmp_path, HERE)
+        launch.prepare(artifact, tmp_path, HERE, 16)
     shutil.copytree(plans, artifact / "engines" / "tensorrt")
-    models = launch.prepare(artifact, tmp_path, HERE)
-    assert lint(models) == []
+    models, pools = launch.prepare(artifact, tmp_path, HERE, 16)
+    assert lint(models) == [] and pools.gpu > 0
     assert (models / "decode_3" / "1" / "model.plan").read_bytes() == b"decode_3"
 
 

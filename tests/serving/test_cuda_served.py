@@ -21,6 +21,7 @@ from deploy.launcher import RunningServer, _ensembles, _repository, running_serv
 from ensembles.lint import lint
 from genrec.errors import ArtifactError
 from tests.conftest import BEAM_WIDTH
+from tests.serving.servers import brief_server
 from tests.serving.wire import BAD_CHANGES, ask, cases, changed, refusal, tensors
 
 pytestmark = pytest.mark.serving
@@ -32,7 +33,7 @@ def cuda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
     """A server whose generator runs in torch, in float32 on this CPU."""
     artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("cuda") / "artifact")
     build_cuda(artifact, "f32", "cpu")
-    with running_server(artifact, target="cuda", beam_width=BEAM_WIDTH) as running:
+    with brief_server(artifact, target="cuda", beam_width=BEAM_WIDTH) as running:
         yield running
         prefix = running.supervisor.prefix
         assert not [

@@ -6,10 +6,9 @@ the device for each decode. `CudaExecutor` is the fast path, a whole request wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,12 +19,9 @@ from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.engine.interface import Array, DecodePass, Executor, Passes
 from genrec.errors import ArtifactError
+from genrec.files import read_json
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.xattention import xattention
-
-if TYPE_CHECKING:
-    from genrec.nn.draft_head import DraftHead
-    from genrec.nn.model import Generator
 
 LIBRARY = "xattention.so"
 TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -38,9 +34,9 @@ def load_forward(folder: Path) -> Forward:
     """
     path = folder / "engine.json"
     try:
-        facts = json.loads(path.read_text())
+        facts = read_json(path)
         device, dtype = torch.device(facts["device"]), TORCH_TYPES[facts["kv_type"]]
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (KeyError, TypeError, RuntimeError) as error:
         raise ArtifactError(path, f"not readable: {error!r}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ArtifactError(path, "is for a GPU, and torch sees none")
@@ -67,7 +63,6 @@ class CudaPasses:
     def __init__(self, folder: Path) -> None:
         self._forward = load_forward(Path(folder))
         self._model = Path(folder).parent.parent / "model"
-        self._draft: tuple[Generator, DraftHead] | None = None
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """See `Passes.prefill`."""
@@ -93,18 +88,24 @@ class CudaPasses:
                 _host(kept[earlier]).copy_(unshared[n][:, :, -1])
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-        """See `Passes.draft_states`; the weights are a second copy, loaded by the first draft."""
-        from genrec.nn.draft_checkpoint import load_draft
-        from genrec.nn.draft_head import prompt_states  # numba and more, which a device run need not have
+        """See `Passes.draft_states`; of the draft head only the placeholders are read."""
+        from genrec.nn.draft_head import embedded_prompt  # numba and more, which a device run need not have
 
-        device = self._forward.device
-        if self._draft is None:
-            generator, head = load_generator(self._model), load_draft(self._model)
-            self._draft = generator.to(device, self._forward.dtype), head.to(device, self._forward.dtype)
-        with torch.no_grad(), device:
-            states = prompt_states(*self._draft, self._to_device(tokens), self._to_device(lengths))
+        forward = self._forward
+        read = self._to_device(tokens), self._to_device(lengths)
+        states, _ = forward.prefill_at(*embedded_prompt(forward.embedding, self._placeholders, *read))
         found: NDArray[np.float32] = states.float().cpu().numpy()
         return found
+
+    @cached_property
+    def _placeholders(self) -> Tensor | None:
+        """Of the draft head [L, hidden]; read by the first draft."""
+        from genrec.nn.draft_checkpoint import load_draft
+
+        head = load_draft(self._model)
+        if not head.options.placeholders:
+            return None
+        return head.placeholders.detach().to(self._forward.device, self._forward.dtype)
 
     def _to_device(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self._forward.device)

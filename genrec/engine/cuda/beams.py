@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:  # what runs on a device needs no numba
     from genrec.catalogue.validity import Blocked, ValidityIndex
 
-NO_NODE = 2**31 - 1  # behind every node in an ascending list of blocked ones
+LEAST = torch.iinfo(torch.int32).min  # behind the bits of every score
 
 
 class DeviceBeams(NamedTuple):
@@ -62,24 +63,25 @@ class DeviceTree:
         return counts
 
 
-def blocked_tensors(blocked: list[Blocked], levels: int, size: int) -> list[Tensor]:
-    """Per level the blocked nodes of B requests, int64 [B, E] ascending, E = `size`, padded. ValueError when more."""
-    out = []
-    for level in range(1, levels + 1):
-        nodes = torch.full((len(blocked), size), NO_NODE, dtype=torch.int64)
-        for b, request in enumerate(blocked):
-            own = request.at(level)
-            if len(own) > size:
-                raise ValueError(f"a request blocks {len(own)} nodes of level {level}; at most {size} fit")
-            nodes[b, : len(own)] = torch.from_numpy(own.astype("int64"))
-        out.append(nodes)
-    return out
+def nothing_blocked(tree: DeviceTree, batch: int) -> list[Tensor]:
+    """Room for what B requests block: per level bool [B, P_l], all false."""
+    return [torch.zeros(batch, len(codes), dtype=torch.bool, device=codes.device) for codes in tree.codes]
+
+
+def block(masks: list[Tensor], blocked: list[Blocked]) -> None:
+    """Make masks [B, P_l] true at what each request blocks and nowhere else. Any number of nodes; they alone travel."""
+    for level, mask in enumerate(masks, 1):
+        mask.zero_()
+        own = [request.at(level).astype("int64") + b * mask.shape[1] for b, request in enumerate(blocked)]
+        places = torch.from_numpy(np.concatenate(own))
+        if len(places):
+            mask.view(-1).index_fill_(0, places.to(mask.device), True)
 
 
 def expand(
     tree: DeviceTree, level: int, logits: Tensor, beams: DeviceBeams, width: int, blocked: Tensor | None
 ) -> DeviceBeams:
-    """logits float32 [B, W', T_level], beams [B, W'] of the level before, blocked [B, E] -> beams [B, width].
+    """logits float32 [B, W', T_level], beams [B, W'] of the level before, blocked bool [B, P_l] -> beams [B, width].
 
     Scores and order are those of `genrec.search.expand.expand`: float32 score descending, then path ascending.
     """
@@ -92,8 +94,7 @@ def expand(
     child = child.clamp(max=len(codes) - 1)
     left = valid
     if blocked is not None:
-        place = torch.searchsorted(blocked, child.flatten(1)).clamp(max=blocked.shape[1] - 1)
-        left = valid & (blocked.gather(1, place) != child.flatten(1)).view(child.shape)
+        left = valid & ~blocked.gather(1, child.flatten(1)).view(child.shape)
     alone = valid.sum(-1, keepdim=True) == 1  # an only child has its parent's score, whatever its logit
     logit = logits.gather(2, codes[child]).masked_fill(alone, 0.0)
     bad = beams.bad | (valid & ~(logit < torch.inf)).flatten(1).any(1)
@@ -124,15 +125,19 @@ def _scores(logit: Tensor, valid: Tensor, before: Tensor) -> Tensor:
 def _best(score: Tensor, valid: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The `width` best candidates [B, C] in ascending order, and which are real: int64 and bool [B, width].
 
-    One integer orders them all: the score's bits above, the candidate's place, counted from the end, below. So
-    ties go to the smaller path on every device, which top-k of floats does not promise.
+    Two steps, since top-k promises no order among equals: the least score that is kept, then the candidates above it
+    and, in the order of their places, as many of its equals as there is room for. So ties go to the smaller path.
     """
-    bits = score.view(torch.int32).to(torch.int64)
-    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    place = torch.arange(score.shape[1], device=score.device)
-    key = (order << 32) + (score.shape[1] - place)
-    key = key.masked_fill(~valid, torch.iinfo(torch.int64).min)
-    chosen = key.topk(width, dim=1, sorted=False).indices
-    chosen = chosen.masked_fill(~valid.gather(1, chosen), score.shape[1]).sort(dim=1).values
-    alive = chosen < score.shape[1]
+    count, bits = score.shape[1], score.view(torch.int32)
+    key = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).masked_fill(~valid, LEAST)
+    last = key.topk(width, dim=1, sorted=False).values.amin(1, keepdim=True)
+    above, equal = key > last, (key == last) & valid
+    room = width - above.sum(1, keepdim=True)
+    kept = above | (equal & (equal.cumsum(1) <= room))
+    # What is not kept goes to a place that nobody reads.
+    place = (kept.cumsum(1) - 1).masked_fill(~kept, width)
+    chosen = torch.full((len(score), width + 1), count, device=score.device)
+    chosen.scatter_(1, place, torch.arange(count, device=score.device).expand_as(place))
+    chosen = chosen[:, :width]
+    alive = chosen < count
     return chosen.masked_fill(~alive, 0), alive

@@ -25,6 +25,18 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+def _attend_at(q: Tensor, k: Tensor, v: Tensor, wanted: Tensor) -> Tensor:
+    """Attention from positions `wanted` [B, n], q [B, n, H, D], to those up to each: k, v [B, G, S, D] -> [B, n, H, D].
+
+    The heads of a group go beside each other as queries, so that no k or v is repeated for them.
+    """
+    grouped = q.unflatten(2, (k.shape[1], -1)).permute(0, 2, 3, 1, 4)  # [B, G, R, n, D]
+    positions = torch.arange(k.shape[2], device=k.device)
+    visible = (positions <= wanted.unsqueeze(2)).repeat(1, grouped.shape[2], 1)  # [B, R * n, S]
+    attended = F.scaled_dot_product_attention(grouped.flatten(2, 3), k, v, visible.unsqueeze(1))
+    return attended.view(grouped.shape).permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+
 class _Layer:
     """Weights of one decoder layer, projections that share an input fused into one matrix."""
 
@@ -42,15 +54,33 @@ class _Layer:
         if isinstance(attention.q_norm, RMSNorm) and isinstance(attention.k_norm, RMSNorm):
             self.qk_norms = (attention.q_norm.weight, attention.k_norm.weight)
         self.config = config
+        self._queries = config.num_attention_heads * config.head_dim  # rows of `qkv` before those of k
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [B, X, hidden] -> q [B, X, H, D], k, v [B, X, G, D], q and k rotated; tables [B or 1, X or 1, 1, D/2]."""
         c = self.config
-        heads = F.linear(self.norm(x, self.norms[0]), self.qkv, self.qkv_bias).unflatten(-1, (-1, c.head_dim))
-        q, k, v = heads.split((c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads), dim=-2)
-        if self.qk_norms:
-            q, k = self.norm(q, self.qk_norms[0]), self.norm(k, self.qk_norms[1])
-        return _rotate(q, cos, sin), _rotate(k, cos, sin), v
+        q, k, v = self._heads(x, slice(None)).split(
+            (c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads), dim=-2
+        )
+        return self._turned(q, 0, cos, sin), self._turned(k, 1, cos, sin), v
+
+    def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The q of `project` alone."""
+        return self._turned(self._heads(x, slice(self._queries)), 0, cos, sin)
+
+    def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """The k and v of `project` alone."""
+        k, v = self._heads(x, slice(self._queries, None)).chunk(2, dim=-2)
+        return self._turned(k, 1, cos, sin), v
+
+    def _heads(self, x: Tensor, which: slice) -> Tensor:
+        """x [B, X, hidden] -> some of the rows of the fused matrix, by heads [B, X, any, D]."""
+        bias = None if self.qkv_bias is None else self.qkv_bias[which]
+        product = F.linear(self.norm(x, self.norms[0]), self.qkv[which], bias)
+        return product.unflatten(-1, (-1, self.config.head_dim))
+
+    def _turned(self, x: Tensor, which: int, cos: Tensor, sin: Tensor) -> Tensor:
+        return _rotate(self.norm(x, self.qk_norms[which]) if self.qk_norms else x, cos, sin)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Residual, output projection, SwiGLU: x [B, X, hidden], attended [B, X, H, D] -> [B, X, hidden]."""
@@ -73,23 +103,37 @@ class Forward:
         self.embedding = generator.embed_tokens.weight.detach()
         self.norm, self.head = generator.norm.weight.detach(), generator.lm_head.weight.detach()
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
+        self.graph_pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     @torch.no_grad()
     def prefill(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
         """tokens [B, S] padded right, lengths [B] -> logits float32 [B, 1, T_1], per layer k, v [B, G, S, D]."""
-        positions = torch.arange(tokens.shape[1], device=self.device)
+        x, kv = self.prefill_at(F.embedding(tokens, self.embedding), lengths[:, None] - 1)
+        return self._logits(x, 1), kv
+
+    @torch.no_grad()
+    def prefill_at(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Embedded x [B, S, hidden] -> normed hidden [B, n, hidden] at `wanted` [B, n], per layer k, v [B, G, S, D].
+
+        As `Generator.prefill_at`: the last layer makes KV of all positions, all else of the wanted ones.
+        """
+        positions = torch.arange(x.shape[1], device=self.device)
         cos, sin = self._tables(positions[None, :])
-        x, kv = F.embedding(tokens, self.embedding), []
-        for layer in self.layers:
+        kv: list[Tensor] = []
+        for layer in self.layers[:-1]:
             q, k, v = layer.project(x, cos, sin)
             k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
             attended = F.scaled_dot_product_attention(
                 q.transpose(1, 2), k, v, is_causal=True, enable_gqa=True
             )
-            x = layer.finish(x, attended.transpose(1, 2))
             kv += [k, v]
-        last = (lengths - 1).view(-1, 1, 1).expand(-1, 1, x.shape[-1])
-        return self._logits(x.gather(1, last), 1), kv
+            x = layer.finish(x, attended.transpose(1, 2))
+        last = self.layers[-1]
+        k, v = last.keys_and_values(x, cos, sin)
+        k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
+        x = x.gather(1, wanted.unsqueeze(2).expand(-1, -1, x.shape[2]))
+        q = last.queries(x, *self._tables(wanted))
+        return self._normed(last.finish(x, _attend_at(q, k, v, wanted))), [*kv, k, v]
 
     @torch.no_grad()
     def decode(self, level: int, codes: Tensor, lengths: Tensor, shared: list[Tensor], own: Tensor) -> Tensor:
@@ -107,7 +151,7 @@ class Forward:
                 q.contiguous(), shared[2 * n], shared[2 * n + 1], own[2 * n], own[2 * n + 1], lengths
             )
             x = layer.finish(x, attended)
-        return self._logits(x, level)
+        return self._logits(self._normed(x), level)
 
     def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [B, X] -> cosine and sine [B, X, 1, D/2] in the model's type."""
@@ -115,8 +159,10 @@ class Forward:
         return cos.unsqueeze(-2).to(self.dtype), sin.unsqueeze(-2).to(self.dtype)
 
     def _logits(self, x: Tensor, level: int) -> Tensor:
-        """Hidden [..., hidden] -> float32 [..., T_level]: one level's block of the head only."""
+        """Normed hidden [..., hidden] -> float32 [..., T_level]: one level's block of the head only."""
         start = self.config.code_offsets[level - 1]
         block = self.head[start : start + self.config.codebook_sizes[level - 1]]
-        normed = F.rms_norm(x, (x.shape[-1],), self.norm, self.config.rms_norm_eps)
-        return F.linear(normed, block).float()
+        return F.linear(x, block).float()
+
+    def _normed(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.norm, self.config.rms_norm_eps)

@@ -1,7 +1,8 @@
 """A whole request on the GPU: prefill, beam search and decode of every level, without a word from the host.
 
-xGR, section 7: the device-side operations are captured as one graph and launched at once; a bucket (batch,
-padded prompt length) is one graph. Validity is checked inside beam search on the device (section 9.5).
+xGR, section 7: the device-side operations are captured as one graph and launched at once; a bucket (batch, padded
+prompt length) is one graph. Buckets are few, and their graphs share one pool of memory, so that they take what the
+largest one takes. Validity is checked inside beam search on the device (section 9.5).
 """
 
 from __future__ import annotations
@@ -15,18 +16,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, blocked_tensors, expand, first_beams
+from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, expand, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
+from genrec.settings import SPAN
 
 if TYPE_CHECKING:
     from genrec.catalogue.validity import Blocked, ValidityIndex
     from genrec.engine.interface import Array
     from genrec.search.expand import Beams
 
-MOST_BLOCKED = 1024
 WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
+STEPS = 4  # lengths of prompts per doubling: at most a quarter is padding
+MOST_GRAPHS = 128  # of a catalogue version; all that batches of prompts up to 6,000 tokens need are 104
+
+
+def padded_rows(rows: int) -> int:
+    """The batch that `rows` requests run as: the next power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+def padded_span(span: int) -> int:
+    """The length that prompts of S tokens are padded to: one of a few per doubling, whole multiples of SPAN."""
+    step = max((1 << (span - 1).bit_length()) // (2 * STEPS), SPAN)
+    return -(-span // step) * step
 
 
 class Generated(NamedTuple):
@@ -56,10 +70,10 @@ class Generated(NamedTuple):
 class _Bucket:
     """Fixed inputs and outputs of one shape, and the graph between them (none on a CPU)."""
 
-    def __init__(self, batch: int, span: int, levels: int, blocked: int, device: torch.device) -> None:
+    def __init__(self, batch: int, span: int, blocked: list[Tensor], device: torch.device) -> None:
         self.tokens = torch.zeros(batch, span, dtype=torch.int64, device=device)
         self.lengths = torch.ones(batch, dtype=torch.int64, device=device)
-        self.blocked = [torch.zeros(batch, blocked, dtype=torch.int64, device=device) for _ in range(levels)]
+        self.blocked = blocked
         self.graph: torch.cuda.CUDAGraph | None = None
         self.beams: DeviceBeams | None = None
 
@@ -67,24 +81,25 @@ class _Bucket:
 class DeviceGenerator:
     """Constrained generation with fixed shapes; buckets are captured when first used or by `prepare`."""
 
-    def __init__(
-        self, forward: Forward, tree: DeviceTree, width: int, most_blocked: int = MOST_BLOCKED
-    ) -> None:
-        """`most_blocked` nodes of a level may be blocked per request: E, a shape of the graphs."""
-        self.forward, self.width, self.most_blocked = forward, width, most_blocked
-        self.tree = tree
+    def __init__(self, forward: Forward, tree: DeviceTree, width: int, most: int = MOST_GRAPHS) -> None:
+        """At most `most` graphs are kept: the least recently used goes."""
+        self.forward, self.tree, self.width, self._most = forward, tree, width, most
         self.counts = tree.beam_counts(width)
-        self._buckets: dict[tuple[int, int], _Bucket] = {}
+        self._buckets: dict[tuple[int, int], _Bucket] = {}  # the least recently used first
+        self._blocked: dict[int, list[Tensor]] = {}  # by batch: all its buckets read the same masks
 
     def prepare(self, batch: int, span: int) -> _Bucket:
-        """The bucket of B requests padded to S tokens, its graph captured."""
-        key = (batch, span)
-        if key not in self._buckets:
-            bucket = _Bucket(batch, span, len(self.counts), self.most_blocked, self.forward.device)
-            if self.forward.device.type == "cuda":
-                self._capture(bucket)
-            self._buckets[key] = bucket
-        return self._buckets[key]
+        """The bucket that B requests of S tokens run in, its graph captured."""
+        key = padded_rows(batch), padded_span(span)
+        bucket = self._buckets.pop(key, None)
+        if bucket is None:
+            if len(self._buckets) == self._most:
+                del self._buckets[next(iter(self._buckets))]
+            masks = self._blocked.setdefault(key[0], nothing_blocked(self.tree, key[0]))
+            bucket = _Bucket(*key, masks, self.forward.device)
+            self.capture(bucket)
+        self._buckets[key] = bucket
+        return bucket
 
     def generate(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
@@ -93,19 +108,17 @@ class DeviceGenerator:
 
         Raises InputError when a logit of a valid code is NaN or +inf.
         """
-        bucket = self.prepare(*tokens.shape)
-        bucket.tokens.copy_(torch.from_numpy(tokens))
-        bucket.lengths.copy_(torch.from_numpy(lengths))
-        for into, nodes in zip(
-            bucket.blocked, blocked_tensors(blocked, len(self.counts), self.most_blocked), strict=True
-        ):
-            into.copy_(nodes)
+        bucket, count = self.prepare(*tokens.shape), len(tokens)
+        rows = np.arange(len(bucket.tokens)) % count  # those too many are thrown away
+        bucket.tokens[:, : tokens.shape[1]].copy_(torch.from_numpy(tokens[rows]))
+        bucket.lengths.copy_(torch.from_numpy(lengths[rows]))
+        block(bucket.blocked, [blocked[row] for row in rows])
         if bucket.graph is None:
             bucket.beams = self.run(bucket.tokens, bucket.lengths, bucket.blocked)
         else:
             bucket.graph.replay()
         assert bucket.beams is not None
-        beams = DeviceBeams(*(x.cpu() for x in bucket.beams))
+        beams = DeviceBeams(*(x[:count].cpu() for x in bucket.beams))
         if beams.bad.any():
             raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
         return Generated(
@@ -117,7 +130,7 @@ class DeviceGenerator:
 
     @torch.no_grad()
     def run(self, tokens: Tensor, lengths: Tensor, blocked: list[Tensor]) -> DeviceBeams:
-        """The whole chain on device tensors: tokens [B, S], lengths [B], blocked per level [B, E]."""
+        """The whole chain on device tensors: tokens [B, S], lengths [B], blocked per level bool [B, P_l]."""
         logits, shared = self.forward.prefill(tokens, lengths)
         beams = first_beams(len(tokens), tokens.device)
         own: Tensor | None = None
@@ -152,9 +165,10 @@ class DeviceGenerator:
             room[:, :, :, :-1] = gathered.unflatten(1, (batch, beams))
         return room
 
-    def _capture(self, bucket: _Bucket) -> None:
-        for nodes in bucket.blocked:
-            nodes.fill_(2**31 - 1)
+    def capture(self, bucket: _Bucket) -> None:
+        """Its graph, in the memory that all graphs over these weights share: they never run at once."""
+        if self.forward.device.type == "cpu":
+            return
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -162,14 +176,14 @@ class DeviceGenerator:
                 self.run(bucket.tokens, bucket.lengths, bucket.blocked)
         torch.cuda.current_stream().wait_stream(side)
         bucket.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(bucket.graph):
+        with torch.cuda.graph(bucket.graph, pool=self.forward.graph_pool):
             bucket.beams = self.run(bucket.tokens, bucket.lengths, bucket.blocked)
 
 
 class CudaExecutor:
     """See `genrec.engine.interface.Executor`. Catalogue versions share the weights; graphs are a version's own."""
 
-    most_blocked = MOST_BLOCKED
+    captures = True
 
     def __init__(self, forward: Forward, width: int) -> None:
         self._forward, self._width = forward, width
@@ -179,23 +193,22 @@ class CudaExecutor:
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
         prompts: Callable[[list[Array]], None] | None = None,
     ) -> list[Beams]:  # fmt: skip
-        """See `Executor.answers`. Batches are filled up to a power of two with rows that are thrown away.
+        """See `Executor.answers`. Every beam is scored: graphs of a device have fixed shapes.
 
-        Every beam is scored: graphs of a device have fixed shapes. No ranker runs here, so nobody asks for `prompts`.
+        No ranker runs here, so nobody asks for `prompts`.
         """
         answers: dict[int, Beams] = {}
         for index in {constraint.valid for constraint in constraints}:
-            mine = [row for row, constraint in enumerate(constraints) if constraint.valid is index]
-            rows = [mine[n % len(mine)] for n in range(1 << (len(mine) - 1).bit_length())]
+            rows = [row for row, constraint in enumerate(constraints) if constraint.valid is index]
             free = index.blocked(np.array([-1], np.int32))
             blocked = [constraints[row].blocked or free for row in rows]
             found = self._generator(index).generate(tokens[rows], lengths[rows], blocked)
-            answers |= {row: found.row(place) for place, row in enumerate(mine)}
+            answers |= {row: found.row(place) for place, row in enumerate(rows)}
         return [answers[row] for row in range(len(constraints))]
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
         """See `Executor.rehearse`."""
-        self.answers(np.zeros((rows, span), np.int64), np.ones(rows, np.int64), [Constraint(valid)] * rows)
+        self._generator(valid).prepare(rows, span)
 
     def _generator(self, index: ValidityIndex) -> DeviceGenerator:
         if index not in self._of:
