@@ -15,6 +15,7 @@ SIZES = (
     "max_history", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size",
 )  # fmt: skip
+PROMPT = ("prompt_before", "prompt_between", "prompt_after")
 MODEL_TYPES = ("qwen3", "qwen2", "llama")
 
 
@@ -23,7 +24,8 @@ class ModelConfig:
     """A Qwen3-shaped decoder over semantic IDs; field names are those of a Hugging Face config.json.
 
     `codebook_sizes` is (T_1, ..., T_L); token of code c at level l is `code_offsets[l-1] + c`.
-    `max_history` is the number of items kept of a history, the newest ones.
+    `max_history` is the number of items kept of a history, the newest ones. A model that was trained on text around
+    them has its tokens in `prompt_before`, `prompt_between` and `prompt_after` (`genrec.models.prompt`).
     """
 
     codebook_sizes: tuple[int, ...]
@@ -39,6 +41,9 @@ class ModelConfig:
     model_type: str = "qwen3"
     vocab_size: int = 0
     code_offsets: tuple[int, ...] = ()
+    prompt_before: tuple[int, ...] = ()
+    prompt_between: tuple[int, ...] = ()
+    prompt_after: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = tuple(int(t) for t in self.codebook_sizes)
@@ -60,6 +65,9 @@ class ModelConfig:
             or max(o + t for o, t in zip(offsets, sizes, strict=True)) > self.vocab_size
         ):
             raise InputError("code_offsets", "blocks leave the vocabulary", f"{self.vocab_size} tokens")
+        for name in PROMPT:
+            if not all(0 <= token < self.vocab_size for token in getattr(self, name)):
+                raise InputError(name, "leaves the vocabulary", f"tokens 0 to {self.vocab_size - 1}")
 
     @property
     def levels(self) -> int:
@@ -67,9 +75,28 @@ class ModelConfig:
         return len(self.codebook_sizes)
 
     @property
+    def has_text(self) -> bool:
+        """Whether a prompt holds more than codes."""
+        return any(getattr(self, name) for name in PROMPT)
+
+    def check_codes_alone(self, what: str) -> None:
+        """Refuse to train, beside this generator, what knows no text between items. Raises InputError."""
+        if self.has_text:
+            raise InputError(
+                "model", f"reads text around items, which {what} does not", "prompts of codes alone"
+            )
+
+    def prompt_length(self, items: int) -> int:
+        """S of a history of this many items: L tokens for each, and the text around them; none for none."""
+        if not items:
+            return 0
+        text = len(self.prompt_before) + (items - 1) * len(self.prompt_between) + len(self.prompt_after)
+        return items * self.levels + text
+
+    @property
     def max_prompt(self) -> int:
-        """Largest S: L tokens for each item kept."""
-        return self.max_history * self.levels
+        """Largest S."""
+        return self.prompt_length(self.max_history)
 
     @property
     def graph_names(self) -> list[str]:
@@ -87,8 +114,13 @@ class ModelConfig:
         Hugging Face's files need `codebook_sizes` and `max_history` added, and `code_offsets` where the blocks of
         codes do not fill the vocabulary from its start.
         """
+        return cls.of(read_json(path), path)
+
+    @classmethod
+    def of(cls, raw: Any, path: Path) -> ModelConfig:
+        """As `load`, of what `path` held and the keys that were added to it. Raises ArtifactError."""
         try:
-            return cls(**_own_keys(read_json(path), {f.name for f in fields(cls)}))
+            return cls(**_own_keys(raw, {f.name for f in fields(cls)}))
         except (ValueError, TypeError, AttributeError, InputError) as error:
             raise ArtifactError(path, f"not a readable model configuration: {error}") from error
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from genrec.errors import ArtifactError
+from genrec.files import read_json
 from genrec.models.config import MODEL_TYPES
 
 DOMAIN = "genrec"  # of the ONNX nodes that are functions of ours, and of the operations in their places
@@ -33,10 +33,10 @@ def family_of(model_folder: Path) -> Family:
     """Of the model in a folder, by its config.json. Raises ArtifactError."""
     path = model_folder / CONFIG
     try:
-        kind = json.loads(path.read_text()).get("model_type", MODEL_TYPES[0])
-    except (OSError, ValueError, AttributeError) as error:
+        kind = read_json(path).get("model_type", MODEL_TYPES[0])
+    except AttributeError as error:
         raise ArtifactError(path, f"not a readable model configuration: {error}") from error
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ArtifactError(path, f"model_type is {kind!r}, not one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from genrec.errors import ArtifactError
+from genrec.files import check_regular, read_json
 from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # where a large model is in shards
 CONFIG = "config.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def hugging_face_name(name: str) -> str:
@@ -24,39 +28,54 @@ def hugging_face_name(name: str) -> str:
 
 def save_generator(model: Generator, folder: Path) -> None:
     """Write `folder`/config.json and `folder`/model.safetensors."""
+    save_tensors({hugging_face_name(k): v for k, v in model.state_dict().items()}, model.config, folder)
+
+
+def save_tensors(tensors: dict[str, Tensor], config: ModelConfig, folder: Path) -> None:
+    """The same of tensors under Hugging Face's names, in the types that they have."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.config.save(folder / CONFIG)
-    tensors = {hugging_face_name(k): v.detach().contiguous() for k, v in model.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    config.save(folder / CONFIG)
+    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes 0600; a server may run as someone else
 
 
 def load_generator(folder: Path) -> Generator:
     """Read a generator, in float32 and evaluation mode; from one file or, as large models come, from shards.
 
-    A checkpoint without `lm_head.weight` ties it to the embedding, as Hugging Face does. Raises ArtifactError
-    naming what does not fit.
+    Raises ArtifactError naming what does not fit.
     """
-    model = Generator(ModelConfig.load(folder / CONFIG))
-    stored, path = _read(folder), folder / WEIGHTS
-    stored.setdefault(
-        "lm_head.weight", stored.get("model.embed_tokens.weight", model.lm_head.weight.detach())
-    )
+    config = ModelConfig.load(folder / CONFIG)
+    state = fitting(read_tensors(folder), config, weights_file(folder))
+    model = Generator(config)
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def fitting(stored: dict[str, Tensor], config: ModelConfig, path: Path) -> dict[str, Tensor]:
+    """Tensors under Hugging Face's names under those of a `Generator`, if they are all that it has, and of its shapes.
+
+    Without `lm_head.weight` the head is tied to the embedding. Raises ArtifactError naming `path`, where they are from.
+    """
+    with torch.device("meta"):
+        model = Generator(config)
+    left = dict(stored)
+    if EMBEDDING in left:
+        left.setdefault(HEAD, left[EMBEDDING])
     state = {}
     for name, wanted in model.state_dict().items():
-        found = stored.pop(hugging_face_name(name), None)
+        found = left.pop(hugging_face_name(name), None)
         if found is None:
             raise ArtifactError(path, f"lacks the tensor {hugging_face_name(name)}")
         if found.shape != wanted.shape:
             shapes = f"{tuple(found.shape)}, config.json wants {tuple(wanted.shape)}"
             raise ArtifactError(path, f"{hugging_face_name(name)} has shape {shapes}")
-        state[name] = found.to(wanted.dtype)
-    if stored:
+        state[name] = found
+    if left:
         raise ArtifactError(
-            path, f"has tensors that a {model.config.model_type} has not: {', '.join(sorted(stored)[:3])}"
+            path, f"has tensors that a {config.model_type} has not: {', '.join(sorted(left)[:3])}"
         )
-    model.load_state_dict(state)
-    return model.eval()
+    return state
 
 
 def generator_digest(folder: Path) -> str:
@@ -64,12 +83,31 @@ def generator_digest(folder: Path) -> str:
     return digest_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else ""
 
 
-def _read(folder: Path) -> dict[str, Tensor]:
-    """All tensors of `model.safetensors`, or of `model-*-of-*.safetensors`."""
+def weights_file(folder: Path) -> Path:
+    """What says which tensors there are: the index of shards, or the one file."""
+    return folder / INDEX if (folder / INDEX).is_file() else folder / WEIGHTS
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of `model.safetensors`, or of the shards that its index names. Raises ArtifactError."""
     stored: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("model-*-of-*.safetensors")) or [folder / WEIGHTS]:
+    for path in _files(folder):
         try:
-            stored |= load_file(path)
+            stored |= load_file(check_regular(path))
         except (OSError, SafetensorError) as error:
             raise ArtifactError(path, f"not a readable safetensors file: {error}") from error
     return stored
+
+
+def _files(folder: Path) -> list[Path]:
+    index = weights_file(folder)
+    if index.name != INDEX:
+        return [index]
+    try:
+        names = sorted({str(name) for name in read_json(index)["weight_map"].values()})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(index, "has no `weight_map` that says which file holds which tensor") from error
+    for name in names:
+        if not (folder / name).is_file():
+            raise ArtifactError(index, f"names the file {name}, which is not there; it names {len(names)}")
+    return [folder / name for name in names]

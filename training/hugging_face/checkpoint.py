@@ -1,0 +1,213 @@
+"""`genrec import`: a generative recommender of Hugging Face's, as MiniOneRec, LC-Rec and OpenOneRec leave them.
+
+Such a model is a language model whose vocabulary was given a token per code. Of the vocabulary an artifact keeps what a
+request can need: the rows of the codes, level by level, and of the text around histories. What it answers stays the
+same, as scores are renormalised over valid codes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.semantic_id import check_sizes
+from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
+from genrec.manifest import record, stage_key
+from genrec.models.config import MODEL_TYPES, ModelConfig
+from genrec.nn.checkpoint import CONFIG, EMBEDDING, HEAD, fitting, read_tensors, save_tensors, weights_file
+from genrec.progress import ticking
+from training.hugging_face.code_tokens import TOKENIZER, check_items, code_rows, read_codes, read_tokenizer
+from training.hugging_face.prompt_text import PromptText, PromptTokens, prompt_tokens
+from training.keys import number_keys
+from training.sources import ITEM, TITLE, read_table, required, text, where
+from training.stages import load_histories, load_items, prepare
+from training.tokenise import collisions
+
+MAX_HISTORY = 50  # items, where nobody says how many the model was trained on
+BUFFERS = "rotary_emb.inv_freq"  # ends names of what old releases of transformers kept beside the weights
+
+
+def import_checkpoint(
+    source: Path,
+    artifact: Path,
+    items: Path,
+    semantic_ids: Path,
+    prompt: Path | None = None,
+    interactions: Path | None = None,
+    templates: tuple[str, ...] | None = None,
+    max_history: int | None = None,
+) -> list[str]:
+    """Make the artifact folder of the checkpoint in `source`; all of it, or nothing. Returns what to tell people.
+
+    `templates` say how a code of each level is spelled, where the file of semantic IDs does not. Raises InputError,
+    ArtifactError.
+    """
+    if artifact.exists() and any(artifact.iterdir()):
+        raise InputError(str(artifact), "is there already", "the name of a new folder")
+    raw = _hugging_face_config(source / CONFIG)
+    given = [path for path in (items, semantic_ids, prompt, interactions) if path is not None]
+    with _made(artifact) as out:
+        notes = _write_items(out, items, interactions)
+        catalogue, rows, around = _vocabulary(out, source, semantic_ids, prompt, templates)
+        catalogue.save(out / "catalogue.parquet")
+        config, kept = _config(raw, source / CONFIG, catalogue, rows, around, max_history)
+        with ticking("reading the weights"):
+            tensors = _of_rows(read_tensors(source), raw, kept, weights_file(source), source / CONFIG)
+            fitting(tensors, config, weights_file(source))
+        with ticking("writing the weights"):
+            save_tensors(tensors, config, out / "model")
+        settings = {"templates": templates, "max_history": config.max_history}
+        _record(out, stage_key(settings, [source / CONFIG, *given]), {"imported": str(source)})
+    shared, sharing = collisions(catalogue.codes)
+    codes = sum(int((level >= 0).sum()) for level in rows)
+    return [
+        *notes,
+        f"{len(catalogue)} items; {codes} codes in {' x '.join(map(str, config.codebook_sizes))}"
+        + (f"; {shared} semantic IDs are shared by {sharing} items" if shared else ""),
+        f"{config.model_type} of {config.num_hidden_layers} layers of {config.hidden_size};"
+        f" prompts of up to {config.max_history} items, {config.max_prompt} tokens",
+    ]
+
+
+def _record(out: Path, key: str, facts: dict[str, Any]) -> None:
+    """Under the stages that make these files elsewhere, so that a later run of one takes its files over."""
+    files = {path for path in out.rglob("*") if path.is_file()}
+    model = {path for path in files if path.parent.name == "model"}
+    catalogue = {out / "catalogue.parquet"}
+    for stage, made in (("data", files - model - catalogue), ("tokenise", catalogue), ("train", model)):
+        record(out, stage, key, made, facts)
+
+
+@contextmanager
+def _made(artifact: Path) -> Iterator[Path]:
+    """A folder that becomes `artifact` at the end, or goes away."""
+    artifact.parent.mkdir(parents=True, exist_ok=True)
+    out = Path(tempfile.mkdtemp(prefix=f".{artifact.name}-", dir=artifact.parent))
+    try:
+        yield out
+        out.chmod(0o755)  # mkdtemp's is for one user alone; a server may run as someone else
+        out.replace(artifact)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def _hugging_face_config(path: Path) -> dict[str, Any]:
+    """Of an architecture that we have. Raises ArtifactError, InputError."""
+    raw = read_json(path)
+    if not isinstance(raw, dict):
+        raise ArtifactError(path, "is not a model configuration: no object")
+    kind = raw.get("model_type")
+    if kind not in MODEL_TYPES:
+        known = f"decoders of {', '.join(MODEL_TYPES)}"
+        more = ", an encoder-decoder" if raw.get("is_encoder_decoder") else ""
+        raise InputError(f"{path}, model_type", f"is {kind!r}{more}", known)
+    return raw
+
+
+def _write_items(out: Path, items: Path, interactions: Path | None) -> list[str]:
+    """`out`/items.parquet, and `out`/histories.parquet where there are interactions. Returns the report."""
+    if interactions is not None:
+        return prepare(out, interactions=interactions, items=items)
+    table = read_table(items)
+    keys = required(table, items, ITEM).to_pylist()
+    row_of = {key: row for row, key in enumerate(keys)}
+    rows = sorted(row_of.values())
+    ids, notes = number_keys(
+        list(row_of), "item", "items.parquet", lambda key: (str(items), where(items, row_of[key]))
+    )
+    titles = text(table, items, TITLE).take(rows)
+    columns = {"item_id": ids, "key": list(row_of), "title": titles, "genre": [""] * len(rows)}
+    pq.write_table(pa.table(columns).sort_by("item_id"), out / "items.parquet")
+    return notes
+
+
+def _vocabulary(
+    out: Path, source: Path, semantic_ids: Path, prompt: Path | None, templates: tuple[str, ...] | None
+) -> tuple[Catalogue, list[np.ndarray], PromptTokens]:
+    """The catalogue, per level the vocabulary's row of every code, and the text around histories in rows of it."""
+    known = load_items(out)
+    ids, keys = np.array(known["item_id"], np.int64), known["key"]
+    codes, templates = read_codes(semantic_ids, keys, templates)
+    tokenizer, path = read_tokenizer(source), source / TOKENIZER
+    rows = code_rows(tokenizer, templates, path)
+    check_items(codes, keys, templates, rows, path)
+    popularity = np.zeros(len(ids), np.int64)
+    if (out / "histories.parquet").is_file():
+        past = load_histories(out).cut(2)
+        popularity = np.bincount(np.searchsorted(ids, past.items), minlength=len(ids))
+    sizes = check_sizes([len(level) for level in rows])
+    catalogue = Catalogue(ids, codes, known["title"], popularity, sizes)
+    if prompt is None:
+        return catalogue, rows, PromptTokens([], [], [])
+    examples = []
+    for item in codes[[0, len(codes) // 2, -1]].tolist():
+        spelled = "".join(form.format(code) for form, code in zip(templates, item, strict=True))
+        examples.append((spelled, [int(level[code]) for level, code in zip(rows, item, strict=True)]))
+    return catalogue, rows, prompt_tokens(tokenizer, PromptText.load(prompt), examples, prompt)
+
+
+def _config(
+    raw: dict[str, Any], path: Path, catalogue: Catalogue, rows: list[np.ndarray], around: PromptTokens,
+    max_history: int | None,
+) -> tuple[ModelConfig, np.ndarray]:  # fmt: skip
+    """Ours, over a smaller vocabulary, and the rows of the old one that the new one has, -1 for none: int64[V]."""
+    text = sorted({token for part in around for token in part})
+    kept = np.concatenate([*rows, np.array(text, np.int64)])
+    place = {token: len(kept) - len(text) + n for n, token in enumerate(text)}
+    before, between, after = ([place[token] for token in part] for part in around)
+    own = {
+        "codebook_sizes": catalogue.codebook_sizes, "vocab_size": len(kept), "max_history": max_history or MAX_HISTORY,
+        "prompt_before": before, "prompt_between": between, "prompt_after": after,
+    }  # fmt: skip
+    config = ModelConfig.of({**raw, **own}, path)
+    positions = raw.get("max_position_embeddings")
+    if not isinstance(positions, int):
+        return config, kept
+    each = config.levels + len(between)
+    most = (positions - config.levels - config.prompt_length(1)) // each + 1
+    if most < 1:
+        limit = f"max_position_embeddings, {positions}"
+        raise InputError(f"{path}, prompt", f"takes {config.prompt_length(1)} tokens for one item", limit)
+    if max_history is not None and max_history > most:
+        limit = f"1 to {most}: {path} has max_position_embeddings {positions}"
+        raise InputError("max_history", f"is {max_history}, a prompt of {config.max_prompt} tokens", limit)
+    if config.max_history > most:
+        config = ModelConfig.of({**raw, **own, "max_history": most}, path)
+    return config, kept
+
+
+def _of_rows(
+    tensors: dict[str, Tensor], raw: dict[str, Any], kept: np.ndarray, path: Path, config: Path
+) -> dict[str, Tensor]:
+    """The checkpoint over the vocabulary's `kept` rows; what no token is, is zeros. Raises ArtifactError."""
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(BUFFERS)}
+    tied = raw.get("tie_word_embeddings")
+    if tied:
+        tensors.pop(HEAD, None)  # of no effect in transformers either
+    if tied is False and HEAD not in tensors:
+        raise ArtifactError(path, f"lacks the tensor {HEAD}, and {config} says tie_word_embeddings false")
+    wanted = torch.from_numpy(kept)
+    for name in (EMBEDDING, HEAD):
+        if name not in tensors:
+            continue  # `fitting` says what is missing
+        table = tensors[name]
+        if table.dim() != 2 or len(table) != raw.get("vocab_size", len(table)):
+            problem = f"{name} has shape {tuple(table.shape)}, {config} has vocab_size {raw['vocab_size']}"
+            raise ArtifactError(path, problem)
+        if int(kept.max()) >= len(table):
+            problem = f"{name} has {len(table)} rows; {TOKENIZER} has a code or a text at {int(kept.max())}"
+            raise ArtifactError(path, problem)
+        tensors[name] = table[wanted.clamp(min=0)] * (wanted >= 0).to(table.dtype).unsqueeze(1)
+    return tensors
