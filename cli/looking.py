@@ -1,0 +1,54 @@
+"""`genrec trace` and `genrec web`: what they take. What they do is imported when they run: it takes a second."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cli.options import add_settings, folder, numbers
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """One request, and where its spans are seen."""
+    parser.add_argument(
+        "server", help="host:port of a server, or the server.json of a running `genrec serve`"
+    )
+    parser.add_argument(
+        "--history", type=numbers, required=True, help="item ids, oldest first, e.g. 50,172,1"
+    )
+    parser.add_argument("--top-k", type=int, default=10)
+    parser.add_argument("--deadline-ms", type=int)
+    parser.add_argument(
+        "--ensemble", default="recommend", help="recommend_staged shows every pass; default: %(default)s"
+    )
+    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    parser.add_argument(
+        "--collector",
+        help="where the server sends spans; default: as server.json says, else http://127.0.0.1:4318/v1/traces",
+    )
+    parser.add_argument("--svg", type=Path, help="draw it into this file, too")
+
+
+def trace(a: argparse.Namespace) -> None:
+    """Ask once, and draw."""
+    from cli.trace import run
+
+    run(a)
+
+
+def add_web_arguments(parser: argparse.ArgumentParser) -> None:
+    """The artifact, the page's port, and a server that runs already."""
+    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    parser.add_argument("--port", type=int, default=8080, help="of the page; default: %(default)s")
+    parser.add_argument(
+        "--server",
+        help="a running server of the artifact: its server.json, or host:port of HTTP; default: start one",
+    )
+    add_settings(parser, "beam_width")
+
+
+def web(a: argparse.Namespace) -> None:
+    """Serve the page until SIGINT or SIGTERM."""
+    from cli.web.serve import run
+
+    run(a)

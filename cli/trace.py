@@ -1,0 +1,58 @@
+"""`genrec trace`: one request's way through a running server, drawn as a waterfall."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+
+from cli.collector import STANDARD, Collector
+from cli.running import read_server
+from cli.spans import Span, way_of
+from cli.waterfall import as_svg, as_text
+from clients.recommender import Recommender
+from genrec.errors import GenrecError
+
+WAIT_S = 5.0  # for spans; Triton sends them five times a second
+
+
+class Untraced(GenrecError):
+    """The request was answered and no span of it came."""
+
+
+def run(a: argparse.Namespace) -> None:
+    """Ask once, and draw. A request that was refused is drawn as far as it came. Raises what the client raises."""
+    server = read_server(a.server)
+    with Collector(a.collector or server.trace_url or STANDARD) as collector:
+        url = server.http_url if a.protocol == "http" else server.grpc_url
+        whole, refused = ask(collector, url, a)
+    print(as_text(whole))
+    if a.svg:
+        a.svg.write_text(as_svg(whole))
+    if refused:
+        raise refused
+
+
+def ask(collector: Collector, url: str, a: argparse.Namespace) -> tuple[Span, GenrecError | None]:
+    """The request's way, and why it was refused, if it was. Raises Untraced."""
+    trace, refused = secrets.token_hex(16), None
+    with Recommender(url, a.protocol, model=a.ensemble) as recommender:
+        start = time.time_ns()
+        try:
+            recommender.recommend(
+                a.history, a.top_k, deadline_ms=a.deadline_ms, traceparent=traceparent_of(trace)
+            )
+        except GenrecError as error:
+            refused = error
+        end = time.time_ns()
+    spans = collector.spans(trace, WAIT_S)
+    if not spans:
+        raise refused or Untraced(
+            f"{url}: no spans came to {collector.url}: `genrec serve --trace-url {collector.url}`"
+        )
+    return way_of(spans, start, end), refused
+
+
+def traceparent_of(trace: str) -> str:
+    """The header that makes a request part of a trace (W3C Trace Context); the client's own span has a new id."""
+    return f"00-{trace}-{secrets.token_hex(8)}-01"

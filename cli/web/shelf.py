@@ -1,0 +1,98 @@
+"""What a person picks from: users with their histories, and titles to search as one types."""
+
+from __future__ import annotations
+
+import random
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
+from genrec.errors import InputError
+from training.data import Histories
+
+FOUND = 12  # titles shown for what was typed
+LONGEST = 100  # characters of a search
+
+
+class Shelf:
+    """An artifact's titles and users. Catalogue versions are read when an answer first names them."""
+
+    def __init__(self, artifact: Path) -> None:
+        """Raises ArtifactError."""
+        self._artifact = artifact
+        self._versions: dict[int, Catalogue] = {}
+        current = self._catalogue(read_current(artifact).version)
+        self.items, self._current = len(current), current
+        path = artifact / "histories.parquet"
+        self._histories = Histories.load(path) if path.exists() else None
+
+    @property
+    def users(self) -> int:
+        """How many users have a history here."""
+        return len(self._histories) if self._histories else 0
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether any item has one."""
+        return bool(pc.any(pc.greater(pc.utf8_length(self._titles), 0)).as_py())
+
+    def item(self, item_id: int, version: int | None = None) -> dict[str, Any]:
+        """Id and title, "" where the catalogue has none."""
+        catalogue = self._current if version is None else self._catalogue(version)
+        row = int(catalogue.rows_of([item_id])[0])
+        return {"id": int(item_id), "title": str(catalogue.titles[row]) if row >= 0 else ""}
+
+    def search(self, typed: str) -> list[dict[str, Any]]:
+        """Items whose title or id has `typed` in it: titles that begin with it first, then the popular ones.
+
+        Raises InputError.
+        """
+        typed = typed.strip()
+        if len(typed) > LONGEST:
+            raise InputError("title", f"has {len(typed)} characters", f"at most {LONGEST}")
+        if not typed:
+            return []
+        rows = np.flatnonzero(self._has(typed))
+        begins = self._begins(typed)[rows]
+        rows = rows[np.lexsort((rows, -self._current.popularity[rows], ~begins))][:FOUND]
+        if not len(rows) and typed.isdecimal() and len(typed) < 19:
+            rows = self._current.rows_of([int(typed)])
+            rows = rows[rows >= 0]
+        return [self.item(int(self._current.item_ids[row])) for row in rows]
+
+    def user(self, user: str) -> dict[str, Any]:
+        """A user's id and history, oldest item first; of "" any user's. Raises InputError."""
+        if self._histories is None:
+            raise InputError("user", "cannot be picked", "titles: this artifact has no histories.parquet")
+        ids, limit = self._histories.user_ids, f"one of {self.users} users, as "
+        if not user:
+            user = str(random.choice(ids))
+        limit += str(ids[0])
+        if not user.lstrip("-").isdecimal() or len(user) > 19:
+            raise InputError("user", f"is {user[:20]!r}", limit)
+        found = np.flatnonzero(ids == int(user))
+        if not len(found):
+            raise InputError("user", f"{user} is not in the data", limit)
+        first, last = self._histories.offsets[found[0] : found[0] + 2]
+        return {"user": int(user), "history": [self.item(item) for item in self._histories.items[first:last]]}
+
+    def _catalogue(self, version: int) -> Catalogue:
+        if version not in self._versions:
+            self._versions[version] = Catalogue.load(folder_of(self._artifact, version) / CATALOGUE)
+        return self._versions[version]
+
+    @cached_property
+    def _titles(self) -> pa.Array:
+        return pa.array([str(title or "") for title in self._current.titles], pa.string())
+
+    def _has(self, typed: str) -> np.ndarray:
+        return pc.match_substring(self._titles, typed, ignore_case=True).to_numpy(zero_copy_only=False)
+
+    def _begins(self, typed: str) -> np.ndarray:
+        return pc.starts_with(self._titles, typed, ignore_case=True).to_numpy(zero_copy_only=False)
