@@ -5,6 +5,8 @@ requests. It goes when it is full or when its oldest request has waited for comp
 while one computes, the host prepares the next (section 7.2). A request whose deadline the queue ahead of it
 already takes is refused at once: answering it late would cost those behind it their deadlines too. Estimates are
 held to what became of them: beyond capacity a third of the answers came too late without that.
+
+Who is first is the oldest, or the one that is due first (RelayGR: work ahead of time waits for what is due sooner).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class _Waiting(Generic[T]):
     item: T
     tokens: int
     since: float  # on the clock
+    due: float  # on the clock: who comes first where deadlines decide
     expected: float  # when it will be done, as estimated
 
 
@@ -44,15 +47,19 @@ class Scheduler(Generic[T]):
         wait_s: float,
         most: int,
         clock: Callable[[], float] = time.monotonic,
+        patience_s: float | None = None,
     ) -> None:
         """One thread per function of `run`; a batch has at most `capacity` tokens and `most` requests.
+
+        With `patience_s` the request that is due first goes first; one without a deadline is due so long after it came.
 
         A stream that is free waits `wait_s` for company before it takes a request. A request of more tokens runs alone.
         `run` answers its items itself and raises nothing.
         """
         self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
+        self._patience_s = patience_s
         self._queue: list[_Waiting[T]] = []
-        self._ahead = 0  # tokens waiting or running
+        self._running = 0  # tokens
         self._token_s = 0.0  # what a token costs one stream, on average; 0 until something ran
         self._margin_s = 0.0  # how much longer than estimated it takes, at worst but for one in some twenty
         self._changed = threading.Condition()
@@ -61,24 +68,54 @@ class Scheduler(Generic[T]):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, item: T, tokens: int, deadline_s: float | None = None) -> None:
-        """Queue an item; `deadline_s` is on the clock. Raises QueueFull; DeadlineExceeded when it is hopeless."""
+    def submit(
+        self, item: T, tokens: int, deadline_s: float | None = None, due_s: float | None = None
+    ) -> None:
+        """Queue an item; `deadline_s` is on the clock. Raises QueueFull; DeadlineExceeded when it is hopeless.
+
+        `due_s`: when it is due, for the order alone; else its deadline.
+        """
         now = self._clock()
         with self._changed:
             if len(self._queue) >= LIMIT:
                 raise QueueFull(f"generate: {LIMIT} requests wait already")
-            estimate = (self._ahead / len(self._threads) + tokens) * self._token_s
+            due = self._due(now, deadline_s if due_s is None else due_s)
+            ahead = self._ahead(due)
+            estimate = (ahead / len(self._threads) + tokens) * self._token_s
             needed = estimate + self._margin_s
             # With nothing ahead nobody else is made late, and what was learnt in a bad time is seen to be over.
-            if deadline_s is not None and self._ahead and now + needed > deadline_s:
+            if deadline_s is not None and ahead and now + needed > deadline_s:
                 left = 1000 * max(deadline_s - now, 0.0)
                 raise DeadlineExceeded(
                     f"deadline_ms: {left:.1f} ms are left and {1000 * needed:.1f} ms are needed, with what is queued"
                 )
-            self._queue.append(_Waiting(item, tokens, now, now + estimate))
-            self._ahead += tokens
+            self._queue.append(_Waiting(item, tokens, now, due, now + estimate))
             metrics.QUEUE_REQUESTS.set(len(self._queue))
             self._changed.notify()
+
+    def withdraw(self, item: T) -> bool:
+        """Take back what waits still."""
+        with self._changed:
+            left = [each for each in self._queue if each.item is not item]
+            withdrawn = len(left) < len(self._queue)
+            self._queue = left
+            metrics.QUEUE_REQUESTS.set(len(left))
+            return withdrawn
+
+    def ahead_s(self, due_s: float) -> float:
+        """What one that is due then would wait."""
+        with self._changed:
+            return self._ahead(due_s) / len(self._threads) * self._token_s
+
+    def _due(self, now: float, deadline_s: float | None) -> float:
+        """What the queue is ordered by: when it came, or when it is due."""
+        if self._patience_s is None:
+            return now
+        return now + self._patience_s if deadline_s is None else deadline_s
+
+    def _ahead(self, due: float) -> int:
+        """Tokens that run, or that go before a request that is due then."""
+        return self._running + sum(each.tokens for each in self._queue if each.due <= due)
 
     def close(self) -> None:
         """Run what is queued, then end the threads."""
@@ -99,7 +136,7 @@ class Scheduler(Generic[T]):
             metrics.BATCH_TOKENS.observe(tokens)
             metrics.BATCH_SECONDS.observe(done - begun)
             with self._changed:
-                self._ahead -= tokens
+                self._running -= tokens
                 if self._token_s:  # the first estimates were of nothing
                     self._follow([done - each.expected for each in batch])
                 cost = (done - begun) / tokens
@@ -129,21 +166,23 @@ class Scheduler(Generic[T]):
         """Seconds that what is queued may still wait for company; none once it fills a batch."""
         if sum(each.tokens for each in self._queue) >= self._capacity:
             return 0.0
-        return self._queue[0].since + self._wait_s - self._clock()
+        return min(each.since for each in self._queue) + self._wait_s - self._clock()
 
     def _choose(self) -> list[_Waiting[T]]:
-        """The oldest request, and those nearest to it in length while the padded batch fits."""
-        oldest = self._queue[0]
+        """The request that is first, and those nearest to it in length while the padded batch fits."""
+        self._queue.sort(key=lambda each: each.due)  # in order already unless deadlines decide
+        first = self._queue[0]
         near = sorted(
             self._queue[1 : TURNS * self._most],
-            key=lambda each: (abs(each.tokens - oldest.tokens), each.since),
+            key=lambda each: (abs(each.tokens - first.tokens), each.since),
         )
-        batch, longest = [oldest], oldest.tokens
+        batch, longest = [first], first.tokens
         for each in near:
             longest = max(longest, each.tokens)
             if len(batch) == self._most or (len(batch) + 1) * longest > self._capacity:
                 break
             batch.append(each)
+        self._running += sum(each.tokens for each in batch)
         chosen = {id(each) for each in batch}
         self._queue = [each for each in self._queue if id(each) not in chosen]
         metrics.QUEUE_REQUESTS.set(len(self._queue))

@@ -123,7 +123,7 @@ def test_a_deadline_that_the_queue_takes_is_refused_at_once():
 def until_idle(scheduler):
     """The cost of the last batch is entered when nothing is ahead any more; within 30 s on any machine."""
     deadline = time.monotonic() + 30
-    while scheduler._ahead:
+    while scheduler._queue or scheduler._running:
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -187,3 +187,45 @@ def test_streams_run_at_once():
     scheduler.submit("b", 1)  # neither ends before the other has begun
     scheduler.close()
     assert not both.broken
+
+
+def test_with_patience_who_is_due_first_goes_first_and_the_rest_as_they_came():
+    gate, clock = Gate(open_=False), Clock()
+    scheduler = Scheduler([gate], 1, 0.0, 1, clock, patience_s=5.0)
+    scheduler.submit("running", 1)
+    assert gate.begun.wait(30)
+    for name, due in (("unhurried", None), ("late", 7.0), ("soon", 1.0), ("as soon", 1.0), ("ahead", 3.0)):
+        clock.now += 0.001
+        if name == "ahead":  # ordered by when it is due, and not refused for it
+            scheduler.submit(name, 1, due_s=1000.0 + due)
+        else:
+            scheduler.submit(name, 1, None if due is None else 1000.0 + due)
+    assert scheduler.withdraw("nobody's") is False
+    gate.go.set()
+    scheduler.close()
+    assert gate.batches == [["running"], ["soon"], ["as soon"], ["ahead"], ["unhurried"], ["late"]]
+
+
+def test_what_is_due_later_makes_nobody_late_and_what_is_withdrawn_does_not_run():
+    gate, clock = Gate(), Clock()
+
+    def run(batch):
+        gate(batch)
+        clock.now += 0.01 * sum(size for _, size in batch)
+
+    scheduler = Scheduler([run], 1, 0.0, 1, clock, patience_s=5.0)
+    scheduler.submit(("first", 10), 10)
+    until_idle(scheduler)
+    gate.go.clear()
+    gate.begun.clear()
+    scheduler.submit(("running", 1), 1)
+    assert gate.begun.wait(30)
+    long = ("long", 1000)  # ten seconds of work
+    scheduler.submit(long, 1000, due_s=clock.now + 60)
+    assert scheduler.ahead_s(clock.now + 59) == pytest.approx(0.01)
+    assert scheduler.ahead_s(clock.now + 61) == pytest.approx(10.01)
+    scheduler.submit(("quick", 1), 1, clock.now + 1)
+    assert scheduler.withdraw(long) and not scheduler.withdraw(long)
+    gate.go.set()
+    scheduler.close()
+    assert [item for batch in gate.batches for item, _ in batch] == ["first", "running", "quick"]

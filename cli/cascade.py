@@ -1,0 +1,77 @@
+"""`genrec cascade`: a data set's users through pre-inference, retrieval and ranking, and where their time went."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cli.options import at_least, folder
+
+if TYPE_CHECKING:
+    from clients.cascade import CascadeAnswer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    parser.add_argument("--url", required=True, help="host:port of a server or of a router")
+    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    parser.add_argument("--users", type=at_least(1), default=200, help="a sample; default: %(default)s")
+    parser.add_argument(
+        "--retrieve", type=at_least(1), default=100, help="candidates of a user; default: 100"
+    )
+    parser.add_argument("--top-k", type=int, default=10)
+    parser.add_argument(
+        "--cascade-ms", type=at_least(1), default=135, help="from start to answer; default: 135"
+    )
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the sample")
+
+
+def run(a: argparse.Namespace) -> None:
+    """One user after the other; a table at the end."""
+    from tqdm import tqdm
+
+    from clients.cascade import Cascade, recommended_by
+    from clients.ranker import Ranker
+    from clients.recommender import Recommender
+    from training.data import Histories
+
+    users = Histories.load(a.artifact / "histories.parquet").cut(1).sample(a.users, a.seed)
+    answers = []
+    with (
+        Recommender(a.url, a.protocol) as recommender,
+        Ranker(a.url, a.protocol) as ranker,
+        Cascade(ranker, recommended_by(recommender, a.retrieve), cascade_ms=a.cascade_ms) as cascade,
+    ):
+        pairs = zip(users.user_ids.tolist(), users.rows(), strict=True)
+        for user, history in tqdm(pairs, total=len(users), desc="cascade", unit="user"):
+            answers.append(cascade.ask(history, user, a.top_k))
+    print("\n".join(lines(answers)))
+
+
+def lines(answers: Sequence[CascadeAnswer]) -> list[str]:
+    """Median and P99 of every stage and of all, what became of pre-inference, and whose prefix was there."""
+    import numpy as np
+
+    from perf.kit.report import columns
+
+    times = defaultdict(list)
+    for answer in answers:
+        for stage, ms in (answer.ms | {"all": answer.total_ms}).items():
+            times[stage].append(ms)
+    rows = [
+        [stage, f"{np.median(ms):.2f}", f"{np.quantile(ms, 0.99, method='higher'):.2f}", len(ms)]
+        for stage, ms in times.items()
+    ]
+    outcomes = Counter(
+        a.pre_inference.outcome if a.pre_inference else f"failed: {a.problem}" for a in answers
+    )
+    there = sum(answer.ranking.user_reused > 0 for answer in answers)
+    return [
+        columns(["stage", "median ms", "P99 ms", "measured"], rows),
+        "",
+        columns(["pre-inference", "users"], outcomes.most_common()),
+        f"\n{there} of {len(answers)} rankings found KV of their user",
+    ]

@@ -1,0 +1,216 @@
+"""A cascade: the signal to pre-infer and retrieval at once, the caller's pre-processing, then the ranking (RelayGR).
+
+    with Ranker(url) as ranker, Cascade(ranker, retrieve, rank_ms=50, cascade_ms=135) as cascade:
+        answer = cascade.ask(history, user_id=42, top_k=10)
+        print(answer.ranking.item_ids, answer.ms)
+
+`retrieve` is any function of the caller's, or `recommended_by(recommender)`. What pre-inference does, and whether it
+answers at all, changes no ranking: only how soon it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple
+
+from numpy.typing import ArrayLike
+
+from clients.aio import AsyncRanker, AsyncRecommender
+from clients.rank_wire import PreInference, Ranking
+from clients.ranker import Ranker
+from clients.recommender import Recommender
+from genrec.errors import GenrecError
+
+PRE_INFER, RETRIEVAL, PRE_PROCESSING, RANKING = STAGES = ("pre_infer", "retrieval", "pre_processing", "rank")
+SIGNALS = 64  # threads that wait for answers to signals; where all do, further signals are not sent
+NOT_YET = "no answer before the ranking's"
+
+
+class Candidates(NamedTuple):
+    """Items to rank, and where they come from `recommend` their log-probabilities."""
+
+    item_ids: ArrayLike
+    scores: ArrayLike | None = None
+
+
+class CascadeRequest(NamedTuple):
+    """What the stages are told."""
+
+    history: ArrayLike  # item ids, oldest first
+    user_id: int
+
+
+Retrieve = Callable[[CascadeRequest], Candidates]
+PreProcess = Callable[[CascadeRequest, Candidates], Candidates]
+AsyncRetrieve = Callable[[CascadeRequest], Awaitable[Candidates]]
+AsyncPreProcess = Callable[[CascadeRequest, Candidates], Awaitable[Candidates]]
+
+
+class CascadeError(GenrecError):
+    """A stage failed: `stage` says which, `error` what it raised."""
+
+    def __init__(self, stage: str, error: Exception) -> None:
+        self.stage, self.error = stage, error
+        super().__init__(f"{stage}: {error}")
+
+
+@dataclass(frozen=True, eq=False)
+class CascadeAnswer:
+    """The ranking, what became of pre-inference, and the milliseconds of each stage that ended."""
+
+    ranking: Ranking
+    pre_inference: PreInference | None  # None: it failed, and `problem` says how
+    problem: str
+    ms: dict[str, float]  # by STAGES; `pre_infer` runs beside the others: missing where it has not answered
+    total_ms: float
+
+
+class StageTimes:
+    """Milliseconds by stage, and errors that say which stage raised them."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._begun = time.perf_counter()
+
+    @contextmanager
+    def of(self, stage: str) -> Iterator[None]:
+        """The time of what is done inside. Raises CascadeError for an error there."""
+        begun = time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            raise CascadeError(stage, error) from error
+        finally:
+            self.ms[stage] = 1e3 * (time.perf_counter() - begun)
+
+    def answer(self, ranking: Ranking, pre_inference: PreInference | str) -> CascadeAnswer:
+        """All together; a text is why there is no pre-inference."""
+        found, problem = (None, pre_inference) if isinstance(pre_inference, str) else (pre_inference, "")
+        ms = {stage: self.ms[stage] for stage in STAGES if stage in self.ms}
+        return CascadeAnswer(ranking, found, problem, ms, 1e3 * (time.perf_counter() - self._begun))
+
+
+class Cascade:
+    """For as many threads as share it; keep it as long as its ranker, which stays the caller's to close.
+
+    `cascade_ms` is how long from a request's start until its ranking is due, and goes along with the signal; `rank_ms`
+    goes along with the ranking: the server sheds one that takes longer. Without them nothing is due.
+    """
+
+    def __init__(
+        self, ranker: Ranker, retrieve: Retrieve, pre_process: PreProcess | None = None, *,
+        cascade_ms: int | None = None, rank_ms: int | None = None,
+    ) -> None:  # fmt: skip
+        self._ranker, self._retrieve, self._pre_process = ranker, retrieve, pre_process
+        self._cascade_ms, self._rank_ms = cascade_ms, rank_ms
+        self._signals = ThreadPoolExecutor(SIGNALS, thread_name_prefix="pre-infer")
+
+    def ask(self, history: ArrayLike, user_id: int, top_k: int = 10) -> CascadeAnswer:
+        """The `top_k` best of what is retrieved. Raises CascadeError; never because of pre-inference."""
+        request, times = CascadeRequest(history, user_id), StageTimes()
+        signal = self._signals.submit(self._signal, request, times)
+        try:
+            with times.of(RETRIEVAL):
+                candidates = self._retrieve(request)
+            if self._pre_process:
+                with times.of(PRE_PROCESSING):
+                    candidates = self._pre_process(request, candidates)
+            with times.of(RANKING):
+                ranking = self._ranker.rank(
+                    history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
+                    deadline_ms=self._rank_ms,
+                )  # fmt: skip
+        finally:
+            signal.cancel()  # one that has not been sent: nobody will come for it
+        return times.answer(ranking, _outcome(signal))
+
+    def _signal(self, request: CascadeRequest, times: StageTimes) -> PreInference:
+        with times.of(PRE_INFER):
+            return self._ranker.pre_infer(request.history, request.user_id, deadline_ms=self._cascade_ms)
+
+    def close(self) -> None:
+        """Wait for the signals that were sent."""
+        self._signals.shutdown()
+
+    def __enter__(self) -> Cascade:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncCascade:
+    """`Cascade` for asyncio: the functions are coroutine functions, and it needs no closing: the ranker's is enough."""
+
+    def __init__(
+        self, ranker: AsyncRanker, retrieve: AsyncRetrieve, pre_process: AsyncPreProcess | None = None, *,
+        cascade_ms: int | None = None, rank_ms: int | None = None,
+    ) -> None:  # fmt: skip
+        """See `Cascade`."""
+        self._ranker, self._retrieve, self._pre_process = ranker, retrieve, pre_process
+        self._cascade_ms, self._rank_ms = cascade_ms, rank_ms
+
+    async def ask(self, history: ArrayLike, user_id: int, top_k: int = 10) -> CascadeAnswer:
+        """See `Cascade.ask`."""
+        request, times = CascadeRequest(history, user_id), StageTimes()
+        signal = asyncio.create_task(self._signal(request, times))
+        try:
+            with times.of(RETRIEVAL):
+                candidates = await self._retrieve(request)
+            if self._pre_process:
+                with times.of(PRE_PROCESSING):
+                    candidates = await self._pre_process(request, candidates)
+            with times.of(RANKING):
+                ranking = await self._ranker.rank(
+                    history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
+                    deadline_ms=self._rank_ms,
+                )  # fmt: skip
+        finally:
+            signal.cancel()  # the wait for its answer; a call on the wire runs to its end (clients.aio.AsyncClient)
+            # Seen, so that asyncio does not log it where the cascade fails too.
+            signal.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return times.answer(ranking, _outcome(signal))
+
+    async def _signal(self, request: CascadeRequest, times: StageTimes) -> PreInference:
+        with times.of(PRE_INFER):
+            return await self._ranker.pre_infer(
+                request.history, request.user_id, deadline_ms=self._cascade_ms
+            )
+
+
+def _outcome(signal: Future[PreInference] | asyncio.Task[PreInference]) -> PreInference | str:
+    """The signal's answer as far as there is one by now, or why there is none."""
+    if not signal.done() or signal.cancelled():
+        return NOT_YET
+    error = signal.exception()
+    return signal.result() if error is None else str(error)
+
+
+def recommended_by(recommender: Recommender, count: int = 100) -> Retrieve:
+    """Retrieval by the generator: the `count` best unseen items, with their scores."""
+
+    def retrieve(request: CascadeRequest) -> Candidates:
+        found = recommender.recommend(request.history, count, user_id=request.user_id, exclude_history=True)
+        return Candidates(found.item_ids, found.scores)
+
+    return retrieve
+
+
+def recommended_by_async(recommender: AsyncRecommender, count: int = 100) -> AsyncRetrieve:
+    """See `recommended_by`."""
+
+    async def retrieve(request: CascadeRequest) -> Candidates:
+        found = await recommender.recommend(
+            request.history, count, user_id=request.user_id, exclude_history=True
+        )
+        return Candidates(found.item_ids, found.scores)
+
+    return retrieve

@@ -1,0 +1,34 @@
+"""Ensemble `pre_infer`: a user's history in, and what becomes of the wish to have his prefix ready for a ranking.
+
+encode_prefix -> score_candidates (RelayGR). It answers at once; the prefix is computed behind the answer, in the
+queue of the rankings.
+"""
+
+from __future__ import annotations
+
+from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
+from ensembles.rank import PLAN, SCORE_CANDIDATES
+from ensembles.recommend import HISTORY, OWNER, TICKET, TOKENS
+from genrec.report import PreInferReport
+
+USER_ID = Tensor("user_id", "INT64", (1,))
+DEADLINE_MS = Tensor("deadline_ms", "INT64", (1,), optional=True)  # until the ranking is due
+REQUEST = (HISTORY, USER_ID, DEADLINE_MS)
+REPORT = Tensor("report", "INT64", (len(PreInferReport._fields),))
+
+ENCODE_PREFIX = Model(
+    "encode_prefix",
+    inputs=REQUEST,
+    outputs=(TOKENS, TICKET, OWNER, PLAN),
+    warmups=(WarmUp("one_item", {"history": (1,), "user_id": (1,)}),),  # 0 is no item
+)
+
+
+def pre_infer() -> Ensemble:
+    """The ensemble; neither L nor t shows in it."""
+    made = {tensor.name: tensor.name for tensor in ENCODE_PREFIX.outputs}
+    steps = (
+        Step("encode_prefix", {tensor.name: tensor.name for tensor in REQUEST}, made),
+        Step("score_candidates", made, {"reuse": REPORT.name}),
+    )
+    return Ensemble("pre_infer", REQUEST, (REPORT,), (ENCODE_PREFIX, SCORE_CANDIDATES), steps)

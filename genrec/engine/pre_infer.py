@@ -1,0 +1,192 @@
+"""Users' prefixes computed ahead of their rankings, part after part (RelayGR).
+
+A pre-inference is in the table from its admission until its entry is in the pool. Whoever takes it out of the table
+has it alone: the ranking that it serves takes what is half done over, and computes the rest itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec import metrics
+from genrec.engine.interface import Array, RankPasses
+from genrec.engine.user_entry import copy_past, fill, padded
+from genrec.kv.entries import EntryLayout
+from genrec.pool.keys import Words, owner_key, user_words
+from genrec.pool.look import hold
+from genrec.pool.pool import Pool
+from genrec.pool.users import Writing
+from genrec.search.scratch import Scratch
+
+
+class PreInference:
+    """The prefix of one user, tokens int32[S], for a ranking that is due at `due_s` on the monotonic clock."""
+
+    def __init__(self, owner: int | None, tokens: NDArray[np.int32], hashes: Words, due_s: float) -> None:
+        self.owner, self.tokens, self.hashes, self.due_s = owner, tokens, hashes, due_s
+        self.done = 0  # tokens whose KV is in `kv`
+        self.awaited = False  # by its ranking, which is in the queue
+        self.writing: Writing | None = None  # the entry's place, from the first part on
+        self.kv: list[Array] = []
+        self.size = 0  # bytes of its entry
+        self.expected_s, self.spent_s = 0.0, 0.0  # what it was to take, and what it took
+        self.computing = threading.Lock()  # who computes a part has it
+
+    @property
+    def key(self) -> bytes:
+        """Of the entry that it makes."""
+        return self.hashes[-1].tobytes()
+
+
+class PreInferences:
+    """Those of one process."""
+
+    def __init__(self, pool: Pool, layout: EntryLayout, model: str, lease_s: float) -> None:
+        """An entry that no ranking has used leaves after `lease_s`."""
+        self.pool, self.layout, self._model, self._lease_s = pool, layout, model, lease_s
+        self.step = layout.config.levels  # tokens of an item of the history
+        self._jobs: dict[bytes, PreInference] = {}
+        self._lock = threading.Lock()
+        # What to do with one that a ranking has taken; it is called before the ranking looks at it.
+        self.taken: Callable[[PreInference], None] = lambda job: None
+
+    def new(self, owner: int | None, tokens: NDArray[np.int32], due_s: float) -> tuple[PreInference, int]:
+        """One that is not in the table yet, and how many of its tokens the pool has; they stay for a lease more."""
+        hashes = user_words(self.pool.secret, self._model, self.layout.name, owner, tokens, self.step)
+        job = PreInference(owner, tokens, hashes, due_s)
+        return job, hold(self.pool, hashes, self.step, self._lease_s)
+
+    def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
+        """How many of a user's tokens his ranking will have to compute; those that are there stay for a lease more."""
+        wanted, ready = self.new(owner, tokens, 0.0)
+        job = self._jobs.get(wanted.key)
+        if job is None:
+            return len(tokens) - ready
+        job.awaited = True
+        return len(tokens) - max(ready, job.done)
+
+    def size_of(self, tokens: NDArray[np.int32]) -> int:
+        """Bytes of the entry of a user's tokens."""
+        return self.layout.user_bytes(padded(len(tokens)))
+
+    @property
+    def count(self) -> int:
+        """How many wait or are computed."""
+        return len(self._jobs)
+
+    def holds(self, job: PreInference) -> bool:
+        """Whether it is in the table still."""
+        return self._jobs.get(job.key) is job
+
+    def go_on(self, job: PreInference, queue: Callable[[PreInference], None], new: bool = False) -> bool:
+        """`queue` it, unless it was taken meanwhile; a `new` one unless the table has one of its entry."""
+        with self._lock:
+            if self._jobs.get(job.key) is not (None if new else job):
+                return False
+            self._jobs[job.key] = job
+            queue(job)
+            return True
+
+    def end(self, job: PreInference) -> bool:
+        """Take it out of the table; False if somebody else has done so."""
+        with self._lock:
+            if self._jobs.get(job.key) is not job:
+                return False
+            del self._jobs[job.key]
+            return True
+
+    def take(self, hashes: Words) -> PreInference | None:
+        """The one that makes this entry, for the ranking that needs it now."""
+        with self._lock:
+            job = self._jobs.pop(hashes[-1].tobytes(), None)
+            if job:
+                self.taken(job)
+            return job
+
+    def clear(self) -> list[PreInference]:
+        """Take all out."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+            self._jobs.clear()
+            return jobs
+
+    def reserve(self, job: PreInference, span: int) -> bool:
+        """A place in the pool for its entry; False where there is none."""
+        size, owner = self.layout.user_bytes(span), owner_key(self.pool.secret, job.owner)
+        job.writing = self.pool.write_user(job.hashes, span, size, owner)
+        if job.writing:
+            job.kv = self.layout.user(job.writing.memory, span)
+        return job.writing is not None
+
+    def publish(self, job: PreInference, leased: bool = True) -> None:
+        """Its entry can be found."""
+        if job.writing:
+            self.pool.commit(job.writing, *([self._lease_s] if leased else []))
+
+    def give_up(self, job: PreInference) -> None:
+        """What there is of its entry is nobody's."""
+        if job.writing:
+            self.pool.abandon(job.writing)
+        job.writing, job.done, job.kv = None, 0, []
+
+
+class PartByPart:
+    """Pre-inferences by the passes of one stream."""
+
+    def __init__(self, passes: RankPasses, jobs: PreInferences) -> None:
+        self._passes, self.jobs, self._scratch = passes, jobs, Scratch()
+
+    def advance(self, job: PreInference, most: int) -> bool:
+        """Compute at most `most` more tokens of a job that this thread holds; False: no place for its entry."""
+        self._scratch.clear()
+        if job.writing is None and not self._begin(job):
+            return False
+        end = min(job.done + most, len(job.tokens))
+        if job.done < end:
+            fill(self._passes, self.jobs.layout, self._scratch, job.tokens, job.kv, job.done, end)
+            metrics.PRE_INFERRED_TOKENS.add(end - job.done)
+            job.done = end
+        return True
+
+    def rehearse(self, past: int, new: int) -> None:
+        """A later part of so many tokens: the first run of a graph takes a second, which no ranking should wait for."""
+        layout, span = self.jobs.layout, padded(past + new)
+        self._scratch.clear()
+        kv = layout.user(self._scratch.take((layout.user_bytes(span),), np.dtype(np.uint8)), span)
+        fill(self._passes, layout, self._scratch, np.zeros(past + new, np.int32), kv, past, past + new)
+
+    def _begin(self, job: PreInference) -> bool:
+        """A place for its entry, with what the pool has of it already."""
+        jobs = self.jobs
+        if not jobs.reserve(job, padded(len(job.tokens))):
+            return False
+        if found := jobs.pool.find_user(job.hashes, jobs.step):
+            copy_past(jobs.layout.user(found.memory, found.span), job.kv, found.tokens)
+            job.done = found.tokens
+            jobs.pool.release(found)
+        return True
+
+    def take_over(self, hashes: Words) -> int:
+        """Finish the pre-inference of this entry if one has begun; how many tokens were left to compute.
+
+        One that waits still is dropped: the ranking computes its prefix as if there had been none.
+        """
+        job = self.jobs.take(hashes)
+        if job is None:
+            return 0
+        with job.computing:  # another stream may be in the middle of a part: it is a small one
+            metrics.PRE_INFERENCES.add(end="overtaken" if job.writing else "not_begun")
+            if job.writing is None:
+                return 0
+            left = len(job.tokens) - job.done
+            try:
+                self.advance(job, left)
+            except BaseException:
+                self.jobs.give_up(job)
+                raise
+            self.jobs.publish(job, leased=False)
+            return left

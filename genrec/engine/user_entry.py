@@ -1,0 +1,45 @@
+"""A user's KV made by a ranker's passes, in whatever memory: at once, or part after part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from genrec.engine.interface import Array, RankPasses
+from genrec.kv.entries import EntryLayout
+from genrec.search.scratch import Scratch
+from genrec.settings import SPAN
+
+
+def padded(tokens: int) -> int:
+    """Equal shapes are faster, so entries end on the same steps as prompts do."""
+    return -(-tokens // SPAN) * SPAN
+
+
+def fill(
+    passes: RankPasses, layout: EntryLayout, scratch: Scratch, tokens: Array, kv: Sequence[Array], past: int,
+    end: int,
+) -> None:  # fmt: skip
+    """Compute tokens int32[S] from `past` to `end` into 2N kv [1, G, span, D], which hold those before `past`."""
+    c, span = layout.config, kv[0].shape[2]
+    if not past and end == len(tokens):
+        whole = np.zeros((1, span), np.int64)
+        whole[0, :end] = tokens
+        passes.entries(whole, kv)
+        return
+    given = tokens[None, past:end].astype(np.int64)
+    shape = (1, c.num_key_value_heads, end - past, c.head_dim)
+    behind = [scratch.take(shape, layout.dtype) for _ in kv]
+    if past:
+        passes.extend(given, [np.ascontiguousarray(each[:, :, :past]) for each in kv], behind)
+    else:
+        passes.entries(given, behind)
+    for whole, newest in zip(kv, behind, strict=True):
+        whole[:, :, past:end] = newest
+
+
+def copy_past(found: Sequence[Array], kv: Sequence[Array], tokens: int) -> None:
+    """The first `tokens` of an entry into another."""
+    for whole, old in zip(kv, found, strict=True):
+        whole[:, :, :tokens] = old[:, :, :tokens]

@@ -1,0 +1,54 @@
+"""What a pass will take, learnt from those before it: tokens to seconds, with the square of long histories."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+MEMORY = 0.98  # weight of the past in the moments: what a machine does is another thing an hour later
+SCALE = np.array([1.0, 1e-3, 1e-6])  # of the features, so that their moments are of one size
+SWEEPS = 100
+
+
+class PassCost:
+    """seconds = c (of a ranking: its candidates) + a tokens + b pairs, by least squares over recent passes.
+
+    A pass of `new` tokens behind `past` ones looks at new * (past + new / 2) pairs of tokens. No factor is negative: a
+    longer history is never cheaper. Safe between threads.
+    """
+
+    def __init__(self) -> None:
+        self._moments, self._with_seconds = np.zeros((3, 3)), np.zeros(3)
+        self._factors: NDArray[np.float64] = np.zeros(3)
+        self._lock = threading.Lock()
+
+    def learn(self, ranking: bool, past: int, new: int, seconds: float) -> None:
+        """A pass that took so long; of a ranking, or of a user's tokens alone."""
+        given = _features(ranking, past, new)
+        with self._lock:
+            self._moments = MEMORY * self._moments + np.outer(given, given)
+            self._with_seconds = MEMORY * self._with_seconds + given * seconds
+            self._factors = _not_negative(self._moments, self._with_seconds, self._factors)
+
+    def seconds(self, ranking: bool, past: int, new: int) -> float:
+        """What one like it will take; 0 as long as nothing is known."""
+        return float(_features(ranking, past, new) @ self._factors)
+
+
+def _features(ranking: bool, past: int, new: int) -> NDArray[np.float64]:
+    return np.array([ranking, new, new * (past + new / 2)]) * SCALE
+
+
+def _not_negative(
+    moments: NDArray[np.float64], with_seconds: NDArray[np.float64], start: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The least squares under factors of at least 0: one factor after the other, from the last ones found."""
+    factors = start.copy()
+    for _ in range(SWEEPS):
+        for i in range(len(factors)):
+            if moments[i, i] > 0:
+                rest = moments[i] @ factors - moments[i, i] * factors[i]
+                factors[i] = max((with_seconds[i] - rest) / moments[i, i], 0.0)
+    return factors

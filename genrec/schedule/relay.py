@@ -1,0 +1,166 @@
+"""Users' prefixes computed one stage ahead of their rankings, in the rankings' own queue (RelayGR).
+
+Both stand in one queue, whoever is due first in front, and a pre-inference goes back into it after every part. So a
+ranking waits for a part at most, and nothing is computed ahead while something is due sooner.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec import metrics
+from genrec.engine.pre_infer import PartByPart, PreInference, PreInferences
+from genrec.errors import GenrecError
+from genrec.report import (
+    ADMITTED,
+    NO_HISTORY,
+    NO_MEMORY,
+    NO_TIME,
+    NOT_NEEDED,
+    PRE_INFER_OUTCOMES,
+    READY,
+    UNDER_WAY,
+)
+from genrec.schedule.admission import Admission
+from genrec.schedule.cost import PassCost
+from genrec.schedule.scheduler import LIMIT, Scheduler
+from genrec.settings import Settings
+
+# Tokens that are computed before the queue is looked at again. Of 8,192 tokens, parts of 1,024 cost 7 % more than all
+# at once, 512 15 %, 256 18 %, 128 42 % (256 wide, 2 layers, AVX2): what is before a part is copied for it.
+PARTS = (1024, 512, 256)
+PATIENCE = 0.2  # of its budget that a ranking may wait for a part
+MOST = LIMIT // 2  # that wait: rankings must find room in the queue
+log = logging.getLogger("genrec.relay")
+
+
+class Relay:
+    """Admits pre-inferences whose rankings are at risk, and computes them part by part."""
+
+    def __init__(
+        self, jobs: PreInferences | None, scheduler: Scheduler[Any], settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`jobs`: none where nothing can be kept of a user."""
+        self._jobs, self._scheduler, self._clock = jobs, scheduler, clock
+        self._lease_s = settings.lease_ms / 1e3
+        self._most_s = settings.rank_budget_ms / 1e3 * settings.pre_infer_risk / 100
+        memory, share = settings.pool_user_mb << 20, settings.pre_infer_share / 100
+        self._part_s = settings.rank_budget_ms / 1e3 * PATIENCE
+        self._admission = Admission(memory, self._lease_s, share * settings.streams, clock)
+        self.cost = PassCost()
+        if jobs:
+            jobs.taken = self._taken
+
+    def ask(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None) -> tuple[int, int]:
+        """One of `report.PRE_INFER_OUTCOMES`, and how many of a user's tokens int32[S] the pool has already."""
+        due_s = self._clock() + self._lease_s if deadline_s is None else deadline_s
+        outcome, ready = self._ask(owner, tokens, due_s)
+        metrics.PRE_INFER.add(outcome=PRE_INFER_OUTCOMES[outcome])
+        return outcome, ready
+
+    def _ask(self, owner: int | None, tokens: NDArray[np.int32], due_s: float) -> tuple[int, int]:
+        if not len(tokens):
+            return NO_HISTORY, 0
+        if self._jobs is None:
+            return NO_MEMORY, 0
+        job, ready = self._jobs.new(owner, tokens, due_s)
+        if ready == len(tokens):
+            return READY, ready
+        left = len(tokens) - ready
+        inline_s = self._scheduler.ahead_s(due_s) + self.cost.seconds(True, ready, left)
+        if self._most_s and inline_s <= self._most_s:
+            return NOT_NEEDED, ready
+        job.size, job.expected_s = self._jobs.size_of(tokens), self.cost.seconds(False, ready, left)
+        return self._admit(self._jobs, job), ready
+
+    def _admit(self, jobs: PreInferences, job: PreInference) -> int:
+        if jobs.count >= MOST:
+            return NO_TIME
+        outcome = self._admission.admit(job.size, job.expected_s)
+        if outcome != ADMITTED:
+            return outcome
+        try:
+            if jobs.go_on(job, self._queue, new=True):
+                return ADMITTED
+            outcome = UNDER_WAY
+        except GenrecError:  # the queue is full
+            jobs.end(job)
+            outcome = NO_TIME
+        self._ended(job, made=False)
+        return outcome
+
+    def _ended(self, job: PreInference, made: bool) -> None:
+        self._admission.end(job.size, made, job.expected_s - job.spent_s)
+
+    def _taken(self, job: PreInference) -> None:
+        """By its ranking: what is left of it is no longer ahead of anything."""
+        self._scheduler.withdraw(job)
+        self._ended(job, made=False)
+
+    def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
+        """Tokens of a user that his ranking, which comes now, will have to compute; late or not, they are wanted."""
+        return self._jobs.missing(owner, tokens) if self._jobs else len(tokens)
+
+    def _queue(self, job: PreInference) -> None:
+        part = min(self._part_of(job), len(job.tokens) - job.done)
+        self._scheduler.submit(job, part, due_s=job.due_s)
+
+    def _part_of(self, job: PreInference) -> int:
+        """Tokens of the next part: the most that are computed fast enough for a ranking to wait."""
+        for tokens in PARTS:
+            if 0 < self.cost.seconds(False, job.done, tokens) <= self._part_s:
+                return tokens
+        return PARTS[-1]
+
+    def run(self, parts: PartByPart, job: PreInference) -> None:
+        """The next part of one that comes from the queue; raises nothing."""
+        assert self._jobs is not None
+        try:
+            end = self._part(self._jobs, parts, job)
+            if end is None and self._jobs.go_on(job, self._queue):
+                return
+        except Exception:  # the thread must live on
+            log.exception("pre_infer")
+            end = "failed"
+        if end and self._jobs.end(job):
+            self._jobs.give_up(job)
+            self._ended(job, made=False)
+            metrics.PRE_INFERENCES.add(end=end)
+
+    def _part(self, jobs: PreInferences, parts: PartByPart, job: PreInference) -> str | None:
+        """How it ended, if it did and no ranking has taken it."""
+        with job.computing:
+            if not jobs.holds(job):
+                return None
+            if self._clock() > job.due_s and not job.awaited:
+                return "late"
+            begun, past, most = self._clock(), job.done, self._part_of(job)
+            there = parts.advance(job, most)
+            self._learn(job, min(most, job.done - past), self._clock() - begun)
+            if not there:
+                return "no_place"
+            if job.done == len(job.tokens) and jobs.end(job):
+                jobs.publish(job)
+                self._ended(job, made=True)
+                metrics.PRE_INFERENCES.add(end="made")
+        return None
+
+    def _learn(self, job: PreInference, computed: int, seconds: float) -> None:
+        """What a part took; a first one may also have copied what the pool had, which is little beside it."""
+        job.spent_s += seconds
+        if computed:
+            self.cost.learn(False, job.done - computed, computed, seconds)
+
+    def close(self) -> None:
+        """Give up what is not made."""
+        for job in self._jobs.clear() if self._jobs else ():
+            with job.computing:
+                assert self._jobs is not None
+                self._jobs.give_up(job)

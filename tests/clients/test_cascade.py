@@ -1,0 +1,235 @@
+"""Cascades against a real server: rankings are those without pre-inference, and errors name their stage."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cli import main
+from clients import cascade as stages
+from clients.aio import AsyncRanker, AsyncRecommender
+from clients.cascade import (
+    AsyncCascade,
+    Candidates,
+    Cascade,
+    CascadeError,
+    CascadeRequest,
+    recommended_by,
+    recommended_by_async,
+)
+from clients.errors import BadRequest
+from clients.rank_wire import Ranking, parse_pre_inference, pre_infer_tensors
+from clients.ranker import Ranker
+from clients.recommender import Recommender
+from deploy.launcher import RunningServer
+from genrec.errors import InputError
+from genrec.report import PRE_INFER_OUTCOMES
+from tests.serving.processes import until
+from tests.serving.servers import brief_server
+
+WIDTH, TOP_K, LEVELS = 16, 5, 3
+
+
+class Report:
+    """An answer with this report and nothing else."""
+
+    def __init__(self, report: Any) -> None:
+        self._report = report
+
+    def as_numpy(self, name: str) -> Any:
+        return self._report if name == "report" else None
+
+
+def test_a_signal_s_tensors_and_its_answer() -> None:
+    made = pre_infer_tensors([3, -4], 7, 50)
+    assert {name: (t.dtype.name, t.tolist()) for name, t in made.items()} == {
+        "history": ("int64", [[3, -4]]),
+        "user_id": ("int64", [[7]]),
+        "deadline_ms": ("int64", [[50]]),
+    }
+    assert "deadline_ms" not in pre_infer_tensors([], 7, None)
+    for field, arguments in (
+        ("history", ([0.5], 7, 1)),
+        ("user_id", ([], None, 1)),
+        ("deadline_ms", ([], 7, 0.5)),
+    ):
+        with pytest.raises(InputError, match=f"^{field}: "):
+            pre_infer_tensors(*arguments)  # type: ignore[arg-type]
+    for number, outcome in enumerate(PRE_INFER_OUTCOMES):
+        found = parse_pre_inference(Report(np.array([[number, 30, 3, 2]])))
+        assert (found.outcome, found.tokens, found.ready, found.dropped) == (outcome, 30, 3, 2)
+    for wrong in (None, np.zeros((1, 3)), np.zeros((2, 4)), np.array([[len(PRE_INFER_OUTCOMES), 0, 0, 0]])):
+        with pytest.raises(stages.GenrecError, match=r"report has shape|unknown outcome"):
+            parse_pre_inference(Report(wrong))
+
+
+@pytest.fixture(scope="module")
+def served(tiny_ranker: Path) -> Iterator[RunningServer]:
+    with brief_server(
+        tiny_ranker,
+        beam_width=WIDTH,
+        ensembles=("recommend", "rank", "pre_infer"),
+        lease_ms=600_000,
+        pre_infer_risk=0,
+    ) as server:
+        yield server
+
+
+def ask(kind: str, server: RunningServer, protocol: Any, how: dict[str, Any], *request: Any) -> Any:
+    """One request through the cascade of `kind`; without a `retrieve` the generator retrieves."""
+    url = server.grpc_url if protocol == "grpc" else server.http_url
+    given = {name: each for name, each in how.items() if name != "retrieve"}
+    if kind == "sync":
+        with (
+            Ranker(url, protocol) as ranker,
+            Recommender(url, protocol) as recommender,
+            Cascade(ranker, how.get("retrieve") or recommended_by(recommender, 12), **given) as cascade,
+        ):
+            return cascade.ask(*request)
+
+    def later(work: Any) -> Any:
+        async def run(*inputs: Any) -> Any:
+            return work(*inputs)
+
+        return run
+
+    async def session() -> Any:
+        async with AsyncRanker(url, protocol) as ranker, AsyncRecommender(url, protocol) as recommender:
+            retrieve = later(how["retrieve"]) if "retrieve" in how else recommended_by_async(recommender, 12)
+            if "pre_process" in given:
+                given["pre_process"] = later(given["pre_process"])
+            return await AsyncCascade(ranker, retrieve, **given).ask(*request)
+
+    return asyncio.run(session())
+
+
+WAYS = [(kind, protocol) for kind in ("sync", "async") for protocol in ("grpc", "http")]
+every_way = pytest.mark.parametrize(("kind", "protocol"), WAYS)
+
+
+def same(found: Ranking, want: Ranking) -> None:
+    np.testing.assert_array_equal(found.item_ids, want.item_ids)
+    np.testing.assert_allclose(found.scores, want.scores, atol=1e-5)
+
+
+@pytest.mark.serving
+class TestServed:
+    @every_way
+    def test_with_the_caller_s_own_functions(
+        self, served: RunningServer, items: list[int], kind: str, protocol: str
+    ) -> None:
+        def retrieve(request: CascadeRequest) -> Candidates:
+            assert (list(request.history), request.user_id) == (items[:4], 7)
+            return Candidates(items[20:40])
+
+        def drop_half(request: CascadeRequest, found: Candidates) -> Candidates:
+            return Candidates(list(found.item_ids)[::2])  # type: ignore[call-overload]
+
+        how = {"retrieve": retrieve, "pre_process": drop_half, "cascade_ms": 5000, "rank_ms": 5000}
+        answer = ask(kind, served, protocol, how, items[:4], 7, TOP_K)
+        with Ranker(served.grpc_url) as ranker:
+            same(answer.ranking, ranker.rank(items[:4], items[20:40:2], TOP_K))
+        assert list(answer.ms)[-3:] == [stages.RETRIEVAL, stages.PRE_PROCESSING, stages.RANKING]
+        assert sum(answer.ms[stage] for stage in list(answer.ms)[-3:]) <= answer.total_ms
+
+    @every_way
+    def test_with_the_generator_s_candidates_and_their_scores(
+        self, served: RunningServer, items: list[int], kind: str, protocol: str
+    ) -> None:
+        answer = ask(kind, served, protocol, {}, items[:4], 8, TOP_K)
+        with Ranker(served.grpc_url) as ranker, Recommender(served.grpc_url) as recommender:
+            found = recommender.recommend(items[:4], 12, exclude_history=True)
+            same(answer.ranking, ranker.rank(items[:4], found.item_ids, TOP_K, scores=found.scores))
+
+    @every_way
+    def test_the_ranking_finds_what_was_computed_meanwhile(
+        self, served: RunningServer, items: list[int], kind: str, protocol: str
+    ) -> None:
+        user = 100 + WAYS.index((kind, protocol))
+
+        def retrieve(request: CascadeRequest) -> Candidates:
+            with Ranker(served.grpc_url) as ranker:
+                until(lambda: ranker.pre_infer(items[:6], user, deadline_ms=60_000).outcome == "ready", 60)
+            return Candidates(items[20:40])
+
+        answer = ask(
+            kind, served, protocol, {"retrieve": retrieve, "cascade_ms": 60_000}, items[:6], user, TOP_K
+        )
+        assert answer.ranking.user_reused == 6 * LEVELS
+        with Ranker(served.grpc_url) as ranker:
+            same(answer.ranking, ranker.rank(items[:6], items[20:40], TOP_K))
+        if kind == "sync":  # in asyncio the signal waits for a retrieval that does not await
+            assert answer.pre_inference and answer.pre_inference.tokens == 6 * LEVELS
+            assert stages.PRE_INFER in answer.ms and not answer.problem
+
+    @every_way
+    def test_a_failing_signal_fails_nothing(
+        self,
+        served: RunningServer,
+        items: list[int],
+        kind: str,
+        protocol: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for module in ("clients.ranker", "clients.aio"):
+            monkeypatch.setattr(f"{module}.PRE_INFER", "none_such")
+        answer = ask(kind, served, protocol, {}, items[:4], 8, TOP_K)
+        assert answer.pre_inference is None and "none_such" in answer.problem
+        assert len(answer.ranking.item_ids) == TOP_K
+
+    def test_a_signal_without_an_answer_is_not_waited_for(
+        self, served: RunningServer, items: list[int]
+    ) -> None:
+        over = threading.Event()
+
+        class Unheard(Ranker):
+            def pre_infer(self, *_: Any, **__: Any) -> Any:
+                over.wait()
+
+        with Unheard(served.grpc_url) as ranker, Cascade(ranker, lambda _: Candidates(items[:9])) as cascade:
+            answer = cascade.ask(items[:4], 8, TOP_K)
+            over.set()
+        assert (answer.pre_inference, answer.problem) == (None, stages.NOT_YET)
+        assert list(answer.ms) == [stages.RETRIEVAL, stages.RANKING] and len(answer.ranking.item_ids) == TOP_K
+
+    @every_way
+    def test_an_error_names_its_stage(
+        self, served: RunningServer, items: list[int], kind: str, protocol: str
+    ) -> None:
+        def refuse(*_: Any) -> Candidates:
+            raise ValueError("no index")
+
+        def some(*_: Any) -> Candidates:
+            return Candidates(items[:3])
+
+        wrong = {
+            "retrieval": ({"retrieve": refuse}, ValueError, "retrieval: no index"),
+            "pre_processing": ({"retrieve": some, "pre_process": refuse}, ValueError, "pre_processing: no index"),
+            "rank": ({"retrieve": lambda _: Candidates([1])}, BadRequest, "rank: candidates: names no item"),
+        }  # fmt: skip
+        for stage, (how, kind_of, text) in wrong.items():
+            with pytest.raises(CascadeError, match=text) as raised:
+                ask(kind, served, protocol, how, items[:4], 9)
+            assert raised.value.stage == stage and isinstance(raised.value.error, kind_of)
+
+    def test_the_command_says_where_time_went(
+        self, served: RunningServer, tiny_ranker: Path, items: list[int], tmp_path: Path, capsys: Any
+    ) -> None:
+        rows = pa.array([items[n : n + 6] for n in range(9)], pa.list_(pa.int64()))
+        pq.write_table(pa.table({"user_id": list(range(9)), "items": rows}), tmp_path / "histories.parquet")
+        asked = ["--url", served.grpc_url, "--users", "7", "--retrieve", str(WIDTH)]
+        assert main.main(["cascade", str(tmp_path), *asked]) == 0
+        said = capsys.readouterr().out.splitlines()
+        counts = {
+            row.split()[0]: row.split()[-1] for row in said if row.startswith(("retrieval", "rank", "all"))
+        }
+        assert counts == {"retrieval": "7", "rank": "7", "all": "7"}
+        assert said[-1].endswith(" of 7 rankings found KV of their user")

@@ -1,0 +1,215 @@
+"""Who is computed ahead, in parts that rankings may interrupt; with real passes, and time that a test makes pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from genrec import metrics
+from genrec.artifact import load_config
+from genrec.engine.load_ranker import create_pool, load_rank_executors
+from genrec.engine.pre_infer import PreInference
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
+from genrec.report import ADMITTED, NO_HISTORY, NO_MEMORY, NO_TIME, NOT_NEEDED, READY, UNDER_WAY
+from genrec.schedule import relay as module
+from genrec.schedule.relay import Relay
+from genrec.schedule.scheduler import Scheduler
+from genrec.settings import Settings
+
+S = 48  # tokens of the longest history
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """A relay over real passes; nothing of what is asked runs before `go`."""
+
+    def __init__(self, artifact: Path, folder: Path, **given: Any) -> None:
+        settings = Settings(artifact, folder / "arena", pool=folder / "pool", pool_item_mb=0, **given)
+        config = load_config(artifact)
+        create_pool(settings, config)
+        self.executor: RankExecutor = load_rank_executors(settings, config)[0]
+        self.clock, self.ran = Clock(), []
+        self.then: dict[int, Callable[[], object]] = {}  # what happens after so many items
+        self._go, self._begun = threading.Event(), threading.Event()
+        self.scheduler: Scheduler[Any] = Scheduler([self._run], 1, 0.0, 1, self.clock, patience_s=0.05)
+        self.relay = Relay(
+            self.executor.ahead and self.executor.ahead.jobs, self.scheduler, settings, self.clock
+        )
+        self.scheduler.submit("first", 1)
+        assert self._begun.wait(60)
+
+    def _run(self, batch: list[Any]) -> None:
+        self._begun.set()
+        assert self._go.wait(60)
+        (item,) = batch
+        if isinstance(item, PreInference):
+            assert self.executor.ahead
+            self.relay.run(self.executor.ahead, item)
+            item = item.done
+        self.ran.append(item)
+        self.then.pop(len(self.ran), lambda: None)()
+
+    def ask(self, user: int, deadline_s: float | None = None, tokens: int = S) -> int:
+        return self.relay.ask(user, drawn(user, tokens), deadline_s)[0]
+
+    def go(self) -> list[Any]:
+        """Run everything; what ran, in order: tokens done for a pre-inference."""
+        self._go.set()
+        self.scheduler.close()
+        return self.ran[1:]
+
+
+def drawn(user: int, tokens: int = S) -> NDArray[np.int32]:
+    return np.random.default_rng(user).integers(0, 36, tokens).astype(np.int32)
+
+
+@pytest.fixture
+def start(
+    tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Bench]]:
+    monkeypatch.setattr(module, "PARTS", (32, 16))
+    made = []
+
+    def start(**given: Any) -> Bench:
+        made.append(Bench(tiny_ranker, tmp_path, **{"pool_user_mb": 1, "pre_infer_risk": 0, **given}))
+        return made[0]
+
+    yield start
+    made[0].relay.close()
+    made[0].go()
+
+
+def ends(end: str) -> float:
+    return metrics.PRE_INFERENCES.value(end=end)
+
+
+def test_it_is_computed_in_parts_and_what_is_due_sooner_goes_between(start: Callable[..., Bench]) -> None:
+    bench, made = start(), ends("made")
+    due = bench.clock.now + 100
+    assert bench.ask(1, due) == ADMITTED and bench.ask(1, due) == UNDER_WAY
+    bench.scheduler.submit("later", 1, due + 1)
+    bench.then[2] = lambda: bench.scheduler.submit("ranking", 1, due - 1)
+    assert bench.go() == [16, "ranking", 32, 48, "later"]
+    assert ends("made") == made + 1 and bench.ask(1) == READY
+
+
+def test_those_whose_rankings_are_due_first_are_computed_first(start: Callable[..., Bench]) -> None:
+    bench = start()
+    for user, tokens, due in ((1, 36, 3.0), (2, 33, 1.0), (3, 30, 2.0)):
+        assert bench.ask(user, bench.clock.now + due, tokens) == ADMITTED
+    assert bench.go() == [16, 32, 33, 16, 30, 16, 32, 36]
+
+
+def test_parts_are_as_large_as_a_ranking_can_wait_for(start: Callable[..., Bench]) -> None:
+    """A fifth of 50 ms: 16 tokens of 0.5 ms each, 32 of 0.2 ms."""
+    bench = start()
+    for seconds in (0.5e-3, 0.2e-3):
+        for _ in range(200):
+            for past, new in ((0, 8), (8, 8), (0, 40), (40, 8)):
+                bench.relay.cost.learn(False, past, new, seconds * new)
+        job = PreInference(None, drawn(1), np.zeros((1, 2), np.uint64), 0.0)
+        bench.ran.append(bench.relay._part_of(job))
+    assert bench.ran == [16, 32]
+    bench.ran.clear()
+
+
+def test_one_whose_ranking_was_due_is_dropped(start: Callable[..., Bench]) -> None:
+    bench, late = start(), ends("late")
+    bench.ask(1, bench.clock.now + 5)
+
+    def go_on() -> None:
+        bench.clock.now += 6
+
+    bench.then[2] = go_on
+    assert bench.go() == [16, 0] and ends("late") == late + 1
+    assert bench.executor.ahead and bench.executor.ahead.jobs.pool.usage()["entries"] == 0
+
+
+def test_one_whose_ranking_waits_goes_on_however_late_it_is(start: Callable[..., Bench]) -> None:
+    """The ranking behind it would have to compute what is thrown away."""
+    bench, late, made = start(), ends("late"), ends("made")
+    bench.ask(1, bench.clock.now + 5)
+
+    def rank() -> None:
+        assert bench.relay.missing(1, drawn(1)) == S - 16
+        bench.clock.now += 6
+
+    bench.then[2] = rank
+    assert bench.go() == [16, 32, 48]
+    assert (ends("late"), ends("made")) == (late, made + 1)
+
+
+def test_a_ranking_takes_what_is_half_done_and_it_does_not_run_again(start: Callable[..., Bench]) -> None:
+    bench, taken = start(), ends("overtaken")
+    bench.ask(1, bench.clock.now + 5)
+    reused = []
+
+    def rank() -> None:
+        candidates = np.arange(6, dtype=np.int32).reshape(2, 3)
+        asked = RankRequest(1, drawn(1), candidates, candidates)
+        reused.append(bench.executor.scores(asked, RankPlan("split", True, False))[1].user)
+
+    bench.then[2] = rank
+    assert bench.go() == [16] and reused == [16] and ends("overtaken") == taken + 1
+
+
+def test_only_who_is_at_risk_is_computed_ahead(start: Callable[..., Bench]) -> None:
+    bench = start(rank_budget_ms=50, pre_infer_risk=60)
+    assert bench.ask(1) == NOT_NEEDED, "nothing is known to be slow"
+    for _ in range(20):
+        bench.relay.cost.learn(True, 0, 10, 0.012)  # 1 ms a token and 2 ms besides
+        bench.relay.cost.learn(True, 0, 40, 0.042)
+    assert [bench.ask(2, tokens=n) for n in (24, 33)] == [NOT_NEEDED, ADMITTED]
+    assert bench.ask(3, tokens=0) == NO_HISTORY
+
+
+def test_a_flood_is_bounded_by_memory(start: Callable[..., Bench]) -> None:
+    """48 tokens of 256 bytes, rounded up to 64 of them, are 16 kB."""
+    bench = start()
+    outcomes = [bench.ask(user) for user in range(100)]
+    assert outcomes == [ADMITTED] * 64 + [NO_MEMORY] * 36
+    assert bench.go()[-1] == 48
+    bench.clock.now += 2
+    assert bench.ask(1000) == ADMITTED, "their leases have ended"
+
+
+def test_a_flood_is_bounded_by_time(start: Callable[..., Bench]) -> None:
+    bench = start(pre_infer_share=10)
+    for _ in range(20):
+        bench.relay.cost.learn(False, 0, S, 0.06)
+    outcomes = [bench.ask(user) for user in range(10)]
+    assert outcomes == [ADMITTED] * 2 + [NO_TIME] * 8, "0.1 s are left, and 60 ms each are needed"
+
+
+def test_a_flood_leaves_room_for_rankings_in_the_queue(start: Callable[..., Bench]) -> None:
+    bench = start(pool_user_mb=16)
+    outcomes = [bench.ask(user) for user in range(300)]
+    assert outcomes == [ADMITTED] * module.MOST + [NO_TIME] * (300 - module.MOST)
+    bench.scheduler.submit("ranking", 1, bench.clock.now + 0.01)
+    assert bench.go()[0] == "ranking"
+
+
+def test_where_nothing_can_be_kept_nothing_is_computed(start: Callable[..., Bench]) -> None:
+    bench = start(pool_user_mb=0)
+    assert bench.ask(1) == NO_MEMORY and bench.relay.missing(1, drawn(1)) == S
+
+
+def test_what_was_not_made_at_the_end_is_given_up(start: Callable[..., Bench]) -> None:
+    bench = start()
+    bench.ask(1, bench.clock.now + 5)
+    bench.then[2] = bench.relay.close
+    assert bench.go() == [16, 0]
+    assert bench.executor.ahead and bench.executor.ahead.jobs.pool.usage()["entries"] == 0

@@ -1,0 +1,64 @@
+"""Entries made before anybody asked for them: they stay for a lease, and as long as others once they are used."""
+
+from __future__ import annotations
+
+from genrec.pool.keys import owner_key
+from genrec.pool.look import hold
+from genrec.pool.pool import TTL_S
+from tests.pool.entries import STEP, find, hashes
+
+LEASE_S = 2.0
+
+
+def lend(pool, user, items):
+    """A committed entry on a lease."""
+    name = hashes(pool, user, items)
+    writing = pool.write_user(name, len(items) * STEP, 1000, owner_key(pool.secret, user))
+    writing.memory[:] = user
+    pool.commit(writing, LEASE_S)
+
+
+def ends(pool):
+    usage = pool.usage()
+    return usage["leases_used"], usage["leases_unused"]
+
+
+def test_one_that_nobody_uses_is_gone_after_its_lease(pool, clock):
+    lend(pool, 7, [1, 2])
+    clock.go(LEASE_S + 0.1)
+    assert find(pool, 7, [1, 2]) is None
+    assert pool.usage()["entries"] == 0 and ends(pool) == (0, 1)
+
+
+def test_one_that_is_used_lives_as_long_as_any_other(pool, clock):
+    lend(pool, 7, [1, 2])
+    clock.go(LEASE_S / 2)
+    assert find(pool, 7, [1, 2]) == (6, 6, 7) and ends(pool) == (1, 0)
+    clock.go(TTL_S - LEASE_S)
+    assert find(pool, 7, [1, 2]) == (6, 6, 7) and ends(pool) == (1, 0)
+    clock.go(LEASE_S)
+    assert find(pool, 7, [1, 2]) is None and ends(pool) == (1, 0)
+
+
+def test_a_lease_begins_when_the_entry_is_ready_and_never_outlives_its_owner_s_limit(pool, clock):
+    name = hashes(pool, 7, [1])
+    writing = pool.write_user(name, STEP, 1000, owner_key(pool.secret, 7))
+    clock.go(LEASE_S * 3)
+    writing.memory[:] = 7
+    pool.commit(writing, LEASE_S)
+    clock.go(LEASE_S / 2)
+    assert find(pool, 7, [1]) == (3, 3, 7)
+
+
+def test_one_that_leaves_for_another_counts_as_unused(pool, clock):
+    lend(pool, 1, [1])
+    pool.forget(owner_key(pool.secret, 1))
+    assert ends(pool) == (0, 1)
+
+
+def test_holding_on_to_one_begins_its_lease_anew_and_uses_nothing(pool):
+    lend(pool, 7, [1, 2])
+    before = pool.usage()
+    assert hold(pool, hashes(pool, 7, [1, 2, 3]), STEP, LEASE_S) == 6
+    assert hold(pool, hashes(pool, 8, [1]), STEP, LEASE_S) == 0
+    assert pool.usage() == before
