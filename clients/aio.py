@@ -7,6 +7,7 @@ async with AsyncRecommender("127.0.0.1:8001") as recommender:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,7 +15,17 @@ import tritonclient.grpc.aio
 import tritonclient.http.aio
 from numpy.typing import ArrayLike, NDArray
 
-from clients.rank_wire import RANK, RECOMMEND_AND_RANK, Ranking, parse_ranking, rank_tensors
+from clients.rank_wire import (
+    PRE_INFER,
+    RANK,
+    RECOMMEND_AND_RANK,
+    PreInference,
+    Ranking,
+    parse_pre_inference,
+    parse_ranking,
+    pre_infer_tensors,
+    rank_tensors,
+)
 from clients.wire import (
     MODEL,
     OUTPUTS,
@@ -56,20 +67,30 @@ class AsyncClient:
         if protocol == "grpc":
             self._client = tritonclient.grpc.aio.InferenceServerClient(url)
             self._extra: dict[str, Any] = {"client_timeout": timeout_s}
-            self._input, output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
+            self._input, self._output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
         else:
             self._client = tritonclient.http.aio.InferenceServerClient(
                 url, conn_limit=HTTP_CONNECTIONS, conn_timeout=timeout_s
             )
             self._extra = {}
-            self._input, output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
-        self._outputs = [output(name) for name in OUTPUTS]
+            self._input, self._output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
 
-    async def _ask(self, model: str, tensors: dict[str, NDArray[Any]], user_id: int | None) -> InferResult:
+    async def _ask(
+        self,
+        model: str,
+        tensors: dict[str, NDArray[Any]],
+        user_id: int | None,
+        traceparent: str | None = None,
+        outputs: Sequence[str] = OUTPUTS,
+    ) -> InferResult:
         """See `clients.client.Client`."""
         inputs = infer_inputs(self._input, tensors)
         infer = self._client.infer(
-            model, inputs, outputs=self._outputs, headers=headers_of(user_id), **self._extra
+            model,
+            inputs,
+            outputs=[self._output(name) for name in outputs],
+            headers=headers_of(user_id, traceparent),
+            **self._extra,
         )
         call = asyncio.ensure_future(infer)
         self._calls.add(call)
@@ -118,12 +139,13 @@ class AsyncRecommender(AsyncClient):
         user_id: int | None = None,
         deadline_ms: int | None = None,
         exclude_history: bool = False,
+        traceparent: str | None = None,
     ) -> Recommendation:
         """See `Recommender.recommend`: same arguments, answer and errors."""
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
         )
-        return parse(await self._ask(self.model, tensors, user_id))
+        return parse(await self._ask(self.model, tensors, user_id, traceparent))
 
 
 class AsyncRanker(AsyncClient):
@@ -146,6 +168,13 @@ class AsyncRanker(AsyncClient):
         """See `Ranker.rank`."""
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
         return parse_ranking(await self._ask(RANK, tensors, user_id))
+
+    async def pre_infer(
+        self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None
+    ) -> PreInference:
+        """See `Ranker.pre_infer`."""
+        tensors = pre_infer_tensors(history, user_id, deadline_ms)
+        return parse_pre_inference(await self._ask(PRE_INFER, tensors, user_id, outputs=("report",)))
 
     async def recommend_and_rank(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -44,19 +45,29 @@ class Client:
         if protocol == "grpc":
             self._client = tritonclient.grpc.InferenceServerClient(url)
             self._extra: dict[str, Any] = {"client_timeout": timeout_s}
-            self._input, output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
+            self._input, self._output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
         else:
             self._client = HttpConnections(*address, timeout_s)
             self._extra = {}
-            self._input, output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
-        self._outputs = [output(name) for name in OUTPUTS]
+            self._input, self._output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
 
-    def _ask(self, model: str, tensors: dict[str, NDArray[Any]], user_id: int | None) -> InferResult:
+    def _ask(
+        self,
+        model: str,
+        tensors: dict[str, NDArray[Any]],
+        user_id: int | None,
+        traceparent: str | None = None,
+        outputs: Sequence[str] = OUTPUTS,
+    ) -> InferResult:
         """What the ensemble `model` answers. Raises BadRequest, Overloaded, Unreachable, TimedOut, ServerError."""
-        inputs = infer_inputs(self._input, tensors)
+        inputs, headers = infer_inputs(self._input, tensors), headers_of(user_id, traceparent)
         try:
             result: InferResult = self._client.infer(
-                model, inputs, outputs=self._outputs, headers=headers_of(user_id), **self._extra
+                model,
+                inputs,
+                outputs=[self._output(name) for name in outputs],
+                headers=headers,
+                **self._extra,
             )
         except Exception as error:
             raise translate(error, self.url, self.timeout_s) from error

@@ -8,27 +8,33 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clients.wire import InferResult, outputs_of, request_tensors, whole_numbers
+from clients.errors import ServerError
+from clients.wire import Answered, InferResult, integer, outputs_of, request_tensors, whole_numbers
 from genrec.errors import InputError
-from genrec.report import POPULARITY, RankReport
+from genrec.report import POPULARITY, PRE_INFER_OUTCOMES, PreInferReport, RankReport
 
-RANK, RECOMMEND_AND_RANK = "rank", "recommend_and_rank"
+RANK, RECOMMEND_AND_RANK, PRE_INFER = "rank", "recommend_and_rank", "pre_infer"
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking:
-    """`item_ids` int64[K], `scores` float32[K], best first, and how they came about."""
+class Ranking(Answered):
+    """Candidates in the ranker's order."""
 
-    item_ids: NDArray[np.int64]
-    scores: NDArray[np.float32]
-    by: Literal["model", "popularity"]  # popularity: the history held no item of the catalogue
-    dropped: int  # items of the history that the catalogue does not know
-    cut: int  # oldest items beyond what the model reads
     left_out: int  # candidates that the catalogue does not know, or that were named before
     user_reused: int  # tokens of the user whose KV was there
     items_reused: int  # tokens of the candidates whose KV was there
     order: int  # 0: the user first, 1: the items first, 2: both apart, 3: nothing reused
     catalogue_version: int
+
+
+@dataclass(frozen=True)
+class PreInference:
+    """What became of a wish to have a user's prefix computed ahead (RelayGR)."""
+
+    outcome: str  # one of genrec.report.PRE_INFER_OUTCOMES
+    tokens: int  # of the user's prefix
+    ready: int  # of them whose KV is there already
+    dropped: int  # items of the history that the catalogue does not know
 
 
 def rank_tensors(
@@ -57,3 +63,25 @@ def parse_ranking(result: InferResult) -> Ranking:
     report = RankReport(*numbers)
     by: Literal["model", "popularity"] = "popularity" if report.answered_by == POPULARITY else "model"
     return Ranking(items, scores, by, *report[1:])
+
+
+def pre_infer_tensors(history: ArrayLike, user_id: int, deadline_ms: int | None) -> dict[str, NDArray[Any]]:
+    """The signal as tensors, each [1, n]. Raises InputError for what the tensor types cannot hold."""
+    tensors = {
+        "history": whole_numbers("history", history),
+        "user_id": integer("user_id", user_id, np.int64),
+    }
+    if deadline_ms is not None:
+        tensors["deadline_ms"] = integer("deadline_ms", deadline_ms, np.int64)
+    return tensors
+
+
+def parse_pre_inference(result: InferResult) -> PreInference:
+    """The answer. Raises ServerError when it is none of ours."""
+    found = result.as_numpy("report")
+    if found is None or found.shape != (1, len(PreInferReport._fields)):
+        raise ServerError(f"the answer's report has shape {None if found is None else found.shape}")
+    report = PreInferReport(*(int(x) for x in found[0]))
+    if not 0 <= report.outcome < len(PRE_INFER_OUTCOMES):
+        raise ServerError(f"the answer has an unknown outcome, {report.outcome}")
+    return PreInference(PRE_INFER_OUTCOMES[report.outcome], *report[1:])

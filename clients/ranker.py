@@ -10,12 +10,22 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from clients.client import Client
-from clients.rank_wire import RANK, RECOMMEND_AND_RANK, Ranking, parse_ranking, rank_tensors
+from clients.rank_wire import (
+    PRE_INFER,
+    RANK,
+    RECOMMEND_AND_RANK,
+    PreInference,
+    Ranking,
+    parse_pre_inference,
+    parse_ranking,
+    pre_infer_tensors,
+    rank_tensors,
+)
 from clients.wire import TIMEOUT_S, Protocols, recommend_and_rank_tensors
 
 
 class Ranker(Client):
-    """A client of the ensembles `rank` and `recommend_and_rank`."""
+    """A client of the ensembles `rank`, `pre_infer` and `recommend_and_rank`."""
 
     def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
         """See `Client`."""
@@ -38,6 +48,15 @@ class Ranker(Client):
         """
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
         return parse_ranking(self._ask(RANK, tensors, user_id))
+
+    def pre_infer(self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None) -> PreInference:
+        """Say that this history will be ranked for this user; the server computes its prefix ahead, if that pays.
+
+        Answered at once, before anything is computed. `deadline_ms`: how long from now until the ranking is due.
+        Neither whether it is called nor its answer changes what `rank` answers. RelayGR. Raises as `rank`.
+        """
+        tensors = pre_infer_tensors(history, user_id, deadline_ms)
+        return parse_pre_inference(self._ask(PRE_INFER, tensors, user_id, outputs=("report",)))
 
     def recommend_and_rank(
         self,

@@ -33,6 +33,7 @@ class Recommender(Client):
         user_id: int | None = None,
         deadline_ms: int | None = None,
         exclude_history: bool = False,
+        traceparent: str | None = None,
     ) -> Recommendation:
         """The `top_k` best items after `history` (item ids, oldest first; may be empty).
 
@@ -44,4 +45,4 @@ class Recommender(Client):
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
         )
-        return parse(self._ask(self.model, tensors, user_id))
+        return parse(self._ask(self.model, tensors, user_id, traceparent))

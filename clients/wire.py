@@ -25,6 +25,7 @@ from genrec.settings import MOST_VALUES
 
 MODEL = "recommend"
 OUTPUTS = ("item_ids", "scores", "report")
+TRACE_HEADER = "traceparent"
 USER_HEADER = "x-gr-user"  # what a router hashes; gRPC metadata keys are lower case
 # Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring
 # the server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
@@ -36,6 +37,7 @@ Protocols = Literal["grpc", "http"]
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] )?(in ensemble '[^']*', )?")
 _SHED = ("router: ", "in ensemble '", "Exceeds maximum queue size", "Request timeout expired")
 _NOT_CONNECTED = (OSError, aiohttp.ClientError, IncompleteRead)
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]+)|\[(?P<six>[0-9A-Za-z:.%]+)\]):(?P<port>[0-9]{1,5})")
 
 Input = TypeVar("Input")
@@ -49,14 +51,20 @@ class InferResult(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Recommendation:
-    """`item_ids` int64[K], `scores` float32[K] (log-probabilities), best first, and how they came about."""
+class Answered:
+    """`item_ids` int64[K], `scores` float32[K], best first, and how they came about."""
 
     item_ids: NDArray[np.int64]
     scores: NDArray[np.float32]
     by: Literal["model", "popularity"]  # popularity: the history held no item of the catalogue
     dropped: int  # items of the history that the catalogue does not know
     cut: int  # oldest items beyond what the model reads
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation(Answered):
+    """Items that come next; scores are log-probabilities."""
+
     prompt_tokens: int
     valid: int  # semantic IDs of the last beam that are items
     catalogue_version: int  # of the catalogue that every step of this request read
@@ -77,13 +85,13 @@ def request_tensors(
     """
     tensors: dict[str, NDArray[Any]] = {
         "history": whole_numbers("history", history),
-        "top_k": _integer("top_k", top_k, np.int32),
+        "top_k": integer("top_k", top_k, np.int32),
         "exclude_history": np.array([[_flag("exclude_history", exclude_history)]]),
     }
     if user_id is not None:
-        tensors["user_id"] = _integer("user_id", user_id, np.int64)
+        tensors["user_id"] = integer("user_id", user_id, np.int64)
     if deadline_ms is not None:
-        tensors["deadline_ms"] = _integer("deadline_ms", deadline_ms, np.int32)
+        tensors["deadline_ms"] = integer("deadline_ms", deadline_ms, np.int32)
     return tensors
 
 
@@ -93,7 +101,7 @@ def recommend_and_rank_tensors(
     """As `request_tensors`, and how many items the generator is to find."""
     return {
         **request_tensors(history, top_k, **optional),
-        "retrieve": _integer("retrieve", retrieve, np.int32),
+        "retrieve": integer("retrieve", retrieve, np.int32),
     }
 
 
@@ -115,7 +123,8 @@ def whole_numbers(field: str, values: ArrayLike) -> NDArray[np.int64]:
     return items.astype(np.int64)[None]
 
 
-def _integer(field: str, value: int, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+def integer(field: str, value: int, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """A whole number as dtype[1, 1]. Raises InputError."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
         raise InputError(field, f"is {value!r}", f"a whole number, {_range(dtype)}")
@@ -142,9 +151,15 @@ def infer_inputs(kind: type[Input], tensors: dict[str, NDArray[Any]]) -> list[In
     return inputs
 
 
-def headers_of(user_id: int | None) -> dict[str, str]:
-    """HTTP headers or gRPC metadata; a new dict each time, because tritonclient adds to it."""
-    return {} if user_id is None else {USER_HEADER: str(int(user_id))}
+def headers_of(user_id: int | None, traceparent: str | None = None) -> dict[str, str]:
+    """HTTP headers or gRPC metadata; a new dict each time, because tritonclient adds to it. Raises InputError."""
+    headers = {} if user_id is None else {USER_HEADER: str(int(user_id))}
+    if traceparent is None:
+        return headers
+    if not _TRACE.fullmatch(traceparent):
+        limit = "W3C Trace Context: version-trace id-span id-flags, lower-case hex, as 00-<32>-<16>-01"
+        raise InputError(TRACE_HEADER, f"is {traceparent!r}", limit)
+    return {**headers, TRACE_HEADER: traceparent}
 
 
 def parse(result: InferResult) -> Recommendation:

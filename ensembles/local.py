@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ensembles.description import Ensemble, Model
+from ensembles.pre_infer import pre_infer
 from ensembles.rank import rank
 from ensembles.recommend import recommend
 from ensembles.recommend_and_rank import recommend_and_rank
@@ -26,7 +27,8 @@ from ensembles.recommend_staged import recommend_staged
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.draft.load import check_decoder
-from genrec.engine.load import create_pool, load_layout
+from genrec.engine.load import load_layout
+from genrec.engine.load_ranker import create_pool
 from genrec.errors import GenrecError, InputError
 from genrec.kv.arena import Arena
 from genrec.manifest import verify as verify_files
@@ -51,14 +53,16 @@ class LocalRuntime:
     """Run an ensemble's steps over batches of requests.
 
     `seconds` sums the time of every step by its model; `drafted` sums what drafts report, where there are any:
-    candidates before verification, and those lost to it.
+    candidates before verification, and those lost to it. `beside`: another whose steps are used where both have them.
     """
 
-    def __init__(self, ensemble: Ensemble, settings: Settings) -> None:
+    def __init__(self, ensemble: Ensemble, settings: Settings, beside: LocalRuntime | None = None) -> None:
         self.ensemble = ensemble
         self.seconds: dict[str, float] = defaultdict(float)
         self.drafted = np.zeros(2, np.int64)
-        self._steps = {model.name: self._step(model, settings) for model in ensemble.models}
+        shared = beside._steps if beside else {}
+        self._own = {m.name: self._step(m, settings) for m in ensemble.models if m.name not in shared}
+        self._steps = {**shared, **self._own}
 
     def _step(self, model: Model, settings: Settings) -> steps.Step:
         """The step behind a model; where another stands in its place, a subclass says which."""
@@ -92,7 +96,7 @@ class LocalRuntime:
 
     def close(self) -> None:
         """Let the steps give back what they hold."""
-        for step in self._steps.values():
+        for step in self._own.values():
             getattr(step, "close", lambda: None)()
 
 
@@ -126,8 +130,11 @@ class LocalRecommender:
             if decoder in RANKINGS:
                 create_pool(self.settings, config)
             ensemble = ENSEMBLES[decoder](config.levels)
+            self.ahead: LocalRuntime | None = None
             with ticking("loading the engines"):
                 self.runtime = LocalRuntime(ensemble, self.settings)
+                if decoder in RANKINGS:
+                    self.ahead = LocalRuntime(pre_infer(), self.settings, self.runtime)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -154,13 +161,25 @@ class LocalRecommender:
             ]
         )
 
+    def pre_infer(
+        self, histories: Sequence[Sequence[int]], user_id: int, deadline_ms: int | None = None
+    ) -> list[Answer]:
+        """One batch for one user, where rankings are; the answers of `ensembles.pre_infer`, in order."""
+        known = {"user_id": np.array([[user_id]], np.int64)}
+        if deadline_ms is not None:
+            known["deadline_ms"] = np.array([[deadline_ms]], np.int64)
+        wanted = ({"history": request(history, 1)["history"], **known} for history in histories)
+        assert self.ahead is not None
+        return self.ahead.run(list(wanted))
+
     def __enter__(self) -> LocalRecommender:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.runtime.close()
+        for runtime in filter(None, (self.ahead, self.runtime)):
+            runtime.close()
         self._folder.cleanup()
 
 

@@ -6,6 +6,8 @@ hazard H4 asks for. Tensors as in docs/contracts.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.recommend import DEADLINE_MS, HISTORY, ITEM_IDS, OWNER, SCORES, TICKET, TOKENS, TOP_K, USER_ID
 from genrec.report import RankReport
@@ -17,6 +19,8 @@ FIRST_TICKET = Tensor("ticket", "INT64", TICKET.dims, optional=True)
 
 CANDIDATE_TOKENS = Tensor("candidates", "INT32", (-1,))
 CODES = Tensor("codes", "INT32", (-1,))
+# Left out where nothing is ranked: `pre_infer` wants the user's entry alone.
+RANKED = tuple(replace(each, optional=True) for each in (CANDIDATE_TOKENS, CODES))
 PRIOR = Tensor("prior", "FP32", (-1,))
 LEFT_OUT = Tensor("left_out", "INT32", (1,))
 PLAN = Tensor("plan", "INT64", (3,))
@@ -42,7 +46,7 @@ PREFIX_CHOICE = Model(
 # No waiting for company here: a request is a pass of its own, and the step answers later.
 SCORE_CANDIDATES = Model(
     "score_candidates",
-    inputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS, CODES, PLAN),
+    inputs=(TOKENS, TICKET, OWNER, *RANKED, PLAN),
     outputs=(SCORES, REUSE),
     # Nothing is read of tokens but that they are there: an item's number of them is the ranker's.
     warmups=(

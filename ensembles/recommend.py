@@ -59,10 +59,11 @@ def recommend() -> Ensemble:
     """The ensemble; L does not show in it."""
     request = {tensor.name: tensor.name for tensor in REQUEST}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
+    prompt = {"tokens": "tokens", "owner": "owner"}
     beams = {name: f"last_{name}" for name in ("paths", "scores")}
     steps = (
-        Step("encode_history", request, {"tokens": "tokens", **ticket, **excluded}),
-        Step("generate", {"tokens": "tokens", **ticket, **excluded}, beams),
+        Step("encode_history", request, {**prompt, **ticket, **excluded}),
+        Step("generate", {**prompt, **ticket, **excluded}, beams),
         Step("validity_lookup", {**beams, **ticket, **excluded}, {t.name: t.name for t in ANSWER}),
     )
     return Ensemble("recommend", REQUEST, ANSWER, (ENCODE_HISTORY, GENERATE, VALIDITY_LOOKUP), steps)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ensembles.description import Ensemble
+from ensembles.pre_infer import pre_infer
 from ensembles.rank import rank
 from ensembles.recommend import recommend
 from ensembles.recommend_and_rank import recommend_and_rank
@@ -25,7 +26,7 @@ def served(levels: int, draft: bool, ranker: bool, target: str = DEFAULT) -> tup
     """
     staged = (recommend_staged(levels),) if target_of(target).staged else ()
     drafts = (recommend_draft(),) if draft else ()
-    rankings = (rank(), recommend_and_rank()) if ranker and target_of(target).ranker else ()
+    rankings = (rank(), recommend_and_rank(), pre_infer()) if ranker and target_of(target).ranker else ()
     return (recommend(), *staged, *drafts, *rankings)
 
 

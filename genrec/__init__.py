@@ -8,4 +8,8 @@ V vocabulary, T codebook size (T_l at level l), C candidates, K top-k, P paths (
 Levels count from 1 in text; arrays over levels are indexed from 0.
 """
 
+from genrec.kernel_cache import provide
+
 __version__ = "0.1.0"
+
+provide()

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,12 @@ def _problem(entry: Any) -> str | None:
     for part, kind in PARTS.items():
         if not isinstance(entry, dict) or not isinstance(entry.get(part), kind):
             return f"has no `{part}` of type {kind.__name__}"
-    for name, sha in entry["outputs"].items():
+    return problem_of(entry["outputs"])
+
+
+def problem_of(outputs: Mapping[str, Any]) -> str | None:
+    """What is wrong, in words, with names of files of a folder and their sha256."""
+    for name, sha in outputs.items():
         if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
             return f"names the file {name!r}, which no file in this folder can have"
         if not isinstance(sha, str):
@@ -107,6 +112,12 @@ def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts:
     partial = artifact / (NAME + ".partial")
     partial.write_text(json.dumps(manifest, indent=2) + "\n")
     os.replace(partial, artifact / NAME)
+
+
+def recorded(artifact: Path, name: str) -> str | None:
+    """sha256 of the file `name`, as the stage that made it entered it; None where no stage did."""
+    found = (entry["outputs"].get(name) for entry in read(artifact).values())
+    return next(filter(None, found), None)
 
 
 def verify(artifact: Path, digest: Callable[[Path], str] = digest_file) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from typing import NamedTuple
 
+from genrec.report import PRE_INFER_OUTCOMES
+
 Labels = tuple[tuple[str, str], ...]
 
 ANSWERED, POPULARITY, BAD_INPUT, DEADLINE, QUEUE, ARENA, FAILED = OUTCOMES = (
@@ -22,7 +24,7 @@ ANSWERED, POPULARITY, BAD_INPUT, DEADLINE, QUEUE, ARENA, FAILED = OUTCOMES = (
 EVERY_MODEL: tuple[str, ...] = ()
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One number of a family, as Prometheus has it; `rises` says that it is a counter."""
 
     name: str
@@ -31,7 +33,7 @@ class Sample(NamedTuple):
     rises: bool
 
 
-class Family:
+class MetricFamily:
     """A name, what it means, the values of each label, and the models that publish it (none: all of them)."""
 
     kind = ""
@@ -52,12 +54,14 @@ class Family:
         """The names under which Prometheus finds it."""
         return (self.name,)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """All numbers of the family."""
         with self._lock:
             values = list(self._values.items())
         for key, value in values:
-            yield Sample(self.name, tuple(zip(self.labels, key, strict=True)), value, self.kind != "gauge")
+            yield MetricSample(
+                self.name, tuple(zip(self.labels, key, strict=True)), value, self.kind != "gauge"
+            )
 
     def _key(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         key = tuple(labels[name] for name in self.labels)
@@ -66,7 +70,7 @@ class Family:
         return key
 
 
-class Counter(Family):
+class Counter(MetricFamily):
     """It only rises; any thread may add."""
 
     kind = "counter"
@@ -78,7 +82,7 @@ class Counter(Family):
             self._values[key] += amount
 
 
-class Gauge(Family):
+class Gauge(MetricFamily):
     """It rises and falls."""
 
     kind = "gauge"
@@ -90,7 +94,7 @@ class Gauge(Family):
             self._values[key] = value
 
 
-class Histogram(Family):
+class Histogram(MetricFamily):
     """How many observations were at most each bound: `name_bucket{le=...}`, `name_sum` and `name_count`.
 
     Triton 2.51 has histograms of its own, but each observation is a message from the model's process to the server.
@@ -114,23 +118,24 @@ class Histogram(Family):
             self._sum += value
 
     def series(self) -> tuple[str, ...]:
-        """See `Family.series`."""
+        """See `MetricFamily.series`."""
         return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
 
-    def samples(self) -> Iterator[Sample]:
-        """See `Family.samples`; buckets are cumulative, the last one is +Inf."""
+    def samples(self) -> Iterator[MetricSample]:
+        """See `MetricFamily.samples`; buckets are cumulative, the last one is +Inf."""
         with self._lock:
             counts, total = list(accumulate(self._counts)), self._sum
         for bound, count in zip((*(f"{b:g}" for b in self.bounds), "+Inf"), counts, strict=True):
-            yield Sample(f"{self.name}_bucket", (("le", bound),), count, True)
-        yield Sample(f"{self.name}_sum", (), total, True)
-        yield Sample(f"{self.name}_count", (), counts[-1], True)
+            yield MetricSample(f"{self.name}_bucket", (("le", bound),), count, True)
+        yield MetricSample(f"{self.name}_sum", (), total, True)
+        yield MetricSample(f"{self.name}_count", (), counts[-1], True)
 
 
 _QUEUES = ("generate", "score_candidates")
 _VERSIONED = (
     "encode_history",
     "encode_candidates",
+    "encode_prefix",
     "generate",
     "beam_search",
     "draft_beam",
@@ -215,6 +220,20 @@ RANK_TOKENS = Counter(
 RANK_COPIED = Counter(
     "genrec_rank_copied_bytes_total", "bytes of KV that rankings copied", ("score_candidates",)
 )
+PRE_INFER = Counter(
+    "genrec_pre_infer_total", "wishes to compute a user's prefix ahead of his ranking, by what became of them",
+    ("score_candidates",), outcome=PRE_INFER_OUTCOMES,
+)  # fmt: skip
+PRE_INFERENCES = Counter(
+    "genrec_pre_inferences_total",
+    "admitted pre-inferences by how they ended: overtaken, the ranking finished it; not_begun, the ranking came first; "
+    "late, the ranking was due",
+    ("score_candidates",),
+    end=("made", "overtaken", "not_begun", "late", "no_place", "failed"),
+)
+PRE_INFERRED_TOKENS = Counter(
+    "genrec_pre_inferred_tokens_total", "tokens of users that pre-inferences computed", ("score_candidates",)
+)
 POOL_BYTES = Gauge("genrec_pool_user_bytes", "bytes of users' KV in the pool", ("prefix_choice",))
 POOL_ENTRIES = Gauge(
     "genrec_pool_entries", "entries in the pool", ("prefix_choice",), kind=("users", "items")
@@ -223,22 +242,28 @@ POOL_EVICTED = Gauge(
     "genrec_pool_evicted_entries", "entries that left for others since the server started", ("prefix_choice",),
     kind=("users", "items"),
 )  # fmt: skip
+POOL_LEASES = Gauge(
+    "genrec_pool_leases",
+    "entries made before anybody asked for them, since the server started: used, or gone unused",
+    ("prefix_choice",),
+    end=("used", "unused"),
+)
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[MetricFamily, ...] = (
     REQUESTS, PROCESS_START, HISTORY_ITEMS, PROMPT_TOKENS, QUEUE_REQUESTS, QUEUE_SECONDS, BATCH_SECONDS,
     BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
-    CATALOGUE_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS, RANK_COPIED, POOL_BYTES, POOL_ENTRIES,
-    POOL_EVICTED,
+    CATALOGUE_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS, RANK_COPIED, PRE_INFER,
+    PRE_INFERENCES, PRE_INFERRED_TOKENS, POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,
 )  # fmt: skip
 PROCESS_START.set(time.time())
 
 
-def families_of(model: str) -> list[Family]:
+def families_of(model: str) -> list[MetricFamily]:
     """What a model publishes."""
     return [family for family in FAMILIES if not family.models or model in family.models]
 
 
-def samples(model: str) -> Iterator[Sample]:
+def samples(model: str) -> Iterator[MetricSample]:
     """Every number that a model publishes, now."""
     for family in families_of(model):
         yield from family.samples()
@@ -259,5 +284,5 @@ def table() -> str:
     )
 
 
-def _labels_in_words(family: Family) -> str:
+def _labels_in_words(family: MetricFamily) -> str:
     return "; ".join(f"`{name}`: {', '.join(values)}" for name, values in family.labels.items())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
+import select
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +27,26 @@ def may_write_any_file() -> None:
     """Lift the limit on a file's size that tritonserver runs under and its stubs inherit (deploy/tritonserver.py)."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def end_with_parent() -> None:
+    """End this process at once when its parent does.
+
+    A tritonserver that ends while it loads models leaves those processes behind. The kernel's own way counts the
+    parent's thread, not the parent, and Triton loads models in threads that end.
+    """
+    try:
+        parent = os.pidfd_open(os.getppid())
+    except OSError:  # an old kernel, or a container that forbids it: only such a leftover is not prevented
+        return
+    threading.Thread(target=_end_after, args=(parent,), daemon=True, name="end with parent").start()
+
+
+def _end_after(process: int) -> None:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    poll.poll()
+    os._exit(1)
 
 
 def give_back() -> None:

@@ -1,10 +1,16 @@
-"""What an answer says about itself: the output `report`, INT64[6], of rankings INT64[8]."""
+"""What an answer says about itself: the output `report`, INT64[6], of rankings INT64[8], of pre-inferences INT64[4]."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MODEL, POPULARITY = 0, 1  # who answered
+
+# What became of the wish to compute a user's prefix ahead of his ranking: the names, by their numbers.
+PRE_INFER_OUTCOMES = (
+    "admitted", "ready", "under_way", "not_needed", "no_memory", "no_time", "no_history",
+)  # fmt: skip
+ADMITTED, READY, UNDER_WAY, NOT_NEEDED, NO_MEMORY, NO_TIME, NO_HISTORY = range(len(PRE_INFER_OUTCOMES))
 
 
 class Report(NamedTuple):
@@ -29,3 +35,12 @@ class RankReport(NamedTuple):
     items_reused: int  # tokens of the candidates whose KV was there
     order: int  # 0: the user first, 1: the items first, 2: both apart, 3: nothing reused
     catalogue_version: int
+
+
+class PreInferReport(NamedTuple):
+    """One number each, in this order."""
+
+    outcome: int  # of PRE_INFER_OUTCOMES
+    tokens: int  # of the user's prefix
+    ready: int  # of them whose KV is in the pool already
+    dropped: int  # items of the history that the catalogue does not know

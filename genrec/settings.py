@@ -7,6 +7,7 @@ fields here.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -21,6 +22,8 @@ SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal 
 VERIFY = ("every", "last")
 PREFIXES = ("auto", "recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split")
 ENVIRONMENT = "GENREC_"
+COLLECTOR = "http://host:port/path, as http://127.0.0.1:4318/v1/traces"
+_COLLECTOR = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/-]*")
 
 
 def _chosen(
@@ -47,18 +50,32 @@ class Settings:
     prefix_choice: str = _chosen(
         "auto", "which KV a ranking reuses; auto: as its ranker was trained", one_of=PREFIXES
     )
+    trace_url: str = _chosen(
+        "", "OpenTelemetry collector (OTLP/HTTP) for requests with a traceparent; none: no traces"
+    )
+    rank_budget_ms: int = _chosen(50, "when a ranking without a deadline_ms is due", 1)
+    lease_ms: int = _chosen(1000, "how long a prefix computed ahead waits for its ranking", 1)
+    pre_infer_risk: int = _chosen(
+        60, "percent of its budget from which a ranking's prefix is computed ahead; 0: always", 0, 100
+    )
+    pre_infer_share: int = _chosen(50, "percent of the engine's time that prefixes ahead may take", 1, 100)
     pool: Path | None = None  # the folder of both in /dev/shm; None: rankings compute everything
     swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
 
     def __post_init__(self) -> None:
         """Raises InputError naming the field, its value and what is accepted."""
-        target_of(self.target)
+        target = target_of(self.target)
+        if self.streams > 1 and not target.streams:
+            raise InputError("streams", f"is {self.streams}", f"1 with target {target.name}")
         for each in chosen_fields():
             value, limits = getattr(self, each.name), each.metadata
             if each.name != "target" and limits["one_of"] and value not in limits["one_of"]:
                 raise InputError(each.name, f"is {value!r}", ", ".join(limits["one_of"]))
             if limits["low"] is not None and not limits["low"] <= value <= (limits["high"] or value):
                 raise InputError(each.name, f"is {value}", accepted(each))
+
+        if self.trace_url and not _COLLECTOR.fullmatch(self.trace_url):
+            raise InputError("trace_url", f"is {self.trace_url!r}", COLLECTOR)
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -96,6 +113,8 @@ def accepted(each: Field[Any]) -> str:
     low, high, one_of = (each.metadata[key] for key in ("low", "high", "one_of"))
     if one_of:
         return ", ".join(one_of)
+    if low is None:
+        return COLLECTOR
     return f"{low} to {high}" if high else f"at least {low}"
 
 

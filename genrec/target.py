@@ -20,6 +20,7 @@ class Target:
     builder: str  # module with `build_engines(artifact) -> bool`; empty where a server builds its own
     engine: str = ""  # module with `load_passes`; empty where Triton itself runs the engines
     executor: bool = False  # whether that module makes whole-request executors too (`load_executors`)
+    streams: bool = True  # whether several batches may run at once
     staged: bool = True  # whether every pass can be a model of Triton, its KV in the arena
     ranker: str = ""  # module with `load_rankers`; empty where no ranker runs
     shortest_prompt: int = 0  # tokens that even an empty history is padded to
@@ -32,8 +33,10 @@ _ROWS = (
         ranker="genrec.engine.openvino_ranker",
     ),
     # Not staged: KV would go to the host and back between any two passes, and each model would hold its own weights.
+    # No streams: one batch fills a GPU, and a second one would need memory of its own for every graph.
     Target(
-        "cuda", "a GPU, torch and nvcc", "build.cuda.engines", "genrec.engine.cuda", executor=True, staged=False
+        "cuda", "a GPU, torch and nvcc", "build.cuda.engines", "genrec.engine.cuda", executor=True,
+        streams=False, staged=False,
     ),
     # Logits reach its beam search as a tensor, since KV never leaves the GPU; a plan takes no empty tensor.
     Target(

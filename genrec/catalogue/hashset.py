@@ -23,7 +23,6 @@ from safetensors.numpy import save_file
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 
-FILE_NAME = "valid_ids.safetensors"
 FORMAT, VERSION = "genrec-hash-set", "1"
 BLOCK = 64  # lookups whose memory reads overlap
 RANGE_BITS = 16  # a thread fills 65 536 slots at a time: they fit its cache

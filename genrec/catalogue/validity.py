@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from genrec.catalogue.semantic_id import check_sizes, pack
 from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular
+from genrec.tensor_file import read_tensors
 
-FILE_NAME = "validity.safetensors"
 FORMAT, VERSION = "genrec-validity", "1"
 
 Int32 = npt.NDArray[np.int32]
@@ -171,11 +169,7 @@ class ValidityIndex:
     def load(cls, path: Path, codebook_sizes: Sequence[int] | None = None) -> ValidityIndex:
         """Read what `save` wrote. ArtifactError if it is corrupt, or not of `codebook_sizes` when given."""
         try:
-            with safe_open(check_regular(path), framework="numpy") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
-                raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
+            metadata, tensors = read_tensors(path, FORMAT, VERSION)
             sizes = check_sizes(json.loads(metadata["codebook_sizes"]))
             if codebook_sizes is not None and sizes != tuple(codebook_sizes):
                 wanted = list(codebook_sizes)

@@ -7,55 +7,23 @@ input half of a GRU is a table with a row per code.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from genrec.catalogue.validity import ValidityIndex
+from genrec.draft.options import FORMAT, VERSION, DraftConfig, options_in
 from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular, read_json
 from genrec.models.config import ModelConfig
+from genrec.tensor_file import read_tensors
 
-FILE_NAME = "draft_head.safetensors"  # in onnx/: exported like the graphs
-FORMAT, VERSION = "genrec-draft-head", "1"
 SPARSE = 10  # how much faster a multiply-add is in a GEMM than in single dot products
-TRANSITIONS = ("gru", "add", "none")
 
 Array = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class DraftConfig:
-    """How equation 3 moves the state, and whether placeholders follow the prompt (NEZHA, Table 4).
-
-    `none` leaves the state out of equation 2 as well; `none` without placeholders is the paper's MTP.
-    """
-
-    transition: str = "gru"
-    placeholders: bool = True
-
-    def __post_init__(self) -> None:
-        if self.transition not in TRANSITIONS:
-            raise InputError("transition", f"is {self.transition!r}", f"one of {', '.join(TRANSITIONS)}")
-
-    def save(self, path: Path) -> None:
-        """Write draft.json."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> DraftConfig:
-        """Read draft.json. Raises ArtifactError."""
-        try:
-            return cls(**read_json(path))
-        except (ValueError, TypeError, InputError) as error:
-            raise ArtifactError(path, f"not a readable draft configuration: {error}") from error
 
 
 class Drafter:
@@ -71,7 +39,7 @@ class Drafter:
     ) -> None:
         """Raises InputError naming the tensor that is missing or of another shape."""
         self.config, self.options = config, options
-        self.placeholders = config.levels if options.placeholders else 0
+        self.placeholders = options.placeholder_tokens(config)
         for name, shape in self._shapes().items():
             found = tensors.get(name)
             if found is None or found.shape != shape or found.dtype != np.float32:
@@ -90,12 +58,8 @@ class Drafter:
     def load(cls, path: Path, config: ModelConfig) -> Drafter:
         """Read what the export wrote. Raises ArtifactError."""
         try:
-            with safe_open(check_regular(path), framework="numpy") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
-                raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
-            return cls(config, DraftConfig(**json.loads(metadata["options"])), tensors)
+            metadata, tensors = read_tensors(path, FORMAT, VERSION)
+            return cls(config, options_in(metadata), tensors)
         except ArtifactError:
             raise
         except Exception as error:  # safetensors has a type of its own, and OSError, KeyError, InputError ...

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genrec.draft.head import FILE_NAME as DRAFT_HEAD
 from genrec.draft.head import Drafter
+from genrec.draft.options import FILE_NAME as DRAFT_HEAD
+from genrec.draft.options import has_draft
 from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
-
-
-def has_draft(artifact: Path) -> bool:
-    """Whether the artifact can serve drafts (NEZHA)."""
-    return (artifact / "onnx" / DRAFT_HEAD).is_file()
 
 
 def check_decoder(artifact: Path, decoder: str) -> None:

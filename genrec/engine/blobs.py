@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
+from genrec.engine.quiet_openvino import ov
 from genrec.manifest import digest_file
 
 DIGEST = hashlib.sha256().digest_size

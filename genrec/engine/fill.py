@@ -8,7 +8,7 @@ from tqdm import tqdm
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
 from genrec.catalogue.versions import folder_of, read_current
-from genrec.engine.load import load_rank_executors
+from genrec.engine.load_ranker import load_rank_executors
 from genrec.rank.item_tokens import item_tokens
 from genrec.settings import Settings
 

@@ -45,7 +45,7 @@ class _Level(NamedTuple):
 class HostExecutor:
     """See `genrec.engine.interface.Executor`; one per stream."""
 
-    most_blocked = np.iinfo(np.int32).max
+    captures = False
 
     def __init__(self, passes: Passes, config: ModelConfig, width: int, kv_type: str) -> None:
         self._passes, self._config = passes, config

@@ -73,7 +73,7 @@ class RankPasses(Protocol):
 class Executor(Protocol):
     """Whole requests in one call: the loop over the levels without hops between models."""
 
-    most_blocked: int  # nodes of one level that a request may exclude
+    captures: bool  # whether a shape not rehearsed is so slow that all are, before the server is ready
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,

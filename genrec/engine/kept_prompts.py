@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from genrec.engine.interface import Array
-from genrec.engine.load import kv_model, load_entry_layout
+from genrec.engine.load_ranker import kv_model, load_entry_layout
 from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
 from genrec.pool.keys import owner_key, user_words
@@ -22,8 +22,9 @@ from genrec.settings import Settings
 class KeptPrompts:
     """Where they go."""
 
-    def __init__(self, pool: Pool, layout: EntryLayout, model: str) -> None:
-        self._pool, self._layout, self._model = pool, layout, model
+    def __init__(self, pool: Pool, layout: EntryLayout, model: str, lease_s: float) -> None:
+        """They go after `lease_s` if no ranking uses them."""
+        self._pool, self._layout, self._model, self._lease_s = pool, layout, model, lease_s
 
     @classmethod
     def of(cls, settings: Settings, config: ModelConfig) -> KeptPrompts | None:
@@ -31,7 +32,8 @@ class KeptPrompts:
         options = settings.artifact / "model" / OPTIONS
         if settings.pool is None or not options.is_file() or not RankerConfig.load(options).shared:
             return None
-        return cls(Pool(settings.pool), load_entry_layout(settings, config), kv_model(settings.artifact))
+        layout, model = load_entry_layout(settings, config), kv_model(settings.artifact)
+        return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3)
 
     def keep(
         self, tokens: Array, lengths: Array, owners: Sequence[tuple[bool, int] | None], kv: Sequence[Array]
@@ -50,4 +52,4 @@ class KeptPrompts:
             if writing:
                 for place, tensor in zip(layout.user(writing.memory, span), kv, strict=True):
                     place[0] = tensor[row]
-                pool.commit(writing)
+                pool.commit(writing, self._lease_s)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from genrec.engine.blobs import KeptGraphs
 from genrec.engine.interface import Array, DecodePass, Passes
+from genrec.engine.quiet_openvino import ov
 from genrec.errors import ArtifactError
+from genrec.files import check_regular, read_json
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
 ALONE = {
@@ -237,16 +238,17 @@ def _weights(folder: Path) -> dict[str, Array]:
     Raises ArtifactError.
     """
     path = folder / WEIGHTS_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
+    facts = read_json(folder / "engine.json")
     try:
-        places = json.loads((folder / "engine.json").read_text())["weights"]
-        values = np.memmap(path, np.uint16, "c").view(np.ndarray)  # "c" as OpenVINO takes no read-only arrays
+        # "c" as OpenVINO takes no read-only arrays.
+        values = np.memmap(check_regular(path), np.uint16, "c").view(np.ndarray)
         return {
             name: values[start // 2 :][: np.prod(shape)].reshape(shape)
-            for name, (start, shape) in places.items()
+            for name, (start, shape) in facts["weights"].items()
         }
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(path, f"holds other weights than engine.json says: {error}") from error
 
 

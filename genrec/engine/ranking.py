@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, RankPasses
+from genrec.engine.pre_infer import PartByPart, PreInferences
+from genrec.engine.user_entry import copy_past, fill, padded
 from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import Words, item_keys, owner_key, user_words, words
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry, Writing
 from genrec.rank.head import RankerHead
 from genrec.search.scratch import Scratch
-from genrec.settings import SPAN
 
 
 class RankRequest(NamedTuple):
@@ -32,7 +33,7 @@ class RankRequest(NamedTuple):
     codes: NDArray[np.int32]  # [C, L], tokens of their semantic IDs
 
 
-class Plan(NamedTuple):
+class RankPlan(NamedTuple):
     """What `prefix_choice` decided: the order, and which new entries are kept; `whole` reuses and keeps none."""
 
     order: str
@@ -68,24 +69,25 @@ class RankExecutor:
 
     def __init__(
         self, passes: RankPasses, head: RankerHead, layout: EntryLayout, model: str, pool: Pool | None = None,
-        whole: str = "split",
+        whole: str = "split", ahead: PreInferences | None = None,
     ) -> None:  # fmt: skip
-        """`model` names the weights that KV comes from; `whole` is the order where nothing is reused."""
+        """`model` names the weights that KV comes from; `whole` is the order where nothing is reused.
+
+        `ahead`: the pre-inferences of this process, if it makes any.
+        """
         self._whole = whole
+        self.ahead = PartByPart(passes, ahead) if ahead else None
         self._passes, self._head, self._layout, self._model, self._pool = passes, head, layout, model, pool
         self._scratch = Scratch()
         self._step = layout.config.levels  # tokens of an item of the history
+        self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self
 
-    def scores(self, request: RankRequest, plan: Plan) -> tuple[NDArray[np.float32], Reuse]:
+    def scores(self, request: RankRequest, plan: RankPlan) -> tuple[NDArray[np.float32], Reuse]:
         """float32[C], one per candidate, and what it took."""
-        self._scratch.clear()
         if plan.order == "whole":
-            pool, self._pool = self._pool, None
-            try:
-                return self.scores(request, Plan(self._whole, False, False))
-            finally:
-                self._pool = pool
-        run: dict[str, Callable[[RankRequest, Plan], tuple[Array, Reuse]]] = {
+            return self._alone.scores(request, RankPlan(self._whole, False, False))
+        self._scratch.clear()
+        run: dict[str, Callable[[RankRequest, RankPlan], tuple[Array, Reuse]]] = {
             "split": self._split, "user": self._user_first, "item": self._item_first,
         }  # fmt: skip
         states, reuse = run[plan.order](request, plan)
@@ -106,16 +108,24 @@ class RankExecutor:
             self._keep(keys[missing], self._item_entries(tokens[missing]))
         return len(missing)
 
-    def _keep(self, keys: Words, entries: Array) -> NDArray[np.int32]:
-        """Write entries to rows of the pool; the rows, -1 for what found none."""
+    def _keep(self, keys: Words, entries: Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Write entries to rows of the pool; the rows and their generations, -1 for what found none.
+
+        The generations are read while the rows are this process's: once they can be found, others may refill them.
+        """
         assert self._pool is not None
         taken = self._pool.write_items(keys)
-        filled = taken >= 0
-        self._layout.items(self._pool.items_memory)[taken[filled]] = entries[filled]
+        try:
+            filled = taken >= 0
+            self._layout.items(self._pool.items_memory)[taken[filled]] = entries[filled]
+            generations = self._pool.item_generations(taken)
+        except BaseException:
+            self._pool.abandon_items(taken)
+            raise
         self._pool.commit_items(taken)
-        return taken
+        return taken, generations
 
-    def _split(self, request: RankRequest, plan: Plan) -> tuple[Array, Reuse]:
+    def _split(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length = len(request.tokens)
         with self._user(request, plan.keep_user) as user:
             found = self._items(request, plan.keep_items)
@@ -127,13 +137,13 @@ class RankExecutor:
         reused = user.reused + found.reused
         return states, Reuse(user.reused, found.reused, total - reused, user.copied + found.copied)
 
-    def _user_first(self, request: RankRequest, plan: Plan) -> tuple[Array, Reuse]:
+    def _user_first(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length, candidates = len(request.tokens), request.candidates.astype(np.int64)
         with self._user(request, plan.keep_user) as user:
             states = self._passes.user_first(candidates, length, user.kv)
         return states, Reuse(user.reused, 0, length - user.reused + candidates.size, user.copied)
 
-    def _item_first(self, request: RankRequest, plan: Plan) -> tuple[Array, Reuse]:
+    def _item_first(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         tokens = request.tokens.astype(np.int64)[None]
         found = self._items(request, plan.keep_items)
         states = self._passes.item_first(tokens, found.table, found.rows)
@@ -153,12 +163,14 @@ class RankExecutor:
             yield self._computed_user(tokens, None)
             return
         hashes = user_words(pool.secret, self._model, self._layout.name, request.owner, tokens, self._step)
+        computed = self.ahead.take_over(hashes) if self.ahead else 0
         found = pool.find_user(hashes, self._step)
         try:
             if found and found.tokens == len(tokens):
-                yield _User(self._layout.user(found.memory, found.span), len(tokens), 0)
+                reused = len(tokens) - computed
+                yield _User(self._layout.user(found.memory, found.span), reused, 0)
                 return
-            span = _padded(len(tokens))
+            span = padded(len(tokens))
             size, owner = self._layout.user_bytes(span), owner_key(pool.secret, request.owner)
             writing = pool.write_user(hashes, span, size, owner) if keep else None
             try:
@@ -176,32 +188,22 @@ class RankExecutor:
                 pool.release(found)
 
     def _computed_user(self, tokens: Array, writing: Writing | None) -> _User:
-        span = _padded(len(tokens))
-        kv = self._layout.user(self._memory(writing, self._layout.user_bytes(span)), span)
-        padded = np.zeros((1, span), np.int64)
-        padded[0, : len(tokens)] = tokens
-        self._passes.entries(padded, kv)
+        kv = self._place(len(tokens), writing)
+        fill(self._passes, self._layout, self._scratch, tokens, kv, 0, len(tokens))
         return _User(kv, 0, 0)
 
     def _extended(self, found: UserEntry, tokens: Array, writing: Writing | None) -> _User:
         """The entry that agrees so far, with the newest tokens behind it."""
-        past, new, span = found.tokens, len(tokens) - found.tokens, _padded(len(tokens))
-        if not past:
-            return self._computed_user(tokens, writing)
-        kv = self._layout.user(self._memory(writing, self._layout.user_bytes(span)), span)
-        before = [
-            np.ascontiguousarray(each[:, :, :past]) for each in self._layout.user(found.memory, found.span)
-        ]
-        c = self._layout.config
-        shape = (1, c.num_key_value_heads, new, c.head_dim)
-        behind = [self._scratch.take(shape, self._layout.dtype) for _ in kv]
-        self._passes.extend(tokens[None, past:].astype(np.int64), before, behind)
-        for whole, old, newest in zip(kv, before, behind, strict=True):
-            whole[:, :, :past], whole[:, :, past : past + new] = old, newest
+        kv, past = self._place(len(tokens), writing), found.tokens
+        copy_past(self._layout.user(found.memory, found.span), kv, past)
+        fill(self._passes, self._layout, self._scratch, tokens, kv, past, len(tokens))
         return _User(kv, past, past * self._layout.token_bytes)
 
-    def _memory(self, writing: Writing | None, size: int) -> Array:
-        return writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
+    def _place(self, tokens: int, writing: Writing | None) -> list[Array]:
+        span = padded(tokens)
+        size = self._layout.user_bytes(span)
+        memory = writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
+        return self._layout.user(memory, span)
 
     # The items.
 
@@ -219,8 +221,7 @@ class RankExecutor:
             return _Items(table, rows, generations, reused, 0)
         computed = self._item_entries(request.candidates[missing])
         if keep:
-            rows[missing] = self._keep(keys[missing], computed)
-            generations[missing] = pool.item_generations(rows[missing])
+            rows[missing], generations[missing] = self._keep(keys[missing], computed)
         copied = int((rows[missing] >= 0).sum()) * layout.item_bytes
         if (rows >= 0).all():
             return _Items(table, rows, generations, reused, copied)
@@ -255,8 +256,3 @@ class RankExecutor:
         if self._pool is None or not inside.any():
             return False
         return not np.array_equal(self._pool.item_generations(found.rows[inside]), found.generations[inside])
-
-
-def _padded(tokens: int) -> int:
-    """Equal shapes are faster, so entries end on the same steps as prompts do."""
-    return -(-tokens // SPAN) * SPAN

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from genrec.draft.head import FORMAT, VERSION, DraftConfig
+from genrec.draft.options import FORMAT, VERSION, DraftConfig
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import CONFIG, generator_digest

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from genrec.draft.head import DraftConfig
+from genrec.draft.options import DraftConfig
 from genrec.models.config import ModelConfig
 from genrec.nn.functions import rows
 from genrec.nn.model import Generator
@@ -95,18 +95,26 @@ class DraftHead(nn.Module):
         return state + embedded if self.options.transition == "add" else state
 
 
-def prompt_states(generator: Generator, head: DraftHead, tokens: Tensor, prompt_length: Tensor) -> Tensor:
-    """One pass over prompts whose placeholders are in `tokens` already: [B, S], [B] -> [B, 1 + L, hidden].
+def embedded_prompt(
+    table: Tensor, placeholders: Tensor | None, tokens: Tensor, prompt_length: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a draft's one pass reads, x [B, S, hidden], and at which positions [B, 1 + L] its states are.
 
-    Placeholder l is token V + l - 1 and stands right after the row's last real token.
+    tokens [B, S], lengths [B]; `table` [V, hidden] embeds codes. Placeholder l, of `placeholders` [L, hidden], is token
+    V + l - 1 and stands right after the row's last real token. Without placeholders only h_0 is read.
     """
-    config = generator.config
+    reach = 1
+    if placeholders is not None:
+        table, reach = torch.cat((table, placeholders)), 1 + len(placeholders)
+    after = torch.arange(reach, device=tokens.device)
+    return rows(table, tokens), (prompt_length.to(torch.int64) - 1).unsqueeze(1) + after
+
+
+def prompt_states(generator: Generator, head: DraftHead, tokens: Tensor, prompt_length: Tensor) -> Tensor:
+    """One pass over prompts whose placeholders are in `tokens` already: [B, S], [B] -> [B, 1 + L, hidden]."""
+    placeholders = head.placeholders if head.options.placeholders else None
     table = generator.embed_tokens.weight
-    if head.options.placeholders:
-        table = torch.cat((table, head.placeholders))
-    reach = config.levels + 1 if head.options.placeholders else 1
-    wanted = (prompt_length.to(torch.int64) - 1).unsqueeze(1) + torch.arange(reach)
-    hidden, _ = generator.prefill_at(rows(table, tokens), wanted)
+    hidden, _ = generator.prefill_at(*embedded_prompt(table, placeholders, tokens, prompt_length))
     return hidden
 
 

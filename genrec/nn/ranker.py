@@ -119,11 +119,12 @@ class Ranker(nn.Module):
         """[V, hidden]: the sum of the rows of an item's codes times its state is its score."""
         return IDENTIFIER * self.identifiers + self.score / self.config.levels
 
-    def forward(self, user: Tensor, length: Tensor, items: Tensor, codes: Tensor, order: str) -> Tensor:
-        """Everything computed: user tokens [B, S] padded right, `length` [B], items' tokens [B, C, t] -> [B, C].
+    def scores(self, states: Tensor, codes: Tensor) -> Tensor:
+        """[B, C] of states [B, C, hidden] of items with `codes` int[B, C, L], tokens of their semantic IDs."""
+        return (states * rows(self.table(), codes).sum(2)).sum(-1)
 
-        `codes` int[B, C, L] are the tokens of the candidates' semantic IDs.
-        """
+    def forward(self, user: Tensor, length: Tensor, items: Tensor, codes: Tensor, order: str) -> Tensor:
+        """Everything computed: user tokens [B, S] padded right, `length` [B], items' tokens [B, C, t] -> [B, C]."""
         batch, many, count = items.shape
         chosen = torch.arange(batch * many).view(batch, many)
         if order == "user":
@@ -134,7 +135,7 @@ class Ranker(nn.Module):
             behind_items = (count, self.past_of(entries, chosen)) if order == "item" else ()
             entry = self.prefix(user, *behind_items)
         states = self.states(entry, length, entries, chosen, apart=order == "split")
-        return (states * rows(self.table(), codes).sum(2)).sum(-1)
+        return self.scores(states, codes)
 
 
 def table_of(kv: KV) -> Tensor:

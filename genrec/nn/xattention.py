@@ -33,7 +33,7 @@ def xattention(
     q = (q * size**-0.5).view(batch, beams, kv_heads, heads // kv_heads, size)
 
     stacked = q.permute(0, 2, 1, 3, 4).reshape(batch, kv_heads, -1, size)
-    padding = torch.arange(span) >= prompt_length.view(-1, 1, 1, 1)
+    padding = torch.arange(span, device=q.device) >= prompt_length.view(-1, 1, 1, 1)
     score = (stacked @ shared_k.transpose(2, 3)).masked_fill(padding, -torch.inf)
     top_s = score.amax(-1, keepdim=True)
     weight = (score - top_s).exp()

@@ -50,7 +50,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Choice:
     """What to do with one request."""
 
     order: str  # user, item, split, or whole: nothing is reused
@@ -61,10 +61,10 @@ class Plan:
     keep_items: bool
 
 
-def plan(request: Request, order: str, keep: bool = True) -> Plan:
+def choice(request: Request, order: str, keep: bool = True) -> Choice:
     """This order with all the reuse that it allows; what it may keep is kept where `keep` says so."""
     user, items = order in ("user", "split"), order in ("item", "split")
-    return Plan(
+    return Choice(
         order, request.user_cached * user, request.items_cached * items, request.cost(order), keep and user, items
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ class Policy(Recency):
     def __init__(self, hotness: Hotness) -> None:
         self._hotness = hotness
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """The plan for one request of `owner` uint64[2] at `now` (ns); `room` says what an entry would find."""
         raise NotImplementedError
 
@@ -83,33 +83,33 @@ class Policy(Recency):
 class Recompute(Policy):
     """No reuse."""
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """Whole."""
-        return plan(request, "whole")
+        return choice(request, "whole")
 
 
 class User(Policy):
     """The user first, always: what serving systems with a prefix cache do."""
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """User order."""
-        return plan(request, "user")
+        return choice(request, "user")
 
 
 class Item(Policy):
     """The items first, always."""
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """Item order."""
-        return plan(request, "item")
+        return choice(request, "item")
 
 
 class Agnostic(Policy):
     """The longer part first, whatever is in the pool (BAT's cache-agnostic scheduling)."""
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """User order where the user has at least as many tokens as the items."""
-        return plan(request, "user" if request.user >= request.items else "item")
+        return choice(request, "user" if request.user >= request.items else "item")
 
 
 class Greedy(Policy):
@@ -120,15 +120,15 @@ class Greedy(Policy):
 
     at_hand = 1  # the frequency counts the request at hand
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """User order if it is cheaper with what is cached, or worth a place; else item order."""
         frequency = self._hotness.see(owner, now) + self.at_hand
         if request.user < request.items:
-            return plan(request, "item")
+            return choice(request, "item")
         if request.user_cached and request.cost("user") <= request.cost("item"):
-            return plan(request, "user")
+            return choice(request, "user")
         found = room()
-        return plan(request, "user" if found.free or frequency > found.least else "item")
+        return choice(request, "user" if found.free or frequency > found.least else "item")
 
     def worth(self, standing: Standing) -> NDArray[np.float64]:
         """float64[n]: the frequency now."""
@@ -149,17 +149,17 @@ class Hazard(Policy):
 
     _items = 0  # tokens of the candidates of the last request
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """User order if it is cheaper with what is cached, or pays in the long run."""
         earlier = self._hotness.see(owner, now)
         self._items = request.items
         invested = request.cost("user") - request.cost("item")
         if invested <= 0:
-            return plan(request, "user")
+            return choice(request, "user")
         whole = Request(request.user, request.candidates, request.item, request.user, marked=request.marked)
         gain = request.cost("item") - whole.cost("user")  # of a return that finds all of it
         pays = gain > 0 and self._hotness.net(earlier, gain, request.user) > invested
-        return plan(request, "user" if pays else "item")
+        return choice(request, "user" if pays else "item")
 
     def worth(self, standing: Standing) -> NDArray[np.float64]:
         """float64[n]: tokens saved a second for each token of its place."""
@@ -174,9 +174,9 @@ class Hazard(Policy):
 class Split(Policy):
     """Both at once: keeping costs no computation, because the user's KV does not depend on the items."""
 
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Plan:
+    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """Split order."""
-        return plan(request, "split")
+        return choice(request, "split")
 
 
 POLICIES: dict[str, type[Policy]] = {

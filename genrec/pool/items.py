@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from genrec.pool import index
 from genrec.pool.index import Places
 from genrec.pool.keys import Words
-from genrec.pool.mapping import COUNTER, ITEM_EVICTIONS, ITEM_HITS, ITEM_MISSES, Table
+from genrec.pool.mapping import COUNTER, ITEM_EVICTIONS, ITEM_HITS, ITEM_MISSES, PoolTable
 
 FREE, FILLING, READY = range(3)
 HALF_LIFE_S = 600.0
@@ -27,7 +27,7 @@ FEW = 1 << 16  # rows that are all looked at
 Rows = NDArray[np.int32]
 
 
-def find(table: Table, keys: Words, now: int) -> Rows:
+def find(table: PoolTable, keys: Words, now: int) -> Rows:
     """int32[C], -1 where absent; who is asked for grows hotter."""
     rows = look_up(
         table.item_index, keys, table.row_state, table.row_key, table.row_heat, table.row_seen, now
@@ -57,7 +57,7 @@ def look_up(
     return rows
 
 
-def take(table: Table, keys: Words, seat: int, now: int) -> Rows:
+def take(table: PoolTable, keys: Words, seat: int, now: int) -> Rows:
     """int32[n]: a row to fill for each key; -1 where somebody has it or fills it, or no row may leave."""
     rows = np.full(len(keys), -1, np.int32)
     _, first = np.unique(keys, axis=0, return_index=True)
@@ -74,7 +74,7 @@ def take(table: Table, keys: Words, seat: int, now: int) -> Rows:
     return rows
 
 
-def there(table: Table, keys: Words) -> NDArray[np.bool_]:
+def there(table: PoolTable, keys: Words) -> NDArray[np.bool_]:
     """Which keys have a row, READY or on its way."""
     answers = index.find(table.item_index, keys)
     found = (answers >= 0) & (answers < len(table.row_state))
@@ -83,7 +83,7 @@ def there(table: Table, keys: Words) -> NDArray[np.bool_]:
     return found
 
 
-def _coldest(table: Table, count: int, now: int) -> NDArray[np.int64]:
+def _coldest(table: PoolTable, count: int, now: int) -> NDArray[np.int64]:
     """Up to `count` rows: free ones, then the coldest READY ones."""
     state = table.row_state
     chosen = np.flatnonzero(state == FREE)[:count]
@@ -98,7 +98,7 @@ def _coldest(table: Table, count: int, now: int) -> NDArray[np.int64]:
     return np.concatenate((chosen, ready[np.argsort(cold, kind="stable")[:missing]]))
 
 
-def clear(table: Table, rows: NDArray[np.integer[Any]]) -> None:
+def clear(table: PoolTable, rows: NDArray[np.integer[Any]]) -> None:
     """The rows are nobody's. Their generations change first: a reader that comes later sees that they did."""
     table.row_generation[rows] = table.header[COUNTER] + 1 + np.arange(len(rows))
     table.header[COUNTER] += len(rows)
@@ -107,21 +107,21 @@ def clear(table: Table, rows: NDArray[np.integer[Any]]) -> None:
     index.remove(table.item_index, table.row_key[taken], taken.astype(np.int64))
 
 
-def publish(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
+def publish(table: PoolTable, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
     """FILLING to READY, of rows that are still this process's."""
     table.row_state[_own(table, rows, generations, seat)] = READY
 
 
-def give_up(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
+def give_up(table: PoolTable, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
     """FILLING to FREE, of rows that are still this process's."""
     clear(table, _own(table, rows, generations, seat))
 
 
-def _own(table: Table, rows: Rows, generations: NDArray[np.int64], seat: int) -> Rows:
+def _own(table: PoolTable, rows: Rows, generations: NDArray[np.int64], seat: int) -> Rows:
     filling = (table.row_state[rows] == FILLING) & (table.row_writer[rows] == seat)
     return rows[filling & (table.row_generation[rows] == generations)]
 
 
-def sweep(table: Table, dead: list[int]) -> None:
+def sweep(table: PoolTable, dead: list[int]) -> None:
     """Take back rows whose filler has died (by seat)."""
     clear(table, np.flatnonzero((table.row_state == FILLING) & np.isin(table.row_writer, dead)))

@@ -28,20 +28,13 @@ def owner_key(secret: bytes, user: int | None) -> bytes:
     return blake2b(name, digest_size=SIZE, key=secret, person=b"genrec-owner").digest()
 
 
-def user_hashes(
-    secret: bytes, model: str, layout: str, user: int | None, tokens: ArrayLike, item_tokens: int
-) -> list[bytes]:
-    """16 bytes per item boundary of `tokens` int32[S], S // item_tokens + 1 of them; the first is of no token yet.
-
-    `model` and `layout` say which KV it is: another model's can never be found. Raises InputError.
-    """
-    return [row.tobytes() for row in user_words(secret, model, layout, user, tokens, item_tokens)]
-
-
 def user_words(
     secret: bytes, model: str, layout: str, user: int | None, tokens: ArrayLike, item_tokens: int
 ) -> Words:
-    """The same as the pool compares them, uint64 [S // item_tokens + 1, 2], without a list of bytes in between."""
+    """uint64 [S // item_tokens + 1, 2]: a key per item boundary of `tokens` int32[S]; the first is of no token yet.
+
+    `model` and `layout` say which KV it is: another model's can never be found. Raises InputError.
+    """
     given = _tokens(tokens, 1)
     if item_tokens < 1:
         raise InputError("item_tokens", f"is {item_tokens}", "at least 1")
@@ -50,13 +43,8 @@ def user_words(
     return prefix_hashes(words([root])[0], given, item_tokens)
 
 
-def item_key(model: str, layout: str, tokens: ArrayLike) -> bytes:
-    """16 bytes for one item's `tokens` int32[t]. Raises InputError."""
-    return item_keys(model, layout, _tokens(tokens, 1)[None])[0]
-
-
 def item_keys(model: str, layout: str, tokens: ArrayLike) -> list[bytes]:
-    """The same for items of equal length, int32[C, t]: one key each."""
+    """16 bytes for each item, by its `tokens` int32[C, t]. Raises InputError."""
     start = blake2b(_named(model, layout), digest_size=SIZE, person=b"genrec-item")
     keys = []
     for row in _tokens(tokens, 2):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from genrec.pool import items, users
-from genrec.pool.keys import Keys, words
-from genrec.pool.mapping import Mapping, Table
+from genrec.pool.keys import Keys, Words, words
+from genrec.pool.mapping import Mapping, PoolTable
 from genrec.pool.pool import Pool
 
 
@@ -14,12 +12,32 @@ def look(pool: Pool, hashes: Keys, tokens_per_boundary: int, keys: Keys) -> tupl
     """Tokens of the user that agree with an entry, and items that have a row. Nothing is kept in place or counted."""
     asked, wanted = words(hashes), words(keys)
 
-    def find(mapped: Mapping, table: Table) -> tuple[int, int]:
-        entry, boundary = users.find(table, mapped.users, asked, time.monotonic_ns())
-        tokens = (
-            min(boundary * tokens_per_boundary, int(table.entries[entry, users.SPAN])) if entry >= 0 else 0
-        )
+    def find(mapped: Mapping, table: PoolTable) -> tuple[int, int]:
+        tokens, _ = _agreeing(mapped, table, asked, tokens_per_boundary, pool.clock())
         there = int(items.there(table, wanted).sum()) if len(table.row_state) else 0
         return tokens, there
 
     return pool.locked(find, (0, 0))
+
+
+def hold(pool: Pool, hashes: Words, tokens_per_boundary: int, lease_s: float) -> int:
+    """Tokens of the user that agree with an entry, which stays for `lease_s` more unless its place is needed."""
+
+    def find(mapped: Mapping, table: PoolTable) -> int:
+        now = pool.clock()
+        tokens, entry = _agreeing(mapped, table, hashes, tokens_per_boundary, now)
+        if entry >= 0:
+            row = table.entries[entry]
+            row[users.SEEN] = now
+            row[users.EXPIRES] = min(max(row[users.EXPIRES], now + int(lease_s * 1e9)), row[users.LIVES])
+        return tokens
+
+    return pool.locked(find, 0)
+
+
+def _agreeing(mapped: Mapping, table: PoolTable, hashes: Words, step: int, now: int) -> tuple[int, int]:
+    """Tokens that agree with an entry, and the entry; (0, -1) where there is none."""
+    entry, boundary = users.find(table, mapped.users, hashes, now)
+    if entry < 0:
+        return 0, -1
+    return min(boundary * step, int(table.entries[entry, users.SPAN])), entry

@@ -32,9 +32,11 @@ MAGIC = 0x67656E726563504F
 # Words of the header: what the pool is, then what happened in it.
 POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
 FILES = slice(6, 9)  # their inodes
-HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS = range(9, 16)
+(HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS,
+ LEASES_USED, LEASES_UNUSED) = range(9, 18)  # fmt: skip
 MEMORIES = ("users", "items", "hotness")
-HEADER = 16
+HEADER = 24
+ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines
 PROCESSES = 64  # that use one pool at a time
 LOCK_S = 0.05  # who holds the table for longer has been stopped; a request goes on without the pool
 _threads = threading.Lock()  # of all pools: a file's lock keeps processes apart, not threads
@@ -109,7 +111,7 @@ def _make(path: Path, size: int, content: bytes = b"") -> int:
 
 
 @dataclass(frozen=True)
-class Table:
+class PoolTable:
     """The arrays of `table`, mapped. E entries, R item rows."""
 
     header: NDArray[np.int64]  # [HEADER]
@@ -133,7 +135,7 @@ def _sections(header: NDArray[np.int64]) -> list[tuple[np.dtype[Any], tuple[int,
     shapes: list[tuple[type, tuple[int, ...]]] = [
         (np.int64, (HEADER,)),
         (np.int64, (PROCESSES, 2)),
-        (np.int64, (entries, 16)),
+        (np.int64, (entries, ENTRY_WORDS)),
         (np.int16, (PROCESSES, entries)),
         (np.uint64, (slots_for(max(user_bytes >> 12, 4096)), 3)),
         (np.int8, (rows,)),
@@ -170,7 +172,7 @@ class Mapping:
         self._sizes = [os.fstat(file).st_size for file in self._files]
         self._seat: tuple[int, int] | None = None
 
-    def _arrays(self, table: Bytes) -> Table:
+    def _arrays(self, table: Bytes) -> PoolTable:
         header = (
             table[: HEADER * 8].view(np.int64) if len(table) >= HEADER * 8 else np.zeros(HEADER, np.int64)
         )
@@ -187,10 +189,10 @@ class Mapping:
             used = int(np.prod(shape)) * kind.itemsize
             arrays.append(table[start : start + used].view(kind).reshape(shape))
             start += size
-        return Table(*arrays)
+        return PoolTable(*arrays)
 
     @contextmanager
-    def locked(self) -> Iterator[Table]:
+    def locked(self) -> Iterator[PoolTable]:
         """The table under both locks; a killed process gives its lock back by dying. Raises Gone, Busy."""
         if not _threads.acquire(timeout=LOCK_S):
             raise Busy("a thread of this process has held the table for too long")

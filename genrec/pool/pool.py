@@ -24,7 +24,7 @@ from genrec.pool import items, mapping, users
 from genrec.pool.hotness import Hotness
 from genrec.pool.items import Rows
 from genrec.pool.keys import Keys, Words, words
-from genrec.pool.mapping import HITS, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, Table
+from genrec.pool.mapping import HITS, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, PoolTable
 from genrec.pool.rule import Recency, Room, Rule
 from genrec.pool.users import UserEntry, Writing
 from genrec.pool.warm import warm
@@ -32,7 +32,8 @@ from genrec.pool.warm import warm
 log = logging.getLogger("genrec.pool")
 TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
 NOTHING: Bytes = np.zeros(0, np.uint8)
-COUNTERS = ("hits", "misses", "evictions", "tokens", "item_hits", "item_misses", "item_evictions")
+COUNTERS = ("hits", "misses", "evictions", "tokens", "item_hits", "item_misses", "item_evictions",
+            "leases_used", "leases_unused")  # fmt: skip
 T = TypeVar("T")
 
 
@@ -60,11 +61,11 @@ class Pool:
 
         A user's entry lives `ttl_s`. `rule` says which leave first: the least recently used, or a policy of `choice`.
         """
-        self._clock, self._ttl = clock, int(ttl_s * 1e9)
+        self.clock, self._ttl = clock, int(ttl_s * 1e9)
         self.rule: Rule = Recency()
         self._map: Mapping | None = None
         self._late: list[
-            Callable[[Mapping, Table], None]
+            Callable[[Mapping, PoolTable], None]
         ] = []  # what could not be done while others held the table
         self._filling: dict[int, int] = {}  # rows of items -> their generation
         try:
@@ -101,14 +102,14 @@ class Pool:
         asked = words(hashes)
         return self.locked(lambda m, t: self._find_user(m, t, asked, tokens_per_boundary), None)
 
-    def _find_user(self, pool: Mapping, table: Table, asked: Words, step: int) -> UserEntry | None:
-        seat, now = pool.seat(), self._clock()
+    def _find_user(self, pool: Mapping, table: PoolTable, asked: Words, step: int) -> UserEntry | None:
+        seat, now = pool.seat(), self.clock()
         entry, boundary = users.find(table, pool.users, asked, now)
         table.header[HITS if entry >= 0 else MISSES] += 1
         if entry < 0:
             return None
         row = table.entries[entry]
-        row[[users.SEEN, users.USES]] = now, row[users.USES] + 1
+        users.use(table, entry, now)
         table.pins[seat, entry] += 1
         tokens, span = min(boundary * step, int(row[users.SPAN])), int(row[users.SPAN])
         table.header[TOKENS] += tokens
@@ -123,8 +124,8 @@ class Pool:
         """
         named, whose = words(hashes), words([owner])
 
-        def take(pool: Mapping, table: Table) -> Writing | None:
-            now = self._clock()
+        def take(pool: Mapping, table: PoolTable) -> Writing | None:
+            now = self.clock()
             self._sweep(pool, table)
             lives = now, now + self._ttl
             entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self.rule)
@@ -138,21 +139,22 @@ class Pool:
     def room(self, hashes: Keys, size: int) -> Room:
         """What an entry of `size` bytes would find now; of a lost pool nothing."""
         full, count = Room(False, float("inf")), len(hashes)
-        return self.locked(lambda _, t: users.room(t, count, size, self._clock(), self.rule), full)
+        return self.locked(lambda _, t: users.room(t, count, size, self.clock(), self.rule), full)
 
-    def commit(self, writing: Writing) -> None:
-        """What was written can be found from now on, by all processes."""
+    def commit(self, writing: Writing, lease_s: float = float("inf")) -> None:
+        """What was written can be found from now on, by all processes; it leaves after `lease_s` if nobody uses it."""
+        until = self.clock() + int(min(lease_s * 1e9, self._ttl))
 
-        def publish(pool: Mapping, table: Table) -> None:
+        def publish(pool: Mapping, table: PoolTable) -> None:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
-                users.publish(table, pool.users, writing.entry, writing.hashes)
+                users.publish(table, pool.users, writing.entry, writing.hashes, until)
 
         self._surely(publish)
 
     def abandon(self, writing: Writing) -> None:
         """What was written is nobody's."""
 
-        def drop(pool: Mapping, table: Table) -> None:
+        def drop(pool: Mapping, table: PoolTable) -> None:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
                 users.free(table, pool.users, writing.entry)
 
@@ -166,7 +168,7 @@ class Pool:
         """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them."""
         whose = words([owner])
 
-        def drop(pool: Mapping, table: Table) -> int:
+        def drop(pool: Mapping, table: PoolTable) -> int:
             self._sweep(pool, table)
             Hotness(pool.hotness).forget(whose[0])
             return users.forget(table, pool.users, whose)
@@ -188,10 +190,10 @@ class Pool:
         """The same with the rows' generations int64[C], read at once: what `unchanged` compares after a pass."""
         asked = words(keys)
 
-        def find(pool: Mapping, table: Table) -> tuple[Rows, NDArray[np.int64]]:
+        def find(pool: Mapping, table: PoolTable) -> tuple[Rows, NDArray[np.int64]]:
             if not len(table.row_generation):  # a pool of users alone
                 return nowhere
-            rows = items.find(table, asked, self._clock())
+            rows = items.find(table, asked, self.clock())
             return rows, np.where(rows < 0, -1, table.row_generation[rows])
 
         nowhere = np.full(len(asked), -1, np.int32), np.full(len(asked), -1)
@@ -210,8 +212,8 @@ class Pool:
         """
         wanted = words(keys)
 
-        def take(pool: Mapping, table: Table) -> Rows:
-            now = self._clock()
+        def take(pool: Mapping, table: PoolTable) -> Rows:
+            now = self.clock()
             self._sweep(pool, table)
             rows = items.take(table, wanted, pool.seat(), now)
             self._filling |= {int(row): int(table.row_generation[row]) for row in rows if row >= 0}
@@ -227,7 +229,9 @@ class Pool:
         """These rows of `write_items` will not be filled."""
         self._end_filling(rows, items.give_up)
 
-    def _end_filling(self, rows: Rows, end: Callable[[Table, Rows, NDArray[np.int64], int], None]) -> None:
+    def _end_filling(
+        self, rows: Rows, end: Callable[[PoolTable, Rows, NDArray[np.int64], int], None]
+    ) -> None:
         mine = np.array([row for row in rows.tolist() if row in self._filling], np.int32)
         generations = np.array([self._filling.pop(row) for row in mine.tolist()], np.int64)
         self._surely(lambda pool, table: end(table, mine, generations, pool.seat()))
@@ -237,7 +241,7 @@ class Pool:
     def usage(self) -> dict[str, int]:
         """What is in it now (entries, bytes, items) and what happened since it was made, by all processes."""
 
-        def count(pool: Mapping, table: Table) -> dict[str, int]:
+        def count(pool: Mapping, table: PoolTable) -> dict[str, int]:
             self._sweep(pool, table)
             taken = table.entries[table.entries[:, users.STATE] != users.FREE]
             counted = table.header[mapping.HITS : mapping.HITS + len(COUNTERS)].tolist()
@@ -249,26 +253,26 @@ class Pool:
 
         return self.locked(count, dict.fromkeys(("entries", "bytes", "items", *COUNTERS), 0))
 
-    def _sweep(self, pool: Mapping, table: Table) -> None:
+    def _sweep(self, pool: Mapping, table: PoolTable) -> None:
         while self._late:
             self._late.pop(0)(pool, table)
         dead = pool.dead()
-        users.sweep(table, pool.users, dead, self._clock())
+        users.sweep(table, pool.users, dead, self.clock())
         if dead:
             items.sweep(table, dead)
             table.processes[dead] = 0
 
-    def _surely(self, work: Callable[[Mapping, Table], None]) -> None:
+    def _surely(self, work: Callable[[Mapping, PoolTable], None]) -> None:
         """Do it now, or before anything else is written: left undone it would hold a place for good."""
 
-        def done(pool: Mapping, table: Table) -> bool:
+        def done(pool: Mapping, table: PoolTable) -> bool:
             work(pool, table)
             return True
 
         if not self.locked(done, False) and not self.lost:
             self._late.append(work)
 
-    def locked(self, work: Callable[[Mapping, Table], T], otherwise: T) -> T:
+    def locked(self, work: Callable[[Mapping, PoolTable], T], otherwise: T) -> T:
         """What `work` answers on the locked table; `otherwise` when there is none to be had."""
         pool = self._map
         if pool is None:
@@ -290,7 +294,7 @@ class Pool:
         self.close()
 
 
-def _payload(pool: Mapping, table: Table, entry: int) -> Bytes:
+def _payload(pool: Mapping, table: PoolTable, entry: int) -> Bytes:
     row = table.entries[entry]
     start = int(row[users.START]) + users.lead(int(row[users.BOUNDARIES]))
     return pool.users[start : start + int(row[users.PAYLOAD])]

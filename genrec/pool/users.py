@@ -1,7 +1,8 @@
 """Entries of users: contiguous KV of one history each, in one memory.
 
 An entry is FREE, WRITING while a process computes it, READY, or LEAVING: not found any more, but somebody still reads
-it. STATE is the last word written. Its bytes begin with a header and the hashes of all its boundaries, checked at every
+it. STATE is the last word written. It leaves at EXPIRES; one on a lease, made before anybody asked for it,
+has until LIVES once it is used. Its bytes begin with a header and the hashes of all its boundaries, checked at every
 find: if the index or the table points to something else, that is dropped and not believed.
 
 The functions here work on a table that is locked.
@@ -18,13 +19,23 @@ from numpy.typing import NDArray
 
 from genrec.pool import index, space
 from genrec.pool.keys import Words
-from genrec.pool.mapping import COUNTER, EVICTIONS, MAGIC, POOL, USER_BYTES, Bytes, Table
+from genrec.pool.mapping import (
+    COUNTER,
+    EVICTIONS,
+    LEASES_UNUSED,
+    LEASES_USED,
+    MAGIC,
+    POOL,
+    USER_BYTES,
+    Bytes,
+    PoolTable,
+)
 from genrec.pool.rule import Room, Rule, Standing
 
 log = logging.getLogger("genrec.pool")
 FREE, WRITING, READY, LEAVING = range(4)
 (STATE, GENERATION, START, SIZE, WRITER, BOUNDARIES, SPAN, PAYLOAD, EXPIRES, SEEN, USES, OWNER, OWNER_2, KEY, KEY_2,
- WIPE) = range(16)  # fmt: skip
+ WIPE, LIVES) = range(17)  # fmt: skip
 HEADER_BYTES = 64
 ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | entry
 
@@ -59,7 +70,7 @@ def lead(boundaries: int) -> int:
 
 
 def take(
-    table: Table,
+    table: PoolTable,
     users: Bytes,
     hashes: Words,
     span: int,
@@ -93,15 +104,15 @@ def take(
     table.header[EVICTIONS] += len(leaving)
     entry = int(np.flatnonzero(rows[:, STATE] == FREE)[0])
     table.header[COUNTER] += 1
-    rows[entry, GENERATION:] = (
+    rows[entry, GENERATION : LIVES + 1] = (
         table.header[COUNTER], found[0], total, seat, len(hashes), span, size, lives[1], lives[0], 0,
-        *owner.view(np.int64).ravel(), *hashes[-1].view(np.int64), 0,
+        *owner.view(np.int64).ravel(), *hashes[-1].view(np.int64), 0, lives[1],
     )  # fmt: skip
     rows[entry, STATE] = WRITING
     return entry
 
 
-def room(table: Table, boundaries: int, size: int, now: int, rule: Rule) -> Room:
+def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
     """What an entry of so many bytes would find."""
     used = np.flatnonzero(table.entries[:, STATE] != FREE)
     rows, total = table.entries[used], lead(boundaries) + space.aligned(size)
@@ -110,7 +121,7 @@ def room(table: Table, boundaries: int, size: int, now: int, rule: Rule) -> Room
     return Room(found is not None, float(worth.min(initial=np.inf)))
 
 
-def _worth(table: Table, used: NDArray[np.int64], now: int, rule: Rule) -> NDArray[np.float64]:
+def _worth(table: PoolTable, used: NDArray[np.int64], now: int, rule: Rule) -> NDArray[np.float64]:
     """float64 per used entry; infinite for what is being written or read."""
     worth = np.full(len(used), np.inf)
     rows = table.entries[used]
@@ -128,9 +139,13 @@ def _worth(table: Table, used: NDArray[np.int64], now: int, rule: Rule) -> NDArr
     return worth
 
 
-def publish(table: Table, users: Bytes, entry: int, hashes: Words) -> None:
-    """WRITING to READY: what it holds can be found, and entries that hold only a part of it leave."""
+def publish(table: PoolTable, users: Bytes, entry: int, hashes: Words, until: int) -> None:
+    """WRITING to READY: what it holds can be found, and entries that hold only a part of it leave.
+
+    It leaves at `until` (ns) if nobody has used it, and at the end of its life in any case.
+    """
     row = table.entries[entry]
+    row[EXPIRES] = min(until, int(row[LIVES]))
     if row[WIPE]:  # its owner was forgotten meanwhile
         return free(table, users, entry)
     before = index.find(table.user_index, hashes[1:-1])
@@ -147,12 +162,12 @@ def publish(table: Table, users: Bytes, entry: int, hashes: Words) -> None:
             leave(table, users, other)
 
 
-def _ends_with(table: Table, entry: int, key: Words) -> bool:
+def _ends_with(table: PoolTable, entry: int, key: Words) -> bool:
     row = table.entries[entry]
     return bool(row[STATE] == READY and (row[[KEY, KEY_2]] == key.view(np.int64)).all())
 
 
-def find(table: Table, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
+def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
     """(entry, boundary): the longest agreement with what is READY, or (-1, 0)."""
     boundary = len(hashes)
     while boundary > 1:
@@ -166,7 +181,7 @@ def find(table: Table, users: Bytes, hashes: Words, now: int) -> tuple[int, int]
     return -1, 0
 
 
-def _believed(table: Table, users: Bytes, entry: int, key: Words, boundary: int, now: int) -> bool:
+def _believed(table: PoolTable, users: Bytes, entry: int, key: Words, boundary: int, now: int) -> bool:
     """Whether an answer of the index is true: of a living entry whose header is whole and has this key there."""
     row = table.entries[entry] if entry < len(table.entries) else None
     if row is None or row[STATE] != READY or row[BOUNDARIES] <= boundary:
@@ -184,14 +199,25 @@ def _believed(table: Table, users: Bytes, entry: int, key: Words, boundary: int,
     return bool((memory[place : place + 16].view(np.uint64) == key).all())
 
 
-def leave(table: Table, users: Bytes, entry: int) -> None:
+def use(table: PoolTable, entry: int, now: int) -> None:
+    """Somebody found it: it is newer, and no longer on a lease."""
+    row = table.entries[entry]
+    if row[EXPIRES] < row[LIVES]:
+        row[EXPIRES] = row[LIVES]
+        table.header[LEASES_USED] += 1
+    row[[SEEN, USES]] = now, row[USES] + 1
+
+
+def leave(table: PoolTable, users: Bytes, entry: int) -> None:
     """No longer found; free as soon as nobody reads it."""
-    table.entries[entry, STATE] = LEAVING
+    row = table.entries[entry]
+    table.header[LEASES_UNUSED] += bool(row[EXPIRES] < row[LIVES])
+    row[STATE] = LEAVING
     if not table.pins[:, entry].any():
         free(table, users, entry)
 
 
-def free(table: Table, users: Bytes, entry: int) -> None:
+def free(table: PoolTable, users: Bytes, entry: int) -> None:
     """Nobody reads it and its place is another's."""
     row = table.entries[entry]
     if row[STATE] == LEAVING:  # what was never READY is in no index
@@ -203,12 +229,12 @@ def free(table: Table, users: Bytes, entry: int) -> None:
     row[STATE] = FREE
 
 
-def is_writing(table: Table, entry: int, generation: int, seat: int) -> bool:
+def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool:
     """Whether this process still writes that very entry."""
     return table.entries[entry, [STATE, GENERATION, WRITER]].tolist() == [WRITING, generation, seat]
 
 
-def unpin(table: Table, users: Bytes, entry: int, generation: int, seat: int) -> None:
+def unpin(table: PoolTable, users: Bytes, entry: int, generation: int, seat: int) -> None:
     """One reader less of a process."""
     row, pins = table.entries[entry], table.pins[seat]
     if row[GENERATION] == generation and pins[entry]:
@@ -217,7 +243,7 @@ def unpin(table: Table, users: Bytes, entry: int, generation: int, seat: int) ->
             free(table, users, entry)
 
 
-def forget(table: Table, users: Bytes, owner: Words) -> int:
+def forget(table: PoolTable, users: Bytes, owner: Words) -> int:
     """Delete what is an owner's; what is read or written at the moment goes when that ends. How many there were."""
     rows = table.entries
     his = (rows[:, [OWNER, OWNER_2]] == owner.view(np.int64)).all(1) & (rows[:, STATE] != FREE)
@@ -227,7 +253,7 @@ def forget(table: Table, users: Bytes, owner: Words) -> int:
     return int(his.sum())
 
 
-def sweep(table: Table, users: Bytes, dead: list[int], now: int) -> None:
+def sweep(table: PoolTable, users: Bytes, dead: list[int], now: int) -> None:
     """Take back what dead processes held (by seat), what has expired, and what nobody reads any more."""
     rows = table.entries
     table.pins[dead] = 0
@@ -239,7 +265,7 @@ def sweep(table: Table, users: Bytes, dead: list[int], now: int) -> None:
         free(table, users, int(entry))
 
 
-def _capacity(table: Table) -> int:
+def _capacity(table: PoolTable) -> int:
     return int(table.header[USER_BYTES]) // space.LINE * space.LINE
 
 
@@ -248,7 +274,7 @@ def _answers(entry: int, boundaries: int) -> NDArray[np.int64]:
     return (np.arange(1, boundaries, dtype=np.int64) << 32) | entry
 
 
-def _header(table: Table, entry: int) -> list[int]:
+def _header(table: PoolTable, entry: int) -> list[int]:
     row = table.entries[entry]
     return [MAGIC, int(table.header[POOL]), entry, *row[[GENERATION, SPAN, PAYLOAD, BOUNDARIES]].tolist()]
 

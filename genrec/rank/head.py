@@ -39,3 +39,8 @@ class RankerHead:
         """float32[C]: states [C, hidden] of items whose semantic IDs are the tokens `codes` [C, L]."""
         found: NDArray[np.float32] = np.einsum("ch,ch->c", states, self._rows[codes].sum(1))
         return found
+
+
+def has_ranker(artifact: Path) -> bool:
+    """Whether the artifact can rank."""
+    return (artifact / "onnx" / FILE_NAME).is_file()

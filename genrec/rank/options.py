@@ -10,7 +10,9 @@ from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
+MOST_CANDIDATES = 512  # of a request
 ORDERS = ("user", "item", "split", "whole")  # in which a ranking is computed; `whole` reuses nothing
+ONLY_USER = len(ORDERS)  # a plan that computes the user's entry and ranks nothing
 # What a ranker is trained for -> the orders it can be read in. `both` draws one of the paper's two per batch,
 # `all` one of three.
 TRAINED_FOR = {
@@ -63,8 +65,3 @@ class RankerConfig:
             return cls(**read_json(path))
         except (ValueError, TypeError, InputError) as error:
             raise ArtifactError(path, f"not a readable ranker configuration: {error}") from error
-
-
-def has_ranker(artifact: Path) -> bool:
-    """Whether the artifact can rank."""
-    return (artifact / "onnx" / "extend.onnx").is_file()

@@ -39,6 +39,7 @@ STEPS = {
     "beam_search_of_logits": "BeamSearchOfLogits",
     "generate": "Generate",
     "encode_candidates": "EncodeCandidates",
+    "encode_prefix": "EncodePrefix",
     "prefix_choice": "PrefixChoice",
     "score_candidates": "ScoreCandidates",
     "rank_lookup": "RankLookup",

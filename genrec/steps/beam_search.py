@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.load import load_layout
 from genrec.errors import InputError

@@ -28,16 +28,16 @@ class Decode:
         self._engine = load_engine(settings, self._config)
         self._arena = Arena(settings.arena)
         self._width = settings.beam_width
-        levels = range(2, self._config.levels + 1)
-        warm_up(((span, level) for span in spans(self._config) for level in levels), self._try)
+        warm_up(range(2, self._config.levels + 1), self._try)
 
-    def _try(self, shape: tuple[int, int]) -> None:
-        """Score a level with all beams over a prompt of a length, in a slot of its own."""
-        span, level = shape
+    def _try(self, level: int) -> None:
+        """Score a level with all beams over the shortest prompt, in a slot of its own."""
+        span = spans(self._config)[0]
         region = self._arena.allocate(1, span)
         region.memory[:] = 0  # an earlier request's, else
         try:
             row = Row(region.memory, 1, span, 0)
+            self._reorder(row, level - 1, np.zeros(self._width, np.int32))
             self._engine.decode(level, np.zeros(self._width, np.int64), span, row)
         finally:
             self._arena.release(region.handles[0])

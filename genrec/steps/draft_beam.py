@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_indices
+from genrec.catalogue.indices import load_indices
 from genrec.draft.load import load_drafter
 from genrec.draft.search import draft
 from genrec.errors import InputError

@@ -14,14 +14,13 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.rank.item_tokens import FILE_NAME, item_tokens
+from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.encode_history import deadline_of, owner_of
 from genrec.steps.ticket import Ticket, read_ticket
+from genrec.steps.user_prefix import flat, read_prefix, tokens_of
 from genrec.steps.versioned import Versioned
-
-MOST_CANDIDATES = 512
-WINDOW_STEPS = 4  # a long history's window moves by this part of its length
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,10 @@ class EncodeCandidates:
     def _load(self, folder: Path) -> _RankTable:
         catalogue = load_catalogue(folder, self._config)
         catalogue.rows_of([])  # sorts the ids, which no request should wait for
-        codes = np.ascontiguousarray(catalogue.codes + np.array(self._config.code_offsets, np.int32))
         own = folder / FILE_NAME
         if (self._artifact / FILE_NAME).exists() and not own.exists():
             raise ArtifactError(own, "is missing; the artifact's items have tokens of their own")
+        codes = tokens_of(catalogue, self._config)
         return _RankTable(catalogue, codes, item_tokens(folder, catalogue, self._config))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
@@ -71,23 +70,20 @@ class EncodeCandidates:
         top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
         if not 1 <= top_k <= MOST_CANDIDATES:
             raise InputError("top_k", f"is {top_k}", f"1 to {MOST_CANDIDATES}")
-        history = loaded.catalogue.rows_of(check_tensor(request, "history", np.int64))
-        known = history[history >= 0]
-        most = self._config.max_history
-        kept = known[-most:] if first else known[window_start(len(known), most) :]
+        kept, dropped, cut = read_prefix(request, loaded.catalogue, self._config, newest=first is not None)
         if not len(rows):  # a retrieval that found nothing: the answer is empty
-            kept = kept[:0]
+            kept, cut = kept[:0], cut + len(kept)
         deadline = first.deadline_ns if first else deadline_of(request, now)
-        length, dropped = len(kept) * self._config.levels, len(history) - len(known)
+        length = len(kept) * self._config.levels
         if not length and "candidate_scores" not in request:  # what else is there to go by
             prior = loaded.catalogue.popularity[rows].astype(np.float32)
-        ticket = Ticket(top_k, length, deadline, dropped, len(known) - len(kept), version)
+        ticket = Ticket(top_k, length, deadline, dropped, cut, version)
         return {
-            "tokens": _flat(loaded.codes[kept]),
+            "tokens": flat(loaded.codes[kept]),
             "ticket": ticket.tensor(),
             "owner": owner_of(request),
-            "candidates": _flat(loaded.tokens[rows]),
-            "codes": _flat(loaded.codes[rows]),
+            "candidates": flat(loaded.tokens[rows]),
+            "codes": flat(loaded.codes[rows]),
             "item_ids": loaded.catalogue.item_ids[rows][None],
             "prior": prior[None],
             "left_out": np.array([[left_out]], np.int32),
@@ -109,18 +105,3 @@ class EncodeCandidates:
         else:
             prior = np.zeros(len(first), np.float32)
         return kept, prior, len(asked) - len(first)
-
-
-def _flat(rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """[n, m] as [1, n * m]; a single 0 for none, as no tensor of Triton's should be empty."""
-    return rows.reshape(1, -1) if len(rows) else np.zeros((1, 1), np.int32)
-
-
-def window_start(items: int, most: int) -> int:
-    """Which of `items` is the first that is read, of at most `most`.
-
-    A window that moved with every event would begin anew each time, and no prefix would ever be found: it moves in
-    steps.
-    """
-    step = max(most // WINDOW_STEPS, 1)
-    return max(-(-(items - most) // step) * step, 0)

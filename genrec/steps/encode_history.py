@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
+from genrec.models.prompt import prompt_of
 from genrec.settings import SPAN, Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import Ticket
@@ -65,9 +67,9 @@ class EncodeHistory:
         kept = known[-self._config.max_history :]
         excluded = np.unique(known) if self._excludes(request) else known[:0]
         # With nothing left to find, no prompt: the answer is empty, and there is no beam that could search for it.
-        length = len(kept) * self._config.levels if len(excluded) < len(loaded.catalogue) else 0
+        length = self._config.prompt_length(len(kept)) if len(excluded) < len(loaded.catalogue) else 0
         tokens = np.zeros((1, self._span(length)), np.int32)
-        tokens[0, :length] = loaded.tokens[kept].reshape(-1)[:length]
+        tokens[0, :length] = prompt_of(self._config, loaded.tokens[kept])[:length]
         unknown, cut = len(rows) - len(known), len(known) - len(kept)
         ticket = Ticket(
             top_k,
@@ -102,11 +104,11 @@ class EncodeHistory:
         return "exclude_history" in request and bool(check_tensor(request, "exclude_history", np.bool_, 1)[0])
 
 
-def deadline_of(request: Tensors, now: int) -> int:
+def deadline_of(request: Tensors, now: int, dtype: type[np.signedinteger[Any]] = np.int32) -> int:
     """When a request that came at `now` must be answered, on the monotonic clock in ns; 0: whenever."""
     if "deadline_ms" not in request:
         return 0
-    wanted = int(check_tensor(request, "deadline_ms", np.int32, 1)[0])
+    wanted = int(check_tensor(request, "deadline_ms", dtype, 1)[0])
     if not 1 <= wanted <= MAX_DEADLINE_MS:
         raise InputError("deadline_ms", f"is {wanted}", f"1 to {MAX_DEADLINE_MS}")
     return now + wanted * 1_000_000

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import math
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.interface import Executor
 from genrec.engine.kept_prompts import KeptPrompts
 from genrec.engine.load import load_executors
-from genrec.errors import GenrecError, InputError
+from genrec.errors import GenrecError
 from genrec.schedule.scheduler import Scheduler
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, learn_selection
@@ -26,7 +27,9 @@ from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 
-WAIT_S = 0.0005  # that a request waits for company
+# A request that finds a stream free goes at once: to wait for company made it later at every load up to 70 % of the
+# capacity (`genrec bench company`, docs/serving.md). While a stream is busy requests gather anyway.
+WAIT_S = 0.0
 log = logging.getLogger("genrec.generate")
 
 
@@ -48,9 +51,11 @@ class Generate(AnswersLater):
         learn_selection(self._indices.of(0), settings.beam_width)
         self._beam_tokens = settings.beam_width * (self._config.levels - 1)  # at most: hardly a pass has all
         executors = load_executors(settings, self._config)
-        self._most_blocked = executors[0].most_blocked
         for executor in executors:
-            warm_up(self._shapes(settings.batch_tokens), partial(self._try, executor))
+            shapes = (
+                self._shapes(settings.batch_tokens) if executor.captures else [(1, spans(self._config)[0])]
+            )
+            warm_up(shapes, partial(self._try, executor))
         self._kept = KeptPrompts.of(settings, self._config)
         run = [partial(self._generate, executor) for executor in executors]
         self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, wait_s, MAX_ROWS)
@@ -62,11 +67,6 @@ class Generate(AnswersLater):
             ticket.check_deadline("generate")
             index = self._indices.of(ticket.version)
             blocked = index.blocked(check_tensor(request, "excluded", np.int32))
-            most = max(len(nodes) for nodes in blocked.nodes)
-            if most > self._most_blocked:
-                raise InputError(
-                    "excluded", f"rules out {most} semantic IDs", f"at most {self._most_blocked}"
-                )
             if ticket.prompt_length:
                 prompt = _Prompt(
                     tokens, ticket, Constraint(index, blocked, ticket.top_k), respond, _owner(request)
@@ -109,12 +109,15 @@ class Generate(AnswersLater):
         keep = partial(self._kept.keep, tokens, lengths, owners)
         return executor.answers(tokens, lengths, constraints, prompts=keep)
 
-    def _shapes(self, capacity: int) -> Iterator[tuple[int, int]]:
-        """Batches to come: larger ones than the scheduler makes would only take memory."""
-        for rows in (1, 2, 4):
-            for span in spans(self._config):
-                if rows == 1 or rows * (span + self._beam_tokens) <= capacity:
-                    yield rows, span
+    def _shapes(self, capacity: int) -> list[tuple[int, int]]:
+        """Batches that the scheduler makes, the largest first: what it leaves of the memory, the others fit into."""
+        batches = product(range(1, MAX_ROWS + 1), spans(self._config))
+        fitting = [
+            (rows, span)
+            for rows, span in batches
+            if rows == 1 or rows * (span + self._beam_tokens) <= capacity
+        ]
+        return sorted(fitting, key=math.prod, reverse=True)
 
     def _try(self, executor: Executor, shape: tuple[int, int]) -> None:
         executor.rehearse(*shape, self._indices.of(0))

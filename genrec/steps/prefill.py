@@ -12,7 +12,7 @@ from genrec.kv.arena import NO_KV, Arena
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 from genrec.steps.kv_handle import handle_of
-from genrec.steps.prompts import PaddedPrompts, batch_shapes, read_prompts, warm_up
+from genrec.steps.prompts import PaddedPrompts, read_prompts, spans, warm_up
 
 
 class Prefill:
@@ -22,7 +22,7 @@ class Prefill:
         self._config = load_config(settings.artifact)
         self._engine = load_engine(settings, self._config)
         self._arena = Arena(settings.arena)
-        warm_up(batch_shapes(self._config), self._try)
+        warm_up([(1, spans(self._config)[0])], self._try)
 
     def _try(self, shape: tuple[int, int]) -> None:
         """Write a batch of that shape and give it back."""

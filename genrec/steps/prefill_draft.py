@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.draft.load import load_drafter
+from genrec.draft.options import load_options
 from genrec.engine.load import load_engine
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
-from genrec.steps.prompts import PaddedPrompts, batch_shapes, read_prompts, warm_up
+from genrec.steps.prompts import PaddedPrompts, read_prompts, spans, warm_up
 
 
 class PrefillDraft:
@@ -22,8 +22,8 @@ class PrefillDraft:
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
         self._engine = load_engine(settings, self._config)
-        self._placeholders = load_drafter(settings.artifact, self._config).placeholders
-        warm_up(batch_shapes(self._config), self._try)
+        self._placeholders = load_options(settings.artifact).placeholder_tokens(self._config)
+        warm_up([(1, spans(self._config)[0])], self._try)
 
     def _try(self, shape: tuple[int, int]) -> None:
         self._states(PaddedPrompts(np.zeros(shape, np.int64), np.ones(shape[0], np.int64)))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -18,9 +16,6 @@ from genrec.settings import SPAN
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.ticket import Ticket, read_ticket
 
-# A graph's first run takes 300 to 1,100 ms, the first of any other shape 5 to 30 ms more than the next (4 layers of
-# 256, two cores): what is not warmed costs a request little, and a server that starts again is wanted soon.
-WARM_UP_S = 0.5
 MAX_ROWS = 8  # of one engine call: a region needs adjacent slots, and larger batches gain nothing on a CPU
 
 T = TypeVar("T")
@@ -46,23 +41,16 @@ def spans(config: ModelConfig) -> list[int]:
     return [min(end, config.max_prompt) for end in range(SPAN, config.max_prompt + SPAN, SPAN)]
 
 
-def batch_shapes(config: ModelConfig) -> Iterator[tuple[int, int]]:
-    """(rows, tokens) of every batch that `read_prompts` makes."""
-    return product(range(1, MAX_ROWS + 1), spans(config))
+def warm_up(graphs: Iterable[T], run: Callable[[T], None]) -> None:
+    """Run each graph once, in one shape. Requests may wait for other shapes: a server that starts is wanted soon.
 
-
-def warm_up(shapes: Iterable[T], run: Callable[[T], None]) -> None:
-    """Run the shapes to come, the likeliest first, for a few seconds: engines are slow the first time they see one.
-
-    Other processes warm up at the same time, so a small arena may be full; then the rest is left to requests.
+    A graph's first run takes 300 to 1,100 ms, the first of any other shape 5 to 30 ms more than the next (4 layers of
+    256, two cores). Other processes warm up at the same time, so a small arena may be full; then requests do the rest.
     """
-    end = time.monotonic() + WARM_UP_S
-    for shape in shapes:
+    for graph in graphs:
         try:
-            run(shape)
+            run(graph)
         except ArenaFull:
-            return
-        if time.monotonic() > end:
             return
 
 

@@ -1,8 +1,12 @@
-"""Candidates to scores, over KV of user and items that the pool has or this step computes (BAT, section 5)."""
+"""Candidates to scores, over KV of user and items that the pool has or this step computes (BAT, section 5).
+
+Users' KV is computed ahead of rankings here too (RelayGR): two engines would fight for the cores.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import NamedTuple
 
@@ -11,14 +15,16 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.artifact import load_config
-from genrec.engine.load import load_rank_executors
-from genrec.engine.ranking import Plan, RankExecutor, RankRequest, Reuse
+from genrec.engine.load_ranker import load_rank_executors
+from genrec.engine.pre_infer import PreInference
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import GenrecError, InputError
-from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
+from genrec.rank.options import MOST_CANDIDATES, ONLY_USER, OPTIONS, ORDERS, RankerConfig
+from genrec.report import PreInferReport
+from genrec.schedule.relay import PARTS, Relay
 from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
-from genrec.steps.encode_candidates import MOST_CANDIDATES
 from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.prompts import read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
@@ -40,7 +46,7 @@ def _count(order: str, reuse: Reuse) -> None:
 
 class _Asked(NamedTuple):
     request: RankRequest
-    plan: Plan
+    plan: RankPlan
     ticket: Ticket
     respond: Respond
 
@@ -49,6 +55,7 @@ class ScoreCandidates(AnswersLater):
     """tokens, ticket, owner, candidates, codes, plan -> scores, and the tokens that were reused.
 
     A request is a pass of its own, since its KV lies where the pool has it. The queue refuses what cannot be in time.
+    A plan of the user's entry alone is answered at once, without candidates: `reuse` is a `PreInferReport` then.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -56,22 +63,27 @@ class ScoreCandidates(AnswersLater):
         self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
         executors = load_rank_executors(settings, self._config)
         for executor in executors:
-            warm_up(
-                ((span, self._options.orders[0]) for span in spans(self._config)),
-                partial(self._try, executor),
-            )
+            warm_up(spans(self._config)[:1], partial(self._try, executor))
+            if executor.ahead and self._config.max_prompt > PARTS[-1]:
+                executor.ahead.rehearse(PARTS[-1], min(PARTS[-1], self._config.max_prompt - PARTS[-1]))
         run = [partial(self._score, executor) for executor in executors]
-        self._scheduler: Scheduler[_Asked] = Scheduler(run, 1, 0.0, 1)
+        budget_s, ahead = settings.rank_budget_ms / 1e3, executors[0].ahead
+        self._scheduler: Scheduler[_Asked | PreInference] = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
+        self._relay = Relay(ahead.jobs if ahead else None, self._scheduler, settings)
 
     def submit(self, request: Tensors, respond: Respond) -> None:
         """See `AnswersLater.submit`."""
         try:
             tokens, ticket = read_prompt(request, self._config)
             ticket.check_deadline("score_candidates")
+            deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
+            if _order(request) == ONLY_USER:
+                respond(self._pre_infer(request, tokens[: ticket.prompt_length], ticket, deadline_s))
+                return
             if ticket.prompt_length:
                 asked = self._read(request, tokens, ticket, respond)
-                deadline_s = asked.ticket.deadline_ns / 1e9 if asked.ticket.deadline_ns else None
-                size = len(asked.request.tokens) + asked.request.candidates.size
+                missing = self._relay.missing(asked.request.owner, asked.request.tokens)
+                size = missing + asked.request.candidates.size
                 self._scheduler.submit(asked, size, deadline_s)
                 return
         except GenrecError as error:
@@ -81,21 +93,27 @@ class ScoreCandidates(AnswersLater):
 
     def close(self) -> None:
         """Answer what is queued; then end the threads."""
+        self._relay.close()
         self._scheduler.close()
+
+    def _pre_infer(
+        self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket, deadline_s: float | None
+    ) -> Tensors:
+        outcome, ready = self._relay.ask(_owner(request), tokens, deadline_s)
+        report = PreInferReport(outcome, len(tokens), ready, ticket.dropped)
+        return {**NOTHING, "reuse": np.array([report], np.int64)}
 
     def _read(self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket, respond: Respond) -> _Asked:
         candidates = self._rows(request, "candidates", self._options.item_tokens)
         codes = self._rows(request, "codes", self._config.levels)
         if len(codes) != len(candidates):
             raise InputError("codes", f"are of {len(codes)} items", f"{len(candidates)}, as candidates")
-        named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
         order, keep_user, keep_items = (int(x) for x in check_tensor(request, "plan", np.int64, 3))
         if not 0 <= order < len(ORDERS) or ORDERS[order] not in (*self._options.orders, "whole"):
             known = [ORDERS.index(each) for each in (*self._options.orders, "whole")]
             raise InputError("plan", f"says order {order}", ", ".join(map(str, known)))
-        owner = user if named else None
-        ranking = RankRequest(owner, tokens[: ticket.prompt_length], candidates, codes)
-        return _Asked(ranking, Plan(ORDERS[order], bool(keep_user), bool(keep_items)), ticket, respond)
+        ranking = RankRequest(_owner(request), tokens[: ticket.prompt_length], candidates, codes)
+        return _Asked(ranking, RankPlan(ORDERS[order], bool(keep_user), bool(keep_items)), ticket, respond)
 
     def _rows(self, request: Tensors, field: str, each: int) -> NDArray[np.int32]:
         """int32[C, each]."""
@@ -109,12 +127,19 @@ class ScoreCandidates(AnswersLater):
             raise InputError(field, f"span {values.min()} to {values.max()}", limit)
         return values.reshape(-1, each)
 
-    def _score(self, executor: RankExecutor, batch: list[_Asked]) -> None:
+    def _score(self, executor: RankExecutor, batch: list[_Asked | PreInference]) -> None:
         """Answered whatever happens."""
         for asked in batch:
+            if isinstance(asked, PreInference):
+                assert executor.ahead is not None
+                self._relay.run(executor.ahead, asked)
+                continue
             try:
                 asked.ticket.check_deadline("score_candidates")
+                begun = time.monotonic()
                 scores, reuse = executor.scores(asked.request, asked.plan)
+                user = len(asked.request.tokens) - reuse.user
+                self._relay.cost.learn(True, reuse.user, user, time.monotonic() - begun)
                 if not np.isfinite(scores).all():
                     raise InputError(
                         "scores", "have NaN or infinite values", "finite ones: look at the weights"
@@ -130,10 +155,17 @@ class ScoreCandidates(AnswersLater):
                 )
             asked.respond(answer)
 
-    def _try(self, executor: RankExecutor, shape: tuple[int, str]) -> None:
-        span, order = shape
+    def _try(self, executor: RankExecutor, span: int) -> None:
         candidates = np.zeros((MOST_CANDIDATES // 4, self._options.item_tokens), np.int32)
         codes = np.zeros((len(candidates), self._config.levels), np.int32)
-        executor.scores(
-            RankRequest(None, np.zeros(span, np.int32), candidates, codes), Plan(order, False, False)
-        )
+        asked = RankRequest(None, np.zeros(span, np.int32), candidates, codes)
+        executor.scores(asked, RankPlan(self._options.orders[0], False, False))
+
+
+def _order(request: Tensors) -> int:
+    return int(check_tensor(request, "plan", np.int64, 3)[0])
+
+
+def _owner(request: Tensors) -> int | None:
+    named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
+    return user if named else None

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.artifact import load_config
+from genrec.catalogue.files import VALIDITY
 from genrec.catalogue.hashset import SemanticIdSet
-from genrec.catalogue.load import load_catalogue, load_indices
-from genrec.catalogue.validity import FILE_NAME, ValidityIndex, check_rows
+from genrec.catalogue.indices import load_indices
+from genrec.catalogue.load import load_catalogue
+from genrec.catalogue.validity import ValidityIndex, check_rows
 from genrec.errors import ArtifactError, InputError
 from genrec.report import MODEL, POPULARITY, Report
 from genrec.search.lookup import PopularityRanking, lookup
@@ -45,7 +47,7 @@ class ValidityLookup:
         index, valid = load_indices(folder, self._config)
         if index.items != len(catalogue):
             raise ArtifactError(
-                folder / FILE_NAME, f"indexes {index.items} items, the catalogue has {len(catalogue)}"
+                folder / VALIDITY, f"indexes {index.items} items, the catalogue has {len(catalogue)}"
             )
         popular = PopularityRanking.build(catalogue.popularity, catalogue.item_ids)
         nobody = np.array([-1], np.int32)

@@ -46,11 +46,12 @@ def step_model(step_name: str) -> type:
 
         def initialize(self, args: dict[str, str]) -> None:
             """Build the step from the GENREC_* environment; an error here fails the start of the server."""
-            from genrec.process import may_write_any_file
+            from genrec.process import end_with_parent, may_write_any_file
             from genrec.settings import Settings
             from genrec.steps import load  # here: a step may take seconds to import
             from genrec.triton.metrics import Published
 
+            end_with_parent()
             may_write_any_file()
             self.outputs = output_types(args["model_config"])
             self.step = load(step_name, Settings.from_environment())

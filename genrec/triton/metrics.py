@@ -43,7 +43,7 @@ class Published:
         self._metrics.clear()
         self._families.clear()
 
-    def _metric(self, key: Key, family: metrics.Family, rises: bool) -> Any:
+    def _metric(self, key: Key, family: metrics.MetricFamily, rises: bool) -> Any:
         name, labels = key
         if name not in self._families:
             kind = pb_utils.MetricFamily.COUNTER if rises else pb_utils.MetricFamily.GAUGE
@@ -75,7 +75,7 @@ class Published:
             time.sleep(PAUSE_S)
 
 
-def _numbers(model: str) -> list[tuple[Key, metrics.Family, bool]]:
+def _numbers(model: str) -> list[tuple[Key, metrics.MetricFamily, bool]]:
     """Every number that the model publishes."""
     return [
         ((sample.name, sample.labels), family, sample.rises)

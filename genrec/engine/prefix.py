@@ -1,0 +1,37 @@
+"""Which KV a ranking begins with, by what a pool has of its user and its items (BAT, section 5.3)."""
+
+from __future__ import annotations
+
+from genrec.engine.interface import Array
+from genrec.kv.entries import EntryLayout
+from genrec.pool.choice import Choice, Request, choice, policy
+from genrec.pool.keys import item_keys, owner_key, user_words, words
+from genrec.pool.look import look
+from genrec.pool.pool import Pool
+from genrec.rank.options import ORDERS
+
+FIXED = ("recompute", "user", "item", "split")  # policies that choose whatever the pool has
+
+
+class PrefixChooser:
+    """A policy at work on the entries of one model. Without a pool only a fixed one finds something to choose."""
+
+    def __init__(self, name: str, layout: EntryLayout, model: str, pool: Pool | None) -> None:
+        """`name` of `genrec.pool.choice.POLICIES`, `model` as in the entries' keys. Raises InputError."""
+        self._order = name if name in ORDERS else "whole"
+        self._layout, self._model, self._pool = layout, model, pool
+        self.policy = policy(name, pool.hotness) if pool and name not in FIXED else None
+
+    def choose(self, owner: int | None, tokens: Array, candidates: Array, now: int) -> Choice:
+        """What to do with a history int32[S] and candidates int32[C, t] at `now` (ns)."""
+        pool, layout, step = self._pool, self._layout, self._layout.config.levels
+        many, each = candidates.shape
+        asked = Request(len(tokens), many, each)
+        if pool is None or self.policy is None or not len(tokens):
+            return choice(asked, self._order)
+        hashes = user_words(pool.secret, self._model, layout.name, owner, tokens, step)
+        cached = look(pool, hashes, step, words(item_keys(self._model, layout.name, candidates)))
+        return self.policy.choose(
+            Request(len(tokens), many, each, *cached), words([owner_key(pool.secret, owner)])[0], now,
+            lambda: pool.room(hashes, layout.user_bytes(len(tokens))),
+        )  # fmt: skip
