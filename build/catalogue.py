@@ -17,12 +17,12 @@ from tqdm import tqdm
 
 from build.validity import build_validity
 from genrec.artifact import load_config
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.soundness import changed_item
 from genrec.catalogue.versions import (
-    CATALOGUE,
     FOLDER,
     MADE,
-    changed_item,
     check_exists,
     check_files,
     folder_of,

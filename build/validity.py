@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genrec.catalogue.hashset import FILE_NAME as VALID_IDS
+from genrec.catalogue.files import VALID_IDS, VALIDITY
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.validity import FILE_NAME, ValidityIndex
+from genrec.catalogue.validity import ValidityIndex
 from genrec.manifest import is_good, record, stage_key
 from genrec.progress import ticking
 
@@ -15,7 +15,7 @@ from genrec.progress import ticking
 def build_validity(artifact: Path) -> bool:
     """Index the catalogue, as a tree and as a hash set, unless that is done; returns whether work was done."""
     catalogue_file = artifact / "catalogue.parquet"
-    key = stage_key({"files": [FILE_NAME, VALID_IDS]}, [catalogue_file])
+    key = stage_key({"files": [VALIDITY, VALID_IDS]}, [catalogue_file])
     if is_good(artifact, "validity", key):
         return False
     with ticking("validity index"):
@@ -23,9 +23,9 @@ def build_validity(artifact: Path) -> bool:
         index = ValidityIndex.build(
             catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
         )
-        index.save(artifact / FILE_NAME)
+        index.save(artifact / VALIDITY)
         SemanticIdSet.build(index.paths(index.levels)).save(artifact / VALID_IDS)
     facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
-    made = [artifact / FILE_NAME, artifact / VALID_IDS]
+    made = [artifact / VALIDITY, artifact / VALID_IDS]
     record(artifact, "validity", key, [catalogue_file, *made], facts)
     return True

@@ -23,8 +23,9 @@ from cli.show import answer_lines
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server, serve
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, folder_of
+from genrec.catalogue.versions import folder_of
 from genrec.manifest import digest_file, is_good, record, stage_key
 from perf.kit.counters import Triton
 from perf.kit.endpoints import Endpoint

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from cli import bench, catalogue, pool, rank, router
+from cli import bench, cascade, catalogue, importing, looking, pool, rank, router
 from cli.options import add_settings, at_least, folder, numbers, positive, sizes
 from cli.run import run, start_log
 from genrec.rank.options import TRAINED_FOR
@@ -15,6 +15,10 @@ from genrec.settings import chosen_fields
 
 VERBS = {
     "data": ("interactions to histories and semantic IDs", "genrec data artifacts/ml-100k --source ml-100k"),
+    "import": (
+        "an artifact of a Hugging Face checkpoint",
+        "genrec import MiniOneRec artifacts/mini --items item.json --semantic-ids index.json --prompt prompt.json",
+    ),
     "train": ("train the generator", "genrec train artifacts/ml-100k"),
     "export": ("generator to ONNX", "genrec export artifacts/ml-100k"),
     "build": ("ONNX to engines, catalogue to validity index", "genrec build artifacts/ml-100k"),
@@ -38,6 +42,10 @@ VERBS = {
         "rank candidates, or what the generator finds",
         "genrec rank artifacts/ml-100k --url 127.0.0.1:8001 --history 50,172,1 --candidates 7,98,100",
     ),
+    "cascade": (
+        "a data set's users through pre-inference, retrieval and ranking: where time goes",
+        "genrec cascade artifacts/ml-100k --url 127.0.0.1:8001",
+    ),
     "pool": (
         "KV that rankings reuse, of the servers that run: status, forget, fill",
         "genrec pool forget artifacts/ml-100k 42",
@@ -46,17 +54,27 @@ VERBS = {
         "versions of the catalogue: add, remove, swap, rollback, status",
         "genrec catalogue swap artifacts/ml-100k",
     ),
+    "trace": (
+        "one request's way through a server that traces, as a waterfall",
+        "genrec trace server.json --history 50,172,1 --svg way.svg",
+    ),
+    "web": ("a page to try an artifact, until Ctrl-C", "genrec web artifacts/ml-100k --port 8080"),
     "evaluate": ("leave-one-out quality next to two baselines", "genrec evaluate artifacts/ml-100k --json"),
     "sweep": ("highest request rate within a P99", "genrec sweep artifacts/ml-100k --slo-p99-ms 100"),
     "bench": ("every benchmark: list them, or run one", "genrec bench stages artifacts/ml-100k --save"),
 }
-OWN_ARGUMENTS = {
-    "catalogue": catalogue.add_arguments,
-    "rank": rank.add_arguments,
-    "pool": pool.add_arguments,
-    "bench": bench.add_arguments,
-    "route": router.add_route_arguments,
-    "rollout": router.add_rollout_arguments,
+# Verbs with a file of their own: what adds their arguments, and what runs them.
+OWN = {
+    "catalogue": (catalogue.add_arguments, catalogue.run),
+    "rank": (rank.add_arguments, rank.run),
+    "cascade": (cascade.add_arguments, cascade.run),
+    "pool": (pool.add_arguments, pool.run),
+    "trace": (looking.add_trace_arguments, looking.trace),
+    "web": (looking.add_web_arguments, looking.web),
+    "bench": (bench.add_arguments, bench.run),
+    "import": (importing.add_arguments, importing.run),
+    "route": (router.add_route_arguments, router.route),
+    "rollout": (router.add_rollout_arguments, router.rollout),
 }
 
 
@@ -67,8 +85,8 @@ def parser() -> argparse.ArgumentParser:
     made = {}
     for verb, (what, example) in VERBS.items():
         made[verb] = verbs.add_parser(verb, help=what, description=what, epilog=f"example: {example}")
-        if verb in OWN_ARGUMENTS:
-            OWN_ARGUMENTS[verb](made[verb])
+        if verb in OWN:
+            OWN[verb][0](made[verb])
             continue
         made[verb].add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
 
@@ -151,9 +169,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     start_log()
     folders = (getattr(arguments, name, None) for name in ("artifact", "run_dir", "out"))
+    work = OWN[arguments.verb][1] if arguments.verb in OWN else globals()[f"_{arguments.verb}"]
     return run(
         f"genrec {arguments.verb}",
-        lambda: globals()[f"_{arguments.verb}"](arguments),
+        lambda: work(arguments),
         [path for path in folders if path is not None],
     )
 
@@ -197,14 +216,6 @@ def _serve(a: argparse.Namespace) -> None:
     serve(a.artifact, **{name: getattr(a, name) for name in names})
 
 
-def _route(a: argparse.Namespace) -> None:
-    router.route(a)
-
-
-def _rollout(a: argparse.Namespace) -> None:
-    router.rollout(a)
-
-
 def _recommend(a: argparse.Namespace) -> None:
     from cli.show import answer_lines, ask_local, ask_server, history_of
 
@@ -213,18 +224,6 @@ def _recommend(a: argparse.Namespace) -> None:
         ask_server(a.url, a.protocol, a.decoder) if a.url else ask_local(a.artifact, a.beam_width, a.decoder)
     )
     print("\n".join(answer_lines(a.artifact, history, ask(history, a.top_k, a.exclude_history))))
-
-
-def _rank(a: argparse.Namespace) -> None:
-    rank.run(a)
-
-
-def _pool(a: argparse.Namespace) -> None:
-    pool.run(a)
-
-
-def _catalogue(a: argparse.Namespace) -> None:
-    catalogue.run(a)
 
 
 def _evaluate(a: argparse.Namespace) -> None:
@@ -244,10 +243,6 @@ def _sweep(a: argparse.Namespace) -> None:
     from perf.slo.sweep import sweep
 
     print(json.dumps(sweep(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
-
-
-def _bench(a: argparse.Namespace) -> None:
-    bench.run(a)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ import numpy as np
 from clients.rank_wire import Ranking
 from clients.recommender import Recommender
 from clients.wire import Protocols, Recommendation, parse
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, folder_of
+from genrec.catalogue.versions import folder_of
 from genrec.errors import GenrecError, InputError
 from training.data import Histories
 

@@ -22,6 +22,8 @@ CONTROLLED = ("shared-memory", "model-repository", "trace", "logging")
 # 1 MB.
 SHM_BYTES = 4 << 20
 EXIT_TIMEOUT_S = 10
+# Of spans on their way to the collector; Triton's own 5 s are long for somebody who waits.
+TRACE_DELAY_MS = 200
 
 
 def command(
@@ -33,6 +35,7 @@ def command(
     prefix: str,
     control: str = "",
     address: str = LOOPBACK,
+    trace_url: str = "",
 ) -> list[str]:
     """argv of tritonserver: loopback unless told otherwise, everything but inference behind secrets.
 
@@ -53,7 +56,7 @@ def command(
         "--disable-auto-complete-config",
         "--exit-on-error=true",
         "--strict-readiness=true",
-        "--model-load-thread-count=8",  # the steps spend their start importing, not computing
+        "--model-load-thread-count=16",  # all at once: the slowest should not be the last to begin
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
         f"--http-address={address}",
         f"--http-port={ports.http}",
@@ -73,7 +76,17 @@ def command(
         f"--backend-config=python,shm-region-prefix-name={prefix}triton-",
         f"--backend-config=python,shm-default-byte-size={SHM_BYTES}",
         "--log-format=ISO8601",
+        *_traces(trace_url),
     ]
+
+
+def _traces(url: str) -> list[str]:
+    """Requests that bring a `traceparent` are traced to the OpenTelemetry collector at `url`, no others (rate 0)."""
+    if not url:
+        return []
+    settings = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=0")
+    exporter = (f"opentelemetry,url={url}", f"opentelemetry,bsp_schedule_delay={TRACE_DELAY_MS}")
+    return [f"--trace-config={each}" for each in (*settings, *exporter)]
 
 
 def environment(

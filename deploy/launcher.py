@@ -35,11 +35,11 @@ from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec.artifact import load_config
-from genrec.draft.load import has_draft
+from genrec.draft.options import has_draft
 from genrec.errors import InputError
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
-from genrec.rank.options import has_ranker
+from genrec.rank.head import has_ranker
 from genrec.settings import Settings, chosen_fields
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -74,6 +74,7 @@ class RunningServer:
     run_dir: Path
     supervisor: Supervisor
     ensembles: tuple[str, ...]
+    trace_url: str  # where it sends spans; "": nowhere
 
     @property
     def http_url(self) -> str:
@@ -151,7 +152,9 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
         token = secrets.token_urlsafe(24)
         launch = _launch(files, artifact, options, given, run_dir, ports, token, digests)
-        server = RunningServer(ports, token, run_dir, Supervisor(launch), launch.ensembles)
+        server = RunningServer(
+            ports, token, run_dir, Supervisor(launch), launch.ensembles, given.get("trace_url", "")
+        )
         try:
             with ticking("starting the server"):
                 server.supervisor.start_and_wait(on_start=partial(_write_server_json, server))
@@ -183,7 +186,7 @@ def _launch(
     ensembles = with_instances(wanted, options.instances)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
-    if "rank" in names or "recommend_and_rank" in names:
+    if {"rank", "recommend_and_rank", "pre_infer"}.intersection(names):
         settings = replace(settings, pool=pool)
 
     def prepare() -> None:
@@ -195,7 +198,15 @@ def _launch(
 
     return Launch(
         argv=command.command(
-            files, private.models, private.backends, ports, token, prefix, control, options.address
+            files,
+            private.models,
+            private.backends,
+            ports,
+            token,
+            prefix,
+            control,
+            options.address,
+            settings.trace_url,
         ),
         environment=command.environment(files, settings.environment(), settings.threads, private),
         prefix=prefix,
@@ -246,6 +257,7 @@ def _write_server_json(server: RunningServer) -> None:
         "http_url": server.http_url,
         "grpc_url": server.grpc_url,
         "metrics_url": server.metrics_url,
+        "trace_url": server.trace_url,
         "token": server.token,
         "http_headers": server.http_headers,
         "grpc_headers": server.grpc_headers,

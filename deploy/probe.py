@@ -18,13 +18,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.versions import folder_of, read_current
 from genrec.errors import ArtifactError
 
 SUCCESS = re.compile(r'^nv_inference_request_success\{model="([^"]*)",[^}]*\} (\S+)$', re.MULTILINE)
 
-# What some ensembles want besides; None: the item.
-EXTRA = {"rank": [("candidates", "INT64", None)], "recommend_and_rank": [("retrieve", "INT32", 1)]}
+# What ensembles want besides a history, where it is not top_k alone; None: the item.
+TOP_1 = ("top_k", "INT32", 1)
+EXTRA: dict[str, list[tuple[str, str, int | None]]] = {
+    "rank": [TOP_1, ("candidates", "INT64", None)],
+    "recommend_and_rank": [TOP_1, ("retrieve", "INT32", 1)],
+    "pre_infer": [("user_id", "INT64", None)],
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def server_id(http_url: str, timeout_s: float) -> str:
 
 def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> ProbeAnswer:
     """One request for one item; never raises. No items is an answer: drafts verified at the end may be lost."""
-    wanted = [("history", "INT64", item_id), ("top_k", "INT32", 1), *EXTRA.get(ensemble, ())]
+    wanted = [("history", "INT64", item_id), *EXTRA.get(ensemble, [TOP_1])]
     inputs = [
         {"name": name, "shape": [1, 1], "datatype": kind, "data": [item_id if value is None else value]}
         for name, kind, value in wanted
@@ -72,9 +78,7 @@ def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> Probe
         return ProbeAnswer(error.code == 503 and f"in ensemble '{ensemble}'" in text, f"{error.code}: {text}")
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         return ProbeAnswer(False, f"{type(error).__name__}: {error}")
-    return (
-        ProbeAnswer(True) if "item_ids" in outputs else ProbeAnswer(False, f"answered {outputs}, no item_ids")
-    )
+    return ProbeAnswer(True) if "report" in outputs else ProbeAnswer(False, f"answered {outputs}, no report")
 
 
 def infer_all(http_url: str, ensembles: Sequence[str], item_id: int, timeout_s: float) -> dict[str, str]:

@@ -9,7 +9,8 @@ from deploy.launch import NoRoom
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import read_current
-from genrec.engine.load import create_pool, load_layout
+from genrec.engine.load import load_layout
+from genrec.engine.load_ranker import create_pool
 from genrec.kv.arena import Arena
 from genrec.settings import Settings
 

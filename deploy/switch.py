@@ -14,7 +14,8 @@ from tqdm import tqdm
 from deploy import leftovers
 from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
-from genrec.catalogue.versions import Current, folder_of, locked, point, read_current, verify, versions_of
+from genrec.catalogue.soundness import verify
+from genrec.catalogue.versions import Current, folder_of, locked, point, read_current, versions_of
 from genrec.errors import ArtifactError, GenrecError
 
 LOOK_S = 0.05

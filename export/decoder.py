@@ -15,7 +15,7 @@ from torch.export import Dim
 from export.graph import Traced, write
 from export.names import DRAFT
 from export.ranker import RANK_GRAPHS, export_rank_graph
-from genrec.draft.head import FILE_NAME as DRAFT_HEAD
+from genrec.draft.options import FILE_NAME as DRAFT_HEAD
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft, save_serving

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from genrec.artifact import load_config
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.validity import ValidityIndex
-from genrec.draft.head import DraftConfig, Drafter
+from genrec.draft.head import Drafter
+from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
@@ -227,6 +229,7 @@ def draft_artifact(
     artifact: Path, settings: DraftSettings, joint: bool = False, seed: int = 0, threads: int = 0
 ) -> dict[str, object]:
     """Give the generator in `artifact`/model a draft head beside it. Returns what happened."""
+    load_config(artifact).check_codes_alone("a draft head")
     return train_draft(
         Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
         load_generator(artifact / "model"), settings, DraftConfig(), artifact / "model", joint, seed, threads,

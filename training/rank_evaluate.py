@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from genrec.nn.functions import rows
 from genrec.nn.ranker import Ranker
 from training.rank_candidates import CANDIDATES, Candidates, prompts
 
@@ -37,7 +36,7 @@ class Asked:
             return ranker(self.user, self.length, self.tokens, self.codes, order)
         entry = ranker.prefix(self.user)
         states = ranker.states(entry, self.length, entries, self.rows, apart=True)
-        return (states * rows(ranker.table(), self.codes).sum(2)).sum(-1)
+        return ranker.scores(states, self.codes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +55,9 @@ class Places:
     def ask(self, at: Candidates, rows: np.ndarray) -> Asked:
         """Candidates `rows` int[B, C] at places; a row of -1 reads as the first item, and its score means nothing."""
         user, length = prompts(self.rows, np.stack((at.user, at.cut), 1), self.codes, self.most)
-        known = torch.from_numpy(np.maximum(rows, 0).astype(np.int64))
-        tokens, codes = (torch.from_numpy(each.astype(np.int64)) for each in (self.tokens, self.codes))
-        return Asked(user, length, known, tokens[known], codes[known])
+        known = np.maximum(rows, 0).astype(np.int64)
+        tokens, codes = (torch.from_numpy(each[known].astype(np.int64)) for each in (self.tokens, self.codes))
+        return Asked(user, length, torch.from_numpy(known), tokens, codes)
 
     @torch.no_grad()
     def entries(self, ranker: Ranker) -> Tensor:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.ranker import Ranker
@@ -197,6 +198,7 @@ def ranker_artifact(
     """Give the generator in `artifact`/model a ranker beside it. Returns what happened. Raises ArtifactError."""
     if threads:
         torch.set_num_threads(threads)
+    load_config(artifact).check_codes_alone("a ranker")
     places, candidates = open_places(artifact, settings.places)
     ranker = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed)
     kept, report = train_ranker(ranker, places, candidates, settings, seed, minutes)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from genrec.catalogue.items import Catalogue
+from genrec.models.prompt import prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.model import Generator
 from training.evaluate import PAD, Recommender
@@ -22,10 +23,10 @@ def model_recommender(
         rows = [catalogue.rows_of(h) for h in histories]
         rows = [r[r >= 0].astype(np.int64) for r in rows]
         newest = [r[-config.max_history :] for r in rows]
-        lengths = np.array([len(r) * config.levels for r in newest])
+        lengths = np.array([config.prompt_length(len(r)) for r in newest])
         tokens = np.zeros((len(rows), max(int(lengths.max()), 1)), np.int64)
         for b, r in enumerate(newest):
-            tokens[b, : lengths[b]] = (catalogue.codes[r] + offsets).ravel()
+            tokens[b, : lengths[b]] = prompt_of(config, catalogue.codes[r] + offsets)
         excluded = [np.unique(r) if remove_seen else r[:0] for r in rows]
         # An empty history has no last position; it reads the padding and its answer means nothing.
         safe = torch.from_numpy(np.maximum(lengths, 1))

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.progress import ticking
+from training.json_items import read_json_items
 
 USER = ("user", "user_id")
 ITEM = ("item", "item_id")
@@ -144,10 +145,10 @@ def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = 
 
 
 def read_table(path: Path) -> pa.Table:
-    """CSV (comma), .tsv/.inter/.item (tab; `name:type` headers), or Parquet, all CSV values as strings."""
+    """CSV (comma), .tsv/.inter/.item (tab; `name:type` headers), Parquet, or items as JSON; CSV values as strings."""
     check_file(path, "a CSV, TSV or Parquet file")
     try:
-        table = pq.read_table(path) if path.suffix == ".parquet" else read_delimited(path)
+        table = {".parquet": pq.read_table, ".json": read_json_items}.get(path.suffix, read_delimited)(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"cannot be read: {error}", "a CSV, TSV or Parquet file") from error
     if table.num_rows == 0:

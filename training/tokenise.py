@@ -162,7 +162,7 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
     Raises InputError naming the file and the item or line.
     """
     given: dict[str, list[int]] = {}
-    for place, item, codes in _items_of_json(path) if path.suffix == ".json" else _items_of_table(path):
+    for place, item, codes in rows_of_semantic_ids(path):
         try:
             given[item] = [code_of(code) for code in codes]
         except (ValueError, TypeError) as error:
@@ -173,8 +173,12 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
     return given
 
 
+def rows_of_semantic_ids(path: Path) -> Iterator[tuple[str, str, list[object]]]:
+    """(place for errors, item, codes as they are spelled) of every item of a file. Raises InputError."""
+    return _items_of_json(path) if path.suffix == ".json" else _items_of_table(path)
+
+
 def _items_of_json(path: Path) -> Iterator[tuple[str, str, list[object]]]:
-    """(place for errors, item, codes) of every item."""
     try:
         items = read_json(path).items()
     except (ArtifactError, AttributeError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deploy.ports import Ports
-from deploy.router.config import Place, render
+from deploy.router.config import ServerPlace, render
 from deploy.router.limits import Limits
 
 CONFIG = Path(__file__).with_name("haproxy.cfg")
@@ -18,7 +18,7 @@ ROUTER = Ports(8000, 8001, 8002)
 
 def configuration() -> str:
     """For servers and router on one machine."""
-    places = [Place(f"s{n}", ports.http, ports.grpc, 100) for n, ports in enumerate(SERVERS, 1)]
+    places = [ServerPlace(f"s{n}", ports.http, ports.grpc, 100) for n, ports in enumerate(SERVERS, 1)]
     return render(places, len(places), Limits(), ROUTER, Path("/tmp/admin"))
 
 

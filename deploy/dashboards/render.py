@@ -145,6 +145,20 @@ PANELS = (
             ("{{instance}} {{kind}} evicted", "genrec_pool_evicted_entries"),
         ),
     ),
+    Panel(
+        "Prefixes ahead of rankings, by what became of the wish",
+        "reqps",
+        (("{{outcome}}", "sum by (outcome) (rate(genrec_pre_infer_total[1m]))"),),
+    ),
+    Panel(
+        "Prefixes ahead of rankings: how they ended",
+        "short",
+        (
+            ("{{end}}", "sum by (end) (rate(genrec_pre_inferences_total[1m]))"),
+            ("tokens computed", "sum(rate(genrec_pre_inferred_tokens_total[1m]))"),
+            ("{{instance}} {{end}} since the start", "genrec_pool_leases"),
+        ),
+    ),
     Panel("Refused by the router", "reqps", (("{{proxy}}", f"sum by (proxy) (rate({REFUSED}[1m]))"),)),
     Panel(
         "Before the servers: waiting, and in flight",

@@ -23,13 +23,13 @@ TEMPLATE = Path(__file__).with_name("haproxy.cfg")
 NO_SERVER = 1  # the port of a place that no server has yet; such a place is disabled
 BALANCE_FACTOR = 200  # percent of the mean load that a server takes at most
 MOST_BYTES = 64 << 20  # of a body over HTTP: what current Triton accepts
-GRPC, HTTP = BACKENDS = ("be_grpc", "be_http")
+BACKENDS = ("be_grpc", "be_http")
 OPEN_CALLS = ("ModelInfer", "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata")
 OPEN_PATHS = r"^/v2(/health/(live|ready)|/models/[^/]+(/versions/[0-9]+)?(/infer|/ready)?)?/?$"
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerPlace:
     """A place for a server in both backends; `http` and `grpc` are its ports, `weight` 0 to 100 its share of users."""
 
     name: str
@@ -38,7 +38,7 @@ class Place:
     weight: int = 0
 
 
-def render(places: Sequence[Place], servers: int, limits: Limits, ports: Ports, admin: Path) -> str:
+def render(places: Sequence[ServerPlace], servers: int, limits: Limits, ports: Ports, admin: Path) -> str:
     """The whole file, for so many servers at a time in these places.
 
     `admin` is the socket by which places are filled, weighed and emptied while it runs.
@@ -63,7 +63,7 @@ def render(places: Sequence[Place], servers: int, limits: Limits, ports: Ports, 
     )
 
 
-def _server(number: int, place: Place, port: int, protocol: str) -> str:
+def _server(number: int, place: ServerPlace, port: int, protocol: str) -> str:
     """A place in one of the backends; Triton tells its health over HTTP alone."""
     off = " disabled" if place.http == NO_SERVER else ""
     about = f"{protocol}check port {place.http} id {number} weight {place.weight}{off}"

@@ -19,7 +19,7 @@ from typing import Any
 
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import Ports
-from deploy.router.config import Place
+from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, RouterError, running_router
 from deploy.router.limits import Limits
 from genrec.errors import InputError
@@ -181,7 +181,7 @@ def running_fleet(
     if not 1 <= servers <= MOST_SERVERS:
         raise InputError("servers", f"is {servers}", f"1 to {MOST_SERVERS}")
     halves = tuple(tuple(f"{half}{n}" for n in range(1, servers + 1)) for half in "ab")
-    places = [Place(name) for half in halves for name in half]
+    places = [ServerPlace(name) for half in halves for name in half]
     with running_router(places, servers, limits, ports) as router:
         fleet = Fleet(router, halves, options)
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deploy import leftovers, tritonserver
 from deploy.ports import LOOPBACK, Ports
-from deploy.router.config import BACKENDS, Place, render
+from deploy.router.config import BACKENDS, ServerPlace, render
 from deploy.router.limits import Limits
 from genrec.errors import ArtifactError, GenrecError
 
@@ -106,7 +106,9 @@ class Router:
 
 
 @contextmanager
-def running_router(places: Sequence[Place], servers: int, limits: Limits, ports: Ports) -> Iterator[Router]:
+def running_router(
+    places: Sequence[ServerPlace], servers: int, limits: Limits, ports: Ports
+) -> Iterator[Router]:
     """HAProxy over these places, for so many servers at a time; ended on leaving.
 
     Raises ArtifactError without HAProxy, RouterError.

@@ -12,7 +12,7 @@ from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.world import World
 
 
-class Step:
+class TableStep:
     """Backward passes of one or more batches, then one update weighted by samples.
 
     Losses are sums over samples. Ranks have different numbers of them, so gradients are summed over ranks and divided
