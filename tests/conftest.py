@@ -11,11 +11,10 @@ import pytest
 from build.openvino.engines import build_engines
 from deploy import leftovers
 from deploy.launcher import RunningServer, running_server
-from export.generator import export_artifact
 from genrec.catalogue.items import Catalogue
 from genrec.rank.options import RankerConfig
 from tests.serving.processes import left_of
-from tests.tiny import add_ranker, tiny_artifact
+from tests.tiny import add_ranker, export_ranker, tiny_artifact
 
 BEAM_WIDTH = 32
 
@@ -49,7 +48,7 @@ def tiny_ranker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny` with a ranker of random weights over the generator's own KV, for all orders; `split` is its first."""
     artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("ranker") / "artifact")
     add_ranker(artifact, RankerConfig(True, "all", 3))
-    export_artifact(artifact)
+    export_ranker(artifact)
     build_engines(artifact, "f32")
     return artifact
 

@@ -67,7 +67,7 @@ def test_the_client_needs_numpy_and_tritonclient_alone(wheel):
 
 def test_the_command_names_the_extra_that_is_missing(wheel):
     door = "import genrec.__main__ as door; sys.argv = ['genrec', *{}]; sys.exit(door.main())"
-    done = run(wheel, door.format(["catalogue", "status", "nowhere"]))
+    done = run(wheel, door.format(["serve", "nowhere"]))
     assert done.returncode == 2 and "pip install '.[serve]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert run(wheel, door.format(["--help"])).returncode == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from genrec.catalogue.items import Catalogue
-from genrec.draft.head import DraftConfig
+from genrec.draft.options import DraftConfig
 from genrec.models.config import ModelConfig
 from genrec.rank.options import RankerConfig
 
@@ -102,4 +103,47 @@ def add_ranker(artifact: Path, options: RankerConfig | None = None) -> Path:
     model = artifact / "model"
     save_ranker(random_ranker(load_generator(model), options), model)
     record(artifact, "ranker", "tiny", (model / OPTIONS, model / WEIGHTS), {})
+    return artifact
+
+
+def export_ranker(artifact: Path) -> None:
+    """Export the graphs of the ranker alone, in this process: the generator's lie in `artifact` already."""
+    from export.decoder import export_from
+    from export.names import rank_graphs
+    from genrec.manifest import record
+    from genrec.rank.options import OPTIONS
+
+    onnx = artifact / "onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, about names of axes
+        for name in rank_graphs(RankerConfig.load(artifact / "model" / OPTIONS)):
+            export_from(artifact / "model", name, onnx)
+    record(artifact, "export", "tiny", onnx.iterdir(), {})
+
+
+def other_generator(artifact: Path, seed: int) -> Path:
+    """Give an artifact the answers of another generator and catalogue: other weights in the graphs that it has.
+
+    Far less work than an export. `model/` stays as it was.
+    """
+    import onnx
+    from onnx.numpy_helper import from_array, to_array
+
+    from build.openvino.engines import build_engines
+    from build.validity import build_validity
+    from genrec.manifest import record
+
+    draw = np.random.default_rng(seed)
+    tiny_catalogue(seed=seed).save(artifact / "catalogue.parquet")
+    for path in sorted((artifact / "onnx").glob("*.onnx")):
+        graph = onnx.load(path)
+        for weight in graph.graph.initializer:
+            values = to_array(weight)
+            if values.ndim == 2 and values.dtype == np.float32:
+                noise = draw.normal(scale=values.std(), size=values.shape)
+                weight.CopyFrom(from_array(values + noise.astype(np.float32), weight.name))
+        onnx.save(graph, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=1024)
+    record(artifact, "export", f"tiny {seed}", (artifact / "onnx").iterdir(), {})
+    build_validity(artifact)
+    build_engines(artifact, "f32")
     return artifact

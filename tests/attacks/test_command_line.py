@@ -100,7 +100,8 @@ def test_a_disk_that_takes_no_more_weights_is_said(shop: list[str], tmp_path: Pa
     small = 40_000  # bytes: more than the tables of this shop take, less than its codebooks
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))  # noqa: E731
     data = ["data", tmp_path / "a", *shop, "--codebook-sizes=512,512"]
-    with command(*data, stdout=subprocess.PIPE, preexec_fn=limit) as process:
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}  # what is cut off would be read by others
+    with command(*data, stdout=subprocess.PIPE, preexec_fn=limit, env=environment) as process:
         _, said = process.communicate(timeout=120)
     assert process.returncode == 2 and "Traceback" not in said
     assert re.search(r"genrec data: .*File too large", said.strip().splitlines()[-1])

@@ -12,10 +12,10 @@ import pytest
 
 from genrec import manifest
 from genrec.artifact import load_config
+from genrec.catalogue.indices import load_indices
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.load import load_indices
 from genrec.catalogue.versions import FOLDER, POINTER, read_current
-from genrec.draft.head import DraftConfig
+from genrec.draft.options import DraftConfig
 from genrec.errors import ArtifactError
 from tests.tiny import tiny_catalogue
 from training.data import Histories

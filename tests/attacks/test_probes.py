@@ -20,7 +20,7 @@ def test_ensembles_are_asked_at_once() -> None:
             together.wait(30)
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"outputs": [{"name": "item_ids"}]}).encode())
+            self.wfile.write(json.dumps({"outputs": [{"name": "item_ids"}, {"name": "report"}]}).encode())
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

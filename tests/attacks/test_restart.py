@@ -21,10 +21,12 @@ from deploy.launch import LaunchError, NoRoom
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import ArtifactError
 from tests.serving.processes import left_of, stub_of, until
+from tests.serving.servers import brief_server
 from tests.serving.wire import ask, tensors
 
 HERE = "127.0.0.1"
 FEW_FILES = 256
+ENSEMBLES = ("recommend", "recommend_draft")
 
 
 def items_of(server: RunningServer, items: list[int], model: str = "recommend") -> np.ndarray:
@@ -38,7 +40,7 @@ def weak(tiny: Path) -> Iterator[RunningServer]:
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, limits[1]))
         try:
-            running = stack.enter_context(running_server(tiny, beam_width=8))
+            running = stack.enter_context(brief_server(tiny, beam_width=8, ensembles=ENSEMBLES))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         patch.setattr(supervisor, "LONGEST_PAUSE_S", 0.1)

@@ -13,8 +13,9 @@ import pytest
 from build.catalogue import remove_items
 from deploy import leftovers
 from genrec.catalogue import agreement
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, read_current
+from genrec.catalogue.versions import read_current
 from tests.serving.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,20 +11,19 @@ from pathlib import Path
 import pytest
 
 from clients.recommender import Recommender
-from deploy import launcher, shared_memory, switch
+from deploy import shared_memory, switch
 from genrec.catalogue.versions import point, read_current
 from genrec.settings import Settings
 from genrec.steps import versioned
 from genrec.steps.versioned import Versioned
-from tests.genrec.steps.versions import settings_of_a_server, with_versions
-from tests.oracles.twin import twin_artifact
+from tests.genrec.steps.versions import processes, settings_of_a_server, three_versions, with_versions
 from tests.serving.processes import until
+from tests.serving.servers import brief_server
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact of three versions."""
-    return with_versions(twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60))
+    return three_versions(tmp_path_factory.mktemp("twin"))
 
 
 @pytest.fixture
@@ -34,17 +33,9 @@ def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 
 
 @pytest.fixture
-def process(settings: Settings) -> Iterator[Callable[[str], Versioned[str]]]:
-    """Makes what stands for a process of a server: it remembers the folder's name."""
-    made: list[Versioned[str]] = []
-
-    def make(name: str) -> Versioned[str]:
-        made.append(Versioned(settings, name, lambda folder: folder.name))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def process(settings: Settings) -> Iterator[Callable[..., Versioned[str]]]:
+    with processes(settings) as make:
+        yield make
 
 
 def to(settings: Settings, version: int) -> None:
@@ -118,7 +109,7 @@ def test_a_server_whose_pointer_moved_while_it_loaded_follows_the_next_switch(
 
     monkeypatch.setattr(shared_memory, "prepare", move_meanwhile)
     monkeypatch.setattr(switch, "PATIENCE_S", 30.0)
-    with launcher.running_server(artifact, beam_width=8, ensembles=("recommend",)) as server:
+    with brief_server(artifact, beam_width=8, ensembles=("recommend",)) as server:
         for version in (3, 1):
             switch.switch(artifact, version)
             with Recommender(server.grpc_url) as recommender:

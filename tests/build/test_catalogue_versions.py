@@ -20,10 +20,10 @@ from cli.main import main
 from deploy.switch import roll_back, switch
 from ensembles.local import LocalRecommender
 from genrec import manifest
-from genrec.catalogue.hashset import FILE_NAME as VALID_IDS
+from genrec.catalogue.files import CATALOGUE, VALID_IDS, VALIDITY
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.validity import FILE_NAME as VALIDITY
-from genrec.catalogue.versions import CATALOGUE, FOLDER, folder_of, read_current, verify, versions_of
+from genrec.catalogue.soundness import verify
+from genrec.catalogue.versions import FOLDER, folder_of, read_current, versions_of
 from genrec.errors import ArtifactError, InputError
 from tests.oracles.twin import twin_artifact
 

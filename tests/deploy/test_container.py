@@ -34,6 +34,14 @@ def test_images_get_what_is_there_in_the_versions_that_are_tested(dockerfile: Pa
     assert pinned.items() <= tested.items()
 
 
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_numba_caches_where_the_image_s_user_may_write(dockerfile: Path) -> None:
+    """Else every start fails: numba finds no place for what it caches, the folder of the sources being root's."""
+    served = dockerfile.read_text().rpartition("\nFROM ")[2]
+    assert re.search(r"^USER 1000$", served, re.MULTILINE)
+    assert re.search(r"^ENV .*\bNUMBA_CACHE_DIR=/tmp/", served, re.MULTILINE)
+
+
 @pytest.mark.serving
 def test_what_the_image_gets_is_enough_to_serve(tiny: Path, tmp_path: Path) -> None:
     """Its folders alone, in an empty environment: serve, answer the probe, end."""

@@ -23,15 +23,16 @@ from clients.ranker import Ranker
 from clients.recommender import Recommender
 from deploy import switch
 from deploy.dashboards import render
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from deploy.ports import choose_ports
-from deploy.router.config import Place
+from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, running_router
 from deploy.router.limits import Limits
 from ensembles.local import LocalRecommender
 from genrec import metrics
 from tests.deploy.prometheus import Sample, grouped_by, scrape, selectors, total
 from tests.serving.processes import stub_of, until
+from tests.serving.servers import brief_server
 
 WIDTH = 32
 EVERY_S = 1.0  # as genrec.triton.metrics publishes
@@ -78,7 +79,7 @@ def artifact(tiny_ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def asked(artifact: Path) -> Iterator[RunningServer]:
     """A server of its own, on a catalogue of its own."""
-    with running_server(artifact, beam_width=WIDTH) as running:
+    with brief_server(artifact, beam_width=WIDTH) as running:
         yield running
 
 
@@ -88,8 +89,8 @@ def routed(asked: RunningServer) -> Iterator[Router | None]:
     if not shutil.which("haproxy"):
         yield None
         return
-    place = Place("a1", asked.ports.http, asked.ports.grpc, 100)
-    with running_router([place, Place("b1")], 1, Limits(), choose_ports()) as running:
+    place = ServerPlace("a1", asked.ports.http, asked.ports.grpc, 100)
+    with running_router([place, ServerPlace("b1")], 1, Limits(), choose_ports()) as running:
         yield running
 
 
@@ -189,8 +190,8 @@ class TestServed:
 
     def test_a_swap_shows(self, asked: RunningServer, artifact: Path, items: list[int]) -> None:
         switch.switch(artifact, remove_items(artifact, np.array(items[:1])))
-        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 6, 30)
-        assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 6
+        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 7, 30)
+        assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 7
 
     def test_a_scrape_while_a_process_restarts(self, asked: RunningServer, items: list[int]) -> None:
         """Every scrape is whole, counters do not fall, and the restart shows."""

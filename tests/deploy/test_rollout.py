@@ -8,9 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,9 @@ from deploy.router.route import folder_of, rollout
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
 from genrec.errors import GenrecError, InputError
+from tests.serving.loaded import UnderLoad
 from tests.serving.processes import until
-from tests.tiny import tiny_artifact
+from tests.tiny import other_generator
 
 pytestmark = [
     pytest.mark.serving,
@@ -69,7 +70,8 @@ class World:
 @pytest.fixture(scope="module")
 def world(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("rollout")
-    found = World(shutil.copytree(tiny, folder / "old"), tiny_artifact(folder / "new", seed=1))
+    new = other_generator(shutil.copytree(tiny, folder / "new"), seed=1)
+    found = World(shutil.copytree(tiny, folder / "old"), new)
     for (one, _), (other, _) in zip(*found.expected.values(), strict=True):
         assert not np.array_equal(one, other)
     return found
@@ -99,21 +101,19 @@ def routed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     assert running.shm() == []
 
 
-class Load:
+class Load(UnderLoad):
     """Clients that ask all the time: who answered since the last look, and whatever was not right."""
 
     def __init__(self, world: World, routed: Routed) -> None:
         self.whose: Counter[str] = Counter()
         self.problems: list[object] = []
-        self._world, self._stop = world, threading.Event()
+        self._world = world
         kinds = (("grpc", routed.grpc_url), ("http", routed.http_url))
-        self._threads = [
-            threading.Thread(target=self._ask, args=(number, *kinds[number % 2])) for number in range(4)
-        ]
+        super().__init__(*(partial(self._ask, number, *kinds[number % 2]) for number in range(4)))
 
     def _ask(self, user: int, protocol: str, url: str) -> None:
         with Recommender(url, protocol) as recommender:
-            while not self._stop.is_set():
+            while self.goes_on():
                 user += 4
                 place = user % len(self._world.histories)
                 try:
@@ -127,17 +127,6 @@ class Load:
         self.whose.clear()
         until(lambda: sum(self.whose.values()) >= count or self.problems, 60)
         return set(self.whose)
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(90)
-        assert not any(thread.is_alive() for thread in self._threads), "a request hangs"
 
 
 def test_shares_undo_and_the_whole_way_lose_nothing_and_mix_nothing(world: World, routed: Routed) -> None:

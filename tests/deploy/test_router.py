@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,27 +21,31 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from clients.errors import Overloaded, Unreachable
+from clients.ranker import Ranker
 from clients.recommender import Recommender
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from deploy.ports import Ports, choose_ports
-from deploy.router.config import BACKENDS, Place, render
+from deploy.router.config import BACKENDS, ServerPlace, render
 from deploy.router.haproxy import Router, RouterError, running_router
 from deploy.router.limits import Limits
 from genrec.errors import GenrecError, InputError
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import until
+from tests.serving.servers import brief_server
 
-WIDTH = 32
+WIDTH, LEVELS = 32, 3
 USERS = range(40)
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
 
 
-def text_of(places: list[Place], **limits: int) -> str:
+def text_of(places: list[ServerPlace], **limits: int) -> str:
     return render(places, 2, Limits(**limits), Ports(21001, 21002, 21003), Path("/dev/shm/admin"))
 
 
 def test_both_protocols_know_the_same_servers_by_the_same_ids() -> None:
-    text = text_of([Place("a1", 8000, 8001, 100), Place("a2", 8010, 8011, 100), Place("b1")])
+    text = text_of(
+        [ServerPlace("a1", 8000, 8001, 100), ServerPlace("a2", 8010, 8011, 100), ServerPlace("b1")]
+    )
     sections = {
         name: text.partition(f"\nbackend {name}\n")[2].partition("\nbackend ")[0] for name in BACKENDS
     }
@@ -52,7 +57,7 @@ def test_both_protocols_know_the_same_servers_by_the_same_ids() -> None:
 
 
 def test_nothing_is_left_unfilled_and_limits_are_of_all_servers() -> None:
-    text = text_of([Place("a1", 8000, 8001, 100)], in_flight=3, waiting=5, wait_ms=7)
+    text = text_of([ServerPlace("a1", 8000, 8001, 100)], in_flight=3, waiting=5, wait_ms=7)
     assert "$" not in text.replace("/?$ }", "")
     assert "maxconn 3" in text and "timeout queue 7ms" in text
     assert text.count("queue(be_grpc) ge 10") == text.count("queue(be_http) ge 10") == 1
@@ -67,7 +72,7 @@ def test_limits_are_named(name: str) -> None:
 @needs_haproxy
 def test_haproxy_takes_it_without_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "haproxy.cfg"
-    file.write_text(text_of([Place("a1", 8000, 8001, 100), Place("b1")]))
+    file.write_text(text_of([ServerPlace("a1", 8000, 8001, 100), ServerPlace("b1")]))
     found = subprocess.run(["haproxy", "-c", "-f", file], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert "WARNING" not in found.stderr
@@ -77,8 +82,8 @@ def test_haproxy_takes_it_without_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_with_no_server_the_client_is_told_so(protocol: str) -> None:
     nobody = choose_ports()
-    dead = Place("a1", nobody.http, nobody.grpc, 100)
-    with running_router([dead, Place("b1")], 1, Limits(), choose_ports()) as router:
+    dead = ServerPlace("a1", nobody.http, nobody.grpc, 100)
+    with running_router([dead, ServerPlace("b1")], 1, Limits(), choose_ports()) as router:
         url = router.grpc_url if protocol == "grpc" else router.http_url
         with Recommender(url, protocol) as recommender:
             for _ in range(3):
@@ -94,22 +99,20 @@ def test_without_haproxy_the_message_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", "")
     with (
         pytest.raises(GenrecError, match="apt-get install haproxy"),
-        running_router([Place("a1")], 1, Limits(), choose_ports()),
+        running_router([ServerPlace("a1")], 1, Limits(), choose_ports()),
     ):
         pass
 
 
 @pytest.fixture(scope="module")
-def servers(tiny: Path) -> Iterator[list[RunningServer]]:
+def servers(tiny_ranker: Path) -> Iterator[list[RunningServer]]:
+    options = {"ensembles": ("recommend", "rank", "pre_infer"), "lease_ms": 600_000, "pre_infer_risk": 0}
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(running_server(tiny, beam_width=WIDTH, ensembles=("recommend",)))
-            for _ in range(2)
-        ]
+        yield [stack.enter_context(brief_server(tiny_ranker, beam_width=WIDTH, **options)) for _ in range(2)]
 
 
-def places(servers: list[RunningServer]) -> list[Place]:
-    return [Place(f"a{n}", s.ports.http, s.ports.grpc, 100) for n, s in enumerate(servers, 1)]
+def places(servers: list[RunningServer]) -> list[ServerPlace]:
+    return [ServerPlace(f"a{n}", s.ports.http, s.ports.grpc, 100) for n, s in enumerate(servers, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,28 @@ def homes(router: Router, servers: list[RunningServer], protocol: str, items: li
     return found
 
 
+def pre_inferred(router: Router, history: list[int]) -> None:
+    """Every user's prefix is in a pool, made by a signal over one of the protocols."""
+    with Ranker(router.grpc_url) as over_grpc, Ranker(router.http_url, "http") as over_http:
+        for user in USERS:
+            signal = partial(
+                (over_grpc if user % 2 else over_http).pre_infer, history, user, deadline_ms=60_000
+            )
+            until(lambda signal=signal: signal().outcome == "ready", 60)
+
+
+def ranked(router: Router, history: list[int], candidates: list[int]) -> tuple[list[list[int]], list[int]]:
+    """Each user's ranking, over the protocol that his signal did not take, and the users whose prefix was not there."""
+    answers, missed = [], []
+    with Ranker(router.grpc_url) as over_grpc, Ranker(router.http_url, "http") as over_http:
+        for user in USERS:
+            found = (over_http if user % 2 else over_grpc).rank(history, candidates, user_id=user)
+            answers.append(found.item_ids.tolist())
+            assert found.user_reused in (0, LEVELS * len(history))
+            missed += [] if found.user_reused else [user]
+    return answers, missed
+
+
 @needs_haproxy
 @pytest.mark.serving
 class TestServed:
@@ -156,6 +181,25 @@ class TestServed:
         assert set(homes(router, servers, "grpc", items).values()) == {1}
         router.weigh("a1", 100)
         assert homes(router, servers, "grpc", items) == before
+
+    def test_a_ranking_meets_what_was_computed_ahead_for_it(
+        self, router: Router, servers: list[RunningServer], items: list[int]
+    ) -> None:
+        """Over whichever protocol each of them comes; a drained server's users miss it, and are answered the same."""
+        first, second, candidates = items[40:47], items[50:56], items[20:40]
+        pre_inferred(router, first)
+        with_prefix, missed = ranked(router, first, candidates)
+        assert not missed
+        own = homes(router, servers, "grpc", items)
+        pre_inferred(router, second)
+        router.weigh("a1", 0)
+        without, missed = ranked(router, second, candidates)
+        router.weigh("a1", 100)
+        assert missed == [user for user in USERS if own[user] == 0]
+        with Ranker(servers[0].grpc_url) as ranker:
+            for answers, asked in ((with_prefix, first), (without, second)):
+                want = ranker.rank(asked, candidates).item_ids.tolist()
+                assert answers == [want] * len(USERS)
 
     @pytest.mark.parametrize("protocol", ["grpc", "http"])
     def test_what_is_too_much_is_refused_and_the_rest_answered(
@@ -210,9 +254,16 @@ class TestServed:
         self, router: Router, servers: list[RunningServer], items: list[int]
     ) -> None:
         before = homes(router, servers, "grpc", items)
+        history, candidates = items[60:69], items[20:40]
+        pre_inferred(router, history)
+        with Ranker(servers[1].grpc_url) as ranker:
+            want = ranker.rank(history, candidates).item_ids.tolist()
         os.kill(servers[0].pid, signal.SIGKILL)
         with Recommender(router.grpc_url) as recommender:
             assert [outcome(recommender, items[:3], user) for user in USERS] == ["answered"] * len(USERS)
+        answers, missed = ranked(router, history, candidates)
+        assert answers == [want] * len(USERS)
+        assert missed == [user for user in USERS if before[user] == 0], "those whose prefixes died with it"
         until(lambda: servers[0].restarts == 1 and up(router) == 2, 60)
         assert homes(router, servers, "grpc", items) == before
 

@@ -80,8 +80,10 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utilities)
     for name in ("adapter", "metrics"):
         monkeypatch.delitem(sys.modules, f"genrec.triton.{name}", raising=False)
+    import genrec.process
     import genrec.triton.adapter as module
 
+    monkeypatch.setattr(genrec.process, "end_with_parent", lambda: None)  # this process is no stub
     return module
 
 

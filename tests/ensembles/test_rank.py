@@ -17,11 +17,12 @@ from ensembles.local import LocalRecommender, request
 from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.nn.ranker_checkpoint import load_ranker
-from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
+from genrec.pool.pool import Pool
+from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
 from genrec.steps import Answer, load
-from genrec.steps.encode_candidates import MOST_CANDIDATES, window_start
+from genrec.steps.user_prefix import window_start
 
 Scores = Callable[..., dict[int, float]]
 WIDTH, L = 16, 3
@@ -174,6 +175,29 @@ def test_a_pool_that_is_lost_or_overwritten_changes_no_answer(
         check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
         shutil.rmtree(pool)
         assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).items_reused == 0
+
+
+def test_rows_that_others_refill_at_once_change_no_answer(
+    tiny_ranker: Path, by_torch: Scores, items: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between keeping its items and reading them another process may have put its own in their rows."""
+    commit, refilled = Pool.commit_items, []
+
+    def commit_and_lose(pool: Pool, rows: np.ndarray) -> None:
+        commit(pool, rows)
+        keys = np.random.default_rng(0).integers(0, 2**63, (5000, 2)).astype(np.uint64)
+        others = pool.write_items(keys)
+        taken = others[others >= 0]
+        noise = np.random.default_rng(1).normal(size=(len(taken), 192)).astype(np.float32)
+        pool.items_memory.view(np.float32).reshape(-1, 192)[taken] = noise
+        commit(pool, others)
+        refilled.append(np.isin(rows, taken).all())
+
+    monkeypatch.setattr(Pool, "commit_items", commit_and_lose)
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=0, pool_item_mb=1) as local:
+        (answer,) = local.rank([(items[:5], items[20:60])], 10)
+    check(answer, by_torch(items[:5], items[20:60]), 10)
+    assert refilled == [True], "or nothing was lost"
 
 
 def test_candidates_are_answered_once_and_unknown_ones_are_left_out(

@@ -34,6 +34,7 @@ def test_committed_repository_has_nothing_else() -> None:
         "recommend_draft",
         "rank",
         "recommend_and_rank",
+        "pre_infer",
     }
     for model in models:
         assert f'step_model("{model}")' in (repository / model / "1" / "model.py").read_text()
@@ -87,7 +88,7 @@ def test_warmup_must_fill_every_input() -> None:
 
 @pytest.mark.parametrize("levels", [1, 3, 8])
 def test_ensembles_look_alike_from_outside_whatever_the_levels(levels: int) -> None:
-    beam, staged, draft, rank, both = served(levels, draft=True, ranker=True)
+    beam, staged, draft, rank, both, ahead = served(levels, draft=True, ranker=True)
     assert [step.model for step in beam.steps] == ["encode_history", "generate", "validity_lookup"]
     names = [step.model for step in draft.steps]
     assert names == ["encode_history", "prefill_draft", "draft_beam", "validity_lookup"]
@@ -95,6 +96,7 @@ def test_ensembles_look_alike_from_outside_whatever_the_levels(levels: int) -> N
     assert rank.outputs == both.outputs
     names = [step.model for step in both.steps]
     assert names == [*(step.model for step in beam.steps), *(step.model for step in rank.steps)]
+    assert [step.model for step in ahead.steps] == ["encode_prefix", "score_candidates"]
     plain = served(levels, draft=False, ranker=False)
     assert [e.name for e in plain] == ["recommend", "recommend_staged"]
 

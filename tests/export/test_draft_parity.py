@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from genrec.draft.head import DraftConfig
+from genrec.draft.options import DraftConfig
 from genrec.engine.load import load_passes
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator

@@ -15,7 +15,7 @@ from build.openvino.graphs import build_openvino
 from build.openvino.operations import can_be_compiled
 from export.decoder import export_graph, functions
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.interface import Engine
 from genrec.engine.load import load_passes

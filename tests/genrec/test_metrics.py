@@ -50,7 +50,7 @@ def test_buckets_are_cumulative_and_take_their_bound() -> None:
 
 
 @pytest.mark.parametrize("family", metrics.FAMILIES, ids=lambda f: f.name)
-def test_names_and_labels_keep_to_the_conventions(family: metrics.Family) -> None:
+def test_names_and_labels_keep_to_the_conventions(family: metrics.MetricFamily) -> None:
     assert re.fullmatch(r"genrec_[a-z_]+", family.name) and family.help
     assert (family.kind == "counter") == family.name.endswith("_total")
     assert not set(family.labels) & {"model", "le", "job", "instance"}  # others set these

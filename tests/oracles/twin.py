@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from build.validity import build_validity
-from genrec.draft.head import FILE_NAME as DRAFT_HEAD
+from genrec.draft.options import FILE_NAME as DRAFT_HEAD
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.draft_checkpoint import load_draft, save_draft, save_serving
@@ -89,6 +89,14 @@ def twin_artifact(
     return folder
 
 
+def spelled_out(config: ModelConfig, items: list[list[int]]) -> list[int]:
+    """A prompt, token by token."""
+    prompt = [*config.prompt_before]
+    for number, item in enumerate(items):
+        prompt += [*config.prompt_between, *item] if number else item
+    return [*prompt, *config.prompt_after]
+
+
 @torch.no_grad()
 def score_every_item(generator: Generator, catalogue, history, excluded=frozenset()) -> dict[int, float]:
     """Log-probability of every item that is not excluded, renormalised at every level over the whole catalogue by plain
@@ -98,7 +106,8 @@ def score_every_item(generator: Generator, catalogue, history, excluded=frozense
     """
     config = generator.config
     offsets = [0, *accumulate(config.codebook_sizes)]
-    prompt = [int(c) + offsets[level] for row in history for level, c in enumerate(catalogue.codes[row])]
+    items = [[int(c) + offsets[n] for n, c in enumerate(catalogue.codes[row])] for row in history]
+    prompt = spelled_out(config, items)
     every = {tuple(int(c) for c in codes) for codes in catalogue.codes}
     scores = {(): 0.0}
     for level in range(1, config.levels + 1):

@@ -9,10 +9,11 @@ import pytest
 import tritonclient.grpc
 
 from deploy import launcher
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from genrec.models.config import ModelConfig
 from perf.slo.batching import held, histories, repository
 from tests.conftest import BEAM_WIDTH
+from tests.serving.servers import brief_server
 from tests.serving.wire import ask, tensors
 
 
@@ -31,7 +32,7 @@ def test_histories_are_long_and_short_and_within_the_model(tiny: Path):
 def test_the_plain_server_answers_as_ours_does(tiny: Path, server: RunningServer, items: list[int]) -> None:
     ours = launcher.REPOSITORY
     with repository(plain=True):
-        with running_server(tiny, beam_width=BEAM_WIDTH) as plain:
+        with brief_server(tiny, beam_width=BEAM_WIDTH, ensembles=("recommend",)) as plain:
             for history in (items[:1], items[:9], items[3:40]):
                 got = ask(tritonclient.grpc, plain.grpc_url, tensors(history))
                 want = ask(tritonclient.grpc, server.grpc_url, tensors(history))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
 from genrec.search.constraint import Constraint

@@ -7,9 +7,9 @@ import pytest
 
 from cli.main import main
 from genrec.pool.choice import Request
-from perf.rank.simulate import CANDIDATES, LONGEST, NS, SHAPES, Shape, lengths, simulate, trace
+from perf.rank.simulate import CANDIDATES, LONGEST, NS, SHAPES, DataShape, lengths, simulate, trace
 
-SMALL = Shape(users=200, items=50, user_tokens=1400, item_tokens=9, rate=10.0)
+SMALL = DataShape(users=200, items=50, user_tokens=1400, item_tokens=9, rate=10.0)
 
 
 def test_a_trace_has_its_shape():

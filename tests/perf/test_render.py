@@ -111,6 +111,13 @@ def test_cells_are_laid_out_and_say_why_they_are_empty(root: Path) -> None:
     assert again != made["peers.svg"] and "epyc-avx2-2" in again
 
 
+def test_the_picture_of_relay_has_a_line_for_each_way(root: Path) -> None:
+    rates = {"inline": {"1024": 9.0, "4096": 0.0, "mixture": 2.0}, "two servers": {"1024": 12.0}}
+    save(root, result("relay", model="128-2", rates=rates))
+    drawn = write(root)["relay.svg"]
+    assert all(name in drawn for name in (*rates, "xeon-amx-2", "128-2")) and "mixture" not in drawn
+
+
 def test_rows_of_a_table(root: Path) -> None:
     arms = {"one process": {"capacity": 10.26, "p50_ms": None}, "two": {"capacity": 20.0, "p50_ms": 3.0}}
     save(root, result("ablation", arms=arms) | {"settings": {"artifact": "ml-1m", "beam_width": 128}})

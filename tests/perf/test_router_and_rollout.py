@@ -17,7 +17,7 @@ from genrec import manifest
 from genrec.errors import GenrecError, InputError
 from perf.slo import overload, rollouts
 from perf.slo.replay import ReplayedRequest, summarise
-from perf.slo.rollouts import Checker, renumbered
+from perf.slo.rollouts import RolloutChecker, renumbered
 
 OFFSET = 100
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
@@ -52,7 +52,7 @@ class Answers:
 )
 def test_an_answer_is_told_by_its_numbers(items, settled, history, whose, stale) -> None:
     client = Answers(items)
-    client.checker = checker = Checker(client, OFFSET)
+    client.checker = checker = RolloutChecker(client, OFFSET)
     checker.settled = settled
     asyncio.run(checker.recommend(history))
     assert (dict(checker.whose), checker.stale) == ({whose: 1}, stale)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from clients.wire import Recommendation
-from genrec.catalogue.versions import FOLDER, verify, versions_of
+from genrec.catalogue.soundness import verify
+from genrec.catalogue.versions import FOLDER, versions_of
 from perf.slo.swaps import Checker, linked, make_versions
 from tests.oracles.twin import twin_artifact
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from genrec.pool.keys import item_keys, owner_key, user_hashes
+from genrec.pool.keys import item_keys, owner_key, user_words
 
 STEP = 3  # tokens of an item
 
 
 def hashes(pool, user, items):
     """Of a history of `items`, each of STEP tokens."""
-    return user_hashes(pool.secret, "model", "layout", user, np.repeat(np.array(items, np.int32), STEP), STEP)
+    return user_words(pool.secret, "model", "layout", user, np.repeat(np.array(items, np.int32), STEP), STEP)
 
 
 def write(pool, user, items, size=1000, fill=None):

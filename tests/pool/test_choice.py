@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool.choice import POLICIES, Request, plan, policy
+from genrec.pool.choice import POLICIES, Request, choice, policy
 from genrec.pool.hotness import Hotness
 from genrec.pool.rule import Room, Standing
 
@@ -58,7 +58,7 @@ REQUESTS = st.builds(
 @settings(deadline=None)
 @given(REQUESTS, st.sampled_from(["whole", "user", "item", "split"]), st.booleans())
 def test_a_plan_adds_up(request, order, keep):
-    found = plan(request, order, keep)
+    found = choice(request, order, keep)
     unread = request.user - found.user_reused + (request.candidates - found.items_reused) * request.item
     marks = {"user": 0, "whole": 0}.get(order, request.candidates) if request.marked else 1
     assert found.computed == unread + (request.candidates if order == "split" else marks)
@@ -98,7 +98,7 @@ def test_every_policy_follows_its_rule(name, data):
         )
         room = data.draw(st.sampled_from([FULL, Room(True, -1.0), Room(False, 1.0), Room(False, 2.0)]))
         found = rule.choose(request, ME, NS, lambda room=room: room)
-        assert found == plan(request, expected_order(name, request, times, room))
+        assert found == choice(request, expected_order(name, request, times, room))
 
 
 def test_the_paper_counts_the_request_at_hand_and_past_does_not():

@@ -32,7 +32,7 @@ def read(pool, *items):
 
 def test_what_is_committed_is_found_by_another_mapping(pool, folder):
     fill(pool, 1, 2, 3)
-    assert read(Pool(folder, pool._clock), 3, 1, 9, 1) == [3, 1, -1, 1]
+    assert read(Pool(folder, pool.clock), 3, 1, 9, 1) == [3, 1, -1, 1]
     assert pool.item_rows(np.frombuffer(b"".join(keys(2)), np.uint64)).tolist() == [1]
     assert pool.item_rows([]).shape == (0,)
 

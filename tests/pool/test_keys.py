@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool.keys import item_key, item_keys, owner_key, user_hashes, words
+from genrec.pool.keys import item_keys, owner_key, user_words, words
 
 SECRET = bytes(range(32))
 
 
 def hashes(tokens, user=7, step=3, secret=SECRET, model="m", layout="l"):
-    return user_hashes(secret, model, layout, user, np.array(tokens, np.int32), step)
+    rows = user_words(secret, model, layout, user, np.array(tokens, np.int32), step)
+    return [row.tobytes() for row in rows]
 
 
 @settings(deadline=None)  # the first example compiles
@@ -54,8 +55,8 @@ def test_nothing_of_a_user_is_in_the_clear():
 def test_items_of_equal_tokens_share_a_key():
     rows = np.array([[1, 2, 3], [1, 2, 4], [1, 2, 3]], np.int64)
     first, second, third = item_keys("m", "l", rows)
-    assert first == third != second and first == item_key("m", "l", [1, 2, 3])
-    assert first != item_key("m", "l", [1, 2, 3, 0]) and first != item_key("n", "l", [1, 2, 3])
+    assert first == third != second and first == item_keys("m", "l", [[1, 2, 3]])[0]
+    assert first not in item_keys("m", "l", [[1, 2, 3, 0]]) + item_keys("n", "l", [[1, 2, 3]])
 
 
 def test_words_are_the_keys():
@@ -68,6 +69,6 @@ def test_words_are_the_keys():
 def test_what_is_no_history_is_refused():
     for tokens, step in (([[1]], 1), ([1.5], 1), ([1], 0)):
         with pytest.raises(InputError):
-            user_hashes(SECRET, "m", "l", 1, tokens, step)
+            user_words(SECRET, "m", "l", 1, tokens, step)
     with pytest.raises(InputError, match="2 keys have 31 bytes"):
         words([bytes(16), bytes(15)])

@@ -16,7 +16,7 @@ from tests.pool.entries import STEP, find, hashes, write
 
 def test_what_is_committed_is_found_by_another_mapping(pool, folder):
     write(pool, 7, [1, 2, 3])
-    other = Pool(folder, pool._clock)
+    other = Pool(folder, pool.clock)
     assert find(other, 7, [1, 2, 3]) == (9, 9, 7)
     assert find(other, 8, [1, 2, 3]) is None and find(other, None, [1, 2, 3]) is None
 

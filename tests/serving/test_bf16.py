@@ -12,10 +12,10 @@ import tritonclient.grpc
 
 from build.engines import build_artifact
 from build.openvino.graphs import kv_type_of_this_cpu
-from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
 from genrec.errors import GenrecError
 from tests.conftest import BEAM_WIDTH
+from tests.serving.servers import brief_server
 from tests.serving.test_valid import check
 from tests.serving.wire import Arrays, assert_alike, inputs, tensors, together
 
@@ -76,7 +76,7 @@ def test_answers_are_those_of_f32_but_for_rounding(
 def test_served_answers_are_the_local_runtimes(tiny_bf16: Path, asked: list[Arrays]) -> None:
     """One by one to the bit; all at once they share batches."""
     with (
-        running_server(tiny_bf16, beam_width=BEAM_WIDTH) as server,
+        brief_server(tiny_bf16, beam_width=BEAM_WIDTH) as server,
         GRPC.InferenceServerClient(server.grpc_url) as client,
         ThreadPoolExecutor(16) as pool,
     ):

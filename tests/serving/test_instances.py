@@ -13,6 +13,7 @@ from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
+from tests.serving.servers import brief_server
 
 pytestmark = pytest.mark.serving
 COUNTS = {"encode_history": 2, "prefill": 2, "decode": 2, "validity_lookup": 2}
@@ -24,7 +25,7 @@ def test_several_processes_of_a_model_answer_as_one_does(tiny: Path, items: list
     with LocalRecommender(tiny, BEAM_WIDTH, decoder="staged") as local:
         expected = [answer["item_ids"][0].tolist() for answer in local.recommend(histories, 5)]
     options = {"ensembles": ("recommend_staged",), "instances": COUNTS, "beam_width": BEAM_WIDTH}
-    with running_server(tiny, **options) as server:
+    with brief_server(tiny, **options) as server:
         assert len(tritonserver.living_stubs(server.pid)) == sum(COUNTS.values()) + 1  # and beam_search
 
         def ask(history: list[int]) -> list[int]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from deploy import leftovers, tritonserver
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
 from genrec.kv.arena import LEASE_S, Arena
+from tests.serving.loaded import UnderLoad
 from tests.serving.processes import left_of, stub_of, until
 from tests.serving.wire import Arrays, ask, inputs, tensors
 
@@ -38,7 +39,9 @@ PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 
 @pytest.fixture(scope="module")
 def small(tiny: Path) -> Iterator[RunningServer]:
     """A server with room for eight requests at a time."""
-    with running_server(tiny, beam_width=WIDTH, arena_slots=SLOTS) as running:
+    with running_server(
+        tiny, beam_width=WIDTH, arena_slots=SLOTS, ensembles=("recommend", STAGED)
+    ) as running:
         yield running
         pid, prefix = running.pid, running.supervisor.prefix
     assert left_of(pid) == []
@@ -63,7 +66,7 @@ def answers(server: RunningServer, histories: list[list[int]], model: str = STAG
     return [ask(GRPC, server.grpc_url, tensors(history), model)["item_ids"][0] for history in histories]
 
 
-class Load:
+class Load(UnderLoad):
     """Clients that ask all the time, over gRPC and HTTP: what they got, right or refused, and never a wrong item."""
 
     def __init__(
@@ -72,20 +75,17 @@ class Load:
         self.model = model
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[object] = []
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._ask, args=(server, n, histories, expected)) for n in range(6)
-        ]
+        super().__init__(*(partial(self._ask, server, n, histories, expected) for n in range(6)))
 
     def _ask(
         self, server: RunningServer, number: int, histories: list[list[int]], expected: list[np.ndarray]
     ) -> None:
-        while not self._stop.is_set():  # a connection that breaks is made anew
+        while not self.stopped:  # a connection that breaks is made anew
             url = (server.http_url, server.grpc_url)[number % 2]
             with Recommender(
                 url, ("http", "grpc")[number % 2], timeout_s=60, model=self.model
             ) as recommender:
-                while not self._stop.is_set():
+                while self.goes_on():
                     number += 1
                     place = number % len(histories)
                     try:
@@ -100,17 +100,6 @@ class Load:
                     self.outcomes["right"] += 1
                     if not np.array_equal(found.item_ids, expected[place]):
                         self.wrong.append((histories[place], found.item_ids, expected[place]))
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(90)
-        assert not any(thread.is_alive() for thread in self._threads), "a request hangs"
 
 
 @pytest.mark.parametrize(

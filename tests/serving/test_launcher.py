@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc
 
@@ -26,6 +27,7 @@ from deploy.private import PrivateFolder
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
 from tests.serving.processes import left_of, stub_of, until
+from tests.serving.servers import brief_server
 from tests.serving.wire import ask, tensors
 
 pytestmark = pytest.mark.serving
@@ -36,8 +38,16 @@ from pathlib import Path
 from deploy import launcher, watch
 watch.PROBE_TIMEOUT_S = 1.0
 watch.STOPPED_S = float("inf")  # so that a stopped process is one that hangs, of which nothing but a probe can tell
-launcher.serve(Path(sys.argv[1]), run_dir=Path(sys.argv[2]), beam_width=8, probe_every_s=0.5)
+launcher.serve(Path(sys.argv[1]), run_dir=Path(sys.argv[2]), beam_width=8, probe_every_s=0.5,
+               ensembles=("recommend", "recommend_draft"))
 """
+
+
+def launched(artifact: Path, run_dir: Path, said: Path) -> subprocess.Popen[bytes]:
+    """`serve` in a process of its own."""
+    command = [sys.executable, "-c", SERVE, artifact, run_dir]
+    with said.open("wb") as stderr:
+        return subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
 
 
 class Served:
@@ -45,10 +55,8 @@ class Served:
 
     def __init__(self, artifact: Path, run_dir: Path) -> None:
         self.file = run_dir / "server.json"
-        command = [sys.executable, "-c", SERVE, artifact, run_dir]
         self._stderr = run_dir / "stderr"
-        with self._stderr.open("wb") as stderr:
-            self.launcher = subprocess.Popen(command, cwd=ROOT, stderr=stderr, start_new_session=True)
+        self.launcher = launched(artifact, run_dir, self._stderr)
         until(lambda: self.file.exists() or self.launcher.poll() is not None)
 
     @property
@@ -116,9 +124,9 @@ def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Serv
 def test_a_server_that_sticks_while_it_loads_is_started_again(
     tiny: Path, tmp_path: Path, items: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "LEAST_RESTART_S", 12.0)
+    monkeypatch.setattr(supervisor, "LEAST_RESTART_S", 6.0)
     monkeypatch.setattr(supervisor, "SLOWER_RESTART", 0.0)
-    with running_server(tiny, run_dir=tmp_path, beam_width=8) as running:
+    with brief_server(tiny, run_dir=tmp_path, beam_width=8, ensembles=("recommend",)) as running:
         first = running.supervisor.pid
         os.kill(first, signal.SIGKILL)
         until(lambda: running.supervisor.pid not in (0, first))
@@ -149,6 +157,23 @@ def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> N
     assert killed.shm() == []
 
 
+def test_a_launcher_killed_while_its_server_loads_leaves_no_process(tiny: Path, tmp_path: Path) -> None:
+    launcher = launched(tiny, tmp_path, tmp_path / "stderr")
+    below = psutil.Process(launcher.pid)
+
+    def stubs() -> list[psutil.Process]:
+        return [each for each in below.children(recursive=True) if "stub" in each.name()]
+
+    until(lambda: len(stubs()) > 2 or launcher.poll() is not None)
+    left = below.children(recursive=True)
+    launcher.kill()
+    launcher.wait(60)
+    assert len(left) > 3
+    until(lambda: not any(each.is_running() and each.status() != "zombie" for each in left), 60)
+    leftovers.remove_of_the_dead()
+    assert list(leftovers.SHM.glob(f"genrec-*-{launcher.pid}-*")) == []
+
+
 def test_a_server_on_path_is_used_with_the_backends_beside_it(
     server: RunningServer, tiny: Path, items: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +189,7 @@ def test_a_server_on_path_is_used_with_the_backends_beside_it(
     monkeypatch.setenv("PATH", f"{on_path}:{os.environ['PATH']}")
     monkeypatch.setenv("LD_LIBRARY_PATH", server_files.library_path(files))  # a container knows these without
     history = tensors(items[:3])
-    with running_server(tiny, beam_width=BEAM_WIDTH) as running:
+    with brief_server(tiny, beam_width=BEAM_WIDTH, ensembles=("recommend",)) as running:
         assert Path(f"/proc/{running.pid}/exe").readlink() == binary
         used = PrivateFolder.of(running.supervisor.prefix).backends / "python"
         for file in python.iterdir():

@@ -14,12 +14,16 @@ import pytest
 from cli import main
 from clients.errors import BadRequest
 from clients.ranker import Ranker
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from deploy.pools import pools_of
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
+from perf.kit import asking
+from perf.slo import sweep
+from perf.slo.analyzer import Window
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import stub_of, until
+from tests.serving.servers import brief_server
 
 WIDTH, TOP_K = 16, 8
 
@@ -27,7 +31,7 @@ WIDTH, TOP_K = 16, 8
 @pytest.fixture(scope="module")
 def ranking(tiny_ranker: Path) -> Iterator[RunningServer]:
     sizes: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4}
-    with running_server(
+    with brief_server(
         tiny_ranker, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **sizes
     ) as server:
         yield server
@@ -70,6 +74,21 @@ def test_what_recommend_computed_is_the_ranking_s_prefix(
         assert found.user_reused == 3 * len(history) and len(set(found.item_ids.tolist())) == 5
         again = ranker.rank(history, found.item_ids, 5, user_id=1234)
         assert again.user_reused == 3 * len(history)
+
+
+@pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])
+def test_a_sweep_asks_for_rankings(
+    ranking: RunningServer, tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ensemble: str
+) -> None:
+    monkeypatch.setattr(asking, "CANDIDATES", WIDTH)  # as many as the generator may be asked for
+    found = sweep.sweep(
+        tiny_ranker, 1e6, tmp_path, rates=(5, 5, 1), precision=100, window=Window(count=10), confirmations=0,
+        cross_check_s=1, histories=20, top_k=TOP_K, server_json=ranking.run_dir / "server.json",
+        ensemble=ensemble,
+    )  # fmt: skip
+    (point,) = found["points"]
+    assert point["requests"] >= 10 and not point["problems"]
+    assert found["cross_check"]["failed"] == 0
 
 
 def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, items: list[int]) -> None:

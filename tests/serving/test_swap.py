@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,16 @@ from build.catalogue import add_items, remove_items
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy import switch as switching
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
 from genrec.catalogue import agreement
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, folder_of, point, read_current
+from genrec.catalogue.versions import folder_of, point, read_current
 from genrec.errors import ArtifactError, GenrecError
+from tests.serving.loaded import UnderLoad
 from tests.serving.processes import stub_of, until
+from tests.serving.servers import brief_server
 
 pytestmark = pytest.mark.serving
 WIDTH, TOP_K = 32, 20
@@ -81,26 +84,24 @@ def world(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(scope="module")
 def moving(world: World) -> Iterator[RunningServer]:
-    with running_server(world.artifact, beam_width=WIDTH) as running:
+    with brief_server(world.artifact, beam_width=WIDTH, ensembles=tuple(MODELS)) as running:
         yield running
 
 
-class Load:
+class Load(UnderLoad):
     """Clients that ask both ensembles all the time: which versions answered, and whatever was not right."""
 
     def __init__(self, world: World, server: RunningServer) -> None:
         self.versions: dict[str, Counter[int]] = {model: Counter() for model in MODELS}
         self.problems: list[object] = []
         self.settled: int | None = None  # what every request that is sent now must be answered with
-        self._world, self._stop = world, threading.Event()
+        self._world = world
         kinds = [(m, p, u) for m in MODELS for p, u in (("grpc", server.grpc_url), ("http", server.http_url))]
-        self._threads = [
-            threading.Thread(target=self._ask, args=(n, *kind)) for n, kind in enumerate(2 * kinds)
-        ]
+        super().__init__(*(partial(self._ask, n, *kind) for n, kind in enumerate(2 * kinds)))
 
     def _ask(self, number: int, model: str, protocol: str, url: str) -> None:
         with Recommender(url, protocol, model=model) as recommender:
-            while not self._stop.is_set():
+            while self.goes_on():
                 number += 1
                 place, before = number % len(self._world.histories), self.settled
                 try:
@@ -120,17 +121,6 @@ class Load:
             for versions in self.versions.values():
                 versions[version] = 0
         return enough or bool(self.problems)
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(90)
-        assert not any(thread.is_alive() for thread in self._threads), "a request hangs"
 
 
 def test_swaps_under_load_lose_nothing_and_mix_nothing(world: World, moving: RunningServer) -> None:
@@ -190,7 +180,7 @@ def test_a_version_that_cannot_be_loaded_is_refused_and_the_old_one_goes_on(
 def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving: RunningServer) -> None:
     assert switching.switch(world.artifact, 3).version == 3
     restarts = moving.restarts
-    os.kill(stub_of(moving.pid, "beam_search"), signal.SIGKILL)
+    os.kill(stub_of(moving.pid, "draft_beam"), signal.SIGKILL)
     until(lambda: moving.restarts == restarts + 1)
     with Load(world, moving) as load:
         load.settled = 3

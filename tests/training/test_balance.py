@@ -17,7 +17,7 @@ from tests.training.shards.test_sequences import COLUMNS, write_shards
 from training.balance import BalancedBatches, Cost, assign, cut
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig
-from training.sharded.step import Step
+from training.sharded.step import TableStep
 from training.sharded.world import World
 from training.shards.sequences import Sequences, read_shards
 
@@ -128,7 +128,7 @@ def train(world: World, batches: Any) -> tuple[np.ndarray, list[list[int]]]:
     """A weight and rows learn from balanced batches; the weight, and the users of every step."""
     embeddings = ShardedEmbeddings([FeatureConfig("items", "item", 4, "sum")], world, seed=2)
     weight = torch.nn.Parameter(torch.arange(4.0))
-    step, users = Step(world, embeddings, [weight], torch.optim.SGD([weight], 0.5)), []
+    step, users = TableStep(world, embeddings, [weight], torch.optim.SGD([weight], 0.5)), []
     for batch in batches:
         found = embeddings({"items": batch.columns["items"]})["items"] @ weight
         step.add(((found - 1) ** 2).sum(), batch.count)

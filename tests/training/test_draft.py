@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from cli.chain import make_draft
 from genrec.catalogue.items import Catalogue
-from genrec.draft.head import DraftConfig
+from genrec.draft.options import DraftConfig
 from genrec.manifest import read, record, verify
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
-from genrec.draft.head import DraftConfig, Drafter
+from genrec.draft.head import Drafter
+from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
 from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig

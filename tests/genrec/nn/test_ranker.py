@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import save_generator
-from genrec.nn.functions import rows
 from genrec.nn.model import Generator
 from genrec.nn.ranker import KV, Ranker
 from genrec.nn.ranker_checkpoint import load_ranker, save_ranker
@@ -90,7 +89,7 @@ def test_reused_entries_change_nothing(asked: tuple[torch.Tensor, ...], order: s
         table = ranker.candidates(items, entry, length)
         chosen = torch.arange(2 * CANDIDATES).view(2, CANDIDATES)
     states = ranker.states(entry, length, table, chosen, apart=order == "split")
-    found = (states * rows(ranker.table(), codes).sum(2)).sum(-1)
+    found = ranker.scores(states, codes)
     torch.testing.assert_close(found.double(), twin(ranker, asked, order), rtol=0, atol=1e-4)
 
 

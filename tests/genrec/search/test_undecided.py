@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from ensembles.local import LocalRecommender
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_catalogue, load_validity
+from genrec.catalogue.indices import load_validity
+from genrec.catalogue.load import load_catalogue
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
 from genrec.errors import InputError

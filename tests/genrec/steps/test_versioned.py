@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from genrec.catalogue import agreement
-from genrec.catalogue.versions import CATALOGUE, Current, folder_of, point, read_current
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.versions import Current, folder_of, point, read_current
 from genrec.errors import ArtifactError, InputError
 from genrec.settings import Settings
 from genrec.steps import versioned
 from genrec.steps.versioned import Versioned
-from tests.genrec.steps.versions import settings_of_a_server, with_versions
-from tests.oracles.twin import twin_artifact
+from tests.genrec.steps.versions import processes, settings_of_a_server, three_versions
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact of three versions."""
-    return with_versions(twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60))
+    return three_versions(tmp_path_factory.mktemp("twin"))
 
 
 @pytest.fixture
@@ -33,16 +32,8 @@ def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 
 @pytest.fixture
 def process(settings: Settings) -> Iterator[Callable[..., Versioned[str]]]:
-    """Makes what stands for a process of a server; by default it remembers the folder's name."""
-    made = []
-
-    def make(name: str, load: Callable[[Path], str] = lambda folder: folder.name) -> Versioned[str]:
-        made.append(Versioned(settings, name, load))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    with processes(settings) as make:
+        yield make
 
 
 def until(done: Callable[[], object]) -> None:

@@ -18,7 +18,7 @@ from training.embedding.optimizers import RowAdam, RowwiseAdagrad
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig, Ragged
 from training.sharded.lookup import Dedup
-from training.sharded.step import Step
+from training.sharded.step import TableStep
 from training.sharded.world import RankLost, World
 
 FEATURES = (
@@ -79,7 +79,7 @@ def train(world: World, settings: dict[str, Any], micro_batches: int = 1) -> dic
     """A few steps; this rank's rows by dimension and id, the weights, and what was sent."""
     embeddings = ShardedEmbeddings(FEATURES, world, seed=1, **settings)
     model = Model()
-    step = Step(world, embeddings, model.parameters(), torch.optim.Adam(model.parameters(), 0.01))
+    step = TableStep(world, embeddings, model.parameters(), torch.optim.Adam(model.parameters(), 0.01))
     totals = []
     for number in range(STEPS):
         mine = share(samples(number), world.rank, world.ranks)
@@ -156,7 +156,7 @@ def test_each_stage_of_deduplication_saves_its_part() -> None:
 def nan_on_one(world: World) -> str:
     embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], world)
     weight = torch.nn.Parameter(torch.ones(4))
-    step = Step(world, embeddings, [weight], torch.optim.SGD([weight], 0.1))
+    step = TableStep(world, embeddings, [weight], torch.optim.SGD([weight], 0.1))
     ids = Ragged(np.arange(20), np.arange(21))
     for bad in (True, False):
         before = embeddings.sharded[4].table.read(np.arange(20))

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -187,6 +188,7 @@ def test_killed_at_any_moment_the_last_good_one_is_left(tmp_path: Path) -> None:
 
 def save_with_a_full_disk(world: World, folder: str) -> str:
     if world.rank == 1:
+        sys.dont_write_bytecode = True  # what is cut off would be read by others
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, 1 << 12))
     try:
         checkpoint.save(Path(folder), world, embeddings_of(world, all_rows()), 6, {}, {})

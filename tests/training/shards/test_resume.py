@@ -14,7 +14,7 @@ from training.balance import BalancedBatches, Cost
 from training.embedding.optimizers import RowAdam
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig
-from training.sharded.step import Step
+from training.sharded.step import TableStep
 from training.sharded.world import World
 from training.shards import checkpoint, dense
 from training.shards.sequences import read_shards
@@ -35,7 +35,7 @@ def train(world: World, paths: list[Path], folder: str, resume: bool, stop: int)
         position, done = restored.position, restored.step
     chunks = read_shards(paths, COLUMNS, world.rank, world.ranks, position)
     batches = BalancedBatches(world, chunks, COLUMNS, "items", 12.0, cost=Cost(4.0), position=position)
-    step, users = Step(world, embeddings, model.parameters(), optimizer), []
+    step, users = TableStep(world, embeddings, model.parameters(), optimizer), []
     for batch in batches:
         found = torch.nn.functional.dropout(embeddings({"items": batch.columns["items"]})["items"], 0.3)
         step.add(((model(found) - 1) ** 2).sum(), batch.count)
