@@ -48,6 +48,9 @@ BENCHMARKS = {
     "rank": Benchmark(
         "perf.rank.rank", "what is reuse of KV worth to a ranking, by each choice of the prefix?", 8
     ),
+    "relay": Benchmark(
+        "perf.relay.bench", "what is a prefix worth that is computed one stage ahead of its ranking?", 60
+    ),
     "rank_peers": Benchmark("perf.rank.peers", "how fast are candidates ranked beside what people use?", 3),
     "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
     "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),

@@ -15,11 +15,12 @@ from genrec.errors import ArtifactError, InputError
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server listens for gRPC, what opens its statistics (empty: not restricted), and whom to ask."""
+    """Where a server listens for gRPC, what opens its statistics (empty: not restricted), and whom to ask of what."""
 
     grpc_url: str
     headers: dict[str, str] = field(default_factory=dict)
     ensemble: str = "recommend"
+    artifact: Path | None = None  # what it serves, where that is known
 
 
 @contextmanager
@@ -37,14 +38,14 @@ def endpoint(
     LaunchError.
     """
     if url:
-        yield Endpoint(url, ensemble=ensemble)
+        yield Endpoint(url, ensemble=ensemble, artifact=artifact)
     elif server_json:
-        yield replace(read_server_json(server_json), ensemble=ensemble)
+        yield replace(read_server_json(server_json), ensemble=ensemble, artifact=artifact)
     else:
         from deploy.launcher import running_server  # here: a client machine needs no server
 
         with running_server(artifact, **options) as server:
-            yield Endpoint(server.grpc_url, server.grpc_headers, ensemble)
+            yield Endpoint(server.grpc_url, server.grpc_headers, ensemble, artifact)
 
 
 def read_server_json(path: Path) -> Endpoint:
@@ -66,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--server-json", type=Path, help="server.json of a running `genrec serve` (has the token)"
     )
     parser.add_argument(
-        "--ensemble", default="recommend", help="recommend, recommend_staged or recommend_draft"
+        "--ensemble",
+        default="recommend",
+        help="or recommend_staged, recommend_draft, rank, recommend_and_rank",
     )
     parser.add_argument("--beam-width", type=int, default=128, help="of the server started here")
     parser.add_argument(

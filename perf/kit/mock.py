@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from genrec.catalogue.items import Catalogue
-from genrec.draft.head import DraftConfig
+from genrec.draft.options import DraftConfig
 from genrec.manifest import is_good, record, stage_key
 from genrec.models.config import ModelConfig
 

@@ -3,7 +3,7 @@
     python -m perf.kit.render
 
 Fills what lies between `<!-- results: NAME -->` and `<!-- /results -->` (perf/kit/tables.py), and likewise `settings`
-and `metrics`, in README.md and docs/*.md; draws docs/peers.svg.
+and `metrics`, in README.md and docs/*.md; draws docs/peers.svg and docs/relay.svg.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from genrec import metrics, settings
 from genrec.errors import ArtifactError, InputError
-from perf.kit.peers_picture import draw
+from perf.kit import peers_picture, relay_picture
 from perf.kit.report import RESULTS
 from perf.kit.tables import TABLES, Column, Figure, Grid, Table
 
@@ -29,7 +29,10 @@ BLOCK = re.compile(
 )
 OPENED = re.compile(r"^<!-- (?:results: [^\n]+?|settings|metrics) -->", re.M)
 LISTS = {"settings": settings.table, "metrics": metrics.table}  # of what the code itself says
-PICTURE, PICTURED = Path("docs/peers.svg"), "peers"
+PICTURES = {
+    "peers": peers_picture.draw,
+    "relay": relay_picture.draw,
+}  # docs/<name>.svg, of the results of this name
 Result = dict[str, Any]
 
 
@@ -54,16 +57,18 @@ def files_of(name: str) -> set[str]:
 
 
 def rendered(root: Path) -> dict[Path, bytes]:
-    """Every document as its results make it, and the picture if there is something to draw.
+    """Every document as its results make it, and the pictures of which there is something to draw.
 
     Raises InputError for a marker that says nothing known, ArtifactError for a result that lacks a field.
     """
     made = {path: _document(path, root) for path in documents(root)}
-    drawn = list(results(root, PICTURED))
-    if drawn:
-        with tempfile.TemporaryDirectory() as folder:
-            draw([result for _, result in drawn], Path(folder) / PICTURE.name)
-            made[root / PICTURE] = (Path(folder) / PICTURE.name).read_bytes()
+    for name, draw in PICTURES.items():
+        drawn = [result for _, result in results(root, name)]
+        if drawn:
+            with tempfile.TemporaryDirectory() as folder:
+                picture = Path(folder) / f"{name}.svg"
+                draw(drawn, picture)
+                made[root / "docs" / picture.name] = picture.read_bytes()
     return made
 
 

@@ -18,6 +18,13 @@ from perf.kit import machine
 
 RESULTS = Path("results")
 OWN = ("benchmark", "save", "label")  # arguments that say nothing about what is measured
+DEMO = Path("artifacts/ml-100k")
+# What options that several benchmarks have are called and mean, unless one says more.
+COMMON = {
+    "beam_width": "beams kept at every level", "requests": "per round", "rounds": "of all ways, in turn",
+    "rate": "requests per second", "top_k": "items answered", "threads": "of an engine process; 0: all cores",
+    "seed": "of histories and arrivals",
+}  # fmt: skip
 
 
 def arguments(benchmark: str, description: str | None) -> argparse.ArgumentParser:
@@ -32,6 +39,18 @@ def arguments(benchmark: str, description: str | None) -> argparse.ArgumentParse
     parser.add_argument("--save", action="store_true", help=f"keep the JSON in {where}.json")
     parser.add_argument("--label", default="", help=f"a second one beside it: {where}-LABEL.json")
     return parser
+
+
+def add_options(parser: argparse.ArgumentParser, **defaults: float) -> None:
+    """Options of COMMON, each with the default that this benchmark has for it."""
+    for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=type(default), default=default, help=COMMON[name])
+
+
+def add_artifact(parser: argparse.ArgumentParser) -> None:
+    """The artifact that is served: the demo's, if none is named."""
+    parser.add_argument("artifact", type=Path, nargs="?", default=DEMO, help="default: what `make demo` made")
 
 
 @dataclass(frozen=True)

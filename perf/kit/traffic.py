@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
+from genrec.models.prompt import prompt_of
 
 Histories = list[NDArray[np.int64]]
 Seconds = NDArray[np.float64]
@@ -56,8 +57,8 @@ def prompts(artifact: Path, requests: int, seed: int) -> list[tuple[NDArray[np.i
         rows = catalogue.rows_of(history)
         rows = rows[rows >= 0][-config.max_history :]
         if len(rows):
-            tokens = (catalogue.codes[rows] + np.array(config.code_offsets)).reshape(1, -1).astype(np.int64)
-            found.append((tokens, np.array([tokens.shape[1]])))
+            tokens = prompt_of(config, catalogue.codes[rows] + np.array(config.code_offsets)).astype(np.int64)
+            found.append((tokens[None], np.array([len(tokens)])))
     return found[:requests]
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from build.openvino.graphs import build_openvino
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout, load_passes
@@ -177,9 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a table, and one JSON object as the last line."""
     parser = report.arguments("engine_ablation", __doc__)
     parser.add_argument("artifact", type=Path)
-    parser.add_argument("--beam-width", type=int, default=128)
-    parser.add_argument("--requests", type=int, default=40, help="of each way in a round")
-    parser.add_argument("--rounds", type=int, default=3)
+    report.add_options(parser, beam_width=128, requests=40, rounds=3)
     a = parser.parse_args(argv)
     run = report.begin(a)
     found = compare(a.artifact, a.beam_width, a.requests, a.rounds)

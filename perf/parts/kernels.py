@@ -23,7 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout

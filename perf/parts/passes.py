@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.interface import DecodePass, Passes
 from genrec.engine.load import load_layout, load_passes

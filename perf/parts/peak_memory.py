@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.interface import Passes
 from genrec.engine.load import load_layout, load_passes

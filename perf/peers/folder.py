@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from genrec.artifact import load_config
+from genrec.catalogue.indices import load_validity
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.load import load_catalogue, load_validity
+from genrec.catalogue.load import load_catalogue
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.manifest import digest_file

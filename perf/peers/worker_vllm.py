@@ -1,36 +1,13 @@
-"""vLLM on a CPU: its offline beam search, which sends every beam as a request and lives off prefix caching.
+"""vLLM's offline beam search, which sends every beam as a request and lives off prefix caching."""
 
-In bf16 on a CPU that has it.
-"""
-
-import os
-
-KV_GIB = 2  # for 4 requests of 512 beams each with a block of its own, and their prompts
+from vllm_cpu import start
 
 
 def load(options):
     """Operation `generate`."""
-    os.environ.update(
-        VLLM_CPU_KVCACHE_SPACE=str(KV_GIB),
-        VLLM_CPU_OMP_THREADS_BIND=",".join(str(core) for core in sorted(os.sched_getaffinity(0))),
-        VLLM_LOGGING_LEVEL="WARNING",
-        VLLM_NO_USAGE_STATS="1",
-    )
-    from vllm import LLM
+    # Its beam search asks for two log-probabilities a beam.
+    llm = start(options, max_logprobs=2 * options["width"], max_num_seqs=options["width"])
     from vllm.sampling_params import BeamSearchParams
-
-    llm = LLM(
-        options["model"],
-        dtype=options["dtype"],
-        max_model_len=options["prompt"] + options["levels"] + 1,
-        max_logprobs=2 * options["width"],  # what its beam search asks for
-        max_num_seqs=options["width"],
-        max_num_batched_tokens=4096,
-        enable_prefix_caching=True,
-        block_size=32,  # its default of 128 recomputes up to 127 tokens of the prompt for every beam
-        enforce_eager=True,  # compiling takes minutes of start here
-        disable_log_stats=True,
-    )
 
     def generate(prompts, width):
         wanted = BeamSearchParams(beam_width=width, max_tokens=options["levels"], ignore_eos=True)

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_catalogue, load_validity
+from genrec.catalogue.indices import load_validity
+from genrec.catalogue.load import load_catalogue
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load import load_layout
 from genrec.errors import GenrecError
@@ -226,10 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--speed-on", type=Path, help="default: the first artifact")
     parser.add_argument("--beam-widths", default="10,128,512")
     parser.add_argument("--users", type=int, help="a sample of test users instead of all")
-    parser.add_argument("--requests", type=int, default=30, help="per round")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=0, help="of an engine process; 0: all cores")
+    report.add_options(parser, requests=30, rounds=4, top_k=10, threads=0)
     a = parser.parse_args(argv)
     run = report.begin(a)
     widths = [int(width) for width in a.beam_widths.split(",")]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from genrec.catalogue.items import Catalogue
-from genrec.draft.head import DraftConfig
+from genrec.draft.options import DraftConfig
 from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ensembles.local import LocalRecommender
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
+from genrec.catalogue.versions import folder_of, read_current
 from genrec.errors import GenrecError, InputError
 from perf.kit import report
 from training.data import Histories

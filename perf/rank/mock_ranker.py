@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from genrec.manifest import is_good, record, stage_key
+from genrec.models.config import ModelConfig
+from genrec.rank.options import RankerConfig
 from perf.kit.mock import SHAPE as GENERATOR
 from perf.kit.mock import write_model
 
@@ -15,29 +17,38 @@ SHAPE = replace(GENERATOR, max_history=2304)  # 31 M parameters, prompts of up t
 ITEMS = 2000
 
 
-def mock_ranker(artifact: Path, item_tokens: int) -> None:
-    """Write `artifact`, unless it is there, with the default target's engines; an item has `item_tokens` tokens."""
+def mock_ranker(
+    artifact: Path,
+    item_tokens: int,
+    shape: ModelConfig = SHAPE,
+    trained_for: str = "all",
+    shared: bool = True,
+) -> None:
+    """Write `artifact`, unless it is there, with the default target's engines; an item has `item_tokens` tokens.
+
+    `trained_for`: the ranker's orders; `shared`: its users' KV is the generator's.
+    """
     from build.engines import build_artifact
     from export.generator import export_artifact
 
-    key = stage_key({"config": vars(SHAPE), "items": ITEMS, "item_tokens": item_tokens})
+    options = RankerConfig(shared, trained_for, item_tokens)
+    key = stage_key({"config": vars(shape), "items": ITEMS, "ranker": vars(options)})
     if not is_good(artifact, "train", key):
-        _write(artifact, item_tokens)
+        _write(artifact, shape, options)
         record(artifact, "train", key, [*(artifact / "model").iterdir(), artifact / "catalogue.parquet"], {})
     export_artifact(artifact)
     build_artifact(artifact)
 
 
-def _write(artifact: Path, item_tokens: int) -> None:
+def _write(artifact: Path, shape: ModelConfig, options: RankerConfig) -> None:
     from genrec.nn.checkpoint import load_generator
     from genrec.nn.ranker import Ranker
     from genrec.nn.ranker_checkpoint import save_ranker
     from genrec.rank.item_tokens import save_item_tokens
-    from genrec.rank.options import RankerConfig
 
-    write_model(artifact, SHAPE, ITEMS)
-    ranker = Ranker(load_generator(artifact / "model"), shared=True)
-    ranker.options = RankerConfig(True, "all", item_tokens)
+    write_model(artifact, shape, ITEMS)
+    ranker = Ranker(load_generator(artifact / "model"), options.shared)
+    ranker.options = options
     save_ranker(ranker, artifact / "model")
-    tokens = np.random.default_rng(0).integers(0, SHAPE.vocab_size, (ITEMS, item_tokens))
+    tokens = np.random.default_rng(0).integers(0, shape.vocab_size, (ITEMS, options.item_tokens))
     save_item_tokens(artifact, tokens.astype(np.int32))

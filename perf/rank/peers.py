@@ -22,7 +22,7 @@ import numpy as np
 from genrec.artifact import engines_folder
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
-from genrec.engine.ranking import Plan, RankExecutor, RankRequest
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.kv.entries import EntryLayout
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
@@ -117,7 +117,7 @@ def ours(artifact: Path, folder: Path, tokens: Any, items: Any) -> dict[str, Cal
     ):  # fmt: skip
         Pool.create(folder / name, 256 << 20, rows, layout.item_bytes)
         executor = RankExecutor(passes, head, layout, "m", Pool(folder / name), "user")
-        plan = Plan(order, True, True)
+        plan = RankPlan(order, True, True)
         executor.scores(request, plan)
         arms[name] = lambda executor=executor, plan=plan: timed(lambda: executor.scores(request, plan))[0]
     return arms

@@ -25,7 +25,7 @@ from genrec.errors import InputError
 from genrec.pool.choice import POLICIES
 from genrec.pool.placement import EVERYWHERE, Cluster, place, sharded_share
 from perf.kit import report
-from perf.rank.simulate import CANDIDATES, SHAPES, TOKEN_BYTES, Shape, Trace, simulate, trace
+from perf.rank.simulate import CANDIDATES, SHAPES, TOKEN_BYTES, DataShape, Trace, simulate, trace
 
 GBIT_S = (1.0, 10.0, 100.0)
 NODE_BYTES = 150e9
@@ -75,7 +75,7 @@ def held(placed: NDArray[np.int32], accesses: NDArray[np.float64], nodes: int, i
 class Node:
     """One node of the cluster under one policy: how many requests a second it answers, by placement and network."""
 
-    def __init__(self, shape: Shape, asked: Trace, policy: str, options: Any) -> None:
+    def __init__(self, shape: DataShape, asked: Trace, policy: str, options: Any) -> None:
         self.shape, self._asked, self._policy, self._options = shape, asked, policy, options
         self._accesses = popularity(shape.items)
         self.token_s = FLOP_A_TOKEN / options.flops

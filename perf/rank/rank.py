@@ -4,10 +4,10 @@
 
 A trace in the shape of BAT's Books (perf/rank/simulate.py), with users, items, rate and pool divided by `--scale`, and
 tokens of users and items multiplied by `--tokens`. Each way has a pool of its own; a request goes through all ways, one
-after the other in turns, before the next request comes. The first part of the trace warms the pools and is not
-counted. Time is what the passes, the pool and the choice take in this process. The rate within a P99 is computed from
-these times: Poisson arrivals, one after the other. Every tenth request is compared with what is computed without any
-reuse.
+after the other in turns, before the next request comes. Items' KV is computed beforehand, as `genrec pool fill` does
+(BAT, section 5.2); users' by the first part of the trace, which is not counted. Time is what the passes, the pool and
+the choice take in this process. The rate within a P99 is computed from these times: Poisson arrivals, one after the
+other. Every tenth request is compared with what is computed without any reuse.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from tqdm import tqdm
 from genrec.artifact import engines_folder
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
-from genrec.engine.ranking import Plan, RankExecutor, RankRequest, Reuse
+from genrec.engine.prefix import PrefixChooser
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.kv.entries import EntryLayout
-from genrec.pool.choice import Policy, Request, policy
-from genrec.pool.keys import item_keys, owner_key, user_words, words
-from genrec.pool.look import look
-from genrec.pool.mapping import Mapping, Table
+from genrec.pool.mapping import Mapping, PoolTable
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
@@ -42,7 +40,7 @@ from genrec.settings import Settings
 from perf.kit import report
 from perf.rank.mock_ranker import SHAPE as MODEL
 from perf.rank.mock_ranker import mock_ranker
-from perf.rank.simulate import CANDIDATES, POOL_BYTES, SHAPES, TOKEN_BYTES, Shape, Trace, trace
+from perf.rank.simulate import CANDIDATES, POOL_BYTES, SHAPES, TOKEN_BYTES, DataShape, Trace, trace
 
 WAYS = ("recompute", "user", "item", "greedy", "hazard", "split")
 BEST = ("greedy", "past", "hazard", "split")
@@ -56,7 +54,7 @@ class TimedPool(Pool):
 
     seconds = 0.0
 
-    def locked(self, work: Callable[[Mapping, Table], Any], otherwise: Any) -> Any:
+    def locked(self, work: Callable[[Mapping, PoolTable], Any], otherwise: Any) -> Any:
         """See `Pool.locked`."""
         begun = time.perf_counter()
         try:
@@ -75,7 +73,7 @@ class Answer(NamedTuple):
     total_s: float
 
 
-class Way:
+class RankWay:
     """One choice of the prefix with a pool of its own."""
 
     def __init__(
@@ -86,39 +84,31 @@ class Way:
         sizes: tuple[int, int],
         layout: EntryLayout,
     ) -> None:
-        self.name, self._layout, self._now = name, layout, 1
+        self.name, self._now = name, 1
         users, rows = sizes
         Pool.create(folder, users, rows, layout.item_bytes)
         self._pool = TimedPool(folder, clock=lambda: self._now, ttl_s=TTL_S)
-        self._policy: Policy = policy(name, self._pool.hotness)
-        self._pool.rule = self._policy
+        self._chooser = PrefixChooser(name, layout, "m", self._pool)
+        if self._chooser.policy:
+            self._pool.rule = self._chooser.policy
         self._executor = make(self._pool)
+
+    def fill(self, items: NDArray[np.int32]) -> None:
+        """Compute the KV of all items [n, t], where there is room for items."""
+        if self._executor.item_places:
+            for start in range(0, len(items), CANDIDATES):
+                self._executor.keep_items(items[start : start + CANDIDATES])
 
     def ask(self, request: RankRequest, now: int) -> Answer:
         """Choose and rank."""
         self._now, self._pool.seconds = now, 0.0
         begun = time.perf_counter()
-        plan = self._choose(request)
+        plan = self._chooser.choose(request.owner, request.tokens, request.candidates, now)
         chosen = time.perf_counter()
         inside = self._pool.seconds
-        scores, reuse = self._executor.scores(request, plan)
+        scores, reuse = self._executor.scores(request, RankPlan(plan.order, plan.keep_user, plan.keep_items))
         ended = time.perf_counter()
         return Answer(scores, reuse, plan.order, chosen - begun + self._pool.seconds - inside, ended - begun)
-
-    def _choose(self, request: RankRequest) -> Plan:
-        """As the step `prefix_choice` does."""
-        pool, layout, many = self._pool, self._layout, len(request.candidates)
-        hashes = user_words(
-            pool.secret, "m", layout.name, request.owner, request.tokens, layout.config.levels
-        )
-        cached = look(
-            pool, hashes, layout.config.levels, words(item_keys("m", layout.name, request.candidates))
-        )
-        asked = Request(len(request.tokens), many, layout.item_tokens, *cached)
-        owner = words([owner_key(pool.secret, request.owner)])[0]
-        room = lambda: pool.room(hashes, layout.user_bytes(len(request.tokens)))  # noqa: E731
-        found = self._policy.choose(asked, owner, self._now, room)
-        return Plan(found.order, found.keep_user, found.keep_items)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -144,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run.publish(figures, repeats=figures["counted"])
 
 
-def scaled(shape: Shape, scale: float, tokens: float) -> Shape:
+def scaled(shape: DataShape, scale: float, tokens: float) -> DataShape:
     """A smaller world of the same proportions."""
     return replace(
         shape, users=int(shape.users / scale), items=int(shape.items / scale), rate=shape.rate / scale,
@@ -152,9 +142,9 @@ def scaled(shape: Shape, scale: float, tokens: float) -> Shape:
     )  # fmt: skip
 
 
-def measure(artifact: Path, shape: Shape, asked: argparse.Namespace) -> dict[str, Any]:
+def measure(artifact: Path, shape: DataShape, asked: argparse.Namespace) -> dict[str, Any]:
     """Every way over the trace."""
-    asks = requests_of(shape, asked.requests, asked.seed)
+    items, asks = requests_of(shape, asked.requests, asked.seed)
     kv_type = load_layout(Settings(artifact, artifact), MODEL).kv_type
     layout = EntryLayout(MODEL, shape.item_tokens, kv_type)
     (passes,) = load_rankers(engines_folder(artifact, "openvino"), MODEL, kv_type, 0, 1)
@@ -169,8 +159,10 @@ def measure(artifact: Path, shape: Shape, asked: argparse.Namespace) -> dict[str
         ways = []
         for name in asked.ways.split(","):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))) / "pool"
-            ways.append(Way(name, executor, folder, sizes_of(shape, asked, name, layout), layout))
+            ways.append(RankWay(name, executor, folder, sizes_of(shape, asked, name, layout), layout))
         computed = {order: executor(None, order) for order in ("user", "item", "split")}
+        for way in tqdm(ways, desc="items", unit="way"):
+            way.fill(items)
         warm = int(WARM * len(asks))
         for number, (request, now) in enumerate(tqdm(asks, desc="rank", unit="request")):
             turn = number % len(ways)
@@ -180,7 +172,7 @@ def measure(artifact: Path, shape: Shape, asked: argparse.Namespace) -> dict[str
                     answers[way.name].append(answer)
                 if number % CHECKED == 0:
                     order = "user" if answer.order == "whole" else answer.order
-                    want, _ = computed[order].scores(request, Plan("whole", False, False))
+                    want, _ = computed[order].scores(request, RankPlan("whole", False, False))
                     apart = max(apart, float(np.abs(answer.scores - want).max() / want.std()))
     return {
         **summary(answers, asked.slo_ms / 1e3),
@@ -189,7 +181,7 @@ def measure(artifact: Path, shape: Shape, asked: argparse.Namespace) -> dict[str
     }
 
 
-def sizes_of(shape: Shape, asked: argparse.Namespace, name: str, layout: EntryLayout) -> tuple[int, int]:
+def sizes_of(shape: DataShape, asked: argparse.Namespace, name: str, layout: EntryLayout) -> tuple[int, int]:
     """Bytes for users and rows for items, in the paper's proportion; the user order alone has all of it for users."""
     whole = SHAPES[asked.data]
     items = 0 if name in ("user", "recompute") else whole.items
@@ -198,8 +190,10 @@ def sizes_of(shape: Shape, asked: argparse.Namespace, name: str, layout: EntryLa
     return users, shape.items if items else 0
 
 
-def requests_of(shape: Shape, count: int, seed: int) -> list[tuple[RankRequest, int]]:
-    """Rankings of the trace: random tokens, which are a user's own; candidates by Zipf, as popular items are."""
+def requests_of(
+    shape: DataShape, count: int, seed: int
+) -> tuple[NDArray[np.int32], list[tuple[RankRequest, int]]]:
+    """Tokens of all items [n, t], and the trace's rankings: a user's own random tokens, candidates by Zipf's law."""
     found: Trace = trace(shape, count, seed)
     draw, levels = np.random.default_rng(seed), MODEL.levels
     popular = np.cumsum((np.arange(shape.items) + 10.0) ** -1.0)
@@ -212,7 +206,7 @@ def requests_of(shape: Shape, count: int, seed: int) -> list[tuple[RankRequest, 
         rows = np.unique(np.searchsorted(popular / popular[-1], draw.random(4 * CANDIDATES)))
         rows = draw.permutation(rows)[:CANDIDATES]
         asks.append((RankRequest(int(user), own, items[rows], codes[rows]), int(when)))
-    return asks
+    return items, asks
 
 
 def summary(answers: dict[str, list[Answer]], slo_s: float) -> dict[str, Any]:

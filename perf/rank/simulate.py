@@ -36,7 +36,7 @@ NS = 1e9
 
 
 @dataclass(frozen=True)
-class Shape:
+class DataShape:
     """A data set: the paper's Table 1, then what is assumed."""
 
     users: int
@@ -57,10 +57,10 @@ class Shape:
 
 
 SHAPES = {
-    "games": Shape(15_000, 8_000, 1245, 11),
-    "beauty": Shape(22_000, 12_000, 2043, 18),
-    "books": Shape(510_000, 280_000, 1586, 15),
-    "industry": Shape(10_000_000, 1_000_000, 1500, 10, skew=0.7, session=1.15),
+    "games": DataShape(15_000, 8_000, 1245, 11),
+    "beauty": DataShape(22_000, 12_000, 2043, 18),
+    "books": DataShape(510_000, 280_000, 1586, 15),
+    "industry": DataShape(10_000_000, 1_000_000, 1500, 10, skew=0.7, session=1.15),
 }
 
 
@@ -73,7 +73,7 @@ class Trace:
     tokens: NDArray[np.int64]
 
 
-def lengths(draw: np.random.Generator, shape: Shape) -> NDArray[np.int64]:
+def lengths(draw: np.random.Generator, shape: DataShape) -> NDArray[np.int64]:
     """Tokens of every user: lognormal, cut to what a prompt holds, with the mean that the shape says."""
     raw = np.exp(shape.spread * draw.standard_normal(shape.users))
     most = LONGEST - CANDIDATES * shape.item_tokens
@@ -84,7 +84,7 @@ def lengths(draw: np.random.Generator, shape: Shape) -> NDArray[np.int64]:
     return cut.astype(np.int64)
 
 
-def trace(shape: Shape, requests: int, seed: int = 0) -> Trace:
+def trace(shape: DataShape, requests: int, seed: int = 0) -> Trace:
     """So many requests and a little more, by sessions."""
     draw = np.random.default_rng(seed)
     tokens = lengths(draw, shape)
@@ -154,7 +154,9 @@ class Cache:
         self.used -= int(self._tokens[user])
 
 
-def simulate(shape: Shape, requests: Trace, name: str, limit: int, item_hit: float = 1.0) -> dict[str, float]:
+def simulate(
+    shape: DataShape, requests: Trace, name: str, limit: int, item_hit: float = 1.0
+) -> dict[str, float]:
     """Of one policy, after warming: `speedup` over recomputation by tokens, `reused` share, `user_hits` share; and a
     request's `computed_tokens` and `items_reused`.
 
@@ -193,7 +195,7 @@ def simulate(shape: Shape, requests: Trace, name: str, limit: int, item_hit: flo
     }
 
 
-def run(shape: Shape, requests: int, seed: int) -> dict[str, dict[str, float]]:
+def run(shape: DataShape, requests: int, seed: int) -> dict[str, dict[str, float]]:
     """Policy -> its figures, all on one trace."""
     asked = trace(shape, requests, seed)
     whole = int(POOL_BYTES / TOKEN_BYTES)  # which users alone have it

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -99,11 +99,16 @@ def libraries() -> Iterator[dict[str, str]]:
         yield {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
 
-def write_input_data(path: Path, histories: Sequence[NDArray[np.int64]], top_k: int) -> None:
-    """The histories as perf_analyzer's JSON; it sends them in this order, round and round."""
-    wanted = {"content": [top_k], "shape": [1]}
+def write_input_data(
+    path: Path, histories: Sequence[NDArray[np.int64]], top_k: int,
+    further: Callable[[NDArray[np.int64]], dict[str, list[int]]] = lambda _: {},
+) -> None:  # fmt: skip
+    """Histories as JSON of perf_analyzer, each with its `further` inputs; it sends them over and over in this order."""
     records = [
-        {"history": {"content": history.tolist(), "shape": [len(history)]}, "top_k": wanted}
+        {
+            name: {"content": values, "shape": [len(values)]}
+            for name, values in {"history": history.tolist(), "top_k": [top_k], **further(history)}.items()
+        }
         for history in histories
     ]
     path.write_text(json.dumps({"data": records}))

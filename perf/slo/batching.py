@@ -127,9 +127,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = report.arguments("batching", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--slo-p99-ms", type=float, default=300.0)
-    parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=10.0, help="of load at every rate")
-    parser.add_argument("--rounds", type=int, default=2)
+    report.add_options(parser, beam_width=128, rounds=2)
     a = parser.parse_args(argv)
     run = report.begin(a)
     if not (a.artifact / "manifest.json").is_file():

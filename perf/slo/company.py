@@ -58,9 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a table, and one JSON object as the last line."""
     parser = report.arguments("company", __doc__)
     parser.add_argument("artifact", type=Path)
-    parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=400, help="of a wait, share and round")
-    parser.add_argument("--rounds", type=int, default=5)
+    report.add_options(parser, beam_width=128, rounds=5)
     a = parser.parse_args(argv)
     run = report.begin(a)
     settings = Settings(a.artifact, a.artifact / "no-arena", a.beam_width)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.load import load_executors
 from genrec.search.constraint import Constraint
 from genrec.settings import Settings
@@ -42,7 +42,7 @@ class PlainGenerate:
         def once(shape: tuple[int, int]) -> None:
             self._generator.rehearse(*shape, self._index)
 
-        warm_up(((rows, span) for rows in (1, 2, 4) for span in spans(config)), once)
+        warm_up([(1, spans(config)[0])], once)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `genrec.steps.Step.run`."""

@@ -15,8 +15,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tqdm import tqdm
 
-from clients.aio import AsyncRecommender
 from clients.errors import Overloaded
 from genrec.errors import GenrecError
-from perf.kit import endpoints, report, traffic
+from perf.kit import asking, endpoints, report, traffic
 
 ANSWERED, SHED, FAILED = "answered", "shed", "failed"
 LATE_S = 0.005  # a send this much after its time counts as late
@@ -177,28 +176,31 @@ def run(
     """Replay against a server over one gRPC connection, after a few requests to warm it."""
 
     async def session() -> list[ReplayedRequest]:
-        async with AsyncRecommender(server.grpc_url, model=server.ensemble) as recommender:
+        async with asking.sending(server) as recommender:
             for number in range(WARM_UP):
                 await recommender.recommend(histories[number % len(histories)], top_k)
-            gc.disable()  # a collection in the sender would look like latency of the server
-            _go_first()
-            try:
+            with undisturbed():
                 return await replay(
                     recommender, histories, arrivals, top_k=top_k, deadline_ms=deadline_ms, show=show
                 )
-            finally:
-                gc.enable()
-                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
     return summarise(asyncio.run(session()), slo_ms)
 
 
-def _go_first() -> None:
-    """Run before anything else on the machine, if allowed to: the sender stands for other machines. Where a loaded
-    server makes it wait for a core, what is measured is the sender, late by up to 120 ms at twice the capacity.
-    """  # fmt: skip
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """This process sends: without collections, which would look like latency of the server, and before anything else
+    on the machine, if allowed to, since it stands for other machines. Where a loaded server makes it wait for a core,
+    what is measured is the sender, late by up to 120 ms at twice the capacity.
+    """
+    gc.disable()
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        gc.enable()
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def arrivals_of(arguments: argparse.Namespace) -> traffic.Seconds:

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_validity
+from genrec.catalogue.indices import load_validity
 from genrec.engine.load import load_layout
 from genrec.errors import InputError
 from genrec.steps import Answer, Step, Tensors
@@ -237,11 +237,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = report.arguments("stages", __doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--beam-widths", default="32,128,512", help="one server is started for each")
-    parser.add_argument("--requests", type=int, default=50, help="per round and beam width")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=0, help="of an engine process; 0: all cores")
-    parser.add_argument("--seed", type=int, default=0)
+    report.add_options(parser, requests=50, rounds=4, top_k=10, threads=0, seed=0)
     a = parser.parse_args(argv)
     run = report.begin(a)
     try:

@@ -30,8 +30,9 @@ from deploy.ports import choose_ports
 from deploy.router.fleet import Fleet, running_fleet
 from deploy.router.limits import Limits
 from genrec import manifest
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, FOLDER
+from genrec.catalogue.versions import FOLDER
 from perf.kit import report, traffic, turns
 from perf.slo.replay import WARM_UP, ReplayedRequest, replay, summarise
 
@@ -43,7 +44,7 @@ MOVES = ((NEW, 50, None), (NEW, 0, OLD), (NEW, 100, NEW), (OLD, 100, OLD))
 LIMITS = Limits(in_flight=64, waiting=256, wait_ms=10_000)
 
 
-class Checker:
+class RolloutChecker:
     """Sends for one user after the other, and says by the numbers of its items whose each answer is.
 
     `mixed` counts answers with items of both artifacts, `stale` those of the wrong one to requests that were sent after
@@ -89,7 +90,9 @@ def renumbered(artifact: Path, folder: Path, offset: int) -> Path:
     return folder
 
 
-async def _moves(fleet: Fleet, folders: dict[str, Path], checker: Checker, every_s: float) -> list[float]:
+async def _moves(
+    fleet: Fleet, folders: dict[str, Path], checker: RolloutChecker, every_s: float
+) -> list[float]:
     """All MOVES, `every_s` between two of them; the seconds each took."""
     taken = []
     with ThreadPoolExecutor(1) as elsewhere:
@@ -106,10 +109,10 @@ async def _moves(fleet: Fleet, folders: dict[str, Path], checker: Checker, every
 
 async def _drive(
     fleet: Fleet, folders: dict[str, Path], offset: int, histories: traffic.Histories, a: argparse.Namespace
-) -> tuple[Checker, list[ReplayedRequest], list[float]]:
+) -> tuple[RolloutChecker, list[ReplayedRequest], list[float]]:
     """The checker, what became of every request, and the time of each move; the load lasts as long as both."""
     async with AsyncRecommender(fleet.router.grpc_url) as client:
-        checker = Checker(client, offset)
+        checker = RolloutChecker(client, offset)
         for number in range(WARM_UP):
             await checker.recommend(histories[number % len(histories)], a.top_k)
         checker.whose.clear()
@@ -123,7 +126,7 @@ async def _drive(
         return checker, events, await moves
 
 
-def figures_of(checker: Checker, events: list[ReplayedRequest], taken: list[float]) -> dict[str, Any]:
+def figures_of(checker: RolloutChecker, events: list[ReplayedRequest], taken: list[float]) -> dict[str, Any]:
     """What is printed."""
     whole = summarise(events, None)
     return {
@@ -144,22 +147,13 @@ def figures_of(checker: Checker, events: list[ReplayedRequest], taken: list[floa
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for people and one JSON object as the last line."""
     parser = report.arguments("rollout", __doc__)
-    parser.add_argument(
-        "artifact",
-        type=Path,
-        nargs="?",
-        default=Path("artifacts/ml-100k"),
-        help="default: what `make demo` made",
-    )
+    report.add_artifact(parser)
     parser.add_argument(
         "new", type=Path, nargs="?", help="the artifact to go to; default: the same, renumbered"
     )
     parser.add_argument("--servers", type=int, default=1, help="of each artifact")
     parser.add_argument("--requests", type=int, default=2000, help="at least; more while the moves last")
-    parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
-    parser.add_argument("--beam-width", type=int, default=128)
-    parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0, help="of histories and arrivals")
+    report.add_options(parser, rate=20.0, beam_width=128, top_k=10, seed=0)
     a = parser.parse_args(argv)
     run = report.begin(a)
     offset = 1 + int(Catalogue.load(a.artifact / CATALOGUE, titles=False).item_ids.max())

@@ -33,11 +33,10 @@ def compare(
     """
     parser = report.arguments(benchmark, description)
     parser.add_argument("artifact", type=Path)
-    parser.add_argument("--beam-width", type=int, default=128)
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="of each of the two loads of an arm and round"
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    report.add_options(parser, beam_width=128, rounds=3)
     a = parser.parse_args(argv)
     run = report.begin(a)
     sample = traffic.histories(a.artifact, 2000)

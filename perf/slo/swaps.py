@@ -30,9 +30,10 @@ from clients.aio import AsyncRecommender
 from clients.wire import Recommendation
 from deploy import switch
 from deploy.launcher import running_server
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, FOLDER, folder_of, versions_of
-from genrec.draft.load import has_draft
+from genrec.catalogue.versions import FOLDER, folder_of, versions_of
+from genrec.draft.options import has_draft
 from perf.kit import report, traffic, turns
 from perf.slo.replay import WARM_UP, ReplayedRequest, replay, summarise
 
@@ -166,21 +167,9 @@ def figures_of(
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for people and one JSON object as the last line."""
     parser = report.arguments("swap", __doc__)
-    parser.add_argument(
-        "artifact",
-        type=Path,
-        nargs="?",
-        default=Path("artifacts/ml-100k"),
-        help="default: what `make demo` made",
-    )
+    report.add_artifact(parser)
     parser.add_argument("--seconds", type=float, default=60.0, help="of load, half of it without swaps")
-    parser.add_argument("--rounds", type=int, default=2, help="stretches of each kind, in turn")
-    parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
-    parser.add_argument("--beam-width", type=int, default=128)
-    parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of histories, arrivals and the items that change"
-    )
+    report.add_options(parser, rounds=2, rate=20.0, beam_width=128, top_k=10, seed=0)
     a = parser.parse_args(argv)
     run = report.begin(a)
     with tempfile.TemporaryDirectory(prefix="genrec-swap-") as folder:

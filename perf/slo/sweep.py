@@ -10,6 +10,7 @@ not of the arrivals; the replayer draws its own.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import statistics
@@ -22,9 +23,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from clients.recommender import Recommender
 from genrec.errors import InputError
-from perf.kit import endpoints, machine, report, traffic, turns
+from perf.kit import asking, endpoints, machine, report, traffic, turns
 from perf.slo import replay
 from perf.slo.analyzer import Point, Window, measure, write_input_data
 from perf.slo.rate_search import confirm, search
@@ -75,8 +75,8 @@ def sweep(
         raise InputError("slo_p99_ms", f"is {slo_p99_ms}", "more than 0 ms")
     out.mkdir(parents=True, exist_ok=True)
     sample = traffic.histories(artifact, histories, seed)
-    write_input_data(out / DATA, sample, top_k)
     with endpoints.endpoint(artifact, url, server_json, **options) as server:
+        write_input_data(out / DATA, sample, top_k, asking.further_inputs(server))
         single_s = sequential(server, sample, top_k)
         start, stop, step = rates or default_rates(single_s)
         bar = tqdm(desc="sweep", unit="point", file=sys.stderr)
@@ -119,13 +119,17 @@ def sequential(
     server: endpoints.Endpoint, sample: traffic.Histories, top_k: int, requests: int = 20
 ) -> float:
     """Median seconds of requests sent one after the other (after a few unmeasured ones)."""
-    taken = []
-    with Recommender(server.grpc_url, model=server.ensemble) as recommender:
-        for number in range(requests + 5):
-            begun = time.perf_counter()
-            recommender.recommend(sample[number % len(sample)], top_k)
-            taken.append(time.perf_counter() - begun)
-    return statistics.median(taken[5:])
+
+    async def one_by_one() -> list[float]:
+        taken = []
+        async with asking.sending(server) as client:
+            for number in range(requests + 5):
+                begun = time.perf_counter()
+                await client.recommend(sample[number % len(sample)], top_k)
+                taken.append(time.perf_counter() - begun)
+        return taken
+
+    return statistics.median(asyncio.run(one_by_one())[5:])
 
 
 def default_rates(single_s: float) -> tuple[float, float, float]:
@@ -137,15 +141,14 @@ def default_rates(single_s: float) -> tuple[float, float, float]:
 def settle(server: endpoints.Endpoint, sample: traffic.Histories, top_k: int, limit_s: float = 30.0) -> None:
     """Wait until the server answers a single request: a point that overloaded it must not spoil the next."""
     end = time.monotonic() + limit_s
-    with Recommender(server.grpc_url, model=server.ensemble) as recommender:
-        while True:
-            try:
-                recommender.recommend(sample[0], top_k)
-                return
-            except Exception:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.5)
+    while True:
+        try:
+            sequential(server, sample, top_k, 1)
+            return
+        except Exception:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
 
 
 def line(point: Point) -> str:

@@ -20,7 +20,6 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ import torch
 from perf.kit import report
 from perf.kit.turns import Spread, extremes, in_turns, timed
 from perf.peers.refusal import Refusal
-from perf.training.group import RankGroup, python_for
+from perf.training.group import RankGroup, add_options, python_for
 from training.embedding.compiled import Compiled, can_be_compiled
 from training.embedding.index import Index
 from training.embedding.kernels import Kernels, best_kernels
@@ -162,9 +161,9 @@ def beside_mch(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for; `--quick` shows in a minute that everything runs, its figures say nothing."""
+    """What is asked for."""
     parser = report.arguments("embedding", __doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: that it runs, not how fast")
+    add_options(parser)
     parser.add_argument("--sizes", default="1000000,10000000")
     parser.add_argument("--queries", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=7)
@@ -172,12 +171,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="per round")
     parser.add_argument(
         "--interval", type=int, default=10, help="steps between updates of managed collisions"
-    )
-    parser.add_argument("--sequences", type=int, default=128, help="per rank and step")
-    parser.add_argument("--vocabulary", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, default=Path("artifacts/peers"))
-    parser.add_argument(
-        "--no-install", dest="install", action="store_false", help="skip peers that are not there"
     )
     a = parser.parse_args(argv)
     if a.quick:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
@@ -18,6 +19,17 @@ from perf.peers.refusal import Refusal, last_line
 
 FOLDER = Path(__file__).parent / "workers"
 LIMIT_S = 600.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What is trained on, and where peers are installed; `--quick` shows that everything runs, not how fast."""
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: that it runs, not how fast")
+    parser.add_argument("--sequences", type=int, default=128, help="per rank and step")
+    parser.add_argument("--vocabulary", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("artifacts/peers"))
+    parser.add_argument(
+        "--no-install", dest="install", action="store_false", help="skip peers that are not there"
+    )
 
 
 def python_for(environment: str, root: Path, install: bool) -> Path:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ import numpy as np
 from perf.kit import report
 from perf.kit.turns import extremes, in_turns
 from perf.peers.refusal import Refusal
-from perf.training.group import RankGroup, python_for
+from perf.training.group import RankGroup, add_options, python_for
 from perf.training.workers.lookups import lengths
 from training.balance import Cost, assign, cut
 
@@ -136,18 +135,12 @@ def _split(values: np.ndarray, owners: np.ndarray, ranks: int) -> list[np.ndarra
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for; `--quick` shows in a minute that everything runs, its figures say nothing."""
+    """What is asked for."""
     parser = report.arguments("training", __doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: that it runs, not how fast")
+    add_options(parser)
     parser.add_argument("--dims", default="64,512")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="per round")
-    parser.add_argument("--sequences", type=int, default=128, help="per rank and step")
-    parser.add_argument("--vocabulary", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, default=Path("artifacts/peers"))
-    parser.add_argument(
-        "--no-install", dest="install", action="store_false", help="skip peers that are not there"
-    )
     a = parser.parse_args(argv)
     a.count_steps, a.balance_steps = 4, 60
     if a.quick:

@@ -5,12 +5,11 @@ Ids that are not in its map yet share one row until the next update of the map: 
 
 import logging
 import os
-import time
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from lookups import FEATURES, batches, sizes
+from keyed import keyed_batches, trainer
+from lookups import sizes
 
 logging.disable(logging.WARNING)
 
@@ -18,7 +17,7 @@ logging.disable(logging.WARNING)
 def load(options):
     """Operations `train` and `answered`; options as of worker_ours, and `interval`: steps between updates."""
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-    from torchrec import EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
+    from torchrec import EmbeddingCollection, EmbeddingConfig
     from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
     from torchrec.distributed.types import ShardingEnv
@@ -73,28 +72,15 @@ def load(options):
     )  # fmt: skip
     environment = ShardingEnv.from_process_group(dist.group.WORLD)
     model = sharder.shard(whole, plan, environment, device=torch.device("cpu"))
-    data = [
-        KeyedJaggedTensor.from_lengths_sync(
-            keys=list(FEATURES),
-            # Spread over 40 bits: the map takes ids for sorted numbers.
-            values=torch.from_numpy(np.concatenate([each[name][0] * 7919 + 13 for name in FEATURES]) % 2**40),
-            lengths=torch.from_numpy(np.concatenate([each[name][1] for name in FEATURES])).int(),
-        )
-        for each in batches(options["vocabulary"], options["sequences"], options["steps"], rank)
-    ]
+    # Spread over 40 bits: the map takes ids for sorted numbers.
+    data = keyed_batches(options, lambda ids: (ids * 7919 + 13) % 2**40)
 
-    def train(first, last):
-        """Steps [first, last); all ranks begin and end together. Maps are updated every `interval` steps."""
-        dist.barrier()
-        begun = time.perf_counter()
-        for batch in data[first:last]:
-            found = model(batch)
-            found = found[0] if isinstance(found, tuple) else found
-            found = found.wait() if hasattr(found, "wait") else found
-            found = found[0] if isinstance(found, tuple) else found
-            (sum((found[name].values() ** 2).sum() for name in FEATURES) * 0.5).backward()
-        dist.barrier()
-        return {"seconds": time.perf_counter() - begun}
+    def look_up(batch):
+        """Maps are updated every `interval` steps."""
+        found = model(batch)
+        found = found[0] if isinstance(found, tuple) else found
+        found = found.wait() if hasattr(found, "wait") else found
+        return found[0] if isinstance(found, tuple) else found
 
     def answered(first, last):
         """Of the look-ups in steps [first, last), those by a row of their own, and all; maps begin empty at step 0."""
@@ -107,4 +93,4 @@ def load(options):
                     own, total = own + int((rows != size - 1).sum()), total + rows.numel()
         return [own, total]
 
-    return {"train": train, "answered": answered}
+    return {"train": trainer(look_up, data), "answered": answered}

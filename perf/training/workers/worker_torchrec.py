@@ -2,19 +2,18 @@
 
 import logging
 import os
-import time
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from lookups import FEATURES, batches, sizes
+from keyed import keyed_batches, trainer
+from lookups import sizes
 
 logging.disable(logging.WARNING)
 
 
 def load(options):
     """Operation `train`; options as of worker_ours, and `plan`: row-wise or table-wise."""
-    from torchrec import EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
+    from torchrec import EmbeddingCollection, EmbeddingConfig
     from torchrec.distributed.embedding import EmbeddingCollectionSharder
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
     from torchrec.distributed.types import ShardingEnv
@@ -43,24 +42,10 @@ def load(options):
     )
     environment = ShardingEnv.from_process_group(dist.group.WORLD)
     model = sharder.shard(collection, plan, environment, device=torch.device("cpu"))
-    data = [
-        KeyedJaggedTensor.from_lengths_sync(
-            keys=list(FEATURES),
-            values=torch.from_numpy(np.concatenate([each[name][0] for name in FEATURES])),
-            lengths=torch.from_numpy(np.concatenate([each[name][1] for name in FEATURES])).int(),
-        )
-        for each in batches(options["vocabulary"], options["sequences"], options["steps"], rank)
-    ]
+    data = keyed_batches(options, lambda ids: ids)
 
-    def train(first, last):
-        """Steps [first, last); all ranks begin and end together. The optimizer runs within the backward pass."""
-        dist.barrier()
-        begun = time.perf_counter()
-        for batch in data[first:last]:
-            found = model(batch)
-            found = found.wait() if hasattr(found, "wait") else found
-            (sum((found[name].values() ** 2).sum() for name in FEATURES) * 0.5).backward()
-        dist.barrier()
-        return {"seconds": time.perf_counter() - begun}
+    def look_up(batch):
+        found = model(batch)
+        return found.wait() if hasattr(found, "wait") else found
 
-    return {"train": train}
+    return {"train": trainer(look_up, data)}
