@@ -27,6 +27,11 @@ class Span:
         """The same `by` ns later."""
         return Span(self.name, self.start + by, self.end + by, [part.shifted(by) for part in self.parts])
 
+    def within(self, start: int, end: int) -> Span:
+        """What of it lies between `start` and `end`."""
+        parts = [part.within(start, end) for part in self.parts]
+        return Span(self.name, min(max(self.start, start), end), max(min(self.end, end), start), parts)
+
     def as_json(self, zero: int | None = None) -> dict[str, Any]:
         """Name, start and duration in ms; starts are counted from that of the whole."""
         zero = self.start if zero is None else zero
@@ -54,6 +59,7 @@ def way_of(spans: Iterable[Raw], start: int, end: int) -> Span:
     server = servers[0]
     if server.start < start or server.end > end:
         server = server.shifted((start + end - server.start - server.end) // 2)
+        server = server.within(start, end)  # it may note that it has sent after the client has read
     around = (Span("send", start, server.start), server, Span("receive", server.end, end))
     return replace(client, parts=list(around))
 

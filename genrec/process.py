@@ -35,11 +35,22 @@ def end_with_parent() -> None:
     A tritonserver that ends while it loads models leaves those processes behind. The kernel's own way counts the
     parent's thread, not the parent, and Triton loads models in threads that end.
     """
+    parent = os.getppid()
     try:
-        parent = os.pidfd_open(os.getppid())
+        process = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os._exit(1)
     except OSError:  # an old kernel, or a container that forbids it: only such a leftover is not prevented
         return
-    threading.Thread(target=_end_after, args=(parent,), daemon=True, name="end with parent").start()
+    if parent != _parent_told_of():  # it has ended already, and another was given its child
+        os._exit(1)
+    threading.Thread(target=_end_after, args=(process,), daemon=True, name="end with parent").start()
+
+
+def _parent_told_of() -> int:
+    """The pid that Triton gives to a process of a Python model, as its fifth argument; elsewhere the parent's own."""
+    words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    return int(words[5]) if words[0].endswith(b"triton_python_backend_stub") else os.getppid()
 
 
 def _end_after(process: int) -> None:

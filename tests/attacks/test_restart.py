@@ -25,7 +25,7 @@ from tests.serving.servers import brief_server
 from tests.serving.wire import ask, tensors
 
 HERE = "127.0.0.1"
-FEW_FILES = 256
+FEW_FILES = 256  # beyond those that this process has open: it passes its limit on to the server
 ENSEMBLES = ("recommend", "recommend_draft")
 
 
@@ -33,12 +33,17 @@ def items_of(server: RunningServer, items: list[int], model: str = "recommend") 
     return ask(tritonclient.grpc, server.grpc_url, tensors(items[:3]), model)["item_ids"]
 
 
+def few_files() -> int:
+    return FEW_FILES + max(int(name) for name in os.listdir("/proc/self/fd"))
+
+
 @pytest.fixture(scope="module")
 def weak(tiny: Path) -> Iterator[RunningServer]:
     """A server that the tests below mistreat, started where descriptors are few; it pauses little between starts."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = few_files()
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, limits[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
         try:
             running = stack.enter_context(brief_server(tiny, beam_width=8, ensembles=ENSEMBLES))
         finally:
@@ -51,7 +56,7 @@ def test_idle_connections_leave_the_server_answering(weak: RunningServer, items:
     """More than it had descriptors for, over both protocols."""
     with ExitStack() as stack:
         for port in (weak.ports.http, weak.ports.grpc):
-            for _ in range(FEW_FILES):
+            for _ in range(few_files()):
                 stack.enter_context(socket.create_connection((HERE, port)))
         assert items_of(weak, items).size
         with urllib.request.urlopen(f"http://{weak.http_url}/v2/health/live", timeout=60) as response:

@@ -243,6 +243,13 @@ def test_a_server_of_another_clock_is_put_in_the_middle() -> None:
     assert (whole.parts[1].start, whole.parts[1].end) == (20, 80)
 
 
+def test_a_server_that_notes_its_end_late_stays_within_the_clients_time() -> None:
+    spans = [raw("InferRequest", 0, 120, "s", "client"), raw("recommend", 1, 118, "e", "s")]
+    whole = way_of(spans, 2, 100)
+    check_nested(whole)
+    assert (whole.parts[1].start, whole.parts[1].end) == (2, 100)
+
+
 def test_the_pictures_say_the_same() -> None:
     whole = Span(
         "client", 0, 4_000_000, [Span("queue", 1_000_000, 1_500_000), Span("a<b", 2_000_000, 4_000_000)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -162,14 +163,24 @@ def test_a_launcher_killed_while_its_server_loads_leaves_no_process(tiny: Path, 
     below = psutil.Process(launcher.pid)
 
     def stubs() -> list[psutil.Process]:
-        return [each for each in below.children(recursive=True) if "stub" in each.name()]
+        found = []
+        for each in below.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # others come and go while the server loads
+                found += [each] if "stub" in each.name() else []
+        return found
 
     until(lambda: len(stubs()) > 2 or launcher.poll() is not None)
     left = below.children(recursive=True)
     launcher.kill()
     launcher.wait(60)
     assert len(left) > 3
-    until(lambda: not any(each.is_running() and each.status() != "zombie" for each in left), 60)
+
+    def runs(each: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return each.is_running() and each.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    until(lambda: not any(map(runs, left)), 60)
     leftovers.remove_of_the_dead()
     assert list(leftovers.SHM.glob(f"genrec-*-{launcher.pid}-*")) == []
 
