@@ -99,7 +99,8 @@ def _one_at_a_time(
     server: Endpoint, histories: Histories, setting: Setting, alone_ms: float, folder: Path
 ) -> tuple[float, str]:
     analyzer.write_input_data(folder / DATA, histories, TOP_K)
-    rate = max(LOAD * 1e3 / alone_ms, 1.0)  # perf_analyzer takes no fixed count of requests below 1/s
+    # perf_analyzer takes a fixed count of requests only at 1/s or above, and at no more a second than the count.
+    rate = min(max(LOAD * 1e3 / alone_ms, 1.0), float(setting.served))
     point = analyzer.measure(server, rate, NO_LIMIT_MS, analyzer.Window(count=setting.served), folder, DATA)
     if point.p50_ms is None:
         raise RuntimeError("; ".join(point.problems))

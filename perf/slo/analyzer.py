@@ -232,6 +232,7 @@ def _problems(code: int, output: str) -> list[str]:
     if "ended after" in output:
         problems.append("no result in time")
     if code and not problems:
-        lines = [line for line in output.splitlines() if line.strip()]
+        # An option that it refuses is named before it tells all others.
+        lines = [line for line in output.partition("Usage: ")[0].splitlines() if line.strip()]
         problems.append(f"exit code {code}: {lines[-1] if lines else 'no output'}")
     return problems
