@@ -7,13 +7,12 @@ async with AsyncRecommender("127.0.0.1:8001") as recommender:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import tritonclient.grpc.aio
 import tritonclient.http.aio
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from clients.rank_wire import (
     PRE_INFER,
@@ -28,16 +27,15 @@ from clients.rank_wire import (
 )
 from clients.wire import (
     MODEL,
-    OUTPUTS,
     TIMEOUT_S,
+    Answer,
     InferResult,
     Protocols,
+    Question,
     Recommendation,
     check_protocol,
     check_timeout,
     check_url,
-    headers_of,
-    infer_inputs,
     parse,
     recommend_and_rank_tensors,
     request_tensors,
@@ -56,7 +54,7 @@ class AsyncClient:
     calls.
     """
 
-    def __init__(self, url: str, protocol: Protocols, timeout_s: float) -> None:
+    def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
         """`url` is host:port of the protocol, [address]:port for IPv6; nothing is sent yet. Raises InputError."""
         check_protocol(protocol)
         check_url(url)
@@ -75,31 +73,17 @@ class AsyncClient:
             self._extra = {}
             self._input, self._output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
 
-    async def _ask(
-        self,
-        model: str,
-        tensors: dict[str, NDArray[Any]],
-        user_id: int | None,
-        traceparent: str | None = None,
-        outputs: Sequence[str] = OUTPUTS,
-    ) -> InferResult:
+    async def _ask(self, question: Question[Answer]) -> Answer:
         """See `clients.client.Client`."""
-        inputs = infer_inputs(self._input, tensors)
-        infer = self._client.infer(
-            model,
-            inputs,
-            outputs=[self._output(name) for name in outputs],
-            headers=headers_of(user_id, traceparent),
-            **self._extra,
-        )
-        call = asyncio.ensure_future(infer)
+        arguments = question.arguments(self._input, self._output)
+        call = asyncio.ensure_future(self._client.infer(**arguments, **self._extra))
         self._calls.add(call)
         call.add_done_callback(self._ended)
         try:
             result: InferResult = await asyncio.shield(call)
         except Exception as error:  # not CancelledError: that is the caller's own
             raise translate(error, self.url, self.timeout_s) from error
-        return result
+        return question.read(result)
 
     def _ended(self, call: asyncio.Task[Any]) -> None:
         self._calls.discard(call)
@@ -128,7 +112,7 @@ class AsyncRecommender(AsyncClient):
         self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S, model: str = MODEL
     ) -> None:
         """See `AsyncClient`."""
-        super().__init__(url, protocol, timeout_s)
+        super().__init__(url, protocol, timeout_s=timeout_s)
         self.model = model
 
     async def recommend(
@@ -145,15 +129,11 @@ class AsyncRecommender(AsyncClient):
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
         )
-        return parse(await self._ask(self.model, tensors, user_id, traceparent))
+        return await self._ask(Question(self.model, tensors, parse, user_id, traceparent))
 
 
 class AsyncRanker(AsyncClient):
     """`clients.ranker.Ranker` for asyncio."""
-
-    def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
-        """See `AsyncClient`."""
-        super().__init__(url, protocol, timeout_s)
 
     async def rank(
         self,
@@ -167,14 +147,16 @@ class AsyncRanker(AsyncClient):
     ) -> Ranking:
         """See `Ranker.rank`."""
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
-        return parse_ranking(await self._ask(RANK, tensors, user_id))
+        return await self._ask(Question(RANK, tensors, parse_ranking, user_id))
 
     async def pre_infer(
         self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None
     ) -> PreInference:
         """See `Ranker.pre_infer`."""
         tensors = pre_infer_tensors(history, user_id, deadline_ms)
-        return parse_pre_inference(await self._ask(PRE_INFER, tensors, user_id, outputs=("report",)))
+        return await self._ask(
+            Question(PRE_INFER, tensors, parse_pre_inference, user_id, outputs=("report",))
+        )
 
     async def recommend_and_rank(
         self,
@@ -195,4 +177,4 @@ class AsyncRanker(AsyncClient):
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
         )
-        return parse_ranking(await self._ask(RECOMMEND_AND_RANK, tensors, user_id))
+        return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id))

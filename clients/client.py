@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import tritonclient.grpc
 import tritonclient.http
-from numpy.typing import NDArray
 
 from clients.http_connections import HttpConnections
 from clients.wire import (
-    OUTPUTS,
+    TIMEOUT_S,
+    Answer,
     InferResult,
     Protocols,
+    Question,
     check_protocol,
     check_timeout,
     check_url,
-    headers_of,
-    infer_inputs,
     translate,
 )  # fmt: skip
 
@@ -36,7 +34,7 @@ class Client:
     cancel can bring the server down (H2). Use `deadline_ms`.
     """
 
-    def __init__(self, url: str, protocol: Protocols, timeout_s: float) -> None:
+    def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
         """`url` is host:port of the protocol, [address]:port for IPv6; nothing is sent yet. Raises InputError."""
         check_protocol(protocol)
         address, timeout_s = check_url(url), check_timeout(timeout_s)
@@ -51,27 +49,14 @@ class Client:
             self._extra = {}
             self._input, self._output = tritonclient.http.InferInput, tritonclient.http.InferRequestedOutput
 
-    def _ask(
-        self,
-        model: str,
-        tensors: dict[str, NDArray[Any]],
-        user_id: int | None,
-        traceparent: str | None = None,
-        outputs: Sequence[str] = OUTPUTS,
-    ) -> InferResult:
-        """What the ensemble `model` answers. Raises BadRequest, Overloaded, Unreachable, TimedOut, ServerError."""
-        inputs, headers = infer_inputs(self._input, tensors), headers_of(user_id, traceparent)
+    def _ask(self, question: Question[Answer]) -> Answer:
+        """What the server answers. Raises BadRequest, Overloaded, Unreachable, TimedOut, ServerError."""
+        arguments = question.arguments(self._input, self._output)
         try:
-            result: InferResult = self._client.infer(
-                model,
-                inputs,
-                outputs=[self._output(name) for name in outputs],
-                headers=headers,
-                **self._extra,
-            )
+            result: InferResult = self._client.infer(**arguments, **self._extra)
         except Exception as error:
             raise translate(error, self.url, self.timeout_s) from error
-        return result
+        return question.read(result)
 
     def close(self) -> None:
         """Close the connections."""

@@ -29,13 +29,13 @@ class HttpConnections:
         self._idle: list[HTTPConnection] | None = []  # None once closed
 
     def infer(
-        self, model: str, inputs: list[Any], outputs: list[Any], headers: dict[str, str]
+        self, model_name: str, inputs: list[Any], outputs: list[Any], headers: dict[str, str]
     ) -> InferResult:
         """tritonclient's `infer`. Raises InferenceServerException, OSError, HTTPException, ValueError once closed."""
         body, length = InferenceServerClient.generate_request_body(inputs, outputs=outputs)
         if length is not None:
             headers = {**headers, JSON_LENGTH: str(length)}
-        response, answer = self._post(f"/v2/models/{quote(model, safe='')}/infer", body, headers)
+        response, answer = self._post(f"/v2/models/{quote(model_name, safe='')}/infer", body, headers)
         if response.status != 200:
             raise InferenceServerException(_error_of(answer), str(response.status))
         length = response.getheader(JSON_LENGTH)

@@ -21,15 +21,11 @@ from clients.rank_wire import (
     pre_infer_tensors,
     rank_tensors,
 )
-from clients.wire import TIMEOUT_S, Protocols, recommend_and_rank_tensors
+from clients.wire import Question, recommend_and_rank_tensors
 
 
 class Ranker(Client):
     """A client of the ensembles `rank`, `pre_infer` and `recommend_and_rank`."""
-
-    def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
-        """See `Client`."""
-        super().__init__(url, protocol, timeout_s)
 
     def rank(
         self,
@@ -47,7 +43,7 @@ class Ranker(Client):
         reuse and to keep; it also travels as header `x-gr-user`. Raises as `Recommender.recommend`.
         """
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
-        return parse_ranking(self._ask(RANK, tensors, user_id))
+        return self._ask(Question(RANK, tensors, parse_ranking, user_id))
 
     def pre_infer(self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None) -> PreInference:
         """Say that this history will be ranked for this user; the server computes its prefix ahead, if that pays.
@@ -56,7 +52,7 @@ class Ranker(Client):
         Neither whether it is called nor its answer changes what `rank` answers. RelayGR. Raises as `rank`.
         """
         tensors = pre_infer_tensors(history, user_id, deadline_ms)
-        return parse_pre_inference(self._ask(PRE_INFER, tensors, user_id, outputs=("report",)))
+        return self._ask(Question(PRE_INFER, tensors, parse_pre_inference, user_id, outputs=("report",)))
 
     def recommend_and_rank(
         self,
@@ -77,4 +73,4 @@ class Ranker(Client):
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
         )
-        return parse_ranking(self._ask(RECOMMEND_AND_RANK, tensors, user_id))
+        return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from clients.client import Client
-from clients.wire import MODEL, TIMEOUT_S, Protocols, Recommendation, parse, request_tensors
+from clients.wire import MODEL, TIMEOUT_S, Protocols, Question, Recommendation, parse, request_tensors
 
 
 class Recommender(Client):
@@ -22,7 +22,7 @@ class Recommender(Client):
         self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S, model: str = MODEL
     ) -> None:
         """See `Client`."""
-        super().__init__(url, protocol, timeout_s)
+        super().__init__(url, protocol, timeout_s=timeout_s)
         self.model = model
 
     def recommend(
@@ -45,4 +45,4 @@ class Recommender(Client):
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
         )
-        return parse(self._ask(self.model, tensors, user_id, traceparent))
+        return self._ask(Question(self.model, tensors, parse, user_id, traceparent))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.client import IncompleteRead
 from ipaddress import IPv6Address
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import aiohttp
 import numpy as np
@@ -41,6 +41,7 @@ _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]+)|\[(?P<six>[0-9A-Za-z:.%]+)\]):(?P<port>[0-9]{1,5})")
 
 Input = TypeVar("Input")
+Answer = TypeVar("Answer")
 
 
 class InferResult(Protocol):
@@ -139,6 +140,27 @@ def _flag(field: str, value: bool) -> bool:
 
 def _range(dtype: type[np.signedinteger[Any]]) -> str:
     return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+
+
+@dataclass(frozen=True, eq=False)
+class Question(Generic[Answer]):
+    """What an ensemble is asked, and how its answer is read; `read` raises ServerError."""
+
+    ensemble: str
+    tensors: dict[str, NDArray[Any]]
+    read: Callable[[InferResult], Answer]
+    user_id: int | None = None
+    traceparent: str | None = None
+    outputs: Sequence[str] = OUTPUTS
+
+    def arguments(self, inputs: type[Any], outputs: type[Any]) -> dict[str, Any]:
+        """Of tritonclient's `infer`, with the protocol's own InferInput and InferRequestedOutput. Raises InputError."""
+        return {
+            "model_name": self.ensemble,
+            "inputs": infer_inputs(inputs, self.tensors),
+            "outputs": [outputs(name) for name in self.outputs],
+            "headers": headers_of(self.user_id, self.traceparent),
+        }
 
 
 def infer_inputs(kind: type[Input], tensors: dict[str, NDArray[Any]]) -> list[Input]:
