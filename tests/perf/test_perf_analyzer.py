@@ -90,7 +90,11 @@ def test_a_queue_that_grows_is_not_held_but_chance_may_explain_a_few() -> None:
         (0, UNSTABLE + GIVEN_UP, "latency is not stable"),
         (-2, "ended after 80 s", "no result in time"),
         (1, "error: unsupported option\n", "exit code 1: error: unsupported option"),
-        (99, "Error: too many\nUsage: perf_analyzer [options]\n\t-m <name>\n", "exit code 99: Error: too many"),
+        (
+            99,
+            "Error: too many\nUsage: perf_analyzer [options]\n\t-m <name>\n",
+            "exit code 99: Error: too many",
+        ),
         (0, "", "no result"),
     ],
 )
