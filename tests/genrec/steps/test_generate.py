@@ -41,7 +41,10 @@ def test_answers_are_those_of_the_chain(twin, width, exclude):
             strict=True,
         ):
             assert not isinstance(want, GenrecError)
-            assert {k: v.tolist() for k, v in got.items()} == {k: v.tolist() for k, v in want.items()}
+            assert got.keys() == want.keys()
+            for name in got:  # scores apart, whose last bit torch gives now one way, now another
+                close = 1e-5 if name == "scores" else 0
+                np.testing.assert_allclose(got[name], want[name], rtol=close, atol=0, err_msg=name)
 
 
 def prompt(tokens: int, value: int = 1) -> dict:

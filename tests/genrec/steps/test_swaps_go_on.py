@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,26 +16,9 @@ from genrec.catalogue.versions import point, read_current
 from genrec.settings import Settings
 from genrec.steps import versioned
 from genrec.steps.versioned import Versioned
-from tests.genrec.steps.versions import processes, settings_of_a_server, three_versions, with_versions
+from tests.genrec.steps.versions import with_versions
 from tests.serving.processes import until
 from tests.serving.servers import brief_server
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return three_versions(tmp_path_factory.mktemp("twin"))
-
-
-@pytest.fixture
-def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(versioned, "POLL_S", 0.005)
-    return settings_of_a_server(plain, tmp_path)
-
-
-@pytest.fixture
-def process(settings: Settings) -> Iterator[Callable[..., Versioned[str]]]:
-    with processes(settings) as make:
-        yield make
 
 
 def to(settings: Settings, version: int) -> None:
