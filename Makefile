@@ -18,7 +18,7 @@ serve: .venv/demo
 	@$(BIN)/python -m cli.demo $(ARTIFACT) --serve
 
 test: .venv/test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python -m ensembles.lint model_repository && $(BIN)/python -m tests.architecture

@@ -81,7 +81,7 @@ def test_spans_follow_the_ensemble(
 
 @pytest.mark.serving
 def test_a_request_without_a_traceparent_is_not_traced(traced: RunningServer, items: list[int]) -> None:
-    with Collector(traced.trace_url) as collector, Recommender(traced.grpc_url) as recommender:
+    with Collector(traced.trace_url) as collector, Recommender(traced.http_url, "http") as recommender:
         recommender.recommend(items[:3], 5)
         recommender.recommend(items[:3], 5, traceparent=trace.traceparent_of("a" * 32))
         assert collector.spans("a" * 32, 30)
