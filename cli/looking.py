@@ -19,7 +19,13 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--deadline-ms", type=int)
     parser.add_argument(
-        "--ensemble", default="recommend", help="recommend_staged shows every pass; default: %(default)s"
+        "--ensemble",
+        default="recommend",
+        help="recommend_staged shows every pass; rank wants --candidates; default: %(default)s",
+    )
+    parser.add_argument("--candidates", type=numbers, help="item ids to rank, e.g. 7,98,100")
+    parser.add_argument(
+        "--retrieve", type=int, default=100, help="items that recommend_and_rank finds; default: %(default)s"
     )
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument(

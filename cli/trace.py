@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from cli.collector import STANDARD, Collector
 from cli.running import read_server
 from cli.spans import Span, way_of
 from cli.waterfall import as_svg, as_text
+from clients.rank_wire import RANK, RECOMMEND_AND_RANK
+from clients.ranker import Ranker
 from clients.recommender import Recommender
-from genrec.errors import GenrecError
+from genrec.errors import GenrecError, InputError
 
 WAIT_S = 5.0  # for spans; Triton sends them five times a second
 ATTEMPTS = 3  # Triton 2.51 loses the trace of about one request in a hundred over gRPC
@@ -37,14 +42,12 @@ def run(a: argparse.Namespace) -> None:
 def ask(collector: Collector, url: str, a: argparse.Namespace) -> tuple[Span, GenrecError | None]:
     """The request's way, and why it was refused, if it was. Raises Untraced."""
     refused = None
-    with Recommender(url, a.protocol, model=a.ensemble) as recommender:
+    with _asking(url, a) as send:
         for _ in range(ATTEMPTS):
             trace, refused = secrets.token_hex(16), None
             start = time.time_ns()
             try:
-                recommender.recommend(
-                    a.history, a.top_k, deadline_ms=a.deadline_ms, traceparent=traceparent_of(trace)
-                )
+                send(top_k=a.top_k, deadline_ms=a.deadline_ms, traceparent=traceparent_of(trace))
             except GenrecError as error:
                 refused = error
             end = time.time_ns()
@@ -53,6 +56,22 @@ def ask(collector: Collector, url: str, a: argparse.Namespace) -> tuple[Span, Ge
     raise refused or Untraced(
         f"{url}: no spans came to {collector.url}: `genrec serve --trace-url {collector.url}`"
     )
+
+
+@contextmanager
+def _asking(url: str, a: argparse.Namespace) -> Iterator[Callable[..., object]]:
+    """What asks the ensemble `a.ensemble`. Raises InputError."""
+    if a.ensemble == RANK and a.candidates is None:
+        raise InputError("candidates", "are not given", f"item ids, for the ensemble {RANK}")
+    if a.ensemble in (RANK, RECOMMEND_AND_RANK):
+        with Ranker(url, a.protocol) as ranker:
+            if a.ensemble == RANK:
+                yield partial(ranker.rank, a.history, a.candidates)
+            else:
+                yield partial(ranker.recommend_and_rank, a.history, a.retrieve)
+    else:
+        with Recommender(url, a.protocol, model=a.ensemble) as recommender:
+            yield partial(recommender.recommend, a.history)
 
 
 def traceparent_of(trace: str) -> str:

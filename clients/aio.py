@@ -144,10 +144,11 @@ class AsyncRanker(AsyncClient):
         scores: ArrayLike | None = None,
         user_id: int | None = None,
         deadline_ms: int | None = None,
+        traceparent: str | None = None,
     ) -> Ranking:
         """See `Ranker.rank`."""
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
-        return await self._ask(Question(RANK, tensors, parse_ranking, user_id))
+        return await self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
     async def pre_infer(
         self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None
@@ -167,6 +168,7 @@ class AsyncRanker(AsyncClient):
         user_id: int | None = None,
         deadline_ms: int | None = None,
         exclude_history: bool = False,
+        traceparent: str | None = None,
     ) -> Ranking:
         """See `Ranker.recommend_and_rank`."""
         tensors = recommend_and_rank_tensors(
@@ -177,4 +179,4 @@ class AsyncRanker(AsyncClient):
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
         )
-        return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id))
+        return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

@@ -36,6 +36,7 @@ class Ranker(Client):
         scores: ArrayLike | None = None,
         user_id: int | None = None,
         deadline_ms: int | None = None,
+        traceparent: str | None = None,
     ) -> Ranking:
         """The `top_k` best of `candidates` (item ids) after `history` (item ids, oldest first).
 
@@ -43,7 +44,7 @@ class Ranker(Client):
         reuse and to keep; it also travels as header `x-gr-user`. Raises as `Recommender.recommend`.
         """
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
-        return self._ask(Question(RANK, tensors, parse_ranking, user_id))
+        return self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
     def pre_infer(self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None) -> PreInference:
         """Say that this history will be ranked for this user; the server computes its prefix ahead, if that pays.
@@ -63,6 +64,7 @@ class Ranker(Client):
         user_id: int | None = None,
         deadline_ms: int | None = None,
         exclude_history: bool = False,
+        traceparent: str | None = None,
     ) -> Ranking:
         """The `top_k` best of the `retrieve` items that the generator finds. Raises as `Recommender.recommend`."""
         tensors = recommend_and_rank_tensors(
@@ -73,4 +75,4 @@ class Ranker(Client):
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
         )
-        return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id))
+        return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

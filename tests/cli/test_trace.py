@@ -42,6 +42,7 @@ def asked(
         "history": items[:8],
         "top_k": 5,
         "deadline_ms": None,
+        "candidates": None,
     }
     url = server.http_url if protocol == "http" else server.grpc_url
     with Collector(server.trace_url) as collector:
@@ -114,6 +115,15 @@ def test_a_refused_request_is_drawn_as_far_as_it_came(
     said = capsys.readouterr()
     assert "encode_history" in said.out and "generate" not in said.out
     assert said.err.splitlines() == [said.err.strip()] and "top_k: is 1000 (accepted: 1 to 32" in said.err
+
+
+@pytest.mark.serving
+def test_a_ranking_wants_candidates(
+    traced: RunningServer, items: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server_json = str(traced.run_dir / "server.json")
+    assert main(["trace", server_json, "--history", str(items[0]), "--ensemble", "rank"]) == 2
+    assert "candidates: are not given" in capsys.readouterr().err
 
 
 @pytest.mark.serving

@@ -16,7 +16,9 @@ from clients.errors import BadRequest
 from clients.ranker import Ranker
 from deploy.launcher import RunningServer
 from deploy.pools import pools_of
+from deploy.ports import choose_ports
 from ensembles.local import LocalRecommender
+from ensembles.served import served
 from genrec.catalogue.items import Catalogue
 from perf.kit import asking
 from perf.slo import sweep
@@ -30,9 +32,10 @@ WIDTH, TOP_K = 16, 8
 
 @pytest.fixture(scope="module")
 def ranking(tiny_ranker: Path) -> Iterator[RunningServer]:
-    sizes: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4}
+    settings: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4}
+    settings["trace_url"] = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
     with brief_server(
-        tiny_ranker, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **sizes
+        tiny_ranker, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **settings
     ) as server:
         yield server
 
@@ -74,6 +77,21 @@ def test_what_recommend_computed_is_the_ranking_s_prefix(
         assert found.user_reused == 3 * len(history) and len(set(found.item_ids.tolist())) == 5
         again = ranker.rank(history, found.item_ids, 5, user_id=1234)
         assert again.user_reused == 3 * len(history)
+
+
+@pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])
+def test_its_way_is_drawn(
+    ranking: RunningServer, asked: list[tuple[list[int], list[int]]], ensemble: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    history, candidates = (",".join(map(str, ids)) for ids in asked[2])
+    given = ["--history", history, "--candidates", candidates, "--top-k", "3", "--ensemble", ensemble]
+    given += ["--retrieve", str(WIDTH)]
+    assert main.main(["trace", str(ranking.run_dir / "server.json"), *given]) == 0
+    drawn = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    (chain,) = (each for each in served(3, draft=True, ranker=True) if each.name == ensemble)
+    models = [step.model for step in chain.steps]
+    assert [name for name in drawn if name in models] == models
 
 
 @pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])
