@@ -116,15 +116,9 @@ class AsyncRecommender(AsyncClient):
         self.model = model
 
     async def recommend(
-        self,
-        history: ArrayLike,
-        top_k: int = 10,
-        *,
-        user_id: int | None = None,
-        deadline_ms: int | None = None,
-        exclude_history: bool = False,
-        traceparent: str | None = None,
-    ) -> Recommendation:
+        self, history: ArrayLike, top_k: int = 10, *, user_id: int | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+    ) -> Recommendation:  # fmt: skip
         """See `Recommender.recommend`: same arguments, answer and errors."""
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
@@ -136,16 +130,9 @@ class AsyncRanker(AsyncClient):
     """`clients.ranker.Ranker` for asyncio."""
 
     async def rank(
-        self,
-        history: ArrayLike,
-        candidates: ArrayLike,
-        top_k: int = 10,
-        *,
-        scores: ArrayLike | None = None,
-        user_id: int | None = None,
-        deadline_ms: int | None = None,
-        traceparent: str | None = None,
-    ) -> Ranking:
+        self, history: ArrayLike, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
+        user_id: int | None = None, deadline_ms: int | None = None, traceparent: str | None = None,
+    ) -> Ranking:  # fmt: skip
         """See `Ranker.rank`."""
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
         return await self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
@@ -160,16 +147,9 @@ class AsyncRanker(AsyncClient):
         )
 
     async def recommend_and_rank(
-        self,
-        history: ArrayLike,
-        retrieve: int = 100,
-        top_k: int = 10,
-        *,
-        user_id: int | None = None,
-        deadline_ms: int | None = None,
-        exclude_history: bool = False,
-        traceparent: str | None = None,
-    ) -> Ranking:
+        self, history: ArrayLike, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+    ) -> Ranking:  # fmt: skip
         """See `Ranker.recommend_and_rank`."""
         tensors = recommend_and_rank_tensors(
             history,

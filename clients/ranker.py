@@ -28,16 +28,9 @@ class Ranker(Client):
     """A client of the ensembles `rank`, `pre_infer` and `recommend_and_rank`."""
 
     def rank(
-        self,
-        history: ArrayLike,
-        candidates: ArrayLike,
-        top_k: int = 10,
-        *,
-        scores: ArrayLike | None = None,
-        user_id: int | None = None,
-        deadline_ms: int | None = None,
-        traceparent: str | None = None,
-    ) -> Ranking:
+        self, history: ArrayLike, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
+        user_id: int | None = None, deadline_ms: int | None = None, traceparent: str | None = None,
+    ) -> Ranking:  # fmt: skip
         """The `top_k` best of `candidates` (item ids) after `history` (item ids, oldest first).
 
         `scores`: of the candidates, where they come from `recommend`: their log-probabilities. `user_id`: whose KV to
@@ -56,16 +49,9 @@ class Ranker(Client):
         return self._ask(Question(PRE_INFER, tensors, parse_pre_inference, user_id, outputs=("report",)))
 
     def recommend_and_rank(
-        self,
-        history: ArrayLike,
-        retrieve: int = 100,
-        top_k: int = 10,
-        *,
-        user_id: int | None = None,
-        deadline_ms: int | None = None,
-        exclude_history: bool = False,
-        traceparent: str | None = None,
-    ) -> Ranking:
+        self, history: ArrayLike, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+    ) -> Ranking:  # fmt: skip
         """The `top_k` best of the `retrieve` items that the generator finds. Raises as `Recommender.recommend`."""
         tensors = recommend_and_rank_tensors(
             history,

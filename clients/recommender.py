@@ -26,15 +26,9 @@ class Recommender(Client):
         self.model = model
 
     def recommend(
-        self,
-        history: ArrayLike,
-        top_k: int = 10,
-        *,
-        user_id: int | None = None,
-        deadline_ms: int | None = None,
-        exclude_history: bool = False,
-        traceparent: str | None = None,
-    ) -> Recommendation:
+        self, history: ArrayLike, top_k: int = 10, *, user_id: int | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+    ) -> Recommendation:  # fmt: skip
         """The `top_k` best items after `history` (item ids, oldest first; may be empty).
 
         `deadline_ms`: the server gives up this many milliseconds after it reads the request. `user_id` also
