@@ -10,6 +10,7 @@ from pathlib import Path
 from cli import bench, cascade, catalogue, importing, looking, pool, rank, router
 from cli.options import add_settings, at_least, folder, numbers, positive, sizes
 from cli.run import run, start_log
+from genrec.errors import InputError
 from genrec.rank.options import TRAINED_FOR
 from genrec.settings import chosen_fields
 
@@ -190,6 +191,8 @@ def _train(a: argparse.Namespace) -> None:
     if a.ranker:
         make_ranker(a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes)
     elif a.draft:
+        if a.minutes:
+            raise InputError("minutes", f"is {a.minutes:g}, with --draft", "nothing: a draft head trains for epochs")
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
     else:
         make_model(a.artifact, a.seed, a.threads, a.minutes)

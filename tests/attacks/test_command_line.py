@@ -59,6 +59,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["train", "a", "--seed", "-1"], "--seed: is '-1'"),
         (["train", "a", "--threads", "-1"], "--threads: is '-1'"),
         (["train", "a", "--minutes", "nan"], r"--minutes: is 'nan' \(accepted: a number above 0"),
+        (["train", "a", "--draft", "alone", "--minutes", "1"], "minutes: is 1, with --draft"),
         (["sweep", "a", "--slo-p99-ms", "0"], "--slo-p99-ms: is '0'"),
         (["recommend", "a", "--history", "1,x"], r"--history: is '1,x' \(accepted: whole numbers"),
         (["serve", "a", "--run-dir", __file__], r"--run-dir: is .* \(accepted: a folder.*this is a file"),
