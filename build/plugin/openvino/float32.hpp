@@ -17,17 +17,16 @@ inline void put(Value* x, Vec values, int count = LANES) { put_first(x, values, 
 // Vectors of WORD values that stand one behind the other, as words.
 inline Words packed(const Vec (&values)[WORD]) { return (Words)values[0]; }
 
-// 2^x of x <= 0 to 2e-7 of the result; 0 below -125, of -inf too; NaN stays NaN.
-inline Vec exp2_of(Vec x) {
+// 2^(x * scale) of x <= 0 to 2e-7 of the result; 0 where that is below -125, of -inf too; NaN stays NaN.
+inline Vec exp2_of(Vec x, float scale = 1) {
   const Vec rounder = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which the low bits then hold
-  const Vec shifted = x + rounder, f = (x - (shifted - rounder)) * 0.693147182f;
-  Vec sum = all(1.38145985e-3f);  // e^f = 1 + f + f^2 p(f), p of least relative error for |f| <= ln 2 / 2
-  for (float c : {8.36871689e-3f, 4.16683881e-2f, 1.66665206e-1f, 4.99999935e-1f}) sum = sum * f + c;
-  sum = sum * (f * f) + (f + 1.0f);
-  return (Vec)(((Words)sum + ((Words)shifted << 23)) & ~(x < -125.0f));
+  const Vec shifted = x * scale + rounder, f = x * scale - (shifted - rounder);
+  Vec sum = all(1.5353362e-4f);  // 2^f = 1 + c1 f + ... + c6 f^6, of least relative error for |f| <= 1/2
+  for (float c : {1.3398875e-3f, 9.618437e-3f, 5.5503324e-2f, 0.24022648f, 0.6931472f, 1.0f}) sum = sum * f + c;
+  return (Vec)(((Words)sum + ((Words)shifted << 23)) & ~(shifted < 12582912.0f - 125.0f));
 }
 
 // 2^((score - high) * scale)
-inline Vec weight_of(Vec score, Vec high, float scale) { return exp2_of((score - high) * scale); }
+inline Vec weight_of(Vec score, Vec high, float scale) { return exp2_of(score - high, scale); }
 
 }  // namespace genrec

@@ -52,7 +52,8 @@ class XRotate : public ov::op::Op {
     outputs[0].set_shape(heads_first_ ? ov::Shape{batch, heads, places, size} : ov::Shape{batch, places, heads, size});
     const Value* x = static_cast<const Value*>(inputs[0].data());
     Value* out = static_cast<Value*>(outputs[0].data());
-    const float* weights = inputs[1].data<const float>();
+    const float *weights = inputs[1].data<const float>(), *cosine = inputs[2].data<const float>(),
+                *sine = inputs[3].data<const float>();
     const bool of_request = angles.size() == 3, one = of_request && angles[1] == 1;
     oneapi::tbb::parallel_for(std::size_t(0), batch * places, [&](std::size_t row) {
       const std::size_t b = row / places, n = row % places;
@@ -60,8 +61,8 @@ class XRotate : public ov::op::Op {
       for (std::size_t h = 0; h < heads; ++h) {
         const Value* from = x + (row * heads + h) * size;
         Value* to = out + (heads_first_ ? (b * heads + h) * places + n : row * heads + h) * size;
-        rotate(from, weights, eps_ ? shrink_of(from, int(size), eps_) : 1.0f,
-               inputs[2].data<const float>() + angle, inputs[3].data<const float>() + angle, int(size), to);
+        const float shrink = eps_ ? shrink_of(from, int(size), eps_) : 1.0f;
+        rotate(from, weights, shrink, cosine + angle, sine + angle, int(size), to);
       }
     });
     return true;

@@ -5,8 +5,8 @@
 
 namespace genrec {
 
-constexpr int VECS = 2, STEP = 12;                  // 24 sums, 2 operands and a broadcast
-constexpr int COLUMN_VECS = 2, ROWS_AT_ONCE = 12;  // as many
+constexpr int VECS = 2, STEP = 8;                   // 16 sums, 2 operands and a broadcast
+constexpr int COLUMN_VECS = 2, ROWS_AT_ONCE = 12;  // 24 sums
 
 }  // namespace genrec
 
