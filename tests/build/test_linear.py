@@ -1,6 +1,7 @@
 """Products with weights as an operation: against numpy, in graphs, and where their weights are."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,17 +63,23 @@ def built(request, tiny, tmp_path_factory):
     return out, request.param
 
 
-def run(library, after, x, weights, *added, eps=0.0):
-    """The operation on float32 arrays; x [B, n, K], weights [N, K]."""
+@cache
+def request_of(library, count, after, eps, wide):
+    """The operation on tensors of any size."""
     core, nodes = ov.Core(), NodeFactory()
     core.add_extension(str(library.path))
     nodes.add_extension(str(library.path))
-    given = [library.bits(x), laid_out(weights, library.kv_type), *map(library.bits, added)]
-    inputs = [op.parameter(ov.PartialShape([-1] * 3), library.type) for _ in given]
-    how = {"after": after, "eps": eps, "wide": len(weights)}
+    inputs = [op.parameter(ov.PartialShape([-1] * 3), library.type) for _ in range(count)]
+    how = {"after": after, "eps": eps, "wide": wide}
     model = ov.Model([nodes.create("XLinear", [each.output(0) for each in inputs], how)], inputs)
     hints = {"INFERENCE_PRECISION_HINT": library.kv_type}
-    request = core.compile_model(model, "CPU", hints).create_infer_request()
+    return core.compile_model(model, "CPU", hints).create_infer_request()
+
+
+def run(library, after, x, weights, *added, eps=0.0):
+    """The operation on float32 arrays; x [B, n, K], weights [N, K]."""
+    given = [library.bits(x), laid_out(weights, library.kv_type), *map(library.bits, added)]
+    request = request_of(library, len(given), after, eps, len(weights))
     for place, array in enumerate(given):
         request.set_input_tensor(place, ov.Tensor(array, array.shape, library.type))
     request.infer()
