@@ -22,8 +22,8 @@ SOURCES = sorted((FOLDER / "openvino").iterdir())
 V4 = ["-march=x86-64-v4", "-Wno-maybe-uninitialized"]
 MACHINES = {
     "avx2_f32": ["-march=x86-64-v3"],
-    "avx2_bf16": ["-march=x86-64-v3"],
     "avx512_f32": V4,
+    "avx512_rounded_bf16": V4,
     "avx512_bf16": [*V4, "-mavx512bf16"],
     "amx_bf16": [*V4, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"],
 }

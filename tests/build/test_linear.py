@@ -20,7 +20,7 @@ from genrec.errors import ArtifactError
 from tests.build.sets import NUMPY_TYPES, PARAMS, library_of
 
 BITS = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}  # of values, as tensors take them
-of_this_cpu = pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX2")
+of_this_cpu = pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX-512")
 
 
 class Library(NamedTuple):

@@ -52,7 +52,7 @@ def test_every_position_has_its_angle():
 @pytest.mark.parametrize("operation", [False, True])
 def test_no_graph_of_bf16_computes_angles(tiny, tmp_path, operation):
     if operation and not can_be_compiled("bf16"):
-        pytest.skip("no g++, or a CPU without AVX2")
+        pytest.skip("no g++, or a CPU without AVX-512")
     build_openvino(tiny / "onnx", tmp_path / "engines", "bf16", 48, operation)
     core = ov.Core()
     if operation:

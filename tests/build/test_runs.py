@@ -45,7 +45,7 @@ def of_decode(kv_type, operation):
 @pytest.mark.parametrize(("kv_type", "operation"), WAYS)
 def test_engine_json_says_what_runs_as_what(tiny, tmp_path, kv_type, operation):
     if operation and not can_be_compiled(kv_type):
-        pytest.skip("no g++, or a CPU without AVX2")
+        pytest.skip(f"no g++, or a CPU without instructions for {kv_type}")
     build_openvino(tiny / "onnx", tmp_path / "engines", kv_type, 48, operation)
     runs = json.loads((tmp_path / "engines" / "engine.json").read_text())["runs"]
     assert set(runs) == {"prefill", "prefill_draft", "decode_2", "decode_3"}
@@ -140,7 +140,7 @@ def stranger(tmp_path_factory):
 @pytest.mark.parametrize(("kv_type", "operation"), WAYS)
 def test_a_model_of_another_shape_needs_nothing_here(stranger, tmp_path, kv_type, operation):
     if operation and not can_be_compiled(kv_type):
-        pytest.skip("no g++, or a CPU without AVX2")
+        pytest.skip(f"no g++, or a CPU without instructions for {kv_type}")
     build_openvino(stranger, tmp_path / "engines", kv_type, 40, operation)
     tokens = np.random.default_rng(0).integers(0, 50, (3, 17))
     graphs = OpenVinoGraphs(tmp_path / "engines", kv_type, 1, cache=False)  # holds the weights

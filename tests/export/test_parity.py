@@ -146,7 +146,7 @@ def errors_of(generator, folder, kv_type, tmp_path):
     return np.concatenate(wrong)
 
 
-@pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX2")
+@pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX-512")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     ("model_type", "sizes"), [("qwen3", (32, 64, 32)), ("qwen2", (32, 64)), ("llama", (32, 64))]
