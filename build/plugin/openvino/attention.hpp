@@ -46,6 +46,7 @@ inline void pack_queries(const Head<Value>& h, int first, int rows, float* out) 
       for (int lane = 0; lane < LANES; ++lane)
         each[lane] = first_of<Words>(h.q + h.place(first + std::min(v + lane, rows - 1)) + d, h.size - d);
       transpose(each);
+#pragma GCC unroll 16
       for (int word = 0; word < LANES; ++word) at(out + (d / WORD + word) * WIDE + v) = (Vec)each[word];
     }
 }
@@ -127,6 +128,7 @@ inline void finish(const Head<Value>& h, int first, int rows, float scale, const
   const Vec once = 1.0f / total;
   for (int d = 0; d < h.size; d += LANES) {
     Words each[LANES];
+#pragma GCC unroll 16
     for (int row = 0; row < LANES; ++row) each[row] = (Words)(at(sums + (d + row) * WIDE) * shrink * once);
     transpose(each);
     for (int lane = 0; lane < rows; ++lane) {

@@ -21,6 +21,9 @@ inline Words pairs_of(const Value* even, const Value* odd, int even_count, int o
   return __builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16;
 }
 
+// 1 / x to 14 bits.
+inline Vec inverse_of(Vec x) { return (Vec)_mm512_rcp14_ps((__m512)x); }
+
 // 2^x for x <= 0 to 1e-4 of the result, which will have 8 bits; next to 0 below -126, of -inf too; NaN stays NaN.
 inline Vec exp2_of(Vec x) {
   const Vec rounder = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, in the low bits

@@ -17,6 +17,8 @@ inline void put(Value* x, Vec values, int count = LANES) { put_first(x, values, 
 // Vectors of WORD values that stand one behind the other, as words.
 inline Words packed(const Vec (&values)[WORD]) { return (Words)values[0]; }
 
+inline Vec inverse_of(Vec x) { return 1.0f / x; }
+
 // 2^(x * scale) of x <= 0 to 2e-7 of the result; 0 where that is below -125, of -inf too; NaN stays NaN.
 inline Vec exp2_of(Vec x, float scale = 1) {
   const Vec rounder = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which the low bits then hold

@@ -29,7 +29,8 @@ struct Linear {
 // x / (1 + e^-x); of a negative x, whose e^-x may have no float, e^x / (1 + e^x).
 inline Vec silu_of(Vec x) {
   const Vec small = exp2_of((x < 0 ? x : -x) * 1.44269504f);
-  return x / (small + 1.0f) * (x < 0 ? small : all(1.0f));
+  const Vec share = inverse_of(small + 1.0f);
+  return x * (x < 0 ? share * small : share);
 }
 
 // One row of a block of sums, columns from `first` on, to where it belongs.

@@ -87,12 +87,14 @@ inline void lay_out(const Head<Value>& h, int first, Value* room) {
   for (int d = 0; d < h.size; d += LANES)
     for (int key = 0; key < keys; key += DEEP) {
       Words pairs[LANES];
+#pragma GCC unroll 16
       for (int pair = 0; pair < PAIRS; ++pair) {
         const Value* value = h.v + from + std::size_t(key + 2 * pair) * h.size + d;
         const int left = count - key - 2 * pair;
         pairs[pair] = pairs_of(value, value + h.size, left > 0 ? h.size - d : 0, left > 1 ? h.size - d : 0);
       }
       transpose(pairs);
+#pragma GCC unroll 16
       for (int row = 0; row < LANES; ++row) put_first(v + (d + row) * KEYS + key, pairs[row], DEEP);
     }
 }
