@@ -24,6 +24,7 @@ from typing import Any
 
 from deploy import command, leftovers, probe, server_files, shared_memory
 from deploy.address import check_address
+from deploy.instructions import describe, instruction_set
 from deploy.launch import Launch, LaunchError
 from deploy.pools import POOL
 from deploy.ports import LOOPBACK, Ports, choose_ports
@@ -162,7 +163,10 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
             if not error.passing or attempt == START_ATTEMPTS:
                 raise
             continue
-        log.info("serving %s: http %s, grpc %s", artifact.name, server.http_url, server.grpc_url)
+        runs_in = instruction_set(Settings(artifact, artifact, **given))
+        log.info(
+            "serving %s (%s): http %s, grpc %s", artifact.name, runs_in, server.http_url, server.grpc_url
+        )
         return server
     raise AssertionError("the last attempt returns or raises")
 
@@ -193,6 +197,7 @@ def _launch(
         verify(artifact, digests)  # a restart too: it would serve what is in the files now
         private.lay_out(files, artifact)
         _repository(ensembles, private.models)
+        describe(private.models, names, instruction_set(replace(settings, artifact=artifact)))
         models = {model.name: model.instances for ensemble in ensembles for model in ensemble.models}
         shared_memory.prepare(settings, slots, sum(models.values()))
 

@@ -9,12 +9,12 @@ import openvino
 
 from build.openvino.causal import QUERIES
 from build.openvino.graphs import LARGE, build_openvino, kv_type_of_this_cpu
-from build.openvino.operations import SOURCES, can_be_compiled, compiled
+from build.openvino.operations import SOURCES, can_be_compiled, libraries
 from genrec.artifact import engines_folder, load_config
 from genrec.errors import ArtifactError
 from genrec.manifest import is_good, record, stage_key
 
-GRAPHS = 4  # raised when the same ONNX becomes other engines, so that artifacts are built anew
+GRAPHS = 5  # raised when the same ONNX becomes other engines, so that artifacts are built anew
 
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
@@ -43,7 +43,7 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
 def _compiles(kv_type: str) -> bool:
     """Whether the compiler that is here can do it; where it cannot, engines are built without, and that is told."""
     try:
-        compiled(kv_type)
+        libraries(kv_type)
     except ArtifactError as error:
         print(f"attention stays in OpenVINO's own nodes: {error}", file=sys.stderr)
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from build.functions import calls, copied
 from genrec.models.registry import DOMAIN
@@ -54,12 +54,12 @@ class Graph:
         self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
         return name
 
-    def weights(self, name: str, rank: int) -> str:
-        """An input in bf16; returns its name.
+    def weights(self, name: str, kind: int, rank: int) -> str:
+        """An input of `kind`, one of ONNX's types; returns its name.
 
         Its shape is left open: for one that it knows OpenVINO keeps memory of its own, of every graph.
         """
-        self._inputs[name] = helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [None] * rank)
+        self._inputs[name] = helper.make_tensor_value_info(name, kind, [None] * rank)
         return name
 
     def replace(self, node: NodeProto, runner: str, *by: NodeProto) -> None:

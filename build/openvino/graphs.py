@@ -24,10 +24,11 @@ from build.openvino.causal import InBlocks
 from build.openvino.graph import Graph
 from build.openvino.linear import Weights, replace_products, replace_rows
 from build.openvino.narrow import keep_narrow
-from build.openvino.operations import Operations
+from build.openvino.operations import Operations, libraries
 from build.openvino.read import Reader, read_inlined
 from build.openvino.rotary import replace_rotations, tabulate_angles
-from genrec.engine.openvino import ALONE, OPERATIONS, PASSES, WEIGHTS_FILE
+from genrec.engine.instructions import chosen, sets_of
+from genrec.engine.openvino import ALONE, PASSES, WEIGHTS_FILE
 from genrec.progress import ticking
 
 LARGE = 256 << 20  # bytes of weights from which on passes are one graph
@@ -42,8 +43,8 @@ def kv_type_of_this_cpu() -> str:
 def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, operation: bool) -> None:
     """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
 
-    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention, and in bf16 products and rotations, are one
-    `operation` each (build/openvino/operations.py) or OpenVINO's own nodes; `engine.json` says which runs as what.
+    `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention, products and rotations are one `operation` each
+    (build/openvino/operations.py) or OpenVINO's own nodes; `engine.json` says which runs as what.
     Raises ArtifactError where operations cannot be compiled, or a graph is not what its model implies.
     """
     if out.exists():
@@ -53,8 +54,12 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
     passes: dict[str, ov.Model] = {}
     runs: dict[str, dict[str, dict[str, int]]] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:
-        reader = Reader(Operations(out / OPERATIONS, kv_type)) if operation else None
-        weights = Weights()
+        compiled = libraries(kv_type) if operation else {}
+        for name, library in compiled.items():
+            (out / name).write_bytes(library)
+        here = chosen(out, kv_type)
+        reader = Reader(Operations(out / here.library, kv_type)) if here else None
+        weights = Weights(kv_type)
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
             graph = Graph(load(path))
@@ -71,21 +76,20 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
                 passes[path.stem] = model
             bar.update()
         places = weights.save(out / WEIGHTS_FILE)
-        if any(_bytes(model) > LARGE for model in passes.values()):
+        if not operation and any(_bytes(model) > LARGE for model in passes.values()):
             passes = {PASSES: one_graph(passes)}
         for name, model in passes.items():
             _save(model, out, name)
     facts = {"kv_type": kv_type, "openvino": ov.get_version(), "weights": places, "runs": runs}
+    facts["instruction_sets"] = [each.name for each in sets_of(kv_type) if each.library in compiled]
     (out / "engine.json").write_text(json.dumps(facts) + "\n")
 
 
 def _replace(graph: Graph, kv_type: str, longest: int, operation: bool, weights: Weights) -> None:
     """What is no nodes of OpenVINO in a graph of `kv_type`, with operations or without them."""
-    if kv_type == "bf16":
-        tabulate_angles(graph, longest)
+    tabulate_angles(graph, longest)
     if operation:
         replace_attention(graph)
-    if operation and kv_type == "bf16":
         replace_rotations(graph)
         replace_products(graph, weights)
         replace_rows(graph, weights)

@@ -1,4 +1,4 @@
-"""Products with weights as operations of ours, `XLinear`, in bf16 on CPUs with AMX, their weights in one file.
+"""Products with weights as operations of ours, `XLinear`, their weights in one file.
 
 OpenVINO lays the weights out anew for every graph. Here they are laid out once, in a file that all graphs, streams and
 processes map, and what surrounds a product (the norm before it, a residual, SwiGLU) is done while values are at hand.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from build.openvino.graph import Graph, attribute, operation
 from genrec.engine.openvino import LINE, WEIGHTS, WeightPlace
@@ -27,16 +27,18 @@ PRODUCTS = {
 
 
 class Weights:
-    """The tensors of all graphs that they were given to, by content."""
+    """The tensors of all graphs that they were given to, by content, in one type: `f32` or `bf16`."""
 
-    def __init__(self) -> None:
-        self._tensors: dict[str, NDArray[np.uint16]] = {}
+    def __init__(self, kv_type: str) -> None:
+        self.kv_type = kv_type
+        self._tensors: dict[str, NDArray[Any]] = {}
 
-    def input(self, graph: Graph, tensor: NDArray[np.uint16]) -> str:
+    def input(self, graph: Graph, tensor: NDArray[Any]) -> str:
         """The tensor as an input of a graph; returns its name."""
         name = WEIGHTS + hashlib.sha256(tensor.data).hexdigest()[:16]
         self._tensors[name] = tensor
-        return graph.weights(name, tensor.ndim)
+        kind = TensorProto.BFLOAT16 if self.kv_type == "bf16" else TensorProto.FLOAT
+        return graph.weights(name, kind, tensor.ndim)
 
     def save(self, path: Path) -> dict[str, WeightPlace]:
         """Write the file, unless there is nothing for it; where each tensor is in it."""
@@ -69,7 +71,11 @@ def replace_products(graph: Graph, weights: Weights) -> None:
         source = _source(graph, node.input[place])
         if source.norm is not None:
             matrices = [each * source.norm for each in matrices]
-        values = [source.x, weights.input(graph, laid_out(_beside(matrices))), *node.input[:place]]
+        values = [
+            source.x,
+            weights.input(graph, laid_out(_beside(matrices), weights.kv_type)),
+            *node.input[:place],
+        ]
         after, wide = _after(graph, node), sum(len(each) for each in matrices)
         new = operation("XLinear", values, node.output[0], after=after, eps=source.eps, wide=wide)
         graph.replace(node, "XLinear", new)
@@ -86,16 +92,20 @@ def replace_rows(graph: Graph, weights: Weights) -> None:
     """Rows of an embedding, whose table is a weight like others."""
     for node in graph.calls("Rows"):
         table = graph.array(node.input[0])
-        values = [weights.input(graph, _bf16(table)), node.input[1]]
+        values = [weights.input(graph, _values(table, weights.kv_type)), node.input[1]]
         graph.replace(node, "XRows", operation("XRows", values, node.output[0], wide=table.shape[1]))
 
 
-def laid_out(weights: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """[N, K] as the right operands of tiles: bf16 bits [N / 32, K / 32, 2 x 16 pairs x 16 columns x 2]."""
-    wide, deep = weights.shape
-    # Block of columns, half of it, column; block of rows, pair of it, row.
-    parts = _bf16(weights).reshape(wide // BLOCK, 2, 16, deep // BLOCK, 16, 2)
-    return np.ascontiguousarray(parts.transpose(0, 3, 1, 4, 2, 5)).reshape(wide // BLOCK, deep // BLOCK, -1)
+def laid_out(weights: NDArray[np.float32], kv_type: str) -> NDArray[Any]:
+    """[N, K] as right operands of products: [N / 32, K / 16 w, 2 x 16 words x 16 columns x w].
+
+    A word is w = 1 value of f32, or 2 of bf16 as their bits.
+    """
+    (wide, deep), word = weights.shape, 2 if kv_type == "bf16" else 1
+    # Block of columns, half of it, column; block of rows, word of it, row.
+    parts = _values(weights, kv_type).reshape(wide // BLOCK, 2, 16, deep // (16 * word), 16, word)
+    blocks = np.ascontiguousarray(parts.transpose(0, 3, 1, 4, 2, 5))
+    return blocks.reshape(wide // BLOCK, deep // (16 * word), -1)
 
 
 def _source(graph: Graph, name: str) -> Source:
@@ -119,5 +129,7 @@ def _after(graph: Graph, node: NodeProto) -> str:
     return kinds.get(node.op_type, "widen" if node.output[0] in graph.outputs else "nothing")
 
 
-def _bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+def _values(values: NDArray[np.float32], kv_type: str) -> NDArray[Any]:
+    if kv_type == "f32":
+        return np.ascontiguousarray(values, np.float32)
     return np.ascontiguousarray(values.astype(ml_dtypes.bfloat16)).view(np.uint16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -13,29 +14,40 @@ from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
 from build.plugin.compile import FOLDER, run
-from genrec.engine.openvino import can_run
+from genrec.engine.instructions import runs_here, sets_of
 from genrec.errors import ArtifactError
 
 SOURCES = sorted((FOLDER / "openvino").iterdir())
 # GCC 12 takes what its own intrinsics leave undefined for a mistake.
-MACHINES = {"f32": ["-march=x86-64-v3"], "bf16": ["-march=sapphirerapids", "-Wno-maybe-uninitialized"]}
+V4 = ["-march=x86-64-v4", "-Wno-maybe-uninitialized"]
+MACHINES = {
+    "avx2_f32": ["-march=x86-64-v3"],
+    "avx512_f32": V4,
+    "avx512_rounded_bf16": V4,
+    "avx512_bf16": [*V4, "-mavx512bf16"],
+    "amx_bf16": [*V4, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"],
+}
+
+# Models may outlive the ov.Core that loaded their operations, and unloads them. A process may load several libraries,
+# whose functions have the same names.
+FLAGS = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC", "-Wl,-z,nodelete", "-fno-gnu-unique"]
 
 
 def can_be_compiled(kv_type: str) -> bool:
-    """Whether they are to be had here: for f32 with AVX2, for bf16 with AMX, and with a compiler."""
-    return can_run(kv_type) and shutil.which("g++") is not None
+    """Whether there is a compiler, and this CPU has an instruction set for values of `kv_type`."""
+    return any(map(runs_here, sets_of(kv_type))) and shutil.which("g++") is not None
 
 
 @cache
-def compiled(kv_type: str) -> bytes:
-    """The library for values of `kv_type` and the OpenVINO that is installed, whose wheel has what is needed.
+def compiled(name: str, machine: tuple[str, ...] = ()) -> bytes:
+    """The library for an instruction set and the OpenVINO that is installed, whose wheel has what is needed.
 
-    Raises ArtifactError. A process that builds many engines compiles once.
+    `machine` are flags of the compiler in place of the set's own. Raises ArtifactError. A process that builds many
+    engines compiles once.
     """
     root = Path(ov.__file__).parent
-    flags = ["-O3", *MACHINES[kv_type], "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC"]
-    # Models may outlive the ov.Core that loaded their operation, and unloads it.
-    flags += ["-Wl,-z,nodelete", "-isystem", str(root / "include"), f"-L{root / 'libs'}"]
+    flags = [f'-DSET="set_{name}.hpp"', *(machine or MACHINES[name]), *FLAGS]
+    flags += ["-isystem", str(root / "include"), f"-L{root / 'libs'}"]
     links = [f"-l:{next((root / 'libs').glob(f'{name}.so.*')).name}" for name in ("libopenvino", "libtbb")]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "library.so"
@@ -43,12 +55,31 @@ def compiled(kv_type: str) -> bytes:
         return library.read_bytes()
 
 
+@cache
+def libraries(kv_type: str) -> dict[str, bytes]:
+    """File -> library, for every instruction set for values of `kv_type`, whatever this CPU has.
+
+    What the compiler cannot do is told and left out. Raises ArtifactError when nothing is left that runs here.
+    """
+    done: dict[str, bytes] = {}
+    refused: list[ArtifactError] = []
+    for each in sets_of(kv_type):
+        try:
+            done[each.library] = compiled(each.name)
+        except ArtifactError as error:
+            refused.append(error)
+    if not any(each.library in done and runs_here(each) for each in sets_of(kv_type)):
+        raise refused[0]
+    for error in refused:
+        print(f"an instruction set is left out: {error}", file=sys.stderr)
+    return done
+
+
 class Operations:
-    """The compiled library, a core that reads graphs with its operations, and a maker of their nodes."""
+    """A core that reads graphs with the operations of a library, and a maker of their nodes."""
 
     def __init__(self, library: Path, kv_type: str) -> None:
-        """Writes `library`. Raises ArtifactError."""
-        library.write_bytes(compiled(kv_type))
+        """Raises ArtifactError."""
         self.core, self.kv_type, self._nodes = ov.Core(), kv_type, NodeFactory()
         try:
             self.core.add_extension(str(library))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.blobs import KeptGraphs
+from genrec.engine.instructions import chosen
 from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.engine.quiet_openvino import ov
 from genrec.errors import ArtifactError
@@ -26,7 +27,6 @@ ALONE = {
     "rank_user",
     "rank_item",
 }  # never a part of it
-OPERATIONS = "operations.so"  # of ours, where graphs have them (build/openvino/operations.py)
 WEIGHTS = (
     "weights_"  # begins the name of an input that is a tensor of WEIGHTS_FILE (build/openvino/linear.py)
 )
@@ -63,13 +63,14 @@ class OpenVinoGraphs:
         }
         self._one_graph = (self._folder / f"{PASSES}.xml").is_file()
         self._core = ov.Core()
-        operations = self._folder / OPERATIONS
-        self._kept = KeptGraphs(self._folder / "cache", [operations]) if cache else None
+        self.instructions = chosen(self._folder, kv_type)
+        libraries = [self._folder / self.instructions.library] if self.instructions else []
+        self._kept = KeptGraphs(self._folder / "cache", libraries) if cache else None
         self._compiled: dict[str, Any] = {}
-        self._weights = _weights(self._folder)
-        self.writes_scores = not operations.is_file()
-        if not self.writes_scores:
-            self._add(operations, kv_type)
+        self._weights = _weights(self._folder, kv_type)
+        self.writes_scores = self.instructions is None
+        for library in libraries:
+            self._add(library)
 
     def file_of(self, name: str) -> str:
         """Which graph a pass is in."""
@@ -86,14 +87,11 @@ class OpenVinoGraphs:
                 self._folder / "engine.json", f"has no place for {error} of {file}.xml"
             ) from error
 
-    def _add(self, operation: Path, kv_type: str) -> None:
-        if not can_run(kv_type):
-            needed = "AMX" if kv_type == "bf16" else "AVX2"
-            raise ArtifactError(operation, f"is for CPUs with {needed}: `genrec build` it on this machine")
+    def _add(self, library: Path) -> None:
         try:
-            self._core.add_extension(str(operation))
+            self._core.add_extension(str(library))
         except RuntimeError as error:
-            raise ArtifactError(operation, f"OpenVINO cannot load it: {_said(error)}") from error
+            raise ArtifactError(library, f"OpenVINO cannot load it: {_said(error)}") from error
 
     def _compile(self, path: Path) -> Any:
         try:
@@ -110,12 +108,6 @@ def _said(error: RuntimeError) -> str:
     return " ".join(
         line for line in str(error).splitlines() if line and not line.startswith("Exception from")
     )
-
-
-def can_run(kv_type: str) -> bool:
-    """Whether this CPU has what the operation needs to compute in `kv_type`."""
-    needed = {"amx_bf16", "avx512_bf16"} if kv_type == "bf16" else {"avx2", "fma"}
-    return needed <= set(Path("/proc/cpuinfo").read_text().split())
 
 
 class InferRequest:
@@ -232,20 +224,20 @@ class OpenVinoPasses:
         return self._requests[file].infer(name, inputs, outputs)
 
 
-def _weights(folder: Path) -> dict[str, Array]:
-    """By name, as bits of bf16, mapped: however many graphs and processes have them, their pages are there once.
+def _weights(folder: Path, kv_type: str) -> dict[str, Array]:
+    """By name, bf16 as its bits, mapped: however many graphs and processes have them, their pages are there once.
 
     Raises ArtifactError.
     """
     path = folder / WEIGHTS_FILE
     if not os.path.lexists(path):
         return {}
-    facts = read_json(folder / "engine.json")
+    facts, kind = read_json(folder / "engine.json"), np.dtype(np.uint16 if kv_type == "bf16" else np.float32)
     try:
         # "c" as OpenVINO takes no read-only arrays.
-        values = np.memmap(check_regular(path), np.uint16, "c").view(np.ndarray)
+        values = np.memmap(check_regular(path), kind, "c").view(np.ndarray)
         return {
-            name: values[start // 2 :][: np.prod(shape)].reshape(shape)
+            name: values[start // kind.itemsize :][: np.prod(shape)].reshape(shape)
             for name, (start, shape) in facts["weights"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

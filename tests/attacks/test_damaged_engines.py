@@ -86,7 +86,7 @@ def test_an_unknown_type_of_kv_is_refused(artifact: Path, kv_type: Any) -> None:
 )
 def test_places_of_weights_that_cannot_be_are_refused(weights: Path, damage: dict[str, Any]) -> None:
     (weights / "engine.json").write_text(json.dumps({"kv_type": "bf16"} | damage))
-    refused("weights.bin", lambda: _weights(weights))
+    refused("weights.bin", lambda: _weights(weights, "bf16"))
 
 
 @pytest.mark.parametrize("damage", ["cut", *NOT_A_FILE])
@@ -96,7 +96,7 @@ def test_a_file_of_weights_that_is_none_is_refused(weights: Path, damage: str) -
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     else:
         replace(path, NOT_A_FILE[damage])
-    refused("weights.bin", lambda: _weights(weights))
+    refused("weights.bin", lambda: _weights(weights, "bf16"))
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -121,7 +121,7 @@ def test_plans_with_names_that_no_file_has_are_refused(tmp_path: Path, names: An
 
 def test_undamaged_engines_run(artifact: Path, weights: Path) -> None:
     run(artifact)
-    assert {name: each.shape for name, each in _weights(weights).items()} == {
+    assert {name: each.shape for name, each in _weights(weights, "bf16").items()} == {
         "weights_a": (2, 64),
         "weights_b": (64,),
     }

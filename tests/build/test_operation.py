@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 import openvino as ov
 import pytest
@@ -13,23 +12,24 @@ from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
 from build.openvino.engines import build_engines
-from build.openvino.operations import can_be_compiled, compiled
+from build.openvino.operations import can_be_compiled, compiled, libraries
 from build.plugin.oracle import xattention as oracle
 from ensembles.local import LocalRecommender
 from genrec import manifest
-from genrec.engine.openvino import OPERATIONS, OpenVinoGraphs
+from genrec.engine.instructions import chosen
+from genrec.engine.openvino import OpenVinoGraphs
 from genrec.errors import ArtifactError
+from tests.build.sets import NUMPY_TYPES, PARAMS, library_of
 from tests.tiny import tiny_catalogue
 
 pytestmark = pytest.mark.skipif(
     not can_be_compiled("f32"), reason="attention stays in OpenVINO's nodes: no g++ or no AVX2"
 )
 RANKS = (4, 4, 4, 5, 5, 1)
-NUMPY_TYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
 class Operation(NamedTuple):
-    """The operation for one type; `close` is what a result of size 1 may be off by."""
+    """The operation of one instruction set; `close` is what a result of size 1 may be off by."""
 
     library: Path
     requests: dict[int, ov.InferRequest]
@@ -59,14 +59,10 @@ class Operation(NamedTuple):
         ]
 
 
-@pytest.fixture(scope="module", params=["f32", "bf16"])
+@pytest.fixture(scope="module", params=PARAMS)
 def run(request, tmp_path_factory):
-    """For both types; bf16 where there is AMX."""
-    kv_type = request.param
-    if not can_be_compiled(kv_type):
-        pytest.skip(f"no CPU for {kv_type}")
-    path = tmp_path_factory.mktemp("operation") / OPERATIONS
-    path.write_bytes(compiled(kv_type))
+    """For every instruction set that this CPU has."""
+    path, kv_type = library_of(request.param, tmp_path_factory.mktemp("operation")), request.param.kv_type
     core, nodes = ov.Core(), NodeFactory()
     core.add_extension(str(path))
     nodes.add_extension(str(path))
@@ -104,7 +100,7 @@ def _no_keys(q, k):
     return [np.zeros((len(q), 1, 0, k.shape[1], k.shape[3]))] * 2
 
 
-SHAPES = [  # batch, beams, heads, kv_heads, size, span, unshared: tiles of 24 or 16 rows, blocks of 128 keys
+SHAPES = [  # batch, beams, heads, kv_heads, size, span, unshared: tiles of 16, 24 or 32 rows, blocks of 128 keys
     (1, 1, 1, 1, 8, 1, 1), (2, 12, 4, 2, 16, 127, 1), (1, 12, 2, 1, 32, 128, 2), (3, 25, 2, 2, 8, 129, 3),
     (1, 13, 6, 2, 64, 300, 2), (2, 5, 3, 3, 10, 7, 1), (1, 49, 4, 4, 6, 260, 0), (1, 7, 8, 4, 128, 131, 4),
     (1, 70, 2, 1, 64, 161, 1), (1, 16, 1, 1, 63, 16, 2),
@@ -158,7 +154,7 @@ def test_every_layer_of_every_graph_has_it(tiny):
     """But a prefill's last, which works for one position."""
     folder = tiny / "engines" / "openvino"
     core = ov.Core()
-    core.add_extension(str(folder / OPERATIONS))
+    core.add_extension(str(folder / chosen(folder, "f32").library))
     for name, count in (("prefill", 1), ("prefill_draft", 1), ("decode_2", 2), ("decode_3", 2)):
         kinds = [node.get_type_name() for node in core.read_model(folder / f"{name}.xml").get_ops()]
         assert (kinds.count("XAttention"), kinds.count("Softmax")) == (
@@ -169,7 +165,7 @@ def test_every_layer_of_every_graph_has_it(tiny):
 
 @pytest.mark.parametrize("decoder", ["beam", "staged", "draft"])
 def test_without_a_compiler_the_answers_are_the_same(tiny, tiny_of_nodes, decoder):
-    assert not (tiny_of_nodes / "engines" / "openvino" / OPERATIONS).exists()
+    assert chosen(tiny_of_nodes / "engines" / "openvino", "f32") is None
     items = [int(i) for i in tiny_catalogue().item_ids]
     histories = [items[:3], items[5:9], items[20:36], items[40:43]]
     answers = []
@@ -189,12 +185,13 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
     broken.write_text("#!/bin/sh\necho no headers here >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+    libraries.cache_clear()
     compiled.cache_clear()
     assert build_engines(artifact, "f32")
     assert "attention stays in OpenVINO's own nodes" in (said := capfd.readouterr().err)
     assert "no headers here" in said
     assert (artifact / "engines" / "openvino" / "prefill.xml").is_file()
-    assert not (artifact / "engines" / "openvino" / OPERATIONS).exists()
+    assert chosen(artifact / "engines" / "openvino", "f32") is None
     assert manifest.read(artifact)["openvino"]["facts"]["attention"] == "nodes"
     assert not build_engines(artifact, "f32")
 
@@ -202,9 +199,9 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
 def test_an_operation_that_cannot_run_here_is_an_error_that_says_so(tiny, tmp_path, monkeypatch):
     folder = tmp_path / "engines"
     shutil.copytree(tiny / "engines" / "openvino", folder)
-    (folder / OPERATIONS).write_bytes(b"no library")
-    with pytest.raises(ArtifactError, match=r"operations\.so.*cannot load it"):
+    (folder / chosen(folder, "f32").library).write_bytes(b"no library")
+    with pytest.raises(ArtifactError, match=r"operations_.*f32\.so.*cannot load it"):
         OpenVinoGraphs(folder, "f32", 1)
-    monkeypatch.setattr("genrec.engine.openvino.can_run", lambda _: False)
-    with pytest.raises(ArtifactError, match="CPUs with AVX2"):
+    monkeypatch.setattr("genrec.engine.instructions.features", frozenset)
+    with pytest.raises(ArtifactError, match="for CPUs with avx512_f32, avx2_f32"):
         OpenVinoGraphs(folder, "f32", 1)

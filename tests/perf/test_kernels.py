@@ -22,7 +22,7 @@ def test_every_phase_is_counted_and_nothing_is_kept_in_the_artifact(tiny: Path) 
     assert sorted(cache.glob("*")) == before
 
 
-@pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AMX")
+@pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX-512")
 def test_operations_of_ours_are_named(tiny_bf16: Path) -> None:
     found, _ = measure(tiny_bf16, 9, 8, 2)
     for kinds in found.values():

@@ -2,23 +2,17 @@
 //   with three inputs, keys up to its own: the N queries are of the last N keys;
 //   with own k, v [B, N, U, G, D] and prompt_length int32 [B] too, the prompt and the keys of its own beam;
 //   with q [B, N, U, H, D] and the same, the prompt and its own item's keys up to its own.
-// XDiscriminant: see there. Both give what q is. Shapes are what the graphs of export/ make; values are float32 or,
-// compiled for AMX, bf16.
+// XDiscriminant: see there. Both give what q is. Shapes are what the graphs of export/ make.
 #pragma once
 
 #include <oneapi/tbb/parallel_for.h>
 
 #include <openvino/op/op.hpp>
 
-#ifdef __AMX_BF16__
-#include "attention_bf16.hpp"
-#else
-#include "attention_f32.hpp"
-#endif
+#include "attention.hpp"
+#include "type.hpp"
 
 namespace genrec {
-
-const ov::element::Type TYPE = sizeof(Value) == 2 ? ov::element::bf16 : ov::element::f32;
 
 inline const Value* values_of(const ov::Tensor& tensor) { return static_cast<const Value*>(tensor.data()); }
 

@@ -1,6 +1,6 @@
 // A product with weights as an operation: XLinear over x [..., K] and weights as linear.hpp has them, and after "add" a
 // third tensor. Rows of x are normed first where `eps` is not 0 (the norm's weights are in `weights` by then).
-// Gives [..., N], or [..., N / 2] after "silu", in bf16, or in float32 after "widen". N is the attribute `wide`, so that the
+// Gives [..., N], or [..., N / 2] after "silu", in the type of x, or in float32 after "widen". N is the attribute `wide`, so that the
 // shape of `weights` may be left open: OpenVINO keeps memory of its own for an input whose shape it knows.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <set>
 
 #include "linear.hpp"
+#include "type.hpp"
 
 namespace genrec {
 
@@ -37,12 +38,12 @@ class XLinear : public ov::op::Op {
     OPENVINO_ASSERT(get_input_size() == (after_ == "add" ? 3 : 2), "XLinear, after \"", after_, "\", has ",
                     get_input_size(), " inputs");
     for (std::size_t i = 0; i < get_input_size(); ++i)
-      OPENVINO_ASSERT(get_input_element_type(i) == ov::element::bf16, "XLinear: input ", i, " is ",
-                      get_input_element_type(i), ", not bf16");
+      OPENVINO_ASSERT(get_input_element_type(i) == TYPE, "XLinear: input ", i, " is ", get_input_element_type(i),
+                      ", not ", TYPE);
     OPENVINO_ASSERT(wide_ > 0 && wide_ % BLOCK == 0, "XLinear: wide is ", wide_, ", not a multiple of ", BLOCK);
     auto shape = get_input_partial_shape(0);
     *shape.rbegin() = after_ == "silu" ? wide_ / 2 : wide_;
-    set_output_type(0, after_ == "widen" ? ov::element::f32 : ov::element::bf16, shape);
+    set_output_type(0, after_ == "widen" ? ov::element::f32 : TYPE, shape);
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
@@ -56,8 +57,8 @@ class XLinear : public ov::op::Op {
     Linear linear{};
     linear.wide = int(wide_);
     linear.deep = int(shape.back());
-    const ov::Shape weights{std::size_t(wide_ / BLOCK), shape.back() / DEEP, 4 * TILE};
-    OPENVINO_ASSERT(inputs[1].get_shape() == weights && shape.back() % DEEP == 0, "XLinear: x is ", inputs[0].get_shape(),
+    const ov::Shape weights{std::size_t(wide_ / BLOCK), shape.back() / LINE, LINE * BLOCK};
+    OPENVINO_ASSERT(inputs[1].get_shape() == weights && shape.back() % LINE == 0, "XLinear: x is ", inputs[0].get_shape(),
                     ", weights are ", inputs[1].get_shape(), ", not ", weights);
     linear.rows = int(inputs[0].get_size() / shape.back());
     shape.back() = after_ == "silu" ? linear.wide / 2 : linear.wide;

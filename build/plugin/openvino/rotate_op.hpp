@@ -1,4 +1,4 @@
-// XRotate over x [B, N, H * D] in bf16, weights [D], and cosine and sine in float32, [N, D / 2] or [B, N or 1, D / 2].
+// XRotate over x [B, N, H * D], weights [D], and cosine and sine in float32, [N, D / 2] or [B, N or 1, D / 2].
 // Gives [B, N, H, D], or [B, H, N, D] where `heads_first`. Where `eps` is 0, heads are not divided.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <openvino/op/op.hpp>
 
 #include "rotate.hpp"
+#include "type.hpp"
 
 namespace genrec {
 
@@ -27,7 +28,7 @@ class XRotate : public ov::op::Op {
 
   void validate_and_infer_types() override {
     OPENVINO_ASSERT(get_input_size() == 4, "XRotate has ", get_input_size(), " inputs, not 4");
-    OPENVINO_ASSERT(get_input_element_type(0) == ov::element::bf16, "XRotate: x is not bf16");
+    OPENVINO_ASSERT(get_input_element_type(0) == TYPE, "XRotate: x is not ", TYPE);
     for (std::size_t i = 1; i < 4; ++i)
       OPENVINO_ASSERT(get_input_element_type(i) == ov::element::f32, "XRotate: input ", i, " is not float32");
     const auto x = get_input_partial_shape(0), weights = get_input_partial_shape(1);
@@ -35,7 +36,7 @@ class XRotate : public ov::op::Op {
                         x[2].get_length() % weights[0].get_length() == 0 && weights[0].get_length() % 2 == 0,
                     "XRotate: x is ", x, ", weights are ", weights);
     const ov::Dimension heads = x[2].get_length() / weights[0].get_length();
-    set_output_type(0, ov::element::bf16,
+    set_output_type(0, TYPE,
                     heads_first_ ? ov::PartialShape{x[0], heads, x[1], weights[0]} : ov::PartialShape{x[0], x[1], heads, weights[0]});
   }
 
@@ -51,7 +52,8 @@ class XRotate : public ov::op::Op {
     outputs[0].set_shape(heads_first_ ? ov::Shape{batch, heads, places, size} : ov::Shape{batch, places, heads, size});
     const Value* x = static_cast<const Value*>(inputs[0].data());
     Value* out = static_cast<Value*>(outputs[0].data());
-    const float* weights = inputs[1].data<const float>();
+    const float *weights = inputs[1].data<const float>(), *cosine = inputs[2].data<const float>(),
+                *sine = inputs[3].data<const float>();
     const bool of_request = angles.size() == 3, one = of_request && angles[1] == 1;
     oneapi::tbb::parallel_for(std::size_t(0), batch * places, [&](std::size_t row) {
       const std::size_t b = row / places, n = row % places;
@@ -59,8 +61,8 @@ class XRotate : public ov::op::Op {
       for (std::size_t h = 0; h < heads; ++h) {
         const Value* from = x + (row * heads + h) * size;
         Value* to = out + (heads_first_ ? (b * heads + h) * places + n : row * heads + h) * size;
-        rotate(from, weights, eps_ ? shrink_of(from, int(size), eps_) : 1.0f,
-               inputs[2].data<const float>() + angle, inputs[3].data<const float>() + angle, int(size), to);
+        const float shrink = eps_ ? shrink_of(from, int(size), eps_) : 1.0f;
+        rotate(from, weights, shrink, cosine + angle, sine + angle, int(size), to);
       }
     });
     return true;

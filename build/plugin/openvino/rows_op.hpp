@@ -1,8 +1,10 @@
-// XRows: rows of a table [V, N] in bf16, N the attribute `wide`, by ids int32 [...]: [..., N].
+// XRows: rows of a table [V, N] in the type of values, N the attribute `wide`, by ids int32 [...]: [..., N].
 #pragma once
 
 #include <cstring>
 #include <openvino/op/op.hpp>
+
+#include "type.hpp"
 
 namespace genrec {
 
@@ -19,12 +21,12 @@ class XRows : public ov::op::Op {
   }
 
   void validate_and_infer_types() override {
-    OPENVINO_ASSERT(get_input_size() == 2 && get_input_element_type(0) == ov::element::bf16 &&
+    OPENVINO_ASSERT(get_input_size() == 2 && get_input_element_type(0) == TYPE &&
                         get_input_element_type(1) == ov::element::i32,
-                    "XRows: inputs are not a table in bf16 and ids in int32");
+                    "XRows: inputs are not a table in ", TYPE, " and ids in int32");
     auto shape = get_input_partial_shape(1);
     shape.push_back(wide_);
-    set_output_type(0, ov::element::bf16, shape);
+    set_output_type(0, TYPE, shape);
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
@@ -35,7 +37,7 @@ class XRows : public ov::op::Op {
 
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
     auto shape = inputs[1].get_shape();
-    const std::size_t count = inputs[1].get_size(), rows = inputs[0].get_shape()[0], bytes = 2 * wide_;
+    const std::size_t count = inputs[1].get_size(), rows = inputs[0].get_shape()[0], bytes = sizeof(Value) * wide_;
     OPENVINO_ASSERT(inputs[0].get_shape() == (ov::Shape{rows, std::size_t(wide_)}), "XRows: the table is ", inputs[0].get_shape(),
                     ", not [V, ", wide_, "]");
     shape.push_back(wide_);

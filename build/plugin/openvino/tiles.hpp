@@ -1,31 +1,31 @@
-// bf16 on CPUs with AMX: products of tiles, 16 x 32 values with 32 x 16 into 16 x 16 sums, and what surrounds them.
+// bf16 on CPUs with AMX: products of tiles, 16 x 32 values with 32 x 16 into 16 x 16 sums.
 #pragma once
 
 #include <asm/prctl.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
+#include "head.hpp"
 
 namespace genrec {
 
-using Value = std::uint16_t;         // bf16, of which C++17 has no type
+constexpr int WIDE = 16;             // queries of a tile, a lane each
+constexpr int TILES = 4;             // of queries, whose sums a thread holds at once
+constexpr int KEYS = 128;            // of a block
 constexpr int PAIRS = 16;            // a row of an operand is 32 values: 16 pairs, which the right operand keeps together
 constexpr int DEEP = 2 * PAIRS;
 constexpr int TILE = 256;            // sums, or pairs, of a tile
+constexpr int BLOCK = 32;            // columns of weights that lie together, and rows that are multiplied at once
+constexpr int ROWS_AT_ONCE = BLOCK;
+constexpr int PARTS = 8;  // in which the weights of the next block of columns are fetched, one per block of rows
 
 // Compilers must have stored what tiles are about to read: GCC's tile loads do not say that they read memory.
 inline void written() { asm volatile("" ::: "memory"); }
 
 // What the kernel asks of a thread before it may use tiles, and what they are: 16 rows of 64 bytes.
-class Tiles {
+class Ready {
  public:
-  Tiles() {
+  Ready() {
     static const bool allowed = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
     (void)allowed;
     alignas(64) std::uint8_t shape[64] = {1};
@@ -36,7 +36,7 @@ class Tiles {
     written();
     _tile_loadconfig(shape);
   }
-  ~Tiles() { _tile_release(); }
+  ~Ready() { _tile_release(); }
 };
 
 // out[m] (+)= sum over i < count of a[m][i] b[i] for m < M. Rows of a are `stride` apart, a[m] is `across` from a[m - 1].
@@ -68,62 +68,91 @@ inline void products(int many, const Value* a, std::size_t across, std::size_t s
   if (many == 1) product<1, ADD>(a, across, stride, b, count, out);
 }
 
-// 16 x 16 words of 32 bits, rows and columns exchanged: blocks of 8 x 8 change places, then of 4, 2 and 1.
-template <int HALF = 8>
-inline void transpose(__m512i (&rows)[16]) {
-  const __m512i place = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __mmask16 upper = _mm512_test_epi32_mask(place, _mm512_set1_epi32(HALF));
-  // Of a row in the upper half (b), 16 on; of one in the lower (a), as is.
-  const __m512i of_upper = _mm512_set1_epi32(16 - HALF), of_lower = _mm512_set1_epi32(HALF);
-  const __m512i low = _mm512_mask_add_epi32(place, upper, place, of_upper);
-  const __m512i high = _mm512_mask_add_epi32(_mm512_add_epi32(place, of_lower), upper, place, _mm512_set1_epi32(16));
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i)
-    if (!(i & HALF)) {
-      const __m512i a = rows[i], b = rows[i + HALF];
-      rows[i] = _mm512_permutex2var_epi32(a, low, b);
-      rows[i + HALF] = _mm512_permutex2var_epi32(a, high, b);
-    }
-  if constexpr (HALF > 1) transpose<HALF / 2>(rows);
-}
-
-// 2^x for x <= 0 to 1e-4 of the result, which will have 8 bits; next to 0 below -126, of -inf too; NaN stays NaN.
-inline __m512 exp2_of(__m512 x) {
-  const __m512 rounder = _mm512_set1_ps(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
-  x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);
-  const __m512 shifted = x + rounder, f = x - (shifted - rounder);
-  __m512 sum = _mm512_set1_ps(0.0558263f);  // 2^f = c0 + c1 f + c2 f^2 + c3 f^3 for |f| <= 1/2
-  for (float c : {0.2402265f, 0.6931472f, 1.0f}) sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(c));
-  return _mm512_castsi512_ps(
-      _mm512_add_epi32(_mm512_castps_si512(sum), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
-}
-
-inline int padded(int count, int to) { return (count + to - 1) / to * to; }
-
-// bf16 as float32.
-inline __m512 wide_of(__m256i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16)); }
-
-inline __mmask32 first_of(int count) { return count >= 32 ? ~0u : (1u << std::max(count, 0)) - 1; }
-
-// Work arrays of a thread, on cache lines; what they held is gone when they grow.
-class Memory {
- public:
-  template <typename T>
-  T* of(std::size_t count) {
-    const std::size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-    if (bytes > bytes_) {
-      memory_.reset(std::aligned_alloc(64, bytes));
-      bytes_ = bytes;
-    }
-    return static_cast<T*>(memory_.get());
-  }
-
- private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<void, Free> memory_;
-  std::size_t bytes_ = 0;
+// Keys and values of a block, as tiles read them: [key][D] and [D][key], D and keys in whole operands.
+struct Laid {
+  const Value *k, *v;
 };
+
+// What a KV head's keys and values take as they are laid out: blocks of both.
+inline std::size_t room_of(int size, int span) { return std::size_t(2) * padded(span, KEYS) * padded(size, DEEP); }
+
+// Lays out the block from key `first` on: zeros beyond D and, up to whole operands, beyond the last key that is seen.
+inline void lay_out(const Head<Value>& h, int first, Value* room) {
+  const int deep = padded(h.size, DEEP), count = std::clamp(h.seen() - first, 0, KEYS), keys = padded(count, DEEP);
+  Value *k = room + std::size_t(2) * first * deep, *v = k + KEYS * deep;
+  const std::size_t from = std::size_t(first) * h.size;
+  for (int key = 0; key < keys; ++key)
+    for (int d = 0; d < deep; d += WORD * LANES)
+      put_first(k + key * deep + d, first_of<Words>(h.k + from + key * h.size + d, key < count ? h.size - d : 0), deep);
+  for (int d = 0; d < h.size; d += LANES)
+    for (int key = 0; key < keys; key += DEEP) {
+      Words pairs[LANES];
+#pragma GCC unroll 16
+      for (int pair = 0; pair < PAIRS; ++pair) {
+        const Value* value = h.v + from + std::size_t(key + 2 * pair) * h.size + d;
+        const int left = count - key - 2 * pair;
+        pairs[pair] = pairs_of(value, value + h.size, left > 0 ? h.size - d : 0, left > 1 ? h.size - d : 0);
+      }
+      transpose(pairs);
+#pragma GCC unroll 16
+      for (int row = 0; row < LANES; ++row) put_first(v + (d + row) * KEYS + key, pairs[row], DEEP);
+    }
+}
+
+inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
+  const int deep = padded(h.size, DEEP);
+  const Value* k = room + std::size_t(2) * first * deep;
+  return {k, k + KEYS * deep};
+}
+
+inline const Value* values_in(const std::int32_t* words) { return reinterpret_cast<const Value*>(words); }
+
+// scores[key][lane] = keys [key][D] x queries [D / WORD][lane]
+inline void score(int keys, int size, const Value* k, const std::int32_t* q, float* scores) {
+  const int deep = padded(size, DEEP);
+  products<false>(keys / 16, k, 16 * deep, deep, values_in(q), deep / DEEP, scores);
+}
+
+// sums[d][lane] += values, transposed, x weights [key / WORD][lane]
+inline void weigh(int size, int keys, const Value* v, const std::int32_t* weights, float* sums) {
+  products<true>(padded(size, 16) / 16, v, 16 * KEYS, KEYS, values_in(weights), keys / DEEP, sums);
+}
+
+// The rows that do not fill a block, zeros behind them: what lies behind is not to be read.
+inline const Value* padded_rows(const Value* x, int rows, int deep) {
+  thread_local Memory memory;
+  Value* whole = memory.of<Value>(std::size_t(BLOCK) * deep);
+  std::memcpy(whole, x, std::size_t(rows) * deep * sizeof(Value));
+  std::memset(whole + std::size_t(rows) * deep, 0, std::size_t(BLOCK - rows) * deep * sizeof(Value));
+  return whole;
+}
+
+// As many rows as are multiplied at once, of `rows` that there are.
+inline int share_of(int) { return BLOCK; }
+
+// sums[row][BLOCK] = 32 rows of a [32, deep] x one block of weights. What `soon` points to will be wanted: weights come from
+// beyond the second cache, and fetching them meanwhile saves a tenth.
+inline void block_product(const Value* a, int, int deep, const Value* b, const Value* soon, float* sums) {
+  written();
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int i = 0; i < deep / DEEP; ++i, a += DEEP, b += 4 * TILE, soon += 4 * TILE / PARTS) {
+    for (int line = 0; line < 4 * TILE / PARTS; line += DEEP) __builtin_prefetch(soon + line, 0, 2);
+    _tile_loadd(4, a, 2 * deep);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + 2 * TILE, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a + 16 * deep, 2 * deep);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, sums, 4 * BLOCK);
+  _tile_stored(1, sums + 16, 4 * BLOCK);
+  _tile_stored(2, sums + 16 * BLOCK, 4 * BLOCK);
+  _tile_stored(3, sums + 16 * BLOCK + 16, 4 * BLOCK);
+}
 
 }  // namespace genrec

@@ -1,0 +1,67 @@
+"""Instruction sets that our operations are compiled for, and which of them this CPU has."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from genrec.errors import ArtifactError
+
+AVX2 = frozenset({"avx2", "fma"})
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+AVX512_BF16 = AVX512 | {"avx512_bf16"}
+
+
+class InstructionSet(NamedTuple):
+    """What a library of operations is compiled for; `build/plugin/openvino/set_<name>.hpp` is its source."""
+
+    name: str
+    kv_type: str  # of values: `f32` or `bf16`
+    needs: frozenset[str]  # features of a CPU, as Linux names them
+
+    @property
+    def library(self) -> str:
+        """The file in an engine's folder."""
+        return f"operations_{self.name}.so"
+
+
+# Of each type, the fastest first. None is for bf16 and AVX2: there OpenVINO makes graphs of bf16 to f32.
+SETS = (
+    InstructionSet("amx_bf16", "bf16", AVX512_BF16 | {"amx_tile", "amx_bf16"}),
+    InstructionSet("avx512_bf16", "bf16", AVX512_BF16),
+    InstructionSet("avx512_rounded_bf16", "bf16", AVX512),
+    InstructionSet("avx512_f32", "f32", AVX512),
+    InstructionSet("avx2_f32", "f32", AVX2),
+)
+
+
+@cache
+def features() -> frozenset[str]:
+    """Of this CPU, as Linux names them."""
+    return frozenset(Path("/proc/cpuinfo").read_text().split())
+
+
+def sets_of(kv_type: str) -> list[InstructionSet]:
+    """All for values of `kv_type`, the fastest first."""
+    return [each for each in SETS if each.kv_type == kv_type]
+
+
+def runs_here(each: InstructionSet) -> bool:
+    """Whether this CPU has it."""
+    return each.needs <= features()
+
+
+def chosen(folder: Path, kv_type: str) -> InstructionSet | None:
+    """Of the sets that an engine was compiled for, the fastest that this CPU has; None where there is no library.
+
+    Raises ArtifactError when there are some, for other CPUs.
+    """
+    built = [each for each in sets_of(kv_type) if (folder / each.library).is_file()]
+    found = next(filter(runs_here, built), None)
+    if built and found is None:
+        names = ", ".join(each.name for each in built)
+        raise ArtifactError(
+            folder, f"has operations for CPUs with {names}: `genrec build` it on a machine like this one"
+        )
+    return found
