@@ -192,7 +192,9 @@ def _train(a: argparse.Namespace) -> None:
         make_ranker(a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes)
     elif a.draft:
         if a.minutes:
-            raise InputError("minutes", f"is {a.minutes:g}, with --draft", "nothing: a draft head trains for epochs")
+            raise InputError(
+                "minutes", f"is {a.minutes:g}, with --draft", "nothing: a draft head trains for epochs"
+            )
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
     else:
         make_model(a.artifact, a.seed, a.threads, a.minutes)
