@@ -22,7 +22,7 @@ class Engine:
                 "memory_limit": MEMORY,
                 "temp_directory": str(scratch),
                 "threads": len(os.sched_getaffinity(0)),
-                "preserve_insertion_order": False,  # we sort by row where it counts
+                "preserve_insertion_order": True,  # without it what is sorted may come in another order
                 "autoinstall_known_extensions": False,
             }
         )

@@ -6,16 +6,17 @@ In blocks of interactions: what is in memory at once are the items, the users' k
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from genrec.manifest import stage_key
 from genrec.progress import ticking
 from training.data import MIN_HISTORY, SCHEMA, history_table
@@ -24,7 +25,7 @@ from training.keys import number_keys
 from training.ordering import Engine
 from training.sources import Source
 from training.steps import Steps
-from training.tables import where
+from training.tables import BLOCK_ROWS, where
 
 ROWS, HISTORIES, ITEMS, NOTES = "interactions.parquet", "histories.parquet", "items.parquet", "notes.txt"
 
@@ -40,7 +41,10 @@ def write_data(source: Source, out: Path) -> list[str]:
         notes = steps.make(NOTES, lambda path: path.write_text("\n".join(write_ids(source, steps))))
         found = notes.read_text().splitlines()
         for name in (ITEMS, HISTORIES):
-            os.replace(steps.folder / name, out / name)
+            if (
+                steps.folder / name
+            ).exists():  # else it was moved by a process that was ended before the next
+                os.replace(steps.folder / name, out / name)
     return found
 
 
@@ -74,7 +78,7 @@ def write_ids(source: Source, steps: Steps) -> list[str]:
             engine.name("user", user_keys, pa.array(user_ids))
         total = pq.read_metadata(rows).num_rows
         with ticking("histories", total, "row") as bar:
-            blocks = whole_users(tell(engine.ordered(), bar))
+            blocks = whole_users(even_blocks(engine.ordered(), BLOCK_ROWS, bar))
             write_histories(blocks, user_keys if named_users else None, counts, steps.scratch / HISTORIES)
     if not counts.lengths:
         raise InputError("interactions", f"no user has {MIN_HISTORY}", f"users with {MIN_HISTORY} or more")
@@ -111,18 +115,32 @@ class Counts:
 Block = tuple[np.ndarray, np.ndarray, np.ndarray]  # users, items int64[n] and times float64[n]
 
 
-def tell(batches: pa.RecordBatchReader, bar: object) -> Iterator[Block]:
-    """The sorted columns as arrays, counted by the bar."""
+def even_blocks(batches: Iterable[pa.RecordBatch], rows: int, bar: Any) -> Iterator[Block]:
+    """The columns in blocks of `rows`, the last of less: batches end anywhere, and files must not differ by that."""
+    held: list[pa.RecordBatch] = []
     for batch in batches:
         bar.update(len(batch))
-        yield tuple(column.to_numpy() for column in batch.columns)
+        held.append(batch)
+        while (have := sum(map(len, held))) >= rows:
+            *before, last = held
+            over = have - rows
+            yield _arrays([*before, last.slice(0, len(last) - over)])
+            held = [last.slice(len(last) - over)]
+    if any(map(len, held)):
+        yield _arrays(held)
+
+
+def _arrays(batches: list[pa.RecordBatch]) -> Block:
+    users, items, times = (column.to_numpy() for column in pa.Table.from_batches(batches).columns)
+    return users, items, times
 
 
 def whole_users(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same rows, cut only where a user ends."""
+    """The same rows, cut only where a user ends. Raises ArtifactError for rows that are not sorted by user and time."""
     left: list[Block] = []
     for block in blocks:
         users = block[0]
+        check_sorted(block, left[-1] if left else block)
         start = int(np.searchsorted(users, users[-1]))  # of the last user, who may go on
         if start or (left and left[0][0][0] != users[0]):
             yield tuple(
@@ -132,6 +150,14 @@ def whole_users(blocks: Iterator[Block]) -> Iterator[Block]:
         left.append(tuple(column[start:] for column in block))
     if left:
         yield tuple(np.concatenate(parts) for parts in zip(*left, strict=True))
+
+
+def check_sorted(block: Block, before: Block) -> None:
+    """Raises ArtifactError unless rows go on from those before. An engine that runs in parallel might mix them up."""
+    users, _, times = block
+    back = (users[1:] < users[:-1]) | ((users[1:] == users[:-1]) & (times[1:] < times[:-1]))
+    if back.any() or (before is not block and (users[0], times[0]) < (before[0][-1], before[2][-1])):
+        raise ArtifactError(HISTORIES, "cannot be made: the interactions did not come sorted from DuckDB")
 
 
 def first_of_duplicates(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:

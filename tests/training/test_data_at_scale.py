@@ -1,0 +1,330 @@
+"""Reading in blocks equals reading all at once; what is bad leaves nothing behind, what was killed goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.errors import ArtifactError, InputError
+from genrec.progress import ticking
+from training import interactions, ordering, tables, writing
+from training.sources import read_tables
+from training.stages import prepare, tokenise
+from training.steps import Steps
+from training.writing import even_blocks, first_of_duplicates, whole_users, write_data
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # sums in one order
+Row = tuple[str, str, int]
+KEYS = {"names": "ab{}", "numbers": "{}", "numbers of 64 bits": "{}00000000000000000"}
+
+
+def in_small_blocks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tables, "BLOCK_ROWS", 7)
+    patch.setattr(tables, "BLOCK_BYTES", 40)
+    patch.setattr(interactions, "BLOCK_ROWS", 5)
+    patch.setattr(interactions, "SEQUENCE_LINES", 2)
+    patch.setattr(ordering, "BATCH_ROWS", 3)
+    patch.setattr(writing, "BLOCK_ROWS", 4)
+
+
+def shop(folder: Path, rows: list[Row], items: list[str], suffix: str) -> tuple[Path, Path]:
+    """Interactions as CSV or Parquet, items as CSV."""
+    shown, described = folder / f"interactions.{suffix}", folder / "items.csv"
+    described.write_text("item,title\n" + "".join(f"{item},title of {item}\n" for item in items))
+    if suffix == "parquet":
+        users, seen, times = zip(*rows, strict=True)
+        pq.write_table(pa.table({"user": users, "item": seen, "time": times}), shown)
+    else:
+        shown.write_text("user,item,time\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
+    return shown, described
+
+
+def slow_histories(rows: list[Row], items: list[str]) -> dict[int, tuple[str, list[int]]]:
+    """All in Python: id -> (key, item ids)."""
+    known = list(dict.fromkeys(items)) + sorted({item for _, item, _ in rows} - set(items))
+    users = list(dict.fromkeys(user for user, _, _ in rows))
+    ids = [
+        {key: int(key) if keys[0].isdigit() else n for n, key in enumerate(keys, 1)}
+        for keys in (users, known)
+    ]
+    found = {}
+    for user in users:
+        mine = sorted(dict.fromkeys(row for row in rows if row[0] == user), key=lambda row: row[2])
+        if len(mine) >= 3:
+            found[ids[0][user]] = (user, [ids[1][item] for _, item, _ in mine])
+    return dict(sorted(found.items()))
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0, 5)), min_size=1, max_size=60),
+    st.sampled_from(sorted(KEYS)), st.sampled_from(sorted(KEYS)), st.sampled_from(["csv", "parquet"]),
+)  # fmt: skip
+def test_in_blocks_as_all_at_once(
+    numbers: list[tuple[int, int, int]], user: str, item: str, suffix: str
+) -> None:
+    with TemporaryDirectory() as made:
+        check_blocks(Path(made), numbers, user, item, suffix)
+
+
+def check_blocks(
+    folder: Path, numbers: list[tuple[int, int, int]], user: str, item: str, suffix: str
+) -> None:
+    rows = [(KEYS[user].format(u), KEYS[item].format(i), t) for u, i, t in numbers]
+    items = [KEYS[item].format(i) for i in (5, 3, 1)]
+    wanted = slow_histories(rows, items)
+    with pytest.MonkeyPatch.context() as patch:
+        in_small_blocks(patch)
+        source = read_tables(*shop(folder, rows, items, suffix))
+        if not wanted:
+            with pytest.raises(InputError, match="no user has 3"):
+                write_data(source, folder / "out")
+            assert not list((folder / "out").iterdir())
+            return
+        write_data(source, folder / "out")
+    stored = pq.read_table(folder / "out" / "histories.parquet").to_pylist()
+    assert [(row["user_id"], (row["user"], row["items"])) for row in stored] == list(wanted.items())
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["histories.parquet", "items.parquet"]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30),
+    st.integers(1, 9),
+)
+def test_whole_users_and_their_first_duplicates(rows: list[tuple[int, int, int]], size: int) -> None:
+    rows.sort(key=lambda row: (row[0], row[2]))
+    users, items, times = (np.array(column) for column in zip(*rows, strict=True))
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+    blocks = list(whole_users((users[p], items[p], times[p]) for p in parts))
+    for column, whole in enumerate((users, items, times)):
+        np.testing.assert_array_equal(np.concatenate([block[column] for block in blocks]), whole)
+    assert sum(len(set(block[0])) for block in blocks) == len(set(users))
+    firsts = [row not in rows[:place] for place, row in enumerate(rows)]
+    assert first_of_duplicates(users, items, times).tolist() == firsts
+
+
+@pytest.mark.parametrize(
+    ("column", "place", "value"),
+    [(2, (0, 0), 3), (2, (0, 2), 2), (2, (1, 0), 0), (0, (1, 0), 1), (0, (0, 1), 0)],
+)
+def test_rows_that_are_not_sorted_are_refused(column: int, place: tuple[int, int], value: int) -> None:
+    """As DuckDB gave them now and then, when it need not keep an order."""
+    users, times = np.array([[1, 1, 2], [2, 3, 3]]), np.array([[1.0, 2, 1], [1, 5, 6]])
+    blocks = [(users[n], users[n], times[n]) for n in (0, 1)]
+    assert sum(len(block[0]) for block in whole_users(iter(blocks))) == 6
+    (users, users, times)[column][place] = value
+    with pytest.raises(ArtifactError, match="did not come sorted"):
+        list(whole_users(iter(blocks)))
+
+
+@given(st.lists(st.integers(0, 9), max_size=9), st.integers(1, 12))
+def test_blocks_are_even_whatever_the_batches(sizes: list[int], rows: int) -> None:
+    numbers = iter(range(99))
+    batches = []
+    for size in sizes:
+        column = [next(numbers) for _ in range(size)]
+        batches.append(pa.record_batch([pa.array(column, pa.int64())] * 3, names=["a", "b", "c"]))
+    with ticking("rows", sum(sizes)) as bar:
+        blocks = list(even_blocks(batches, rows, bar))
+    assert [len(block[0]) for block in blocks[:-1]] == [rows] * len(blocks[:-1])
+    found = [each for block in blocks for each in block[1].tolist()]
+    assert found == list(range(sum(sizes))) and all(len(block[0]) for block in blocks)
+
+
+def many(users: int, suffix: str, folder: Path) -> tuple[Path, Path]:
+    draw = random.Random(0)
+    rows = [
+        (str(u), str(draw.randint(1, 40)), draw.randint(0, 10**6)) for u in range(1, users) for _ in range(9)
+    ]
+    return shop(folder, rows, [str(i) for i in range(1, 41)], suffix)
+
+
+@pytest.mark.parametrize("left", [0, 3, 100, 0.5, 0.99])
+def test_truncated_parquet_is_named_and_leaves_nothing(tmp_path: Path, left: float) -> None:
+    shown, described = many(200, "parquet", tmp_path)
+    content = shown.read_bytes()
+    shown.write_bytes(content[: int(left if left >= 3 else left * len(content))])
+    with pytest.raises(InputError, match=r"interactions\.parquet: cannot be read.*accepted: a CSV"):
+        prepare(tmp_path / "out", interactions=shown, items=described)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_parquet_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
+    shown, described = many(2000, "parquet", tmp_path)
+    content = bytearray(shown.read_bytes())
+    content[100 : len(content) // 2] = bytes(len(content) // 2 - 100)
+    shown.write_bytes(content)
+    with pytest.raises(InputError, match=r"interactions\.parquet: cannot be read"):
+        prepare(tmp_path / "out", interactions=shown, items=described)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_mixed_types_are_named_by_their_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_small_blocks(monkeypatch)
+    shown, described = many(50, "csv", tmp_path)
+    lines = shown.read_text().splitlines()
+    for place, bad, problem in (
+        (300, "7,9,yesterday", r"column time: line 301 is 'yesterday' \(accepted: epoch numbers"),
+        (200, "x7,9,12", r"line 201 has the user 'x7', where 49 of 50 users are whole numbers"),
+        (100, "7,nine,12", r"line 101 has the item 'nine', where 40 of 41 items are whole"),
+        (90, "7,,12", r"column item: line 91 is empty \(accepted: a value"),
+        (80, "7,9", r"line 81 has 2 fields \(accepted: 3 fields"),
+    ):
+        shown.write_text("\n".join([*lines[:place], bad, *lines[place + 1 :]]) + "\n")
+        with pytest.raises(InputError, match=rf"interactions\.csv.*{problem}"):
+            prepare(tmp_path / "out", interactions=shown, items=described)
+        assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_tenth_of_rows_twice_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    shown, described = many(300, "csv", tmp_path)
+    prepare(tmp_path / "once", interactions=shown, items=described)
+    head, *rows = shown.read_text().splitlines()
+    distinct = list(dict.fromkeys(rows))
+    again = [*rows, *rows[::10]]
+    shown.write_text("\n".join([head, *again]) + "\n")
+    notes = prepare(tmp_path / "twice", interactions=shown, items=described)
+    assert f"{len(again) - len(distinct)} duplicated rows (same user, item and timestamp) dropped" in notes
+    once, twice = (pq.read_table(tmp_path / name / "histories.parquet") for name in ("once", "twice"))
+    assert once.equals(twice)
+
+
+def test_steps_are_made_once_and_again_for_another_key(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def work(name: str, failing: type[Exception] | None = None) -> None:
+        with Steps(tmp_path / "steps", name[0]) as steps:
+            for each in ("one", "two"):
+                steps.make(each, lambda path, each=each: (made.append(name + each), path.write_text(each)))
+            if failing:
+                raise failing("here", "is wrong")
+
+    with pytest.raises(OSError):
+        work("a", OSError)  # no room, say
+    assert sorted(path.name for path in (tmp_path / "steps").iterdir()) == ["key", "one", "two"]
+    work("a again")
+    assert made == ["aone", "atwo"] and not (tmp_path / "steps").exists()
+    with pytest.raises(OSError):
+        work("a", OSError)
+    with pytest.raises(ArtifactError):
+        work("b", ArtifactError)
+    assert made[2:] == ["aone", "atwo", "bone", "btwo"] and not (tmp_path / "steps").exists()
+
+
+def test_a_step_that_fails_is_not_there(tmp_path: Path) -> None:
+    def work(path: Path) -> None:
+        path.write_text("half")
+        raise OSError("no room")
+
+    with pytest.raises(OSError), Steps(tmp_path / "steps", "") as steps:
+        steps.make("one", work)
+    assert not (tmp_path / "steps").exists()
+
+
+ENDED = """
+import sys, os, signal
+from pathlib import Path
+from training.steps import Steps
+make, out = Steps.make, Path(sys.argv[1])
+def stop(self, name, work):
+    if name == sys.argv[2]:
+        work(self.scratch / name)
+        os.kill(os.getpid(), signal.SIGKILL)  # after all of a step's work, before it counts
+    return make(self, name, work)
+Steps.make = stop
+from training.stages import prepare, tokenise
+prepare(out, interactions=Path(sys.argv[3]), items=Path(sys.argv[4]))
+tokenise(out, (8, 8, 8))
+"""
+STEPS = (
+    "interactions.parquet",
+    "notes.txt",
+    "text.f32",
+    "pairs.f32",
+    "level_1.npz",
+    "level_2.npz",
+    "level_3.npz",
+)
+
+
+@pytest.mark.parametrize("step", ["interactions.parquet", "notes.txt", "pairs.f32", "level_2.npz"])
+def test_a_killed_stage_goes_on_to_the_same_files(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, described = many(60, "csv", tmp_path)
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", ENDED, str(out), step, str(shown), str(described)]
+    ended = subprocess.run(command, cwd=ROOT, env=ONE_THREAD, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert not (out / "catalogue.parquet").exists()
+    made, make = [], Steps.make
+
+    def noted(self: Steps, name: str, work: object) -> Path:
+        made.extend([] if (self.folder / name).exists() else [name])
+        return make(self, name, work)
+
+    monkeypatch.setattr(Steps, "make", noted)
+    if STEPS.index(step) < 2:
+        prepare(out, interactions=shown, items=described)
+    tokenise(out, (8, 8, 8))
+    assert made == list(STEPS[STEPS.index(step) :])
+    prepare(tmp_path / "whole", interactions=shown, items=described)
+    tokenise(tmp_path / "whole", (8, 8, 8))
+    names = sorted(path.name for path in out.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "whole").iterdir())
+    for name in names:
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_ended_between_its_files_it_moves_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, described = many(60, "csv", tmp_path)
+    out, move = tmp_path / "out", os.replace
+
+    def full(source: Path, target: Path) -> None:
+        if target == out / "histories.parquet":
+            raise OSError("no room")
+        move(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(os, "replace", full)
+        prepare(out, interactions=shown, items=described)
+    assert (out / "items.parquet").exists() and not (out / "histories.parquet").exists()
+    notes = prepare(out, interactions=shown, items=described)
+    assert notes == prepare(tmp_path / "whole", interactions=shown, items=described)
+    for name in ("histories.parquet", "items.parquet"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_process_killed_anywhere_leaves_what_goes_on(tmp_path: Path) -> None:
+    """The same from outside, at moments that nobody chose: `genrec data`, killed again and again."""
+    shown, described = many(1000, "csv", tmp_path)
+    here: dict[str, Any] = {"cwd": ROOT, "env": ONE_THREAD, "stdout": subprocess.DEVNULL}
+    command = [sys.executable, "-m", "genrec", "data", str(tmp_path / "out")]
+    command += ["--interactions", str(shown), "--items", str(described)]
+    for wait in (1.2, 2.0):
+        child = subprocess.Popen(command, **here, stderr=subprocess.DEVNULL)
+        time.sleep(wait)
+        child.kill()
+        child.wait()
+    subprocess.run(command, check=True, **here)
+    command[4] = str(tmp_path / "whole")
+    subprocess.run(command, check=True, **here)
+    for name in ("histories.parquet", "items.parquet", "catalogue.parquet", "codebooks.safetensors"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert not list((tmp_path / "out").glob(".*"))
