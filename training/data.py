@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +16,17 @@ from genrec.files import check_regular
 
 SCHEMA = pa.schema([("user_id", pa.int64()), ("items", pa.list_(pa.int64())), ("user", pa.string())])
 BATCH_USERS = 1 << 14
+BLOCK_ITEMS = 1 << 22
+IN_MEMORY = 1 << 25  # items
 MIN_HISTORY = 3  # one item to learn from, one to validate, one to test
 
 
 @dataclass(frozen=True, eq=False)
 class Histories:
-    """U users, ragged: `user_ids` int64[U], `items` int64[total] oldest first, `offsets` int64[U + 1]."""
+    """U users, ragged: `user_ids` int64[U], `items` int64[total] oldest first, `offsets` int64[U + 1].
+
+    The items of many are mapped from a file.
+    """
 
     user_ids: np.ndarray
     items: np.ndarray
@@ -36,9 +42,18 @@ class Histories:
 
     def cut(self, last: int) -> Histories:
         """Histories without their `last` newest items: 2 is the training part, 1 what the test is given."""
-        lengths = self.lengths - last
-        keep = np.arange(len(self.items)) < np.repeat(self.offsets[1:] - last, self.lengths)
-        return Histories(self.user_ids, self.items[keep], np.concatenate(([0], np.cumsum(lengths))))
+        kept = room_for(len(self.items) - last * len(self))
+        at = 0
+        for start in range(0, len(self.items), BLOCK_ITEMS):
+            block = self.items[start : start + BLOCK_ITEMS]
+            keep = np.ones(len(block), bool)
+            for n in range(1, last + 1):
+                newest = self.offsets[1:] - n
+                low, high = np.searchsorted(newest, (start, start + len(block)))
+                keep[newest[low:high] - start] = False
+            stop = at + int(keep.sum())
+            kept[at:stop], at = block[keep], stop
+        return Histories(self.user_ids, kept, self.offsets - last * np.arange(len(self) + 1))
 
     def nth_last(self, n: int) -> np.ndarray:
         """The n-th newest item of every user (1 = the test item): int64[U]."""
@@ -50,8 +65,7 @@ class Histories:
             raise InputError("users", f"is {users}", f"1 or more; there are {len(self)}")
         chosen = np.random.default_rng(seed).permutation(len(self))[:users]
         chosen = chosen[np.argsort(self.lengths[chosen], kind="stable")]
-        rows = self.rows()
-        items = np.concatenate([rows[u] for u in chosen])
+        items = np.concatenate([self.items[self.offsets[u] : self.offsets[u + 1]] for u in chosen])
         return Histories(self.user_ids[chosen], items, np.concatenate(([0], np.cumsum(self.lengths[chosen]))))
 
     def rows(self) -> list[np.ndarray]:
@@ -67,7 +81,7 @@ class Histories:
         """Read `histories.parquet`, a row group at a time. Raises ArtifactError."""
         try:
             with pq.ParquetFile(check_regular(path)) as file:
-                items, at = np.empty(stored_items(file.metadata), np.int64), 0
+                items, at = room_for(stored_items(file.metadata)), 0
                 users, lengths = [], []
                 for batch in file.iter_batches(BATCH_USERS, columns=["user_id", "items"]):
                     values = batch["items"].flatten()
@@ -81,6 +95,14 @@ class Histories:
             raise ArtifactError(path, f"every history needs {MIN_HISTORY} items or more")
         offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths), dtype=np.int64)))
         return cls(np.concatenate(users), items[:at], offsets)
+
+
+def room_for(count: int) -> np.ndarray:
+    """int64[count]; beyond IN_MEMORY in a temporary file, mapped, that the system may take out of memory."""
+    if count <= IN_MEMORY:
+        return np.empty(count, np.int64)
+    with TemporaryFile() as file:  # it goes with the map
+        return np.memmap(file, np.int64, "w+", shape=(count,))
 
 
 def history_table(user_ids: np.ndarray, items: np.ndarray, lengths: np.ndarray, keys: pa.Array) -> pa.Table:

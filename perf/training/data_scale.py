@@ -5,8 +5,8 @@
 Makes shops (items by Zipf's law, log-normal histories, rows in order of time as a log has them) as Parquet in blocks,
 and runs `genrec data` on each in a process of its own, as a user would. Each shop has a quarter of the interactions of
 the next, and as many items. `peak_gb` is the most memory that the process held at once (`ru_maxrss`), `read_s` and
-`tokenise_s` are the times of its stages. `exponent_of_read_s` is the slope of log time over log interactions between the
-two largest shops: 1 is linear. A part of `tokenise_s` depends on the items alone, so its exponent is less.
+`tokenise_s` are the times of its stages. `exponent_of_read_s` is the slope of log time over log interactions of the two
+largest shops: 1 is linear. A part of `tokenise_s` depends on the items alone, so its exponent is less.
 """
 
 from __future__ import annotations

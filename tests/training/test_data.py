@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genrec.errors import ArtifactError, InputError
+from training import data
 from training.data import Histories
 from training.interactions import read_interactions
 from training.keys import number_keys
@@ -161,15 +162,32 @@ def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 99), min_size=3, max_size=9), min_size=1, max_size=6), st.integers(1, 2)
+    st.lists(st.lists(st.integers(0, 99), min_size=3, max_size=9), min_size=1, max_size=6),
+    st.integers(1, 2),
+    st.integers(1, 20),
+    st.sampled_from([0, 1 << 25]),
 )
-def test_cut_and_nth_last_equal_slicing(rows: list[list[int]], n: int) -> None:
+def test_cut_and_nth_last_equal_slicing(rows: list[list[int]], n: int, block: int, in_memory: int) -> None:
     offsets = np.cumsum([0, *map(len, rows)])
     h = Histories(np.arange(len(rows)), np.concatenate(rows), offsets)
-    assert [r.tolist() for r in h.cut(n).rows()] == [r[:-n] for r in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "BLOCK_ITEMS", block)
+        patch.setattr(data, "IN_MEMORY", in_memory)
+        assert [r.tolist() for r in h.cut(n).rows()] == [r[:-n] for r in rows]
     assert h.nth_last(n).tolist() == [r[-n] for r in rows]
     sample = h.sample(4, seed=1)
     assert all(r.tolist() == rows[u] for u, r in zip(sample.user_ids, sample.rows(), strict=True))
+
+
+def test_histories_of_many_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h = Histories(np.arange(9), np.arange(45), np.arange(0, 46, 5))
+    h.save(tmp_path / "h.parquet", [str(u) for u in range(9)])
+    monkeypatch.setattr(data, "IN_MEMORY", 44)
+    monkeypatch.setattr(data, "BATCH_USERS", 2)
+    mapped = Histories.load(tmp_path / "h.parquet")
+    assert isinstance(mapped.items, np.memmap) and not isinstance(mapped.cut(1).items, np.memmap)
+    for name in ("user_ids", "items", "offsets"):
+        np.testing.assert_array_equal(getattr(mapped, name), getattr(h, name))
 
 
 def test_histories_refuse_short_ones(tmp_path: Path) -> None:

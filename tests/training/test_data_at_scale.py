@@ -1,16 +1,9 @@
-"""Reading in blocks equals reading all at once; what is bad leaves nothing behind, what was killed goes on."""
+"""Reading in blocks equals reading all at once; what is bad is named and leaves nothing behind."""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +14,12 @@ from hypothesis import strategies as st
 
 from genrec.errors import ArtifactError, InputError
 from genrec.progress import ticking
+from tests.training.shops import Row, many, shop
 from training import interactions, ordering, tables, writing
 from training.sources import read_tables
-from training.stages import prepare, tokenise
-from training.steps import Steps
+from training.stages import prepare
 from training.writing import even_blocks, first_of_duplicates, whole_users, write_data
 
-ROOT = Path(__file__).resolve().parents[2]
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # sums in one order
-Row = tuple[str, str, int]
 KEYS = {"names": "ab{}", "numbers": "{}", "numbers of 64 bits": "{}00000000000000000"}
 
 
@@ -40,18 +30,6 @@ def in_small_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interactions, "SEQUENCE_LINES", 2)
     patch.setattr(ordering, "BATCH_ROWS", 3)
     patch.setattr(writing, "BLOCK_ROWS", 4)
-
-
-def shop(folder: Path, rows: list[Row], items: list[str], suffix: str) -> tuple[Path, Path]:
-    """Interactions as CSV or Parquet, items as CSV."""
-    shown, described = folder / f"interactions.{suffix}", folder / "items.csv"
-    described.write_text("item,title\n" + "".join(f"{item},title of {item}\n" for item in items))
-    if suffix == "parquet":
-        users, seen, times = zip(*rows, strict=True)
-        pq.write_table(pa.table({"user": users, "item": seen, "time": times}), shown)
-    else:
-        shown.write_text("user,item,time\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
-    return shown, described
 
 
 def slow_histories(rows: list[Row], items: list[str]) -> dict[int, tuple[str, list[int]]]:
@@ -147,14 +125,6 @@ def test_blocks_are_even_whatever_the_batches(sizes: list[int], rows: int) -> No
     assert found == list(range(sum(sizes))) and all(len(block[0]) for block in blocks)
 
 
-def many(users: int, suffix: str, folder: Path) -> tuple[Path, Path]:
-    draw = random.Random(0)
-    rows = [
-        (str(u), str(draw.randint(1, 40)), draw.randint(0, 10**6)) for u in range(1, users) for _ in range(9)
-    ]
-    return shop(folder, rows, [str(i) for i in range(1, 41)], suffix)
-
-
 @pytest.mark.parametrize("left", [0, 3, 100, 0.5, 0.99])
 def test_truncated_parquet_is_named_and_leaves_nothing(tmp_path: Path, left: float) -> None:
     shown, described = many(200, "parquet", tmp_path)
@@ -203,128 +173,3 @@ def test_a_tenth_of_rows_twice_is_told_and_changes_nothing(tmp_path: Path) -> No
     assert f"{len(again) - len(distinct)} duplicated rows (same user, item and timestamp) dropped" in notes
     once, twice = (pq.read_table(tmp_path / name / "histories.parquet") for name in ("once", "twice"))
     assert once.equals(twice)
-
-
-def test_steps_are_made_once_and_again_for_another_key(tmp_path: Path) -> None:
-    made: list[str] = []
-
-    def work(name: str, failing: type[Exception] | None = None) -> None:
-        with Steps(tmp_path / "steps", name[0]) as steps:
-            for each in ("one", "two"):
-                steps.make(each, lambda path, each=each: (made.append(name + each), path.write_text(each)))
-            if failing:
-                raise failing("here", "is wrong")
-
-    with pytest.raises(OSError):
-        work("a", OSError)  # no room, say
-    assert sorted(path.name for path in (tmp_path / "steps").iterdir()) == ["key", "one", "two"]
-    work("a again")
-    assert made == ["aone", "atwo"] and not (tmp_path / "steps").exists()
-    with pytest.raises(OSError):
-        work("a", OSError)
-    with pytest.raises(ArtifactError):
-        work("b", ArtifactError)
-    assert made[2:] == ["aone", "atwo", "bone", "btwo"] and not (tmp_path / "steps").exists()
-
-
-def test_a_step_that_fails_is_not_there(tmp_path: Path) -> None:
-    def work(path: Path) -> None:
-        path.write_text("half")
-        raise OSError("no room")
-
-    with pytest.raises(OSError), Steps(tmp_path / "steps", "") as steps:
-        steps.make("one", work)
-    assert not (tmp_path / "steps").exists()
-
-
-ENDED = """
-import sys, os, signal
-from pathlib import Path
-from training.steps import Steps
-make, out = Steps.make, Path(sys.argv[1])
-def stop(self, name, work):
-    if name == sys.argv[2]:
-        work(self.scratch / name)
-        os.kill(os.getpid(), signal.SIGKILL)  # after all of a step's work, before it counts
-    return make(self, name, work)
-Steps.make = stop
-from training.stages import prepare, tokenise
-prepare(out, interactions=Path(sys.argv[3]), items=Path(sys.argv[4]))
-tokenise(out, (8, 8, 8))
-"""
-STEPS = (
-    "interactions.parquet",
-    "notes.txt",
-    "text.f32",
-    "pairs.f32",
-    "level_1.npz",
-    "level_2.npz",
-    "level_3.npz",
-)
-
-
-@pytest.mark.parametrize("step", ["interactions.parquet", "notes.txt", "pairs.f32", "level_2.npz"])
-def test_a_killed_stage_goes_on_to_the_same_files(
-    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown, described = many(60, "csv", tmp_path)
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", ENDED, str(out), step, str(shown), str(described)]
-    ended = subprocess.run(command, cwd=ROOT, env=ONE_THREAD, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    assert not (out / "catalogue.parquet").exists()
-    made, make = [], Steps.make
-
-    def noted(self: Steps, name: str, work: object) -> Path:
-        made.extend([] if (self.folder / name).exists() else [name])
-        return make(self, name, work)
-
-    monkeypatch.setattr(Steps, "make", noted)
-    if STEPS.index(step) < 2:
-        prepare(out, interactions=shown, items=described)
-    tokenise(out, (8, 8, 8))
-    assert made == list(STEPS[STEPS.index(step) :])
-    prepare(tmp_path / "whole", interactions=shown, items=described)
-    tokenise(tmp_path / "whole", (8, 8, 8))
-    names = sorted(path.name for path in out.iterdir())
-    assert names == sorted(path.name for path in (tmp_path / "whole").iterdir())
-    for name in names:
-        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-
-
-def test_ended_between_its_files_it_moves_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, described = many(60, "csv", tmp_path)
-    out, move = tmp_path / "out", os.replace
-
-    def full(source: Path, target: Path) -> None:
-        if target == out / "histories.parquet":
-            raise OSError("no room")
-        move(source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(OSError):
-        patch.setattr(os, "replace", full)
-        prepare(out, interactions=shown, items=described)
-    assert (out / "items.parquet").exists() and not (out / "histories.parquet").exists()
-    notes = prepare(out, interactions=shown, items=described)
-    assert notes == prepare(tmp_path / "whole", interactions=shown, items=described)
-    for name in ("histories.parquet", "items.parquet"):
-        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-def test_a_process_killed_anywhere_leaves_what_goes_on(tmp_path: Path) -> None:
-    """The same from outside, at moments that nobody chose: `genrec data`, killed again and again."""
-    shown, described = many(1000, "csv", tmp_path)
-    here: dict[str, Any] = {"cwd": ROOT, "env": ONE_THREAD, "stdout": subprocess.DEVNULL}
-    command = [sys.executable, "-m", "genrec", "data", str(tmp_path / "out")]
-    command += ["--interactions", str(shown), "--items", str(described)]
-    for wait in (1.2, 2.0):
-        child = subprocess.Popen(command, **here, stderr=subprocess.DEVNULL)
-        time.sleep(wait)
-        child.kill()
-        child.wait()
-    subprocess.run(command, check=True, **here)
-    command[4] = str(tmp_path / "whole")
-    subprocess.run(command, check=True, **here)
-    for name in ("histories.parquet", "items.parquet", "catalogue.parquet", "codebooks.safetensors"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert not list((tmp_path / "out").glob(".*"))
