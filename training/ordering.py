@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import duckdb
@@ -16,7 +17,8 @@ class Engine:
     """Queries over a Parquet file of `user`, `item` and `time`; `scratch` is a folder for what it spills."""
 
     def __init__(self, rows: Path, scratch: Path) -> None:
-        self.rows = str(rows)
+        # A literal, as DuckDB holds the whole result of what has parameters.
+        self.rows = literal(rows)
         self._connection = duckdb.connect(
             config={
                 "memory_limit": MEMORY,
@@ -36,10 +38,10 @@ class Engine:
     def keys(self, column: str) -> pa.Array:
         """Distinct keys of `column` (user, item) in the order of their first rows: string[distinct]."""
         query = (
-            f"SELECT {column} FROM read_parquet($rows, file_row_number = true)"
+            f"SELECT {column} FROM read_parquet({self.rows}, file_row_number = true)"
             " GROUP BY 1 ORDER BY min(file_row_number)"
         )
-        found = self._connection.sql(query, params={"rows": self.rows}).to_arrow_table()
+        found = self._connection.sql(query).to_arrow_table()
         return found[column].cast(pa.string()).combine_chunks()
 
     def name(self, column: str, keys: pa.Array, ids: pa.Array) -> None:
@@ -58,6 +60,12 @@ class Engine:
             joins += f" JOIN {table} ON r.{column} = {table}.key" if table in named else ""
         query = (
             f"SELECT {ids[0]} AS user, {ids[1]} AS item, r.time AS time"
-            f" FROM read_parquet($rows, file_row_number = true) r{joins} ORDER BY 1, 3, r.file_row_number"
+            f" FROM read_parquet({self.rows}, file_row_number = true) r{joins} ORDER BY 1, 3, r.file_row_number"
         )
-        return self._connection.sql(query, params={"rows": self.rows}).to_arrow_reader(BATCH_ROWS)
+        return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+
+def literal(path: Path) -> str:
+    """A path in SQL, none of its letters a pattern."""
+    plain = re.sub(r"([*?\[])", r"[\1]", str(path)).replace("'", "''")
+    return f"'{plain}'"

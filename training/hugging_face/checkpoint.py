@@ -31,6 +31,7 @@ from genrec.progress import ticking
 from training.hugging_face.code_tokens import TOKENIZER, check_items, code_rows, read_codes, read_tokenizer
 from training.hugging_face.prompt_text import PromptText, PromptTokens, prompt_tokens
 from training.keys import number_keys
+from training.sources import last_rows
 from training.stages import load_histories, load_items, prepare
 from training.tables import ITEM, TITLE, read_table, required, text, where
 from training.vectors.quantise import collisions
@@ -121,14 +122,14 @@ def _write_items(out: Path, items: Path, interactions: Path | None) -> list[str]
     if interactions is not None:
         return prepare(out, interactions=interactions, items=items)
     table = read_table(items)
-    keys = required(table, items, ITEM).to_pylist()
-    row_of = {key: row for row, key in enumerate(keys)}
-    rows = sorted(row_of.values())
+    keys = required(table, items, ITEM)
+    rows = last_rows(keys)
+    keys = keys.take(rows)
     ids, notes = number_keys(
-        pa.array(row_of), "item", "items.parquet", lambda key: (str(items), where(items, row_of[key]))
+        keys, "item", "items.parquet", lambda key: (str(items), where(items, rows[keys.index(key).as_py()]))
     )
     titles = text(table, items, TITLE).take(rows)
-    columns = {"item_id": ids, "key": list(row_of), "title": titles, "genre": [""] * len(rows)}
+    columns = {"item_id": ids, "key": keys, "title": titles, "genre": [""] * len(rows)}
     pq.write_table(pa.table(columns).sort_by("item_id"), out / "items.parquet")
     return notes
 
