@@ -173,3 +173,13 @@ def test_a_tenth_of_rows_twice_is_told_and_changes_nothing(tmp_path: Path) -> No
     assert f"{len(again) - len(distinct)} duplicated rows (same user, item and timestamp) dropped" in notes
     once, twice = (pq.read_table(tmp_path / name / "histories.parquet") for name in ("once", "twice"))
     assert once.equals(twice)
+
+
+def test_a_folder_may_be_called_as_a_pattern(tmp_path: Path) -> None:
+    """What was read lies in the artifact's folder, and DuckDB would take its name for a pattern."""
+    shown, described = many(9, "csv", tmp_path)
+    (tmp_path / "a1b").mkdir()
+    for name in ("a[1]*'b", "plain"):
+        prepare(tmp_path / name, interactions=shown, items=described)
+    histories = [(tmp_path / name / "histories.parquet").read_bytes() for name in ("a[1]*'b", "plain")]
+    assert histories[0] == histories[1]
