@@ -34,7 +34,7 @@ from genrec.errors import InputError
 from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
 from training.keys import is_plain
-from training.sources import ITEM, TITLE, name_of, read_table, required, text, where
+from training.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
 INT64 = np.iinfo(np.int64)
 

@@ -20,6 +20,7 @@ HEAVY = (
     "tqdm",
     "onnx",
     "faiss",
+    "duckdb",
     "matplotlib",
 )
 # A fresh process in which nothing but numpy and tritonclient is installed, as far as imports can tell.

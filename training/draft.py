@@ -193,8 +193,7 @@ def train_draft(
         if isinstance(module, nn.Dropout):
             module.p = settings.dropout
     run = DraftRun(generator, options, settings, joint, seed)
-    past = histories.cut(2)
-    rows, offsets = training_rows(past, catalogue.rows_of(past.items))
+    rows, offsets = training_rows(histories.cut(2), catalogue.rows_of)
     batch_items = settings.batch_items or power_of_two(len(rows) / 1000, 256, 1024)
     tree = Tree.of(catalogue)
     sample = histories.sample(VALIDATION_USERS, seed=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,16 +18,20 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
+from genrec.manifest import stage_key
 from genrec.nn.checkpoint import load_generator
-from genrec.progress import ticking
 from training import train as trainer
-from training.data import Histories, write_data
+from training.data import Histories, stored_items
 from training.evaluate import evaluate, popularity_baseline, transition_baseline
 from training.recipes import Recipe, recipe_for
 from training.recommend import model_recommender
 from training.sources import open_source, read_tables
-from training.tokenise import codebook_means, collisions, item_vectors, quantise, read_semantic_ids
+from training.steps import Steps
+from training.tokenise import item_vectors, read_semantic_ids, training_part
+from training.vectors.quantise import codebook_means, collisions, quantise
+from training.writing import write_data
 
+CATALOGUE = "catalogue.parquet"
 CODEBOOKS = "codebooks.safetensors"
 SOURCE = "source.json"  # the name of the data set, which has a recipe of its own
 VECTOR_RANK = 64  # of text and of co-occurrence each
@@ -44,22 +49,29 @@ def prepare(
     Wheels of named sets are kept in `cache` (default: `.downloads` beside `out`). Raises InputError.
     """
     if source is not None:
-        found = open_source(source, cache or out.parent / ".downloads")
+        with open_source(source, cache or out.parent / ".downloads") as found:
+            notes = write_data(found, out)
     elif interactions is not None and items is not None:
-        found = read_tables(interactions, items)
+        notes = write_data(read_tables(interactions, items), out)
     else:
         raise InputError("source", "is missing", "a name, a folder, or --interactions with --items")
-    with ticking("histories"):
-        notes = write_data(found, out)
     (out / SOURCE).write_text(json.dumps({"name": Path(source).name if source else "own"}) + "\n")
     return notes
 
 
 def recipe(out: Path) -> Recipe:
-    """The settings of the data set that `prepare` wrote to `out`."""
-    histories = load_histories(out)
+    """The settings of the data set that `prepare` wrote to `out`. Raises ArtifactError."""
     name = read_json(out / SOURCE)["name"] if (out / SOURCE).exists() else ""
-    return recipe_for(name, len(load_items(out)["key"]), len(histories.items))
+    histories = metadata_of(out / "histories.parquet", "histories")
+    return recipe_for(name, metadata_of(out / "items.parquet", "items").num_rows, stored_items(histories))
+
+
+def metadata_of(path: Path, kind: str) -> pq.FileMetaData:
+    """Of a Parquet file. Raises ArtifactError."""
+    try:
+        return pq.read_metadata(check_regular(path))
+    except (OSError, pa.ArrowException) as error:
+        raise ArtifactError(path, f"not a readable {kind} file: {error}") from error
 
 
 def tokenise(
@@ -68,30 +80,29 @@ def tokenise(
     semantic_ids: Path | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """`out`/catalogue.parquet with trained or published semantic IDs. Returns the report."""
-    items, histories = load_items(out), load_histories(out)
-    ids, keys = np.array(items["item_id"], np.int64), items["key"]
-    past = histories.cut(2)
-    rows = np.searchsorted(ids, past.items)  # items.parquet is sorted by id and holds every item
-    popularity = np.bincount(rows, minlength=len(ids))
-    settings = recipe(out)
-    texts = [f"{title} {genre}" for title, genre in zip(items["title"], items["genre"], strict=True)]
-    with ticking("item vectors"):
-        vectors = item_vectors(texts, past, rows, VECTOR_RANK, settings.text_weight, seed)
-    if semantic_ids is not None:
-        given = read_semantic_ids(semantic_ids)
-        missing = [key for key in keys if key not in given]
-        if missing:
-            problem = f"lacks {len(missing)} of {len(keys)} items, the first is {missing[0]!r}"
-            raise InputError(str(semantic_ids), problem, "a semantic ID for every item")
-        codes = np.array([given[key] for key in keys], np.int32)
-        sizes = check_sizes([int(c) + 1 for c in codes.max(axis=0)])
-    else:
-        sizes = check_sizes(codebook_sizes or settings.codebook_sizes)
-        codes = quantise(vectors, sizes, seed)
-    Catalogue(ids, codes, items["title"], popularity, sizes).save(out / "catalogue.parquet")
-    books = codebook_means(vectors, codes, sizes)
-    save_file({f"level_{level}": book for level, book in enumerate(books, 1)}, out / CODEBOOKS)
+    """`out`/catalogue.parquet with trained or published semantic IDs. Returns the report.
+
+    Ended in the middle, it goes on after the last whole step of `out`/.tokenise.
+    """
+    items, settings = load_items(out), recipe(out)
+    ids = items["item_id"].to_numpy()
+    given = None if semantic_ids is None else published_codes(semantic_ids, items["key"].to_pylist())
+    learnt = None if given is not None else check_sizes(codebook_sizes or settings.codebook_sizes)
+    inputs = [out / name for name in ("histories.parquet", "items.parquet")]
+    key = stage_key(
+        {"stage": "tokenise", "seed": seed, "recipe": settings.as_json(), "sizes": learnt}, inputs
+    )
+    with Steps(out / ".tokenise", key) as steps:
+        rows, offsets = training_part(out / "histories.parquet", ids)
+        popularity = np.bincount(rows, minlength=len(ids))
+        vectors = item_vectors(items, rows, offsets, VECTOR_RANK, settings.text_weight, seed, steps)
+        del rows, offsets  # the largest there is; what follows needs vectors alone
+        sizes, codes = given or (learnt, quantise(vectors, learnt, seed, steps))
+        books = codebook_means(vectors, codes, sizes)
+        Catalogue(ids, codes, items["title"].to_pylist(), popularity, sizes).save(steps.scratch / CATALOGUE)
+        save_file({f"level_{level}": book for level, book in enumerate(books, 1)}, steps.scratch / CODEBOOKS)
+        for name in (CODEBOOKS, CATALOGUE):
+            os.replace(steps.scratch / name, out / name)
     shared, sharing = collisions(codes)
     return [
         f"{len(ids)} items, {len(sizes)} levels of {' x '.join(map(str, sizes))} codes",
@@ -99,6 +110,17 @@ def tokenise(
         if shared
         else "every item has a semantic ID of its own",
     ]
+
+
+def published_codes(path: Path, keys: list[str]) -> tuple[tuple[int, ...], np.ndarray]:
+    """Codebook sizes, and codes int32[n, L] of the items `keys`. Raises InputError for an item without."""
+    given = read_semantic_ids(path)
+    missing = [key for key in keys if key not in given]
+    if missing:
+        problem = f"lacks {len(missing)} of {len(keys)} items, the first is {missing[0]!r}"
+        raise InputError(str(path), problem, "a semantic ID for every item")
+    codes = np.array([given[key] for key in keys], np.int32)
+    return check_sizes([int(c) + 1 for c in codes.max(axis=0)]), codes
 
 
 def train(
@@ -113,7 +135,7 @@ def train(
     settings = recipe(out)
     if epochs is not None:
         settings = replace(settings, epochs=epochs)
-    catalogue = Catalogue.load(out / "catalogue.parquet")
+    catalogue = Catalogue.load(out / CATALOGUE)
     report = trainer.train(
         load_histories(out), catalogue, settings, out / "model", out / "training",
         seed, threads, minutes, resume, load_codebooks(out),
@@ -126,7 +148,7 @@ def quality(
     out: Path, beam_width: int = 128, remove_seen: bool = True, users: int | None = None
 ) -> dict[str, object]:
     """Test figures of the model and both baselines over the same users: {"model": ..., "popularity": ...}."""
-    catalogue, histories = Catalogue.load(out / "catalogue.parquet"), load_histories(out)
+    catalogue, histories = Catalogue.load(out / CATALOGUE), load_histories(out)
     asked = histories if users is None else histories.sample(users, seed=0)
     contenders = {
         "popularity": popularity_baseline(catalogue),
@@ -154,12 +176,12 @@ def load_codebooks(out: Path) -> list[torch.Tensor]:
         raise ArtifactError(path, f"not readable codebooks: {error}") from error
 
 
-def load_items(out: Path) -> dict[str, list]:
+def load_items(out: Path) -> pa.Table:
     """`out`/items.parquet: item_id, key, title, genre, sorted by item id. Raises ArtifactError."""
     path = out / "items.parquet"
     if not path.is_file():
         raise ArtifactError(path, "does not exist; prepare the data first")
     try:
-        return pq.read_table(check_regular(path)).to_pydict()
+        return pq.read_table(check_regular(path)).combine_chunks()
     except (OSError, pa.ArrowException) as error:
         raise ArtifactError(path, f"not a readable items file: {error}") from error

@@ -2,158 +2,83 @@
 
 The text part is hashed TF-IDF of title and genre words, the co-occurrence part the positive pointwise mutual
 information of items near each other in the training part of histories; both are reduced by a truncated SVD.
-Residual quantisation is that of TIGER and LETTER with k-means (FAISS) in the place of a learned autoencoder.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import faiss
 import numpy as np
-import torch
-from tqdm import tqdm
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from genrec.catalogue.semantic_id import MAX_SIZE
 from genrec.errors import ArtifactError, InputError
-from genrec.files import read_json
-from training.data import Histories
-from training.sources import ITEM, read_table, required, text, where
+from genrec.files import check_regular, read_json
+from genrec.progress import ticking
+from training.data import BATCH_USERS, stored_items
+from training.steps import Steps
+from training.tables import ITEM, read_table, required, text, where
+from training.vectors.cooccurrence import cooccurrence_vectors
+from training.vectors.stored import ItemVectors, Stored
+from training.vectors.text import text_vectors
 
 SEMANTIC_IDS = (
     'JSON {item: ["<a_12>", "<b_3>", ...]} or CSV item,code_1,..,code_L, one length for all,'
     f" codes 0 to {MAX_SIZE - 1}"
 )
-WORD_BINS = 1 << 15
-WINDOW = 5  # co-occurrence reaches this many items to either side, weighted by 1 / distance
-
-
-def truncated_svd(
-    rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int], rank: int, seed: int
-) -> np.ndarray:
-    """Of a sparse matrix: left vectors times root singular values, float32[n, <= rank]."""
-    indices = torch.from_numpy(np.stack((rows, columns)))
-    matrix = torch.sparse_coo_tensor(
-        indices, torch.from_numpy(values), shape, check_invariants=True
-    ).coalesce()
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        u, s, _ = torch.svd_lowrank(matrix, q=min(rank, *shape), niter=4)
-    return (u * s.sqrt()).numpy()
-
-
-def text_vectors(texts: list[str], rank: int, seed: int) -> np.ndarray:
-    """Hashed TF-IDF of words, reduced: n texts -> float32[n, <= rank]."""
-    bags = [np.unique([zlib.crc32(w.encode()) % WORD_BINS for w in words(t)] or [0]) for t in texts]
-    rows = np.repeat(np.arange(len(bags)), [len(b) for b in bags])
-    columns = np.concatenate(bags).astype(np.int64)
-    frequency = np.bincount(columns, minlength=WORD_BINS)
-    weight = np.log((1 + len(texts)) / (1 + frequency[columns])).astype(np.float32) + 1e-3
-    norm = np.sqrt(np.bincount(rows, weight**2))[rows].astype(np.float32)
-    return truncated_svd(rows, columns, weight / norm, (len(texts), WORD_BINS), rank, seed)
-
-
-def words(text: str) -> list[str]:
-    """Lower-case words and years."""
-    return re.findall(r"\w+", text.lower())
-
-
-def cooccurrence_vectors(rows: np.ndarray, owner: np.ndarray, n: int, rank: int, seed: int) -> np.ndarray:
-    """PPMI of pairs within WINDOW, reduced: item `rows` and `owner` int64[total] -> float32[n, <= rank]."""
-    keys, weights = [], []
-    for distance in range(1, WINDOW + 1):
-        same = owner[distance:] == owner[:-distance]
-        a, b = rows[:-distance][same], rows[distance:][same]
-        keys += [a * n + b, b * n + a]
-        weights += [np.full(2 * same.sum(), 1 / distance)]
-    if not sum(map(len, keys)):
-        return np.zeros((n, 1), np.float32)
-    pairs, index = np.unique(np.concatenate(keys), return_inverse=True)
-    count = np.bincount(index, np.concatenate(weights))
-    a, b = pairs // n, pairs % n
-    total = np.bincount(a, count, minlength=n)
-    # Context smoothing (power 0.75, as word2vec) keeps rare items from dominating the PMI.
-    context = total**0.75
-    pmi = np.log(count * context.sum() / (total[a] * context[b]))
-    keep = pmi > 0
-    return truncated_svd(a[keep], b[keep], pmi[keep].astype(np.float32), (n, n), rank, seed)
 
 
 def item_vectors(
-    texts: list[str], train: Histories, rows: np.ndarray, rank: int, text_weight: float, seed: int
-) -> np.ndarray:
-    """Both parts side by side, unit norm times weight; `rows` are the item rows of `train.items`."""
-    owner = np.repeat(np.arange(len(train)), train.lengths)
+    items: pa.Table,
+    rows: np.ndarray,
+    offsets: np.ndarray,
+    rank: int,
+    text_weight: float,
+    seed: int,
+    steps: Steps,
+) -> ItemVectors:
+    """Both parts side by side; `rows` int32[total] and `offsets` int64[U + 1] are the histories to learn from."""
+    n = items.num_rows
     parts = (
-        (text_vectors(texts, rank, seed), text_weight),
-        (cooccurrence_vectors(rows.astype(np.int64), owner, len(texts), rank, seed), 1 - text_weight),
+        (
+            steps.make("text.f32", lambda p: text_vectors(items["title"], items["genre"], rank, seed, p)),
+            text_weight,
+        ),
+        (
+            steps.make("pairs.f32", lambda p: cooccurrence_vectors(rows, offsets, n, rank, seed, p)),
+            1 - text_weight,
+        ),
     )
-    scaled = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-6) * w**0.5 for v, w in parts]
-    return np.ascontiguousarray(np.concatenate(scaled, axis=1), np.float32)
+    return ItemVectors([(Stored.of(path, n), weight) for path, weight in parts])
 
 
-def quantise(vectors: np.ndarray, sizes: tuple[int, ...], seed: int) -> np.ndarray:
-    """Residual k-means: float32[n, d] -> codes int32[n, L]; the last level spreads what would collide."""
-    residual, codes = vectors.copy(), np.zeros((len(vectors), len(sizes)), np.int32)
-    for level, size in enumerate(tqdm(sizes, desc="codebooks", unit="level", delay=2)):
-        means = faiss.Kmeans(
-            vectors.shape[1], min(size, len(vectors)), niter=25, seed=seed + level, min_points_per_centroid=1,
-            max_points_per_centroid=1 << 20,
-        )  # fmt: skip
-        means.train(residual)
-        if level + 1 < len(sizes) or len(sizes) == 1:
-            codes[:, level] = means.index.search(residual, 1)[1][:, 0]
-        else:
-            codes[:, level] = spread(residual, means.centroids, codes[:, :level])
-        residual -= means.centroids[codes[:, level]]
-    return codes
+def training_part(histories: Path, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`histories.parquet` without the two newest items of each user, as rows of the ascending `ids` int64[n].
 
-
-def spread(residual: np.ndarray, centroids: np.ndarray, path: np.ndarray) -> np.ndarray:
-    """Nearest centroid, but items of one path take different ones while there are enough: int32[n]."""
-    _, group = np.unique(path, axis=0, return_inverse=True)
-    chosen = np.empty(len(residual), np.int32)
-    for members in np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1]):
-        distance = ((residual[members, None] - centroids[None]) ** 2).sum(-1)
-        for row, code in assign(distance):
-            chosen[members[row]] = code
-    return chosen
-
-
-def assign(distance: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Greedy matching by distance [m, T]: yields (row, code), codes distinct within each round of T rows."""
-    left = distance.copy()
-    free = np.ones(distance.shape[1], bool)
-    for _ in range(len(distance)):
-        if not free.any():
-            free[:] = True
-        row, code = np.unravel_index(np.argmin(np.where(free, left, np.inf)), left.shape)
-        left[row], free[code] = np.inf, False
-        yield int(row), int(code)
-
-
-def codebook_means(vectors: np.ndarray, codes: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
-    """What each code stands for: per level the mean residual of its items: float32[T_l, d], 0 when unused.
-
-    For trained IDs these are about the centroids; published IDs get them from our item vectors all the same.
+    Returns int32[total] and offsets int64[U + 1]. Read in blocks. Raises ArtifactError.
     """
-    residual, books = vectors.astype(np.float64), []
-    for level, size in enumerate(sizes):
-        book = np.zeros((size, vectors.shape[1]))
-        np.add.at(book, codes[:, level], residual)
-        book /= np.maximum(np.bincount(codes[:, level], minlength=size), 1)[:, None]
-        residual = residual - book[codes[:, level]]
-        books.append(book.astype(np.float32))
-    return books
-
-
-def collisions(codes: np.ndarray) -> tuple[int, int]:
-    """Of codes [n, L]: how many semantic IDs several items share, and how many items share theirs."""
-    counts = np.unique(codes, axis=0, return_counts=True)[1]
-    return int((counts > 1).sum()), int(counts[counts > 1].sum())
+    try:
+        with pq.ParquetFile(check_regular(histories)) as file:
+            users = file.metadata.num_rows
+            rows = np.empty(max(stored_items(file.metadata) - 2 * users, 0), np.int32)
+            lengths, at = [np.zeros(1, np.int64)], 0
+            with ticking("histories", users, "user") as bar:
+                for batch in file.iter_batches(BATCH_USERS, columns=["items"]):
+                    items, ends = batch["items"].flatten().to_numpy(), batch["items"].offsets.to_numpy()[1:]
+                    ends = ends - batch["items"].offsets[0].as_py()
+                    keep = np.ones(len(items), bool)
+                    keep[ends - 1] = keep[ends - 2] = False
+                    kept = items[keep]
+                    rows[at : at + len(kept)] = np.searchsorted(ids, kept)
+                    lengths.append(np.diff(ends, prepend=0) - 2)
+                    at += len(kept)
+                    bar.update(len(batch))
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise ArtifactError(histories, f"not a readable histories file: {error}") from error
+    return rows, np.cumsum(np.concatenate(lengths))
 
 
 def read_semantic_ids(path: Path) -> dict[str, list[int]]:

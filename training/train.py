@@ -209,7 +209,7 @@ def fingerprint(*arrays: np.ndarray | torch.Tensor) -> str:
     """What a run learns from, as a hash."""
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
@@ -234,8 +234,7 @@ def train(
     """
     if threads:
         torch.set_num_threads(threads)
-    past = histories.cut(2)
-    rows, offsets = training_rows(past, catalogue.rows_of(past.items))
+    rows, offsets = training_rows(histories.cut(2), catalogue.rows_of)
     run = Run(settings, catalogue, seed, fingerprint(rows, offsets, catalogue.codes, *(codebooks or [])))
     if codebooks:
         run.warm_start(codebooks)

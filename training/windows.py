@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
+
 import numpy as np
 
-from training.data import Histories
+from training.data import BLOCK_ITEMS, Histories, room_for
 
 
 def cut_windows(offsets: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -14,14 +17,14 @@ def cut_windows(offsets: np.ndarray, size: int, rng: np.random.Generator) -> np.
     window's start; the newest `size` items always form a window too, because they are what serving sees.
     Windows of fewer than two items have no next item to learn and are left out.
     """
-    windows = []
+    windows = array("q")
     for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        windows.append((max(start, stop - size), stop))
+        windows.extend((max(start, stop - size), stop))
         end = stop - int(rng.integers(1, size + 1))
         while end - start >= 2 and stop - start > size:
-            windows.append((max(start, end - size), end))
+            windows.extend((max(start, end - size), end))
             end -= size
-    spans = np.array(windows, np.int64).reshape(-1, 2)
+    spans = np.frombuffer(windows, np.int64).reshape(-1, 2)
     return spans[spans[:, 1] - spans[:, 0] >= 2]
 
 
@@ -55,9 +58,17 @@ def whole_share(total: int, number: int, parts: int) -> int:
     return total * number // parts - total * (number - 1) // parts
 
 
-def training_rows(histories: Histories, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop items the catalogue does not hold (row -1): rows int64[kept], offsets int64[U + 1]."""
-    known = rows >= 0
-    owner = np.repeat(np.arange(len(histories)), histories.lengths)
-    counts = np.bincount(owner[known], minlength=len(histories))
-    return rows[known].astype(np.int64), np.concatenate(([0], np.cumsum(counts)))
+def training_rows(
+    histories: Histories, rows_of: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of items as `rows_of` has them, without those it has not (-1): int64[kept], offsets int64[U + 1]."""
+    kept, at, counts = room_for(len(histories.items)), 0, np.zeros(len(histories) + 1, np.int64)
+    for start in range(0, len(histories.items), BLOCK_ITEMS):
+        rows = rows_of(histories.items[start : start + BLOCK_ITEMS])
+        known = rows >= 0
+        ends = np.concatenate(([at], at + np.cumsum(known)))
+        low, high = np.searchsorted(histories.offsets, (start + 1, start + len(rows) + 1))
+        counts[low:high] = ends[histories.offsets[low:high] - start]
+        stop = int(ends[-1])
+        kept[at:stop], at = rows[known], stop
+    return kept[:at], counts

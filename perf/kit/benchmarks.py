@@ -55,6 +55,9 @@ BENCHMARKS = {
     "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
     "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),
     # Training.
+    "data_scale": Benchmark(
+        "perf.training.data_scale", "how much memory and time do interactions to semantic IDs take?", 60
+    ),
     "embedding": Benchmark(
         "perf.training.embedding", "how fast does a dynamic table find a row by its id?", 10
     ),

@@ -14,9 +14,9 @@ import pytest
 from build.catalogue import add_items
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
-from training.data import write_data
 from training.sources import read_tables
 from training.stages import prepare, tokenise
+from training.writing import write_data
 
 NUMBERED = [str(i) for i in range(101, 141)]
 
@@ -145,7 +145,7 @@ def test_a_column_of_a_type_without_text_is_refused(tmp_path: Path, kind: str) -
     }
     pq.write_table(pa.table(rows), tmp_path / "i.parquet")
     with pytest.raises(InputError, match=rf"i\.parquet, column {column}: is of type"):
-        read_tables(tmp_path / "i.parquet", described)
+        write_data(read_tables(tmp_path / "i.parquet", described), tmp_path / "out")
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
@@ -160,4 +160,4 @@ def test_a_pipe_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
     shown.unlink()
     os.mkfifo(shown)
     with pytest.raises(InputError, match=r"interactions\.csv: is not a regular file"):
-        read_tables(shown, described)
+        write_data(read_tables(shown, described), tmp_path / "out")

@@ -14,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genrec.errors import ArtifactError, InputError
-from training.data import Histories, write_data
+from training import data
+from training.data import Histories
+from training.interactions import read_interactions
 from training.keys import number_keys
-from training.sources import open_source, read_tables
+from training.sources import open_source, read_folder, read_tables
+from training.writing import write_data
 
 ITEMS = "item,title,genre\n10,Ten,a\n11,Eleven,b\n12,Twelve,\n"
 
@@ -56,7 +59,9 @@ def test_named_ids_become_dense(tmp_path: Path) -> None:
 
 
 def ids(keys: list[str]) -> list[int]:
-    return number_keys(keys, "item", "items.parquet", lambda key: ("file", "line 7"))[0].tolist()
+    return number_keys(pa.array(keys, pa.string()), "item", "items.parquet", lambda key: ("file", "line 7"))[
+        0
+    ].tolist()
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, min_size=1))
@@ -68,8 +73,8 @@ def test_numbers_are_kept_as_ids_and_names_counted(numbers: list[int]) -> None:
 def test_iso_dates_and_numbers_agree(tmp_path: Path) -> None:
     dates = ["1970-01-01T00:00:09Z", "1970-01-01T02:00:08+02:00", "1970-01-01 00:00:07", "0.5e1"]
     rows = "user,item,timestamp\n" + "".join(f"1,{10 + i % 3},{d}\n" for i, d in enumerate(dates))
-    source = read_tables(*files(tmp_path, rows))
-    assert source.times.tolist() == [9, 8, 7, 5]
+    (block,) = read_interactions(files(tmp_path, rows)[0])
+    assert block["time"].to_pylist() == [9, 8, 7, 5]
 
 
 def test_parquet_dates(tmp_path: Path) -> None:
@@ -120,23 +125,23 @@ def test_bad_input_is_named(tmp_path: Path, interactions: str, items: str, named
 def test_missing_file_and_unknown_source(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_tables(tmp_path / "no.csv", tmp_path / "no.csv")
-    with pytest.raises(InputError, match="neither a known set nor a folder"):
-        open_source("ml-3", tmp_path)
+    with pytest.raises(InputError, match="neither a known set nor a folder"), open_source("ml-3", tmp_path):
+        pass
     with pytest.raises(InputError, match="no known pair of files"):
-        open_source(str(tmp_path), tmp_path)
+        read_folder(tmp_path)
 
 
 def test_sequences(tmp_path: Path) -> None:
     (tmp_path / "sequences.txt").write_text("5 10 11 12\n9 12 12 10 11\n")
     (tmp_path / "items.tsv").write_text('item\ttitle\n10\t"quoted\n11\tb\n12\tc\n')
-    write_data(open_source(str(tmp_path), tmp_path), tmp_path / "out")
+    write_data(read_folder(tmp_path), tmp_path / "out")
     assert histories(tmp_path / "out") == {5: [10, 11, 12], 9: [12, 12, 10, 11]}
     (tmp_path / "s.json").write_text(json.dumps({"5": [10, 11, 12], "9": [12, 12, 10, 11]}))
     write_data(read_tables(tmp_path / "s.json", tmp_path / "items.tsv"), tmp_path / "json")
     assert histories(tmp_path / "json") == histories(tmp_path / "out")
     (tmp_path / "sequences.txt").write_text("5 10 11 12\n9\n")
     with pytest.raises(InputError, match="line 2 holds no items"):
-        open_source(str(tmp_path), tmp_path)
+        write_data(read_folder(tmp_path), tmp_path / "again")
 
 
 def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
@@ -146,7 +151,8 @@ def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
         wheel.writestr(prefix + ".inter", header + "1\t2\t3\t30\n1\t1\t1\t20\n1\t3\t5\t25\n")
         names = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
         wheel.writestr(prefix + ".item", names + "1\tOne\t1995\tDrama\n2\tTwo\t\tWar\n3\tThree\t1999\t\n")
-    write_data(open_source("ml-100k", tmp_path), tmp_path / "out")
+    with open_source("ml-100k", tmp_path) as source:
+        write_data(source, tmp_path / "out")
     assert histories(tmp_path / "out") == {1: [1, 3, 2]}
     assert pq.read_table(tmp_path / "out" / "items.parquet")["title"].to_pylist() == [
         "One (1995)",
@@ -156,15 +162,32 @@ def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 99), min_size=3, max_size=9), min_size=1, max_size=6), st.integers(1, 2)
+    st.lists(st.lists(st.integers(0, 99), min_size=3, max_size=9), min_size=1, max_size=6),
+    st.integers(1, 2),
+    st.integers(1, 20),
+    st.sampled_from([0, 1 << 25]),
 )
-def test_cut_and_nth_last_equal_slicing(rows: list[list[int]], n: int) -> None:
+def test_cut_and_nth_last_equal_slicing(rows: list[list[int]], n: int, block: int, in_memory: int) -> None:
     offsets = np.cumsum([0, *map(len, rows)])
     h = Histories(np.arange(len(rows)), np.concatenate(rows), offsets)
-    assert [r.tolist() for r in h.cut(n).rows()] == [r[:-n] for r in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "BLOCK_ITEMS", block)
+        patch.setattr(data, "IN_MEMORY", in_memory)
+        assert [r.tolist() for r in h.cut(n).rows()] == [r[:-n] for r in rows]
     assert h.nth_last(n).tolist() == [r[-n] for r in rows]
     sample = h.sample(4, seed=1)
     assert all(r.tolist() == rows[u] for u, r in zip(sample.user_ids, sample.rows(), strict=True))
+
+
+def test_histories_of_many_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h = Histories(np.arange(9), np.arange(45), np.arange(0, 46, 5))
+    h.save(tmp_path / "h.parquet", [str(u) for u in range(9)])
+    monkeypatch.setattr(data, "IN_MEMORY", 44)
+    monkeypatch.setattr(data, "BATCH_USERS", 2)
+    mapped = Histories.load(tmp_path / "h.parquet")
+    assert isinstance(mapped.items, np.memmap) and not isinstance(mapped.cut(1).items, np.memmap)
+    for name in ("user_ids", "items", "offsets"):
+        np.testing.assert_array_equal(getattr(mapped, name), getattr(h, name))
 
 
 def test_histories_refuse_short_ones(tmp_path: Path) -> None:

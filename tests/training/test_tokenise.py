@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,11 @@ from hypothesis import strategies as st
 
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
-from training.stages import load_histories, prepare, quality, recipe, tokenise, train
-from training.tokenise import (
-    assign,
-    codebook_means,
-    collisions,
-    item_vectors,
-    quantise,
-    read_semantic_ids,
-    spread,
-)
+from training.stages import CODEBOOKS, load_histories, prepare, quality, recipe, tokenise, train
+from training.steps import Steps
+from training.tokenise import read_semantic_ids, training_part
+from training.vectors.quantise import codebook_means, collisions, groups_at_once, match, quantise
+from training.vectors.stored import ItemVectors, Stored
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
@@ -31,42 +27,71 @@ def test_collisions_equal_counting(codes: list[tuple[int, int]]) -> None:
     assert collisions(np.array(codes)) == (len(counts), sum(counts))
 
 
+def greedy(distance: np.ndarray) -> Iterator[tuple[int, int]]:
+    """What `match` does for a group of items, one argmin over all that is left after the other."""
+    left = distance.copy()
+    free = np.ones(distance.shape[1], bool)
+    for _ in range(len(distance)):
+        if not free.any():
+            free[:] = True
+        row, code = np.unravel_index(np.argmin(np.where(free, left, np.inf)), left.shape)
+        left[row], free[code] = np.inf, False
+        yield int(row), int(code)
+
+
 @settings(deadline=None)
-@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 99))
-def test_spread_collides_only_when_it_must(n: int, size: int, seed: int) -> None:
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 5), st.integers(0, 99), st.booleans()
+)
+def test_match_is_the_greedy_one_group_by_group(groups: list[int], size: int, seed: int, ties: bool) -> None:
     draw = np.random.default_rng(seed)
-    residual, centroids = draw.normal(size=(n, 3)), draw.normal(size=(size, 3))
-    path = draw.integers(0, 2, (n, 1))
-    codes = spread(residual, centroids, path)
-    for group in np.unique(path):
-        used = Counter(codes[path[:, 0] == group].tolist())
-        members = sum(used.values())
-        assert max(used.values()) == -(-members // size)  # ceil: rounds are filled before the next begins
+    distance = draw.integers(0, 3, (sum(groups), size)) if ties else draw.random((sum(groups), size))
+    ends = np.cumsum(groups)
+    chosen = match(distance.astype(np.float32), ends)
+    for end, count in zip(ends, groups, strict=True):
+        wanted = dict(greedy(distance[end - count : end].astype(np.float32)))
+        assert dict(enumerate(chosen[end - count : end].tolist())) == wanted
+        used = Counter(chosen[end - count : end].tolist())
+        assert max(used.values()) == -(-count // size)  # ceil: rounds are filled before the next begins
 
 
-def test_assign_takes_the_nearest_first() -> None:
-    pairs = dict(assign(np.array([[0.1, 5.0], [0.2, 3.0], [0.3, 9.0]])))
-    assert pairs == {0: 0, 1: 1, 2: 0}
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 20))
+def test_groups_at_once_are_whole_and_all(groups: list[int], rows: int) -> None:
+    ends = np.cumsum(groups)
+    found = list(groups_at_once(ends, rows))
+    assert [first for first, _ in found] == [0, *(last for _, last in found[:-1])]
+    assert found[-1][1] == ends[-1] and {last for _, last in found} <= set(ends.tolist())
+    sizes = dict(zip(ends.tolist(), groups, strict=True))
+    assert all(last - first <= rows or sizes[last] == last - first for first, last in found)
 
 
-def test_quantise_is_repeatable_and_codebooks_are_means() -> None:
-    vectors = np.random.default_rng(0).normal(size=(80, 6)).astype(np.float32)
-    codes = quantise(vectors, (8, 4, 4), seed=2)
-    np.testing.assert_array_equal(codes, quantise(vectors, (8, 4, 4), seed=2))
+def vectors_of(folder: Path, values: np.ndarray) -> ItemVectors:
+    """These float32[n, d], as one part of weight 1; their rows have norm 1 then."""
+    values.astype(np.float32).tofile(folder / "vectors")
+    return ItemVectors([(Stored.of(folder / "vectors", len(values)), 1.0)])
+
+
+def quantised(vectors: ItemVectors, sizes: tuple[int, ...], folder: Path) -> np.ndarray:
+    with Steps(folder / "steps", "") as steps:
+        return quantise(vectors, sizes, 2, steps)
+
+
+def test_quantise_is_repeatable_and_codebooks_are_means(tmp_path: Path) -> None:
+    vectors = vectors_of(tmp_path, np.random.default_rng(0).normal(size=(80, 6)))
+    codes = quantised(vectors, (8, 4, 4), tmp_path)
+    np.testing.assert_array_equal(codes, quantised(vectors, (8, 4, 4), tmp_path))
     assert (codes >= 0).all() and (codes.max(axis=0) < (8, 4, 4)).all()
-    books = codebook_means(vectors, codes, (8, 4, 4))
+    books, whole = codebook_means(vectors, codes, (8, 4, 4)), vectors.rows(0, 80)
     for code in range(8):
         np.testing.assert_allclose(
-            books[0][code], vectors[codes[:, 0] == code].mean(axis=0), rtol=1e-4, atol=1e-6
+            books[0][code], whole[codes[:, 0] == code].mean(axis=0), rtol=1e-4, atol=1e-6
         )
-    errors = [
-        np.linalg.norm(vectors - sum(b[codes[:, i]] for i, b in enumerate(books[:k]))) for k in (1, 2, 3)
-    ]
+    errors = [np.linalg.norm(whole - sum(b[codes[:, i]] for i, b in enumerate(books[:k]))) for k in (1, 2, 3)]
     assert errors[0] > errors[1] > errors[2]
 
 
-def test_more_codes_than_items() -> None:
-    codes = quantise(np.eye(3, dtype=np.float32), (16, 8), seed=0)
+def test_more_codes_than_items(tmp_path: Path) -> None:
+    codes = quantised(vectors_of(tmp_path, np.eye(3)), (16, 8), tmp_path)
     assert len(np.unique(codes, axis=0)) == 3
 
 
@@ -87,19 +112,24 @@ def folder(tmp_path: Path) -> Path:
 def test_vectors_see_the_training_part_only(folder: Path) -> None:
     """Changing every validation and test item changes no vector and no popularity."""
     histories = load_histories(folder)
-    before = item_vectors(["a b", "c"] * 12, histories.cut(2), histories.cut(2).items, 4, 0.5, 0)
     tokenise(folder, (4, 4, 4))
-    first = (folder / "catalogue.parquet").read_bytes()
+    made = [folder / name for name in ("catalogue.parquet", CODEBOOKS)]
+    before = [path.read_bytes() for path in made]
     items = histories.items.copy()
     for back in (1, 2):
         items[histories.offsets[1:] - back] = 0
     changed = type(histories)(histories.user_ids, items, histories.offsets)
     changed.save(folder / "histories.parquet", [str(u) for u in histories.user_ids])
     tokenise(folder, (4, 4, 4))
-    assert (folder / "catalogue.parquet").read_bytes() == first
-    np.testing.assert_array_equal(
-        before, item_vectors(["a b", "c"] * 12, changed.cut(2), changed.cut(2).items, 4, 0.5, 0)
-    )
+    assert [path.read_bytes() for path in made] == before
+
+
+def test_the_training_part_is_what_cut_leaves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    past, ids = load_histories(folder).cut(2), np.arange(24)
+    monkeypatch.setattr("training.tokenise.BATCH_USERS", 5)
+    rows, offsets = training_part(folder / "histories.parquet", ids)
+    np.testing.assert_array_equal(rows, past.items)
+    np.testing.assert_array_equal(offsets, past.offsets)
 
 
 def test_whole_pipeline(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
 from training import train as trainer
+from training import windows
 from training.data import Histories
 from training.recipes import RECIPES, Recipe, recipe_for
 from training.windows import batches, cut_windows, gather, training_rows, whole_share
@@ -93,10 +95,22 @@ def test_batches_hold_each_window_once(lengths: list[int], items: int, seed: int
             assert (row[: b - a] >= 0).all()
 
 
-def test_unknown_items_leave_the_training_rows() -> None:
-    histories = Histories(np.arange(2), np.arange(5), np.array([0, 3, 5]))
-    rows, offsets = training_rows(histories, np.array([4, -1, 2, -1, 1]))
-    assert (rows.tolist(), offsets.tolist()) == ([4, 2, 1], [0, 2, 3])
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=8),
+    st.sets(st.integers(0, 9)),
+    st.integers(1, 9),
+)
+def test_unknown_items_leave_the_training_rows(users: list[list[int]], known: set[int], block: int) -> None:
+    row_of = {item: row for row, item in enumerate(sorted(known, reverse=True))}
+    items = np.array([item for user in users for item in user], np.int64)
+    histories = Histories(np.arange(len(users)), items, np.cumsum([0, *map(len, users)]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "BLOCK_ITEMS", block)
+        rows, offsets = training_rows(
+            histories, lambda ids: np.array([row_of.get(i, -1) for i in ids], np.int32)
+        )
+    found = [rows[a:b].tolist() for a, b in pairwise(offsets)]
+    assert found == [[row_of[item] for item in user if item in known] for user in users]
 
 
 def data(users: int = 40, items: int = 30) -> tuple[Histories, Catalogue]:

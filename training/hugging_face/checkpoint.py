@@ -31,9 +31,10 @@ from genrec.progress import ticking
 from training.hugging_face.code_tokens import TOKENIZER, check_items, code_rows, read_codes, read_tokenizer
 from training.hugging_face.prompt_text import PromptText, PromptTokens, prompt_tokens
 from training.keys import number_keys
-from training.sources import ITEM, TITLE, read_table, required, text, where
+from training.sources import last_rows
 from training.stages import load_histories, load_items, prepare
-from training.tokenise import collisions
+from training.tables import ITEM, TITLE, read_table, required, text, where
+from training.vectors.quantise import collisions
 
 MAX_HISTORY = 50  # items, where nobody says how many the model was trained on
 BUFFERS = "rotary_emb.inv_freq"  # ends names of what old releases of transformers kept beside the weights
@@ -121,14 +122,14 @@ def _write_items(out: Path, items: Path, interactions: Path | None) -> list[str]
     if interactions is not None:
         return prepare(out, interactions=interactions, items=items)
     table = read_table(items)
-    keys = required(table, items, ITEM).to_pylist()
-    row_of = {key: row for row, key in enumerate(keys)}
-    rows = sorted(row_of.values())
+    keys = required(table, items, ITEM)
+    rows = last_rows(keys)
+    keys = keys.take(rows)
     ids, notes = number_keys(
-        list(row_of), "item", "items.parquet", lambda key: (str(items), where(items, row_of[key]))
+        keys, "item", "items.parquet", lambda key: (str(items), where(items, rows[keys.index(key).as_py()]))
     )
     titles = text(table, items, TITLE).take(rows)
-    columns = {"item_id": ids, "key": list(row_of), "title": titles, "genre": [""] * len(rows)}
+    columns = {"item_id": ids, "key": keys, "title": titles, "genre": [""] * len(rows)}
     pq.write_table(pa.table(columns).sort_by("item_id"), out / "items.parquet")
     return notes
 
@@ -138,7 +139,7 @@ def _vocabulary(
 ) -> tuple[Catalogue, list[np.ndarray], PromptTokens]:
     """The catalogue, per level the vocabulary's row of every code, and the text around histories in rows of it."""
     known = load_items(out)
-    ids, keys = np.array(known["item_id"], np.int64), known["key"]
+    ids, keys = known["item_id"].to_numpy(), known["key"].to_pylist()
     codes, templates = read_codes(semantic_ids, keys, templates)
     tokenizer, path = read_tokenizer(source), source / TOKENIZER
     rows = code_rows(tokenizer, templates, path)
@@ -148,7 +149,7 @@ def _vocabulary(
         past = load_histories(out).cut(2)
         popularity = np.bincount(np.searchsorted(ids, past.items), minlength=len(ids))
     sizes = check_sizes([len(level) for level in rows])
-    catalogue = Catalogue(ids, codes, known["title"], popularity, sizes)
+    catalogue = Catalogue(ids, codes, known["title"].to_pylist(), popularity, sizes)
     if prompt is None:
         return catalogue, rows, PromptTokens([], [], [])
     examples = []

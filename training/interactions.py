@@ -1,0 +1,94 @@
+"""Interactions in blocks, from a table or from sequences: who, what and when, in file order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from genrec.errors import ArtifactError, InputError
+from genrec.files import read_json
+from training.tables import BLOCK_ROWS, ITEM, TIME, USER, check_file, read_blocks, required, where
+from training.times import seconds
+
+SEQUENCES = (".txt", ".json")
+SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.float64())])
+SEQUENCE_LINES = 1 << 14
+
+
+def write_interactions(source: Path, path: Path) -> None:
+    """Any file of interactions -> Parquet of `user`, `item` (keys as spelled) and `time`, in file order.
+
+    `time` is in seconds, or the position within a sequence. Raises InputError.
+    """
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd", compression_level=1) as writer:
+        for block in read_interactions(source):
+            writer.write_table(block)
+
+
+def read_interactions(path: Path) -> Iterator[pa.Table]:
+    """Blocks of SCHEMA. Raises InputError."""
+    if path.suffix in SEQUENCES:
+        yield from read_sequences(path)
+        return
+    for first, table in read_blocks(path, (USER, ITEM, TIME)):
+        users, items = (required(table, path, names, first) for names in (USER, ITEM))
+        yield pa.table([users, items, seconds(table, path, first)], schema=SCHEMA)
+
+
+def place_of(source: Path, rows: Path, column: str, key: str) -> tuple[str, str]:
+    """Where a `key` of `column` (user, item) first stands, for errors: file and line.
+
+    `rows` is what `write_interactions` wrote of `source`.
+    """
+    first = 0
+    with pq.ParquetFile(rows) as file:
+        for batch in file.iter_batches(BLOCK_ROWS):
+            row = batch[column].index(key).as_py()
+            if row >= 0:
+                break
+            first += len(batch)
+    if source.suffix in SEQUENCES:
+        return str(source), f"the sequence of user {batch['user'][row].as_py()!r}"
+    return str(source), where(source, first + row)
+
+
+def read_sequences(path: Path) -> Iterator[pa.Table]:
+    """Lines `user item item ...` oldest first, or JSON {user: [item, ...]}; `time` is the position."""
+    check_file(path, "a sequence file")
+    try:
+        sequences = _of_json(path) if path.suffix == ".json" else _of_lines(path)
+        line = 0
+        while rows := list(islice(sequences, SEQUENCE_LINES)):
+            for row in rows:
+                line += 1
+                if len(row) < 2:
+                    raise InputError(str(path), f"line {line} holds no items", "user item item ...")
+            yield _table(rows)
+    except (ArtifactError, OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(str(path), f"cannot be read: {error}", '{"user": [item, ...]} or text') from error
+    if not line:
+        raise InputError(str(path), "is empty", "one user per line")
+
+
+def _of_json(path: Path) -> Iterator[list[str]]:
+    for user, items in read_json(path).items():
+        yield [str(user), *map(str, items)]
+
+
+def _of_lines(path: Path) -> Iterator[list[str]]:
+    with path.open() as file:
+        for line in file:
+            yield line.split()
+
+
+def _table(rows: list[list[str]]) -> pa.Table:
+    lengths = np.array([len(row) - 1 for row in rows])
+    users = pa.array([row[0] for row in rows]).take(np.repeat(np.arange(len(rows)), lengths))
+    items = [item for row in rows for item in row[1:]]
+    times = np.concatenate([np.arange(n, dtype=np.float64) for n in lengths])
+    return pa.table([users, pa.array(items, pa.string()), times], schema=SCHEMA)

@@ -1,0 +1,71 @@
+"""Interactions sorted by DuckDB, which spills to disk what is more than its share of memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+MEMORY = "2GB"  # of the engine; what sorting needs beyond it goes to disk
+BATCH_ROWS = 1 << 20
+
+
+class Engine:
+    """Queries over a Parquet file of `user`, `item` and `time`; `scratch` is a folder for what it spills."""
+
+    def __init__(self, rows: Path, scratch: Path) -> None:
+        # A literal, as DuckDB holds the whole result of what has parameters.
+        self.rows = literal(rows)
+        self._connection = duckdb.connect(
+            config={
+                "memory_limit": MEMORY,
+                "temp_directory": str(scratch),
+                "threads": len(os.sched_getaffinity(0)),
+                "preserve_insertion_order": True,  # without it what is sorted may come in another order
+                "autoinstall_known_extensions": False,
+            }
+        )
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def keys(self, column: str) -> pa.Array:
+        """Distinct keys of `column` (user, item) in the order of their first rows: string[distinct]."""
+        query = (
+            f"SELECT {column} FROM read_parquet({self.rows}, file_row_number = true)"
+            " GROUP BY 1 ORDER BY min(file_row_number)"
+        )
+        found = self._connection.sql(query).to_arrow_table()
+        return found[column].cast(pa.string()).combine_chunks()
+
+    def name(self, column: str, keys: pa.Array, ids: pa.Array) -> None:
+        """From now on the ids of `column` are these, int64[n] of keys string[n], and not its keys as numbers."""
+        self._connection.register("names", pa.table({"key": keys, "id": ids}))
+        self._connection.execute(f"CREATE TABLE {column}s AS SELECT * FROM names")
+        self._connection.unregister("names")
+
+    def ordered(self) -> pa.RecordBatchReader:
+        """Batches of ids `user`, `item` int64 and `time` float64, by user, then time, then row."""
+        named = {name for (name,) in self._connection.sql("SHOW TABLES").fetchall()}
+        ids, joins = [], ""
+        for column in ("user", "item"):
+            table = f"{column}s"
+            ids.append(f"{table}.id" if table in named else f"CAST(r.{column} AS BIGINT)")
+            joins += f" JOIN {table} ON r.{column} = {table}.key" if table in named else ""
+        query = (
+            f"SELECT {ids[0]} AS user, {ids[1]} AS item, r.time AS time"
+            f" FROM read_parquet({self.rows}, file_row_number = true) r{joins} ORDER BY 1, 3, r.file_row_number"
+        )
+        return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+
+def literal(path: Path) -> str:
+    """A path in SQL, none of its letters a pattern."""
+    plain = re.sub(r"([*?\[])", r"[\1]", str(path)).replace("'", "''")
+    return f"'{plain}'"

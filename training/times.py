@@ -1,0 +1,56 @@
+"""Times of interactions: epoch numbers or ISO dates, as seconds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from genrec.errors import InputError
+from training.tables import TIME, column, name_of, where
+
+
+def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
+    """The times of a table, epoch numbers or ISO dates -> float64[n] seconds; naive dates count as UTC.
+
+    The table begins at row `first` of its file. Epoch numbers keep their unit. Float64 tells moments apart down to
+    256 ns when they are counted in nanoseconds.
+    """
+    flat = column(table, path, TIME).combine_chunks()
+    field, limit = f"{path}, column {name_of(table, TIME)}", "epoch numbers or ISO dates, 2024-05-01T12:00:00"
+    try:
+        if pa.types.is_temporal(flat.type):  # parts of a microsecond are cut off
+            counts = flat.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+            times = pc.divide(counts.cast(pa.float64()), 1e6).to_numpy(zero_copy_only=False)
+        else:
+            times = numbers_or_dates(flat)
+    except pa.ArrowException as error:
+        raise InputError(field, f"is of type {flat.type}", limit) from error
+    wrong = np.flatnonzero(~np.isfinite(times))
+    if len(wrong):
+        raise InputError(field, f"{where(path, first + wrong[0])} is {flat[int(wrong[0])].as_py()!r}", limit)
+    return times
+
+
+def numbers_or_dates(values: pa.Array) -> np.ndarray:
+    """Numbers, or texts of numbers or of dates -> float64[n], NaN where a text is neither."""
+    try:
+        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return np.array([epoch(v) for v in pc.fill_null(values.cast(pa.string()), "").to_pylist()])
+
+
+def epoch(value: str) -> float:
+    """One timestamp -> seconds, NaN when it is neither a number nor an ISO date."""
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+    except ValueError:
+        return float("nan")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
