@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from training.steps import Steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,17 +84,36 @@ def test_the_systems_errors_name_the_file(
     assert re.search(r"items\.parquet.*[Dd]irectory", refused(capsys, "data", tmp_path / "a", *shop))
 
 
-@pytest.mark.parametrize(
-    "name", ["histories.parquet", "items.parquet", "source.json", "manifest.json.partial"]
-)
+FULL = r"^genrec data: .*No space left on device.*left: \d+ MB on /.* MB on /dev/shm"
+
+
+@pytest.mark.parametrize("name", ["source.json", "manifest.json.partial"])
 def test_a_full_disk_is_said_with_the_room_that_is_left(
     capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path, name: str
 ) -> None:
     artifact = tmp_path / "a"
     artifact.mkdir()
     (artifact / name).symlink_to("/dev/full")
-    said = refused(capsys, "data", artifact, *shop)
-    assert re.search(r"^genrec data: .*No space left on device.*left: \d+ MB on /.* MB on /dev/shm", said)
+    assert re.search(FULL, refused(capsys, "data", artifact, *shop))
+
+
+@pytest.mark.parametrize("name", ["interactions.parquet", "histories.parquet", "items.parquet"])
+def test_a_disk_that_is_full_in_the_middle_of_a_stage_leaves_nothing_partial(
+    capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:  # fmt: skip
+    def scratch(steps: Steps) -> Path:
+        folder = steps.folder / "partial"
+        if not (folder / name).is_symlink():
+            folder.mkdir(exist_ok=True)
+            (folder / name).symlink_to("/dev/full")
+        return folder
+
+    artifact = tmp_path / "a"
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "scratch", property(scratch))
+        assert re.search(FULL, refused(capsys, "data", artifact, *shop))
+    assert not list(artifact.rglob("partial")) and not list(artifact.glob("*.parquet"))
+    assert main(["data", str(artifact), *shop]) == 0
 
 
 def test_a_disk_that_takes_no_more_weights_is_said(shop: list[str], tmp_path: Path) -> None:
