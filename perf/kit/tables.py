@@ -55,10 +55,8 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "headline": (
         Figure("times the requests/s of the fastest peer, 31 M parameters, beam width 128", "peers", "ratio_bw128"),
         Figure("the same, beam width 512", "peers", "ratio_bw512"),
-        Figure("memory over the smallest peer's, beam width 512", "peers", "memory_ratio_bw512", "{:.2f}"),
         Figure("requests/s with P99 within 100 ms, MovieLens 100K", "sweep", "highest_rate", "{:.0f}"),
         Figure("HR@10 on MovieLens 100K, seen items removed", "quality", "model/HR@10", "{:.4f}"),
-        Figure("the same by transition counts, without a model", "quality", "transition counts/HR@10", "{:.4f}"),
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
     ),
     "peers": Grid("peers", PEERS, "cells", "{model}, {system}", "{prompt} tokens, BW {beam_width}", "best_rate"),
