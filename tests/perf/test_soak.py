@@ -13,6 +13,7 @@ from perf.slo import soak
 from perf.slo.soak_plot import plot_soak
 
 WARM_UP_S, WARM_UP_RATE = 8, 250  # more at once than later: buffers per request in flight find their number
+ROUNDS = 3  # a leak grows in each; a process that meets a new peak (the machine had other work) grows in one
 SECONDS, RATE = 20, 100  # as many steps of an allocator as in twice the time at half the rate
 LEAK = 1024  # bytes per request in a process of ours that must not go unseen
 BOUND = LEAK / 2 * RATE  # bytes per second: so far may the slope be from 0 by chance
@@ -35,22 +36,29 @@ def leaking(samples: list[soak.Sample]) -> list[soak.Sample]:
     ]
 
 
+def within_bounds(samples: list[soak.Sample]) -> bool:
+    """No process grew by what a leak would leave."""
+    return growth(samples) < BOUND and growth(samples, "tritonserver") < SERVER_BOUND
+
+
 @pytest.mark.serving
 def test_nothing_grows(
     server: RunningServer, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     histories = traffic.histories(tiny, 200)
     soak.soak(server, histories, WARM_UP_S, WARM_UP_RATE, seed=1, show=False)
-    figures, samples, windows = soak.soak(server, histories, SECONDS, RATE, show=False)
-    with capsys.disabled():
-        print(f"\nsoak: {figures}")
+    for _ in range(ROUNDS):
+        figures, samples, windows = soak.soak(server, histories, SECONDS, RATE, show=False)
+        with capsys.disabled():
+            print(f"\nsoak: {figures}")
+        if within_bounds(samples):
+            break
     assert figures["errors"] == 0, figures["problems"]
     assert figures["requests"] == SECONDS * RATE and figures["refused_as_they_must"] == SECONDS * RATE // 20
     assert figures["restarts"] == 0
     assert figures["shm_growth_bytes"] == 0
-    assert growth(samples) < BOUND
-    assert growth(leaking(samples)) > BOUND  # or the run would have been too noisy to see the leak
-    assert growth(samples, "tritonserver") < SERVER_BOUND
+    assert within_bounds(samples), f"in each of {ROUNDS} rounds: {figures['memory_growth_bytes_per_s_of']}"
+    assert not within_bounds(leaking(samples))  # or the run would have been too noisy to see the leak
     assert len(windows) == soak.WINDOWS and sum(window["problems"] for window in windows) == figures["shed"]
     plot_soak(samples, windows, soak.WARM_UP, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
