@@ -78,11 +78,12 @@ def against_goals(most: float, loads: Sequence[LoadShare], deadline_ms: int) -> 
 
 def table(most: float, loads: Sequence[LoadShare]) -> str:
     """For people."""
-    head = ("share", "asked/s", "answered", "shed", "failed", "goodput/s", "p50 ms", "p99 ms", "client")
+    head = ("share", "asked/s", "answered", "shed", "failed", "goodput/s", "p50 ms", "p99 ms", "client", "shed by")
     rows = [
         (
             f"{share:.2f}", f"{r.sent_rate:.1f}", f"{r.answered / r.requests:.1%}", f"{r.shed / r.requests:.1%}",
             r.failed, f"{r.goodput:.1f}", f"{r.p50_ms or 0:.1f}", f"{r.p99_ms or 0:.1f}", f"{cores:.2f}",
+            ", ".join(f"{who} {count}" for who, count in r.shed_by.items()),
         )
         for share, r, cores in loads
     ]  # fmt: skip

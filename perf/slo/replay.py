@@ -15,6 +15,7 @@ import gc
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -64,6 +65,7 @@ class ReplaySummary:
     late: int  # sends more than LATE_S after they were due
     late_p99_ms: float
     late_max_ms: float
+    shed_by: dict[str, int]  # who refused: the first word of the refusal, as `router` or `deadline_ms`
     problems: dict[str, int]  # the texts of failures, the most frequent ones
 
 
@@ -100,8 +102,8 @@ async def replay(
         sent, outcome, problem = time.monotonic(), ANSWERED, ""
         try:
             await sender.recommend(histories[number % len(histories)], top_k, deadline_ms=deadline_ms)
-        except Overloaded:
-            outcome = SHED
+        except Overloaded as error:
+            outcome, problem = SHED, str(error)
         except GenrecError as error:
             outcome, problem = FAILED, f"{type(error).__name__}: {error}"
         events.append(ReplayedRequest(due, sent - start, time.monotonic() - start, outcome, problem))
@@ -139,10 +141,8 @@ def summarise(events: Sequence[ReplayedRequest], slo_ms: float | None) -> Replay
     # answers.
     offered_s = max(float(due[-1]) or max(event.done for event in events), 1e-9)
     sent_s = max(float(sent[-1]), 1e-9) if due[-1] else offered_s
-    problems: dict[str, int] = {}
-    for event in events:
-        if event.problem:
-            problems[event.problem] = problems.get(event.problem, 0) + 1
+    problems = Counter(event.problem for event in events if event.outcome == FAILED)
+    shed_by = Counter(event.problem.partition(":")[0] for event in events if event.outcome == SHED)
     return ReplaySummary(
         requests=len(events),
         answered=len(latency),
@@ -159,7 +159,8 @@ def summarise(events: Sequence[ReplayedRequest], slo_ms: float | None) -> Replay
         late=int((late > 1000 * LATE_S).sum()),
         late_p99_ms=percentile(late, 0.99) or 0.0,
         late_max_ms=float(late.max()),
-        problems=dict(sorted(problems.items(), key=lambda item: -item[1])[:5]),
+        shed_by=dict(shed_by.most_common()),
+        problems=dict(problems.most_common(5)),
     )
 
 

@@ -147,3 +147,4 @@ def test_replay_sends_all_in_order_without_waiting_for_answers() -> None:
     assert all(event.due == 0 and event.done >= event.sent >= event.due - 1e-9 for event in found)
     report = summarise(found, None)
     assert report.problems == {"ServerError: broken": 3}
+    assert report.shed_by == {"full": 3}

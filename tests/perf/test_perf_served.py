@@ -53,6 +53,7 @@ def test_replay_counts_answers_and_refusals(tiny: Path, server: RunningServer) -
     shed = replay.run(target(server), sample, traffic.bursts(200, 12, 4), deadline_ms=1, show=False)
     assert (shed.requests, shed.answered, shed.shed, shed.failed) == (12, 0, 12, 0)
     assert shed.p99_ms is None and shed.goodput == 0
+    assert shed.shed_by == {"deadline_ms": 12}
     broken = replay.run(target(server), sample, traffic.poisson(200, 12), deadline_ms=0, show=False)
     assert broken.failed == 12 and next(iter(broken.problems)).startswith("BadRequest: deadline_ms: is 0")
 
