@@ -19,12 +19,11 @@ from typing import Generic, TypeVar
 
 from genrec import metrics
 from genrec.errors import DeadlineExceeded, QueueFull
+from genrec.schedule.lateness import Lateness
 
 T = TypeVar("T")
 LIMIT = 256  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
 MEMORY = 0.9  # weight of the past in the average cost of a token
-# How fast the margin follows: where both balance, one estimate in some twenty is exceeded.
-LATER, EARLIER = 0.1, 0.005
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 
 
@@ -61,7 +60,7 @@ class Scheduler(Generic[T]):
         self._queue: list[_Waiting[T]] = []
         self._running = 0  # tokens
         self._token_s = 0.0  # what a token costs one stream, on average; 0 until something ran
-        self._margin_s = 0.0  # how much longer than estimated it takes, at worst but for one in some twenty
+        self._lateness = Lateness()
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [threading.Thread(target=self._work, args=(each,), daemon=True) for each in run]
@@ -82,8 +81,8 @@ class Scheduler(Generic[T]):
             due = self._due(now, deadline_s if due_s is None else due_s)
             ahead = self._ahead(due)
             estimate = (ahead / len(self._threads) + tokens) * self._token_s
-            needed = estimate + self._margin_s
-            # With nothing ahead nobody else is made late, and what was learnt in a bad time is seen to be over.
+            needed = estimate + self._lateness.margin_s(now)
+            # With nothing ahead nobody else is made late.
             if deadline_s is not None and ahead and now + needed > deadline_s:
                 left = 1000 * max(deadline_s - now, 0.0)
                 raise DeadlineExceeded(
@@ -138,15 +137,9 @@ class Scheduler(Generic[T]):
             with self._changed:
                 self._running -= tokens
                 if self._token_s:  # the first estimates were of nothing
-                    self._follow([done - each.expected for each in batch])
+                    self._lateness.add(done, [done - each.expected for each in batch])
                 cost = (done - begun) / tokens
                 self._token_s = MEMORY * self._token_s + (1 - MEMORY) * cost if self._token_s else cost
-
-    def _follow(self, late_s: list[float]) -> None:
-        """Move the margin towards what estimates were wrong by."""
-        for late in late_s:
-            self._margin_s += (LATER if late > self._margin_s else EARLIER) * (late - self._margin_s)
-        self._margin_s = max(self._margin_s, 0.0)
 
     def _take(self) -> list[_Waiting[T]]:
         """The next batch; empty once closed and drained."""
