@@ -1,7 +1,7 @@
 """How much longer than estimated work takes at present: what one of twenty in the last second was later than.
 
-A share of a window, and no average: a batch that met a stall makes a few of some hundred late, and must not make a server
-refuse for seconds what it could answer. When hardly anything is admitted, the window empties by itself.
+A share of a window, and no average: a batch that met a stall makes a few of some hundred late, and must not make a
+server refuse for seconds what it could answer. When hardly anything is admitted, the window empties by itself.
 """
 
 from __future__ import annotations

@@ -78,7 +78,18 @@ def against_goals(most: float, loads: Sequence[LoadShare], deadline_ms: int) -> 
 
 def table(most: float, loads: Sequence[LoadShare]) -> str:
     """For people."""
-    head = ("share", "asked/s", "answered", "shed", "failed", "goodput/s", "p50 ms", "p99 ms", "client", "shed by")
+    head = (
+        "share",
+        "asked/s",
+        "answered",
+        "shed",
+        "failed",
+        "goodput/s",
+        "p50 ms",
+        "p99 ms",
+        "client",
+        "shed by",
+    )
     rows = [
         (
             f"{share:.2f}", f"{r.sent_rate:.1f}", f"{r.answered / r.requests:.1%}", f"{r.shed / r.requests:.1%}",
