@@ -16,9 +16,9 @@ def _limit(default: int, help: str) -> Any:
 class Limits:
     """How many requests a server gets at once, and how many may wait for it, how long; each for gRPC and for HTTP."""
 
-    in_flight: int = _limit(16, "requests that a server gets at once, over each protocol")
-    waiting: int = _limit(8, "requests that may wait for a server, over each protocol; more are refused")
-    wait_ms: int = _limit(25, "how long a request waits before it is refused")
+    in_flight: int = _limit(12, "requests that a server gets at once, over each protocol")
+    waiting: int = _limit(4, "requests that may wait for a server, over each protocol; more are refused")
+    wait_ms: int = _limit(50, "how long a request waits before it is refused")
 
     def __post_init__(self) -> None:
         """Raises InputError."""

@@ -11,6 +11,7 @@ Who is first is the oldest, or the one that is due first (RelayGR: work ahead of
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,11 +20,11 @@ from typing import Generic, TypeVar
 
 from genrec import metrics
 from genrec.errors import DeadlineExceeded, QueueFull
+from genrec.schedule.batch_cost import BatchCost
 from genrec.schedule.lateness import Lateness
 
 T = TypeVar("T")
 LIMIT = 256  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
-MEMORY = 0.9  # weight of the past in the average cost of a token
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 
 
@@ -34,6 +35,13 @@ class _Waiting(Generic[T]):
     since: float  # on the clock
     due: float  # on the clock: who comes first where deadlines decide
     expected: float  # when it will be done, as estimated
+
+
+@dataclass(frozen=True, eq=False)
+class _Running(Generic[T]):
+    requests: list[_Waiting[T]]
+    tokens: int
+    begun: float  # on the clock
 
 
 class Scheduler(Generic[T]):
@@ -58,8 +66,8 @@ class Scheduler(Generic[T]):
         self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
         self._patience_s = patience_s
         self._queue: list[_Waiting[T]] = []
-        self._running = 0  # tokens
-        self._token_s = 0.0  # what a token costs one stream, on average; 0 until something ran
+        self._running: list[_Running[T]] = []
+        self._cost = BatchCost()
         self._lateness = Lateness()
         self._changed = threading.Condition()
         self._closed = False
@@ -79,10 +87,12 @@ class Scheduler(Generic[T]):
             if len(self._queue) >= LIMIT:
                 raise QueueFull(f"generate: {LIMIT} requests wait already")
             due = self._due(now, deadline_s if due_s is None else due_s)
-            ahead = self._ahead(due)
-            estimate = (ahead / len(self._threads) + tokens) * self._token_s
+            first = self._first(due)
+            # Other streams do not make it shorter itself.
+            estimate = max(self._until_done(now, [*first, tokens]), self._cost.seconds(1, tokens))
             needed = estimate + self._lateness.margin_s(now)
             # With nothing ahead nobody else is made late.
+            ahead = first or self._running
             if deadline_s is not None and ahead and now + needed > deadline_s:
                 left = 1000 * max(deadline_s - now, 0.0)
                 raise DeadlineExceeded(
@@ -104,7 +114,7 @@ class Scheduler(Generic[T]):
     def ahead_s(self, due_s: float) -> float:
         """What one that is due then would wait."""
         with self._changed:
-            return self._ahead(due_s) / len(self._threads) * self._token_s
+            return self._until_done(self._clock(), self._first(due_s))
 
     def _due(self, now: float, deadline_s: float | None) -> float:
         """What the queue is ordered by: when it came, or when it is due."""
@@ -112,9 +122,18 @@ class Scheduler(Generic[T]):
             return now
         return now + self._patience_s if deadline_s is None else deadline_s
 
-    def _ahead(self, due: float) -> int:
-        """Tokens that run, or that go before a request that is due then."""
-        return self._running + sum(each.tokens for each in self._queue if each.due <= due)
+    def _first(self, due: float) -> list[int]:
+        """Tokens of each that goes before a request that is due then."""
+        return [each.tokens for each in self._queue if each.due <= due]
+
+    def _until_done(self, now: float, sizes: list[int]) -> float:
+        """Seconds that the streams take for what runs, and for requests of so many tokens in full batches."""
+        running = sum(
+            max(self._cost.seconds(1, each.tokens) - (now - each.begun), 0.0) for each in self._running
+        )
+        full = max(math.ceil(sum(sizes) / self._capacity), math.ceil(len(sizes) / self._most))
+        queued = self._cost.seconds(min(full, len(sizes)), sum(sizes))
+        return (running + queued) / len(self._threads)
 
     def close(self) -> None:
         """Run what is queued, then end the threads."""
@@ -126,23 +145,22 @@ class Scheduler(Generic[T]):
 
     def _work(self, run: Callable[[list[T]], None]) -> None:
         while batch := self._take():
-            begun = self._clock()
-            run([each.item for each in batch])
-            done, tokens = self._clock(), sum(each.tokens for each in batch)
-            for each in batch:
-                metrics.QUEUE_SECONDS.observe(begun - each.since)
-            metrics.BATCH_REQUESTS.observe(len(batch))
-            metrics.BATCH_TOKENS.observe(tokens)
-            metrics.BATCH_SECONDS.observe(done - begun)
+            run([each.item for each in batch.requests])
+            done = self._clock()
+            took = done - batch.begun
+            for each in batch.requests:
+                metrics.QUEUE_SECONDS.observe(batch.begun - each.since)
+            metrics.BATCH_REQUESTS.observe(len(batch.requests))
+            metrics.BATCH_TOKENS.observe(batch.tokens)
+            metrics.BATCH_SECONDS.observe(took)
             with self._changed:
-                self._running -= tokens
-                if self._token_s:  # the first estimates were of nothing
-                    self._lateness.add(done, [done - each.expected for each in batch])
-                cost = (done - begun) / tokens
-                self._token_s = MEMORY * self._token_s + (1 - MEMORY) * cost if self._token_s else cost
+                self._running.remove(batch)
+                if self._cost.known:  # the first estimates were of nothing
+                    self._lateness.add(done, [done - each.expected for each in batch.requests])
+                self._cost.learn(batch.tokens, took)
 
-    def _take(self) -> list[_Waiting[T]]:
-        """The next batch; empty once closed and drained."""
+    def _take(self) -> _Running[T] | None:
+        """The next batch, which runs now; None once closed and drained."""
         with self._changed:
             while True:
                 if self._queue:
@@ -151,7 +169,7 @@ class Scheduler(Generic[T]):
                         return self._choose()
                     self._changed.wait(left)
                 elif self._closed:
-                    return []
+                    return None
                 else:
                     self._changed.wait()
 
@@ -161,7 +179,7 @@ class Scheduler(Generic[T]):
             return 0.0
         return min(each.since for each in self._queue) + self._wait_s - self._clock()
 
-    def _choose(self) -> list[_Waiting[T]]:
+    def _choose(self) -> _Running[T]:
         """The request that is first, and those nearest to it in length while the padded batch fits."""
         self._queue.sort(key=lambda each: each.due)  # in order already unless deadlines decide
         first = self._queue[0]
@@ -175,10 +193,11 @@ class Scheduler(Generic[T]):
             if len(batch) == self._most or (len(batch) + 1) * longest > self._capacity:
                 break
             batch.append(each)
-        self._running += sum(each.tokens for each in batch)
+        running = _Running(batch, sum(each.tokens for each in batch), self._clock())
+        self._running.append(running)
         chosen = {id(each) for each in batch}
         self._queue = [each for each in self._queue if id(each) not in chosen]
         metrics.QUEUE_REQUESTS.set(len(self._queue))
         if self._queue:
             self._changed.notify()  # another stream may be free for the rest
-        return batch
+        return running

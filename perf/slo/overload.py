@@ -59,11 +59,10 @@ def overload(
 
 @contextmanager
 def behind_router(artifact: Path, ensemble: str, **options: Any) -> Iterator[endpoints.Endpoint]:
-    """One server of its own behind a router that lets through what the capacity is measured with."""
+    """One server of its own behind a router with the limits of `genrec route`."""
     from deploy.router.fleet import running_fleet  # here: a client machine needs no server
 
-    limits = Limits(in_flight=IN_FLIGHT)
-    with running_fleet(artifact, 1, limits, choose_ports(), ensembles=(ensemble,), **options) as fleet:
+    with running_fleet(artifact, 1, Limits(), choose_ports(), ensembles=(ensemble,), **options) as fleet:
         yield endpoints.Endpoint(fleet.router.grpc_url, ensemble=ensemble)
 
 

@@ -22,6 +22,7 @@ from deploy.check import main as check
 from deploy.dashboards import render as dashboards
 from deploy.launcher import RunningServer
 from deploy.router import config
+from deploy.router.limits import Limits
 
 if find_spec("helm_python") is None:
     pytest.skip("pip install helm-python-sdk", allow_module_level=True)
@@ -142,7 +143,9 @@ def test_probes_are_real_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "places", "waiting"), [(CLAIM, 2, 16), (ALL, 8, 16)], ids=["two", "scaled"]
+    ("values", "places", "waiting"),
+    [(CLAIM, 2, 2 * Limits().waiting), (ALL, 8, 2 * Limits().waiting)],
+    ids=["two", "scaled"],
 )
 def test_the_router_is_the_one_that_is_tested(
     values: dict[str, Any], places: int, waiting: int, tmp_path: Path

@@ -1,0 +1,43 @@
+"""What a batch takes: so much for being a batch, and so much for each of its tokens, learnt from those before it.
+
+Tokens alone mislead beyond the capacity: whoever refuses much runs small batches, in which a token costs three times
+as much, so it refuses yet more of what full batches would have answered in time.
+"""
+
+from __future__ import annotations
+
+MEMORY = 0.97  # weight of the past: some thirty batches, a second of a busy server
+# Batches of one size do not tell the two apart: then all is the tokens' as far as sizes differ by less than this share.
+SPREAD = 0.05
+
+
+class BatchCost:
+    """seconds = fixed + tokens * slope, both at least 0, by least squares. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0  # sums
+
+    @property
+    def known(self) -> bool:
+        """Whether any batch ran."""
+        return self._weight > 0
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """A batch of `tokens` (at least 1) took so long."""
+        self._weight = MEMORY * self._weight + 1
+        self._tokens = MEMORY * self._tokens + tokens
+        self._seconds = MEMORY * self._seconds + seconds
+        self._squares = MEMORY * self._squares + tokens * tokens
+        self._products = MEMORY * self._products + tokens * seconds
+
+    def seconds(self, batches: int, tokens: int) -> float:
+        """What so many batches of `tokens` in all take, one after the other; 0 as long as nothing ran."""
+        if not self.known:
+            return 0.0
+        size, mean = self._tokens / self._weight, self._seconds / self._weight
+        through_zero, doubt = mean / size, (SPREAD * size) ** 2
+        variance = self._squares / self._weight - size * size
+        covariance = self._products / self._weight - size * mean
+        slope = (covariance + doubt * through_zero) / (variance + doubt)
+        slope = min(max(slope, 0.0), through_zero)
+        return batches * (mean - size * slope) + tokens * slope
