@@ -11,12 +11,13 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clients.aio import AsyncRanker, AsyncRecommender
+from clients.aio import AsyncRanker
 from clients.rank_wire import RANK, RECOMMEND_AND_RANK
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
 from perf.kit.endpoints import Endpoint
+from perf.kit.lean import LeanRecommender
 
 CANDIDATES = 100
 
@@ -67,11 +68,11 @@ def candidates_for(server: Endpoint) -> Candidates | None:
 
 
 @asynccontextmanager
-async def sending(server: Endpoint) -> AsyncIterator[RankSender | AsyncRecommender]:
+async def sending(server: Endpoint) -> AsyncIterator[RankSender | LeanRecommender]:
     """A client of the server's ensemble."""
     candidates = candidates_for(server)
     if candidates is None:
-        async with AsyncRecommender(server.grpc_url, model=server.ensemble) as recommender:
+        async with LeanRecommender(server.grpc_url, server.ensemble) as recommender:
             yield recommender
     else:
         async with AsyncRanker(server.grpc_url) as ranker:

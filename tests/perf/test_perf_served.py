@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 from dataclasses import replace
@@ -9,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from clients.errors import BadRequest, Unreachable
 from deploy.launcher import RunningServer
+from deploy.ports import choose_ports
 from ensembles.local import LocalRecommender
 from ensembles.recommend_staged import recommend_staged
 from genrec.errors import ArtifactError, GenrecError
 from genrec.models.config import ModelConfig
 from perf.kit import endpoints, traffic
 from perf.kit.counters import Triton
+from perf.kit.lean import LeanRecommender
 from perf.slo import replay, request_stages, sweep
 from perf.slo.analyzer import Window
 
@@ -56,6 +60,21 @@ def test_replay_counts_answers_and_refusals(tiny: Path, server: RunningServer) -
     assert shed.shed_by == {"deadline_ms": 12}
     broken = replay.run(target(server), sample, traffic.poisson(200, 12), deadline_ms=0, show=False)
     assert broken.failed == 12 and next(iter(broken.problems)).startswith("BadRequest: deadline_ms: is 0")
+
+
+def test_the_client_for_load_raises_what_the_client_raises(server: RunningServer) -> None:
+    async def ask(url: str, ensemble: str, top_k: int) -> list[str]:
+        async with LeanRecommender(url, ensemble) as lean:
+            return await lean.recommend([], top_k)
+
+    answer = asyncio.run(ask(server.grpc_url, "recommend", TOP_K))
+    assert sorted(answer) == ["item_ids", "report", "scores"]
+    with pytest.raises(BadRequest, match="top_k"):
+        asyncio.run(ask(server.grpc_url, "recommend", 0))
+    with pytest.raises(Unreachable, match="nowhere"):
+        asyncio.run(ask(server.grpc_url, "nowhere", TOP_K))
+    with pytest.raises(Unreachable):
+        asyncio.run(ask(f"127.0.0.1:{choose_ports().grpc}", "recommend", TOP_K))
 
 
 def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServer) -> None:
