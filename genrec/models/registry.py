@@ -18,14 +18,13 @@ CONFIG = "config.json"
 
 
 class Family(NamedTuple):
-    """By name, as it is in rooms to the right, or imports torch."""
+    """By name, as the writer is in a room to the right and imports torch."""
 
     config: str  # the configuration's class
-    module: str  # the torch module's class, made of a configuration
-    writer: str  # the module that writes its ONNX: see `export.generator`
+    writer: str  # the module that reads its weights and writes its ONNX: see `export.generator`
 
 
-DECODER = Family("genrec.models.config:ModelConfig", "genrec.nn.model:Generator", "export.decoder")
+DECODER = Family("genrec.models.config:ModelConfig", "export.decoder")
 FAMILIES = dict.fromkeys(MODEL_TYPES, DECODER)
 
 
