@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
+
+from genrec.progress import ticking
 
 MEMORY = "2GB"  # of the engine; what sorting needs beyond it goes to disk
 BATCH_ROWS = 1 << 20
@@ -28,6 +32,11 @@ class Engine:
                 "autoinstall_known_extensions": False,
             }
         )
+        for setting in (
+            "enable_progress_bar = true",
+            "enable_progress_bar_print = false",
+        ):  # counted, not shown
+            self._connection.execute(f"SET {setting}")
 
     def __enter__(self) -> Engine:
         return self
@@ -41,7 +50,8 @@ class Engine:
             f"SELECT {column} FROM read_parquet({self.rows}, file_row_number = true)"
             " GROUP BY 1 ORDER BY min(file_row_number)"
         )
-        found = self._connection.sql(query).to_arrow_table()
+        with self._progress(f"keys of {column}s"):
+            found = self._connection.sql(query).to_arrow_table()
         return found[column].cast(pa.string()).combine_chunks()
 
     def name(self, column: str, keys: pa.Array, ids: pa.Array) -> None:
@@ -62,7 +72,12 @@ class Engine:
             f"SELECT {ids[0]} AS user, {ids[1]} AS item, r.time AS time"
             f" FROM read_parquet({self.rows}, file_row_number = true) r{joins} ORDER BY 1, 3, r.file_row_number"
         )
-        return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
+        with self._progress("sorting"):  # it gives the reader when all is sorted
+            return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+    def _progress(self, what: str) -> AbstractContextManager[Any]:
+        """A bar of the query that runs, in percent as DuckDB counts it (-1 before it does)."""
+        return ticking(what, 100, "%", lambda: max(0, self._connection.query_progress()))
 
 
 def literal(path: Path) -> str:

@@ -51,7 +51,7 @@ def write_data(source: Source, out: Path) -> list[str]:
 def write_ids(source: Source, steps: Steps) -> list[str]:
     """Both files of ids, of the interactions that are there as Parquet. Returns the report. Raises InputError."""
     rows = steps.folder / ROWS
-    with Engine(rows, steps.scratch) as engine, ticking("keys"):
+    with Engine(rows, steps.scratch) as engine:
         seen, user_keys = engine.keys("item"), engine.keys("user")
     unknown = seen.filter(pc.invert(pc.is_in(seen, source.keys)))
     unknown = unknown.take(pc.sort_indices(unknown))
@@ -76,9 +76,9 @@ def write_ids(source: Source, steps: Steps) -> list[str]:
             engine.name("item", keys, pa.array(item_ids))
         if named_users:
             engine.name("user", user_keys, pa.array(user_ids))
-        total = pq.read_metadata(rows).num_rows
+        total, batches = pq.read_metadata(rows).num_rows, engine.ordered()
         with ticking("histories", total, "row") as bar:
-            blocks = whole_users(even_blocks(engine.ordered(), BLOCK_ROWS, bar))
+            blocks = whole_users(even_blocks(batches, BLOCK_ROWS, bar))
             write_histories(blocks, user_keys if named_users else None, counts, steps.scratch / HISTORIES)
     if not counts.lengths:
         raise InputError("interactions", f"no user has {MIN_HISTORY}", f"users with {MIN_HISTORY} or more")
