@@ -16,9 +16,20 @@ from genrec.progress import counting
 from training.tables import BLOCK_ROWS, ITEM, TIME, USER, check_file, read_blocks, required, where
 from training.times import seconds
 
+TABLES = (".parquet", ".csv", ".tsv", ".inter")
 SEQUENCES = (".txt", ".json")
 SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.float64())])
 SEQUENCE_LINES = 1 << 14
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file; or of a folder all files of interactions, by name, as if they were one. Raises InputError."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.iterdir() if each.suffix in (*TABLES, *SEQUENCES) and each.is_file())
+    if not found:
+        raise InputError(str(path), "holds no interactions", f"files {', '.join((*TABLES, *SEQUENCES))}")
+    return found
 
 
 def write_interactions(source: Path, path: Path) -> None:
