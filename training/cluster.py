@@ -7,6 +7,7 @@ moves rows between them, spills, and repeats what a lost node had. Keys, and fil
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ class Cluster:
         self._names: dict[str, Any] = {}
 
     def __enter__(self) -> Cluster:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here reports to nobody
         try:
             ray.init(
                 self._address, runtime_env={"env_vars": {"PYTHONPATH": str(ROOMS)}}, include_dashboard=None,
