@@ -16,17 +16,18 @@ Tell = Callable[[str], None]
 
 
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
-              tell: Tell = print) -> None:  # fmt: skip
+              cluster: str | None = None, tell: Tell = print) -> None:  # fmt: skip
     """`histories.parquet` and `items.parquet` from a named set, a folder or the user's two files."""
     from training.stages import prepare
 
-    given = [path for path in (interactions, items) if path is not None]
-    if source is not None and Path(source).is_dir():
-        given += sorted(path for path in Path(source).rglob("*") if path.is_file())
+    named = [path for path in (interactions, items, source and Path(source)) if path]
+    given = [path for path in named if path.is_file()]
+    for folder in filter(Path.is_dir, named):
+        given += sorted(path for path in folder.rglob("*") if path.is_file())
     key = stage_key({"source": source}, given)
 
     def work() -> dict[str, Any]:
-        notes = prepare(artifact, source, interactions, items)
+        notes = prepare(artifact, source, interactions, items, cluster=cluster)
         for note in notes:
             tell(f"  {note}")
         return {"notes": notes}

@@ -96,6 +96,11 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("--interactions", type=Path, help="CSV or Parquet: user, item, timestamp")
     data.add_argument("--items", type=Path, help="CSV or Parquet: item, title")
     data.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="read and sort on this Ray cluster; `local`: on one that is started here",
+    )
+    data.add_argument(
         "--codebook-sizes", type=sizes, help="T_1,...,T_L, e.g. 256,64,16; default by catalogue"
     )
     data.add_argument("--semantic-ids", type=Path, help="published semantic IDs instead of trained ones")
@@ -181,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
 def _data(a: argparse.Namespace) -> None:
     from cli.chain import make_catalogue, make_data
 
-    make_data(a.artifact, a.source, a.interactions, a.items)
+    make_data(a.artifact, a.source, a.interactions, a.items, a.ray)
     make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
 
 

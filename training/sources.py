@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genrec.errors import InputError
+from training.interactions import files_of
 from training.tables import GENRE, ITEM, TITLE, YEAR, check_file, read_table, required, text
 
 # name -> (requirement, prefix of the files inside the wheel)
@@ -95,7 +96,8 @@ def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
 
 def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = ITEM) -> Source:
     """The items of two files; of an item that is there twice the last row counts. Raises InputError."""
-    check_file(interactions, "a CSV, TSV or Parquet file, or sequences")
+    for file in files_of(interactions):
+        check_file(file, "a CSV, TSV or Parquet file, or sequences")
     table = read_table(items)
     keys = required(table, items, item_column)
     titles = named_with_year(text(table, items, TITLE), text(table, items, YEAR, optional=True))
