@@ -115,6 +115,11 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
     )
+    train.add_argument(
+        "--recipe",
+        choices=("hstu-ranker",),
+        help="another model than the generator: an HSTU ranker, of ratings",
+    )
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
     serve = made["serve"]
@@ -149,6 +154,9 @@ def parser() -> argparse.ArgumentParser:
     made["evaluate"].add_argument("--users", type=at_least(1), help="a sample instead of all")
     made["evaluate"].add_argument(
         "--ranker", action="store_true", help="the ranker's orders of the generator's candidates instead"
+    )
+    made["evaluate"].add_argument(
+        "--recipe", choices=("hstu-ranker",), help="GAUC of the HSTU ranker instead"
     )
     made["evaluate"].add_argument("--json", action="store_true", help="for machines")
     for verb in ("recommend", "evaluate"):
@@ -186,9 +194,11 @@ def _data(a: argparse.Namespace) -> None:
 
 
 def _train(a: argparse.Namespace) -> None:
-    from cli.chain import make_draft, make_model, make_ranker
+    from cli.chain import make_draft, make_hstu, make_model, make_ranker
 
-    if a.ranker:
+    if a.recipe:
+        make_hstu(a.artifact, a.seed, a.threads, a.minutes)
+    elif a.ranker:
         make_ranker(a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes)
     elif a.draft:
         if a.minutes:
@@ -237,6 +247,12 @@ def _evaluate(a: argparse.Namespace) -> None:
 
         found = measure_ranker(a.artifact)
         print(json.dumps(found) if a.json else ranker_table(found))
+        return
+    if a.recipe:
+        from training.hstu import hstu_table, measure_hstu
+
+        measured = measure_hstu(a.artifact)
+        print(json.dumps(measured) if a.json else hstu_table(measured))
         return
     from perf.quality.quality import measure, table
 

@@ -170,7 +170,10 @@ def hstu_artifact(
 
 
 def measure_hstu(artifact: Path) -> dict[str, dict[str, float]]:
-    """GAUC of the held-out ratings of all users, of the model and of two baselines. Raises InputError, ArtifactError."""
+    """GAUC of the held-out ratings of all users, of the model and of two baselines.
+
+    Raises InputError, ArtifactError.
+    """
     ratings = load_ratings(artifact, Catalogue.load(artifact / CATALOGUE, titles=False))
     model = load_hstu(artifact / "model")
     samples = held_out_samples(ratings, np.arange(len(ratings)), 0, model.config.max_history)

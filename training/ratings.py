@@ -53,7 +53,10 @@ class Ratings:
 
 
 def load_ratings(artifact: Path, catalogue: Catalogue, cache: Path | None = None) -> Ratings:
-    """Of the data set that `genrec data` made `artifact` of. Events of one second stay in file order. Raises InputError."""
+    """Of the data set that `genrec data` made `artifact` of. Events of one second stay in file order.
+
+    Raises InputError.
+    """
     source = artifact / "source.json"
     name = read_json(source)["name"] if source.is_file() else ""
     if name not in WHEELS:
