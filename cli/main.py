@@ -103,10 +103,11 @@ def parser() -> argparse.ArgumentParser:
     train = made["train"]
     train.add_argument("--seed", type=at_least(0), default=0)
     train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
-    train.add_argument(
+    beside = train.add_mutually_exclusive_group()
+    beside.add_argument(
         "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
     )
-    train.add_argument(
+    beside.add_argument(
         "--ranker", action="store_true", help="a ranker over the generator, of its own best candidates"
     )
     train.add_argument(
@@ -115,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
     )
-    train.add_argument(
+    beside.add_argument(
         "--recipe",
         choices=("hstu-ranker",),
         help="another model than the generator: an HSTU ranker, of ratings",

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu import CANDIDATE, HstuConfig, HstuRanker, Tokens
@@ -229,3 +230,18 @@ def test_tokens_have_no_rating_of_a_candidate() -> None:
     tokens: Tokens = tokens_of(ratings, held_out_samples(ratings, np.arange(3), 0, MOST))
     asked = tokens.group == CANDIDATE
     assert int(asked.sum()) == 3 * HELD_OUT and not tokens.rating[asked].any() and tokens.item[asked].all()
+
+
+def test_own_data_has_no_ratings_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "source.json").write_text('{"name": "own"}')
+    catalogue = Catalogue(
+        np.array([7, 8]), np.arange(2, dtype=np.int32)[:, None], ["a", "b"], np.ones(2, np.int64)
+    )
+    catalogue.save(tmp_path / "catalogue.parquet")
+    (tmp_path / "items.parquet").write_bytes(b"not read")
+    for verb in ("train", "evaluate"):
+        assert main([verb, str(tmp_path), "--recipe", "hstu-ranker"]) == 2
+        assert (
+            "source: is 'own', whose ratings are not at hand (accepted: ml-100k, ml-1m)"
+            in capsys.readouterr().err
+        )
