@@ -130,6 +130,22 @@ def make_ranker(
            lambda: (model / name for name in (OPTIONS, WEIGHTS)), tell)  # fmt: skip
 
 
+def make_hstu(
+    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, tell: Tell = print
+) -> None:
+    """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
+    from genrec.nn.hstu_checkpoint import CONFIG, WEIGHTS
+    from training.hstu import HstuSettings, hstu_artifact
+
+    chosen = HstuSettings()
+    settings = {**vars(chosen), "seed": seed, "minutes": minutes}
+    key = stage_key(
+        settings, [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
+    )
+    _stage(artifact, "hstu", key, lambda: hstu_artifact(artifact, chosen, seed, threads, minutes),
+           lambda: (artifact / "model" / name for name in (CONFIG, WEIGHTS)), tell)  # fmt: skip
+
+
 def make_servable(artifact: Path, tell: Tell = print) -> None:
     """`onnx/`, `engines/` and the validity index, of a trained model."""
     from build.openvino.engines import build_engines

