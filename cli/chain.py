@@ -16,17 +16,18 @@ Tell = Callable[[str], None]
 
 
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
-              tell: Tell = print) -> None:  # fmt: skip
+              cluster: str | None = None, tell: Tell = print) -> None:  # fmt: skip
     """`histories.parquet` and `items.parquet` from a named set, a folder or the user's two files."""
     from training.stages import prepare
 
-    given = [path for path in (interactions, items) if path is not None]
-    if source is not None and Path(source).is_dir():
-        given += sorted(path for path in Path(source).rglob("*") if path.is_file())
+    named = [path for path in (interactions, items, source and Path(source)) if path]
+    given = [path for path in named if path.is_file()]
+    for folder in filter(Path.is_dir, named):
+        given += sorted(path for path in folder.rglob("*") if path.is_file())
     key = stage_key({"source": source}, given)
 
     def work() -> dict[str, Any]:
-        notes = prepare(artifact, source, interactions, items)
+        notes = prepare(artifact, source, interactions, items, cluster=cluster)
         for note in notes:
             tell(f"  {note}")
         return {"notes": notes}
@@ -127,6 +128,22 @@ def make_ranker(
     key = stage_key(settings, [*given, *([own_tokens] if own_tokens.exists() else [])])
     _stage(artifact, "ranker", key, lambda: ranker_artifact(artifact, chosen, order, shared, seed, threads, minutes),
            lambda: (model / name for name in (OPTIONS, WEIGHTS)), tell)  # fmt: skip
+
+
+def make_hstu(
+    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, tell: Tell = print
+) -> None:
+    """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
+    from genrec.nn.hstu_checkpoint import CONFIG, WEIGHTS
+    from training.hstu import HstuSettings, hstu_artifact
+
+    chosen = HstuSettings()
+    settings = {**vars(chosen), "seed": seed, "minutes": minutes}
+    key = stage_key(
+        settings, [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
+    )
+    _stage(artifact, "hstu", key, lambda: hstu_artifact(artifact, chosen, seed, threads, minutes),
+           lambda: (artifact / "model" / name for name in (CONFIG, WEIGHTS)), tell)  # fmt: skip
 
 
 def make_servable(artifact: Path, tell: Tell = print) -> None:

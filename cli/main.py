@@ -96,6 +96,11 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("--interactions", type=Path, help="CSV or Parquet: user, item, timestamp")
     data.add_argument("--items", type=Path, help="CSV or Parquet: item, title")
     data.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="read and sort on this Ray cluster; `local`: on one that is started here",
+    )
+    data.add_argument(
         "--codebook-sizes", type=sizes, help="T_1,...,T_L, e.g. 256,64,16; default by catalogue"
     )
     data.add_argument("--semantic-ids", type=Path, help="published semantic IDs instead of trained ones")
@@ -103,10 +108,11 @@ def parser() -> argparse.ArgumentParser:
     train = made["train"]
     train.add_argument("--seed", type=at_least(0), default=0)
     train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
-    train.add_argument(
+    beside = train.add_mutually_exclusive_group()
+    beside.add_argument(
         "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
     )
-    train.add_argument(
+    beside.add_argument(
         "--ranker", action="store_true", help="a ranker over the generator, of its own best candidates"
     )
     train.add_argument(
@@ -114,6 +120,11 @@ def parser() -> argparse.ArgumentParser:
     )
     train.add_argument(
         "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
+    )
+    beside.add_argument(
+        "--recipe",
+        choices=("hstu-ranker",),
+        help="another model than the generator: an HSTU ranker, of ratings",
     )
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
@@ -150,6 +161,9 @@ def parser() -> argparse.ArgumentParser:
     made["evaluate"].add_argument(
         "--ranker", action="store_true", help="the ranker's orders of the generator's candidates instead"
     )
+    made["evaluate"].add_argument(
+        "--recipe", choices=("hstu-ranker",), help="GAUC of the HSTU ranker instead"
+    )
     made["evaluate"].add_argument("--json", action="store_true", help="for machines")
     for verb in ("recommend", "evaluate"):
         made[verb].add_argument(
@@ -181,14 +195,16 @@ def main(argv: list[str] | None = None) -> int:
 def _data(a: argparse.Namespace) -> None:
     from cli.chain import make_catalogue, make_data
 
-    make_data(a.artifact, a.source, a.interactions, a.items)
+    make_data(a.artifact, a.source, a.interactions, a.items, a.ray)
     make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
 
 
 def _train(a: argparse.Namespace) -> None:
-    from cli.chain import make_draft, make_model, make_ranker
+    from cli.chain import make_draft, make_hstu, make_model, make_ranker
 
-    if a.ranker:
+    if a.recipe:
+        make_hstu(a.artifact, a.seed, a.threads, a.minutes)
+    elif a.ranker:
         make_ranker(a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes)
     elif a.draft:
         if a.minutes:
@@ -237,6 +253,12 @@ def _evaluate(a: argparse.Namespace) -> None:
 
         found = measure_ranker(a.artifact)
         print(json.dumps(found) if a.json else ranker_table(found))
+        return
+    if a.recipe:
+        from training.hstu import hstu_table, measure_hstu
+
+        measured = measure_hstu(a.artifact)
+        print(json.dumps(measured) if a.json else hstu_table(measured))
         return
     from perf.quality.quality import measure, table
 

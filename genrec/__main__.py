@@ -9,7 +9,7 @@ from pathlib import Path
 ROOMS = Path(__file__).with_name("rooms")  # in a wheel; in a checkout the rooms lie beside this package
 # Which extra has a library; what is not here is in all of them.
 EXTRAS = {
-    "torch": "train", "faiss": "train", "duckdb": "train", "tokenizers": "train", "onnx": "export",
+    "torch": "train", "faiss": "train", "duckdb": "train", "ray": "ray", "tokenizers": "train", "onnx": "export",
     "onnxscript": "export", "openvino": "serve", "pytriton": "serve", "matplotlib": "perf",
 }  # fmt: skip
 

@@ -107,9 +107,13 @@ def room_for(count: int) -> np.ndarray:
 
 def history_table(user_ids: np.ndarray, items: np.ndarray, lengths: np.ndarray, keys: pa.Array) -> pa.Table:
     """Rows of `histories.parquet`: int64[U], int64[total], int64[U], string[U]; total below 2**31."""
+    return pa.table([pa.array(user_ids, pa.int64()), lists(items, lengths), keys], schema=SCHEMA)
+
+
+def lists(items: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
+    """int64[total] in lists of int64[U] `lengths`; total below 2**31."""
     offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-    lists = pa.ListArray.from_arrays(offsets, pa.array(items, pa.int64()))
-    return pa.table([pa.array(user_ids, pa.int64()), lists, keys], schema=SCHEMA)
+    return pa.ListArray.from_arrays(offsets, pa.array(items, pa.int64()))
 
 
 def stored_items(metadata: pq.FileMetaData) -> int:

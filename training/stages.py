@@ -43,16 +43,18 @@ def prepare(
     interactions: Path | None = None,
     items: Path | None = None,
     cache: Path | None = None,
+    cluster: str | None = None,
 ) -> list[str]:
     """`out`/histories.parquet and items.parquet from a named set, a folder, or two files. Returns the report.
 
-    Wheels of named sets are kept in `cache` (default: `.downloads` beside `out`). Raises InputError.
+    `cluster` is the address of a Ray cluster that reads and sorts, `local` for one that is started here. Wheels of
+    named sets are kept in `cache` (default: `.downloads` beside `out`). Raises InputError.
     """
     if source is not None:
         with open_source(source, cache or out.parent / ".downloads") as found:
-            notes = write_data(found, out)
+            notes = write_data(found, out, cluster)
     elif interactions is not None and items is not None:
-        notes = write_data(read_tables(interactions, items), out)
+        notes = write_data(read_tables(interactions, items), out, cluster)
     else:
         raise InputError("source", "is missing", "a name, a folder, or --interactions with --items")
     (out / SOURCE).write_text(json.dumps({"name": Path(source).name if source else "own"}) + "\n")

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from genrec.errors import InputError
+from genrec.progress import counting
 from training.json_items import read_json_items
 
 USER = ("user", "user_id")
@@ -113,7 +113,7 @@ def _delimited(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Tab
 
 
 def _bar(path: Path, total: int, unit: str) -> Any:
-    return tqdm(total=total, desc=f"reading {path.name}", unit=unit, unit_scale=True, delay=2)
+    return counting(f"reading {path.name}", total, unit)
 
 
 def column(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.ChunkedArray:

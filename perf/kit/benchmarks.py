@@ -61,6 +61,9 @@ BENCHMARKS = {
     "embedding": Benchmark(
         "perf.training.embedding", "how fast does a dynamic table find a row by its id?", 10
     ),
+    "hstu_attention": Benchmark(
+        "perf.training.hstu_attention", "what is an HSTU layer worth without scores in memory?", 4
+    ),
     "training": Benchmark(
         "perf.training.training", "how fast do tables train over ranks, and what does each part save?", 15
     ),

@@ -1,12 +1,14 @@
 """Interactions to semantic IDs as they grow: memory, time, and whether time stays linear.
 
-    genrec bench data_scale [--interactions 100000000] [--items 1000000] [--sizes 2] [--quick]
+    genrec bench data_scale [--interactions 100000000] [--items 1000000] [--sizes 2] [--rounds 1] [--quick]
 
 Makes shops (items by Zipf's law, log-normal histories, rows in order of time as a log has them) as Parquet in blocks,
-and runs `genrec data` on each in a process of its own, as a user would. Each shop has a quarter of the interactions of
-the next, and as many items. `peak_gb` is the most memory that the process held at once (`ru_maxrss`), `read_s` and
-`tokenise_s` are the times of its stages. `exponent_of_read_s` is the slope of log time over log interactions of the two
-largest shops: 1 is linear. A part of `tokenise_s` depends on the items alone, so its exponent is less.
+and runs `genrec data` on each in a process of its own, as a user would, in turns. Each shop has half of the
+interactions of the next, and as many items. `peak_gb` is the most memory that the process held at once (`ru_maxrss`),
+`read_s` and `tokenise_s` are the times of its stages, `cpu_s` is what all its threads computed, which a busy
+machine changes less. `growth` is the seconds per million interactions of the largest shop over those of half of it:
+1 is linear. It is less where a part depends on the items alone, as codebooks do: `added` has the seconds that each
+million interactions more takes.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from math import log
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +32,14 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from perf.kit import report
+from perf.kit.turns import extremes, in_turns
 
 BLOCK = 1 << 20
 MEAN_HISTORY, SPREAD = 50, 1.0  # of log-normal histories
 NEIGHBOURS = 0.5  # share of interactions that stay near the one before, so that pairs say something
 SCHEMA = pa.schema([("user", pa.int64()), ("item", pa.int64()), ("timestamp", pa.int64())])
 WORDS = 20_000
+TIMES = ("seconds", "read_s", "tokenise_s", "cpu_s")
 
 
 def make_shop(folder: Path, interactions: int, items: int, seed: int = 0) -> None:
@@ -81,7 +86,7 @@ def write_items(path: Path, items: int, rng: np.random.Generator) -> None:
 
 
 def run_data(shop: Path, artifact: Path) -> dict[str, float]:
-    """`genrec data` in a process of its own: `seconds` of both stages, `read_s`, `tokenise_s` and `peak_gb`."""
+    """`genrec data` in a process of its own: the figures TIMES, and `peak_gb`."""
     command = [sys.executable, "-m", "genrec", "data", str(artifact)]
     for name in ("interactions", "items"):
         command += [f"--{name}", str(shop / f"{name}.parquet")]
@@ -97,21 +102,31 @@ def run_data(shop: Path, artifact: Path) -> dict[str, float]:
         "seconds": round(time.monotonic() - begun, 1),
         "read_s": stages["data"],
         "tokenise_s": stages["tokenise"],
+        "cpu_s": round(usage.ru_utime + usage.ru_stime, 1),
         "peak_gb": round(usage.ru_maxrss * 1024 / 1e9, 2),
     }
 
 
 def sizes_of(interactions: int, sizes: int) -> list[int]:
-    """Ascending, each a quarter of the next."""
-    return [interactions >> 2 * place for place in reversed(range(sizes))]
+    """Ascending, each half of the next."""
+    return [interactions >> place for place in reversed(range(sizes))]
 
 
-def exponent(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Slope of log `name` over log interactions between the two largest; None of one size."""
-    if len(rows) < 2:
-        return None
-    before, after = rows[-2:]
-    return round(log(after[name] / before[name]) / log(after["interactions"] / before["interactions"]), 3)
+def middle(interactions: int, found: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The runs of a size as one: medians, seconds per million interactions of each of TIMES, and the highest peak."""
+    times = {name: round(median(run[name] for run in found), 1) for name in TIMES}
+    rates = {f"{name}_per_million": round(times[name] / interactions * 1e6, 3) for name in TIMES}
+    return {
+        "interactions": interactions, **times, **rates, "peak_gb": max(run["peak_gb"] for run in found)
+    }  # fmt: skip
+
+
+def growth(half: dict[str, float], whole: dict[str, float]) -> dict[str, float]:
+    """How TIMES grow: `growth_of_` each, 1 where linear, and `added_` seconds per million interactions more."""
+    more = (whole["interactions"] - half["interactions"]) / 1e6
+    by = whole["interactions"] / half["interactions"]
+    ratios = {f"growth_of_{name}": round(whole[name] / half[name] / by, 3) for name in TIMES}
+    return {**ratios, **{f"added_{name}": round((whole[name] - half[name]) / more, 3) for name in TIMES}}
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -120,8 +135,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--interactions", type=int, default=100_000_000, help="of the largest shop")
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument(
-        "--sizes", type=int, default=2, help="shops, each of a quarter of the next one's interactions"
+        "--sizes", type=int, default=2, help="shops, each of half of the next one's interactions"
     )
+    parser.add_argument("--rounds", type=int, default=1, help="of all shops, in turn")
     parser.add_argument("--folder", type=Path, help="where shops and artifacts go; default: a temporary one")
     parser.add_argument("--quick", action="store_true")
     a = parser.parse_args(argv)
@@ -134,19 +150,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a table and, last, one JSON object."""
     a = arguments(argv)
     run = report.begin(a)
-    rows = []
-    for interactions in sizes_of(a.interactions, a.sizes):
-        with tempfile.TemporaryDirectory(dir=a.folder) as folder:
-            shop, artifact = Path(folder) / "shop", Path(folder) / "artifact"
-            make_shop(shop, interactions, a.items)
-            found = {"interactions": interactions, **run_data(shop, artifact)}
-        rows.append(found)
-        print(json.dumps(found), flush=True)
+    with tempfile.TemporaryDirectory(dir=a.folder) as folder:
+        shops = {size: Path(folder) / str(size) for size in sizes_of(a.interactions, a.sizes)}
+        for size, shop in shops.items():
+            make_shop(shop, size, a.items)
+        found = in_turns({size: partial(told, size, shop) for size, shop in shops.items()}, a.rounds)
+    rows = [middle(size, runs) for size, runs in found.items()]
     print("\n" + report.columns(tuple(rows[0]), [tuple(row.values()) for row in rows]))
-    figures = {**rows[-1], "items": a.items, "by_size": rows}
-    for name in ("read_s", "tokenise_s"):
-        figures[f"exponent_of_{name}"] = exponent(rows, name)
-    run.publish(figures, repeats=1)
+    grown = [growth(half, whole) for half, whole in pairwise(rows)]
+    for pair in grown:
+        print("\n" + report.columns(("", "whole over half"), [*pair.items()]))
+    spread = {name: extremes([run[name] for run in found[a.interactions]])[1:] for name in TIMES}
+    figures = {**rows[-1], "items": a.items, "by_size": rows, **(grown[-1] if grown else {})}
+    run.publish(figures, repeats=a.rounds, spread=spread)
+
+
+def told(size: int, shop: Path) -> dict[str, float]:
+    """`run_data` into an artifact that goes at once; its figures are printed as they come."""
+    with tempfile.TemporaryDirectory(dir=shop) as artifact:
+        found = run_data(shop, Path(artifact))
+    print(json.dumps({"interactions": size, **found}), flush=True)
+    return found
 
 
 if __name__ == "__main__":

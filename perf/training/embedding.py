@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from genrec.compiled import can_be_compiled
 from perf.kit import report
 from perf.kit.turns import Spread, extremes, in_turns, timed
 from perf.peers.refusal import Refusal
 from perf.training.group import RankGroup, add_options, python_for
-from training.embedding.compiled import Compiled, can_be_compiled
+from training.embedding.compiled import Compiled
 from training.embedding.index import Index
 from training.embedding.kernels import Kernels, best_kernels
 from training.embedding.portable import Portable

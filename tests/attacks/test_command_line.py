@@ -58,6 +58,8 @@ def shop(tmp_path: Path) -> list[str]:
         (["evaluate", "a", "--users", "-3"], "--users: is '-3'"),
         (["evaluate", "a", "--users", "many"], "--users: is 'many'"),
         (["train", "a", "--seed", "-1"], "--seed: is '-1'"),
+        (["train", "a", "--recipe", "other"], "--recipe: invalid choice: 'other'"),
+        (["train", "a", "--recipe", "hstu-ranker", "--ranker"], "not allowed with argument"),
         (["train", "a", "--threads", "-1"], "--threads: is '-1'"),
         (["train", "a", "--minutes", "nan"], r"--minutes: is 'nan' \(accepted: a number above 0"),
         (["train", "a", "--draft", "alone", "--minutes", "1"], "minutes: is 1, with --draft"),

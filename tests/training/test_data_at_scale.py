@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from genrec.errors import ArtifactError, InputError
 from genrec.progress import ticking
 from tests.training.shops import Row, many, shop
-from training import interactions, ordering, tables, writing
+from training import interactions, ordering, tables
+from training.cutting import even_blocks, first_of_duplicates, whole_users
 from training.sources import read_tables
 from training.stages import prepare
-from training.writing import even_blocks, first_of_duplicates, whole_users, write_data
+from training.writing import write_data
 
 KEYS = {"names": "ab{}", "numbers": "{}", "numbers of 64 bits": "{}00000000000000000"}
 
@@ -29,7 +30,7 @@ def in_small_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interactions, "BLOCK_ROWS", 5)
     patch.setattr(interactions, "SEQUENCE_LINES", 2)
     patch.setattr(ordering, "BATCH_ROWS", 3)
-    patch.setattr(writing, "BLOCK_ROWS", 4)
+    patch.setattr(ordering, "BLOCK_ROWS", 4)
 
 
 def slow_histories(rows: list[Row], items: list[str]) -> dict[int, tuple[str, list[int]]]:

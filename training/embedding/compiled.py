@@ -1,29 +1,19 @@
-"""The kernels of a dynamic table through g++ and ctypes: compiled in a second, then kept for all processes."""
+"""The kernels of a dynamic table in C++, called by ctypes."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.errors import ArtifactError
+from genrec.compiled import load_compiled
 from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, Lines
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-# Sums may be reordered, for vector registers; NaN and infinity keep their meaning.
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros",
-         "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC")  # fmt: skip
 
 
 class _Table(ctypes.Structure):
@@ -34,11 +24,6 @@ class _Chunks(ctypes.Structure):
     _fields_ = (("starts", ctypes.c_void_p), ("shift", ctypes.c_int64))
 
 
-def can_be_compiled() -> bool:
-    """Whether there is a compiler."""
-    return shutil.which("g++") is not None
-
-
 class Compiled:
     """kernels.cpp; `training.embedding.portable.Portable` has the same methods."""
 
@@ -46,7 +31,7 @@ class Compiled:
 
     def __init__(self) -> None:
         """Raises ArtifactError where g++ fails."""
-        self._library = _load()
+        self._library = load_compiled(SOURCE)
 
     def find(self, ids: Int64, lines: Lines, old: Lines) -> Int32:
         """Rows int32[n] of ids int64[n], -1 where absent from both; `old` may be NO_LINES."""
@@ -150,34 +135,3 @@ def _as_c(value: Any) -> Any:
     if isinstance(value, int):
         return ctypes.c_int64(value)
     return value
-
-
-@cache
-def _load() -> ctypes.CDLL:
-    """The library for this source, these flags and this CPU: from the user's cache, or compiled now."""
-    cpu = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), platform.machine())
-    key = hashlib.sha256("\n".join([SOURCE.read_text(), *FLAGS, cpu]).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genrec-triton"
-    kept = folder / f"kernels-{key}.so"
-    if kept.is_file():
-        return ctypes.CDLL(str(kept))
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / "kernels.so"
-        done = subprocess.run(["g++", *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, text=True)
-        if done.returncode:
-            raise ArtifactError(SOURCE, f"g++ failed:\n{done.stderr}")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            partial = folder / f"{kept.name}.{os.getpid()}"
-            shutil.copy(made, partial)
-            os.replace(partial, kept)  # ranks that start together do not see half of it
-        except OSError:
-            return ctypes.CDLL(str(made))  # no place to keep it; the system holds it while it is loaded
-        return ctypes.CDLL(str(kept))
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []

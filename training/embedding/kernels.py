@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeAlias
 
-from training.embedding.compiled import Compiled, can_be_compiled
+from genrec.compiled import can_be_compiled
+from training.embedding.compiled import Compiled
 from training.embedding.portable import Portable
 
 Kernels: TypeAlias = Compiled | Portable

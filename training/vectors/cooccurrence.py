@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from tqdm import tqdm
 
+from genrec.progress import counting
 from training.vectors.reduce import Sparse, truncated_svd
 from training.vectors.stored import Stored
 
@@ -47,7 +47,7 @@ def mutual_information(rows: np.ndarray, offsets: np.ndarray, n: int, most: int)
     room = int(np.minimum(sizes, limit).sum())
     columns, values = np.empty(room, np.int32), np.empty(room, np.float32)
     lengths, filled = np.zeros(n, np.int64), 0
-    with tqdm(total=len(rows), desc="pairs of items", unit="interaction", unit_scale=True, delay=2) as bar:
+    with counting("pairs of items", len(rows), "interaction") as bar:
         for first, last, others, counts, ends in counted(rows, index, sizes, n):
             owner = np.repeat(np.arange(first, last), np.diff(ends, prepend=0))
             pmi = np.log(counts * context.sum() / (total[owner] * context[others]))

@@ -11,9 +11,9 @@ from pathlib import Path
 import faiss
 import numpy as np
 from numba import njit
-from tqdm import tqdm
 
 from genrec.catalogue.semantic_id import pack
+from genrec.progress import counting, ticking
 from training.steps import Steps
 from training.vectors.stored import BLOCK, ItemVectors, spans
 
@@ -26,18 +26,20 @@ NUMBERS = 1 << 19  # float32 of one temporary array, which stays in the cache
 def quantise(vectors: ItemVectors, sizes: tuple[int, ...], seed: int, steps: Steps) -> np.ndarray:
     """n vectors -> codes int32[n, L]; the last level spreads what would collide. A step per level."""
     codes, books = np.zeros((vectors.count, len(sizes)), np.int32), []
-    for level, size in enumerate(tqdm(sizes, desc="codebooks", unit="level", delay=2)):
-        last = level + 1 == len(sizes) and level > 0
+    with ticking("codebooks", len(sizes), "level") as bar:
+        for level, size in enumerate(sizes):
+            last = level + 1 == len(sizes) and level > 0
 
-        def work(path: Path, level: int = level, size: int = size, last: bool = last) -> None:
-            means = learn(vectors, books, codes, min(size, vectors.count), seed + level)
-            found = (spread if last else nearest)(vectors, books, codes, means)
-            with path.open("wb") as file:
-                np.savez(file, means=means, codes=found)
+            def work(path: Path, level: int = level, size: int = size, last: bool = last) -> None:
+                means = learn(vectors, books, codes, min(size, vectors.count), seed + level)
+                found = (spread if last else nearest)(vectors, books, codes, means)
+                with path.open("wb") as file:
+                    np.savez(file, means=means, codes=found)
 
-        with np.load(steps.make(f"level_{level + 1}.npz", work)) as made:
-            codes[:, level] = made["codes"]
-            books.append(made["means"])
+            with np.load(steps.make(f"level_{level + 1}.npz", work)) as made:
+                codes[:, level] = made["codes"]
+                books.append(made["means"])
+            bar.update()
     return codes
 
 
@@ -72,7 +74,7 @@ def nearest(
     index = faiss.IndexFlatL2(vectors.width)
     index.add(means)
     chosen = np.empty(vectors.count, np.int32)
-    with tqdm(total=vectors.count, desc="codes", unit="item", unit_scale=True, delay=2) as bar:
+    with counting("codes", vectors.count, "item") as bar:
         for start, stop in spans(vectors.count):
             rows = residuals(vectors.rows(start, stop), books, codes[start:stop])
             chosen[start:stop] = index.search(rows, 1)[1][:, 0]
@@ -86,7 +88,7 @@ def spread(vectors: ItemVectors, books: list[np.ndarray], codes: np.ndarray, mea
     order = np.argsort(paths, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(paths[order])) + 1, len(order))
     chosen = np.empty(vectors.count, np.int32)
-    with tqdm(total=vectors.count, desc="spread", unit="item", unit_scale=True, delay=2) as bar:
+    with counting("spread", vectors.count, "item") as bar:
         for first, last in groups_at_once(ends):
             members = order[first:last]
             rows = residuals(vectors.pick(members), books, codes[members])
@@ -166,9 +168,7 @@ def codebook_means(vectors: ItemVectors, codes: np.ndarray, sizes: tuple[int, ..
     For trained IDs these are about the centroids; published IDs get them from our item vectors all the same.
     """
     books: list[np.ndarray] = []
-    with tqdm(
-        total=len(sizes) * vectors.count, desc="means of codes", unit="item", unit_scale=True, delay=2
-    ) as bar:
+    with counting("means of codes", len(sizes) * vectors.count, "item") as bar:
         for level, size in enumerate(sizes):
             book = np.zeros((size, vectors.width))
             for start, stop in spans(vectors.count, BLOCK >> 2):

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numba import njit
-from tqdm import tqdm
 
+from genrec.progress import counting
 from training.vectors.stored import Stored, spans
 
 ITERATIONS = 4
@@ -61,7 +61,7 @@ def svd_in_blocks(matrix: Sparse, rank: int, seed: int, path: Path, label: str) 
     """The same into a file; in memory are two arrays float32[width, rank] and blocks."""
     rank = min(rank, len(matrix), matrix.width)
     basis = np.random.default_rng(seed).standard_normal((matrix.width, rank), np.float32)
-    with tqdm(total=(ITERATIONS + 3) * len(matrix), desc=label, unit="row", unit_scale=True, delay=2) as bar:
+    with counting(label, (ITERATIONS + 3) * len(matrix), "row") as bar:
         for _ in range(ITERATIONS + 1):
             turned = np.zeros_like(basis)
             for start, stop in spans(len(matrix)):

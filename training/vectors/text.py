@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
 
+from genrec.progress import counting
 from training.vectors.reduce import Sparse, truncated_svd
 from training.vectors.stored import Stored, spans
 
@@ -25,7 +25,7 @@ def word_matrix(titles: pa.Array, genres: pa.Array) -> Sparse:
     """TF-IDF of the bins of words, rows of unit norm: Sparse[n, WORD_BINS]."""
     count = len(titles)
     lengths, parts = np.empty(count, np.int64), []
-    with tqdm(total=count, desc="words", unit="item", unit_scale=True, delay=2) as bar:
+    with counting("words", count, "item") as bar:
         for start, stop in spans(count):
             texts = zip(titles[start:stop].to_pylist(), genres[start:stop].to_pylist(), strict=True)
             bags = [bins(f"{title} {genre}") for title, genre in texts]

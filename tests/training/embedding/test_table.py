@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec.compiled import can_be_compiled
 from genrec.errors import InputError
 from training.embedding.arrays import NO_LINES
-from training.embedding.compiled import Compiled, can_be_compiled
+from training.embedding.compiled import Compiled
 from training.embedding.index import Index
 from training.embedding.kernels import Kernels
 from training.embedding.optimizers import RowAdam, RowwiseAdagrad

@@ -1,0 +1,21 @@
+"""What `genrec bench data_scale` says of growth."""
+
+from __future__ import annotations
+
+from perf.training.data_scale import TIMES, growth, middle, sizes_of
+
+
+def test_growth_of_what_is_linear_has_a_fixed_part_or_is_quadratic() -> None:
+    half, whole = sizes_of(8_000_000, 2)
+    assert (half, whole) == (4_000_000, 8_000_000)
+    assert sizes_of(100, 1) == [100]
+
+    def took(size: int) -> dict[str, float]:
+        million = size / 1e6
+        by_name = {"seconds": million, "read_s": 8 + 2 * million, "tokenise_s": million**2, "cpu_s": 3}
+        return middle(size, [{**by_name, "peak_gb": gb} for gb in (1, 3, 2)])
+
+    grown = growth(took(half), took(whole))
+    assert [grown[f"growth_of_{name}"] for name in TIMES] == [1, 0.75, 2, 0.5]
+    assert [grown[f"added_{name}"] for name in TIMES] == [1, 2, 12, 0]
+    assert took(whole)["peak_gb"] == 3 and took(whole)["read_s_per_million"] == 3

@@ -1,0 +1,247 @@
+"""The HSTU ranker: what a score may depend on, what is held out, and that training learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from cli.main import main
+from genrec.catalogue.items import Catalogue
+from genrec.errors import ArtifactError, InputError
+from genrec.nn.hstu import CANDIDATE, HstuConfig, HstuRanker, Tokens
+from genrec.nn.hstu_checkpoint import CONFIG, load_hstu, save_hstu
+from genrec.nn.hstu_plain import plain_attention
+from training.hstu import HstuSettings, gaucs, labels_of, scores_of, train_hstu
+from training.hstu_batches import (
+    Sample,
+    batches_of,
+    held_out_samples,
+    ratings_of,
+    tokens_of,
+    training_samples,
+)
+from training.rating_baselines import biased_factors, item_rates
+from training.ratings import HELD_OUT, Ratings, load_ratings, read_ratings
+
+ITEMS, USERS, MOST = 40, 60, 16
+
+
+def some_ratings(seed: int = 0) -> Ratings:
+    """Users of 45 to 60 events who like even items or odd ones, which only their ratings tell."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(45, 61, USERS)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    items = rng.integers(0, ITEMS, offsets[-1])
+    taste = np.repeat(rng.integers(0, 2, USERS), lengths)
+    ratings = np.where(items % 2 == taste, rng.integers(4, 6, len(items)), rng.integers(1, 4, len(items)))
+    times = np.concatenate([np.sort(rng.integers(10**9, 10**9 + 10**6, n)) for n in lengths])
+    features = np.stack((rng.integers(1, 3, USERS), rng.integers(3, 8, USERS)), 1)
+    return Ratings(offsets, items, ratings, times, features, 7)
+
+
+def some_model(layers: int = 2) -> HstuRanker:
+    """One whose weights, biases of attention too, are large enough to matter."""
+    torch.manual_seed(0)
+    config = HstuConfig(ITEMS, (8, 8), 7, max_history=MOST, hidden_size=16, layers=layers, dropout=0.0)
+    model = HstuRanker(config, torch.randint(0, 8, (ITEMS, 2))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+        for table in (model.of_item, model.of_code, model.of_rating, model.of_feature):
+            table.weight[0] = 0
+    return model
+
+
+def logits(model: HstuRanker, ratings: Ratings, samples: list[Sample]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(tokens_of(ratings, samples))
+
+
+def changed(ratings: Ratings, name: str, events: np.ndarray) -> Ratings:
+    """The same with other items or ratings at some events."""
+    values = getattr(ratings, name).copy()
+    values[events] = (values[events] + 1) % ITEMS if name == "items" else values[events] % 5 + 1
+    return replace(ratings, **{name: values})
+
+
+def test_held_out_labels_are_not_read() -> None:
+    ratings, model = some_ratings(), some_model()
+    samples = held_out_samples(ratings, np.arange(USERS), 0, MOST)
+    other = changed(ratings, "ratings", np.flatnonzero(ratings.held_out))
+    assert not np.array_equal(ratings_of(ratings, samples), ratings_of(other, samples))
+    assert torch.equal(logits(model, ratings, samples), logits(model, other, samples))
+
+
+def test_a_candidate_does_not_see_others() -> None:
+    ratings, model = some_ratings(), some_model()
+    (sample,) = held_out_samples(ratings, np.array([3]), 0, MOST)
+    whole = logits(model, ratings, [sample])
+    other = logits(model, changed(ratings, "items", sample.asked[4:5]), [sample])
+    same = np.arange(HELD_OUT) != 4
+    assert torch.equal(whole[same], other[same]) and not torch.equal(whole[4], other[4])
+    for c in range(HELD_OUT):  # alone, it scores the same
+        one = sample._replace(asked=sample.asked[[c]], seen=sample.seen[[c]], now=sample.now[[c]])
+        torch.testing.assert_close(logits(model, ratings, [one])[0], whole[c], rtol=1e-4, atol=1e-5)
+
+
+def test_a_candidate_sees_only_what_came_before_its_list() -> None:
+    """Every event of a window in turn: its rating moves the candidates that see it, and none before."""
+    ratings, model = some_ratings(), some_model()
+    samples = training_samples(ratings.offsets[:2], ratings.offsets[1:2], MOST, np.random.default_rng(0))
+    sample = max(samples, key=lambda each: each.stop - each.start)
+    before = logits(model, ratings, [sample])
+    moved = 0
+    for place in range(sample.stop - sample.start):
+        after = logits(model, changed(ratings, "ratings", np.array([sample.start + place])), [sample])
+        equal = (before == after).all(1).numpy()
+        assert equal[sample.seen <= place].all() and not equal[sample.seen > place].any()
+        moved += (~equal).sum()
+    assert moved == sample.seen.sum() > 0
+    assert (sample.start + sample.seen <= sample.asked).all() and (sample.now <= sample.asked).all()
+
+
+def test_features_and_history_are_seen() -> None:
+    ratings, model = some_ratings(), some_model()
+    (sample,) = held_out_samples(ratings, np.array([0]), 0, MOST)
+    before = logits(model, ratings, [sample])
+    other = replace(ratings, features=ratings.features % 7 + 1)
+    assert (before != logits(model, other, [sample])).all()
+    for name in ("items", "ratings"):
+        assert (before != logits(model, changed(ratings, name, np.array([sample.start])), [sample])).all()
+
+
+def test_fused_and_plain_give_the_same_scores_and_gradients() -> None:
+    ratings = some_ratings()
+    samples = training_samples(ratings.offsets, ratings.offsets[1:], MOST, np.random.default_rng(0))[:20]
+    tokens, found = tokens_of(ratings, samples), []
+    for attend in (None, plain_attention):
+        model = some_model()
+        for layer in model.layers:
+            layer.attend = attend or layer.attend
+        scores = model(tokens)
+        scores.square().mean().backward()
+        found.append([scores.detach(), *(each.grad for each in model.parameters())])
+    for ours, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+
+
+def test_groups_have_norms_of_their_own() -> None:
+    ratings, model = some_ratings(), some_model()
+    samples = held_out_samples(ratings, np.arange(4), 0, MOST)
+    before = logits(model, ratings, samples)
+    with torch.no_grad():
+        model.layers[-1].norm.weight[CANDIDATE] += 1
+    other = some_model()
+    with torch.no_grad():  # of the last layer, only a candidate's own norm and those of keys reach a score
+        other.norm.weight[0] += 1
+        other.norm.weight[1] += 1
+    assert (before != logits(model, ratings, samples)).any(1).all()
+    assert torch.equal(before, logits(other, ratings, samples))
+
+
+def test_samples_hold_out_the_newest_and_train_on_the_others() -> None:
+    ratings = some_ratings()
+    ends = ratings.offsets[1:] - HELD_OUT
+    trained = training_samples(ratings.offsets, ends, MOST, np.random.default_rng(1))
+    touched = np.concatenate([np.arange(each.start, each.stop) for each in trained])
+    assert not ratings.held_out[touched].any()
+    tested = held_out_samples(ratings, np.arange(USERS), 0, MOST)
+    assert np.array_equal(np.concatenate([each.asked for each in tested]), np.flatnonzero(ratings.held_out))
+    assert all(each.stop == each.asked[0] and each.stop - each.start == MOST for each in tested)
+    checked = held_out_samples(ratings, np.arange(USERS), HELD_OUT, MOST)
+    assert all(each.asked[-1] + 1 == other.asked[0] for each, other in zip(checked, tested, strict=True))
+    groups = list(batches_of(trained, 2, 200, np.random.default_rng(0)))
+    assert sorted(map(id, trained)) == sorted(id(each) for group in groups for each in group)
+
+
+def test_training_learns_what_only_ratings_tell() -> None:
+    ratings = some_ratings()
+    torch.manual_seed(0)
+    config = HstuConfig(ITEMS, (8, 8), 7, max_history=MOST, hidden_size=16, layers=2, dropout=0.0)
+    model = HstuRanker(config, torch.randint(0, 8, (ITEMS, 2)))
+    settings = HstuSettings(epochs=25, patience=25, tokens=1000, learning_rate=5e-3, averaging=0.9)
+    kept, report = train_hstu(ratings, model, settings)
+    samples = held_out_samples(ratings, np.arange(USERS), 0, MOST)
+    held = np.flatnonzero(ratings.held_out)
+    figures = gaucs(ratings, held, scores_of(kept, ratings, samples, ""))
+    rates = gaucs(ratings, held, item_rates(ratings, labels_of))
+    assert figures["GAUC r>=4"] > 0.9 > 0.7 > rates["GAUC r>=4"], (figures, rates, report["log"][-1])
+
+
+def test_a_ranker_is_the_same_from_disk(tmp_path: Path) -> None:
+    ratings, model = some_ratings(), some_model()
+    samples = held_out_samples(ratings, np.arange(5), 0, MOST)
+    save_hstu(model, tmp_path)
+    assert torch.equal(logits(load_hstu(tmp_path), ratings, samples), logits(model, ratings, samples))
+    (tmp_path / CONFIG).write_text((tmp_path / CONFIG).read_text().replace('"layers": 2', '"layers": 3'))
+    with pytest.raises(ArtifactError, match="no HSTU ranker"):
+        load_hstu(tmp_path)
+
+
+def test_baselines_do_not_read_held_out_labels() -> None:
+    ratings = some_ratings()
+    other = changed(ratings, "ratings", np.flatnonzero(ratings.held_out))
+    assert np.array_equal(item_rates(ratings, labels_of), item_rates(other, labels_of))
+    for ours, theirs in zip(
+        biased_factors(ratings, labels_of), biased_factors(other, labels_of), strict=True
+    ):
+        assert np.array_equal(ours, theirs)
+
+
+def test_ratings_are_read_in_order_of_time(tmp_path: Path) -> None:
+    events, users = tmp_path / "a.inter", tmp_path / "a.user"
+    rows = [
+        ("u2", "b", 3, 50),
+        ("u1", "a", 5, 20),
+        ("u1", "b", 1, 10),
+        ("u1", "c", 4, 20),
+        ("u2", "a", 2, 40),
+    ]
+    head = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    events.write_text(head + "".join("\t".join(map(str, row)) + "\n" for row in rows))
+    users.write_text("user_id:token\tage:float\tgender:token\toccupation:float\nu1\t1\tF\t10\nu2\t56\tF\t9\n")
+    catalogue = Catalogue(
+        np.array([7, 8, 9]), np.arange(3, dtype=np.int32)[:, None], ["a", "b", "c"], np.ones(3, np.int64)
+    )
+    keys = pa.array(["a", "b", "c"])
+    found = read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
+    assert found.offsets.tolist() == [0, 2, 5]
+    assert found.items.tolist() == [0, 1, 1, 0, 2]  # events of one second in file order
+    assert found.ratings.tolist() == [2, 3, 1, 5, 4] and found.times.tolist() == [40, 50, 10, 20, 20]
+    assert found.features.tolist() == [[1, 2, 4], [1, 3, 5]] and found.sizes == 5
+    events.write_text(events.read_text().replace("u1\ta\t5", "u1\ta\t5.5"))
+    with pytest.raises(InputError, match=r"column rating: has 5.5 \(accepted: whole numbers, 1 to 5\)"):
+        read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
+    users.write_text("user_id:token\tage:float\tgender:token\toccupation:float\nu1\t1\tF\t10\n")
+    events.write_text(events.read_text().replace("5.5", "5"))
+    with pytest.raises(InputError, match="lacks 1 users"):
+        read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
+    with pytest.raises(InputError, match="ratings are not at hand"):
+        load_ratings(tmp_path, catalogue)
+
+
+def test_tokens_have_no_rating_of_a_candidate() -> None:
+    ratings = some_ratings()
+    tokens: Tokens = tokens_of(ratings, held_out_samples(ratings, np.arange(3), 0, MOST))
+    asked = tokens.group == CANDIDATE
+    assert int(asked.sum()) == 3 * HELD_OUT and not tokens.rating[asked].any() and tokens.item[asked].all()
+
+
+def test_own_data_has_no_ratings_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "source.json").write_text('{"name": "own"}')
+    catalogue = Catalogue(
+        np.array([7, 8]), np.arange(2, dtype=np.int32)[:, None], ["a", "b"], np.ones(2, np.int64)
+    )
+    catalogue.save(tmp_path / "catalogue.parquet")
+    (tmp_path / "items.parquet").write_bytes(b"not read")
+    for verb in ("train", "evaluate"):
+        assert main([verb, str(tmp_path), "--recipe", "hstu-ranker"]) == 2
+        assert (
+            "source: is 'own', whose ratings are not at hand (accepted: ml-100k, ml-1m)"
+            in capsys.readouterr().err
+        )

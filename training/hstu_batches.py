@@ -1,0 +1,108 @@
+"""Users' events as the ragged batches of an HSTU ranker: of training, and of what is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from genrec.nn.hstu import CANDIDATE, EVENT, FEATURE, Tokens
+from genrec.nn.hstu_layout import Layout
+from training.ratings import HELD_OUT, Ratings
+from training.windows import cut_windows
+
+
+class Sample(NamedTuple):
+    """One sequence: a user, his events [start, stop) as history, and candidates.
+
+    Candidate c is event `asked[c]`; it sees the first `seen[c]` events of the history, at the time of event `now[c]`,
+    which is when its list was asked for. int64[C] each.
+    """
+
+    user: int
+    start: int
+    stop: int
+    asked: np.ndarray
+    seen: np.ndarray
+    now: np.ndarray
+
+    def size(self, features: int) -> int:
+        """Tokens."""
+        return features + self.stop - self.start + len(self.asked)
+
+
+def held_out_samples(ratings: Ratings, users: np.ndarray, last: int, max_history: int) -> list[Sample]:
+    """HELD_OUT events of each user as one list, those before the `last` newest; all see what came before them."""
+    samples = []
+    for user in users.tolist():
+        stop = int(ratings.offsets[user + 1]) - last - HELD_OUT
+        start = max(int(ratings.offsets[user]), stop - max_history)
+        asked = np.arange(stop, stop + HELD_OUT)
+        samples.append(
+            Sample(user, start, stop, asked, np.full(HELD_OUT, stop - start), np.full(HELD_OUT, stop))
+        )
+    return samples
+
+
+def training_samples(
+    offsets: np.ndarray, ends: np.ndarray, max_history: int, rng: np.random.Generator
+) -> list[Sample]:
+    """Windows over each user's events [offsets[u], ends[u]): every event is a candidate and, later on, history.
+
+    Candidates come in lists of HELD_OUT, as those that are measured, and see what came before their list.
+    """
+    samples = []
+    for user, (first, end) in enumerate(zip(offsets[:-1].tolist(), ends.tolist(), strict=True)):
+        windows = cut_windows(np.array([first, end]), max_history, rng)
+        for start, stop in windows.tolist():
+            phase = int(rng.integers(HELD_OUT))
+            place = np.arange(stop - start)
+            seen = np.maximum((place + phase) // HELD_OUT * HELD_OUT - phase, 0)
+            samples.append(Sample(user, start, stop, start + place, seen, start + seen))
+    return samples
+
+
+def batches_of(
+    samples: Sequence[Sample], features: int, tokens: int, rng: np.random.Generator | None = None
+) -> Iterator[list[Sample]]:
+    """Groups of about `tokens` tokens, shuffled by `rng`; lengths may differ, as nothing is padded."""
+    group, size = [], 0
+    for at in np.arange(len(samples)) if rng is None else rng.permutation(len(samples)):
+        group.append(samples[at])
+        size += samples[at].size(features)
+        if size >= tokens:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def tokens_of(ratings: Ratings, samples: Sequence[Sample]) -> Tokens:
+    """What the model reads of samples. Ratings of candidates are not among it."""
+    width = ratings.features.shape[1]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("item", "rating", "feature", "reach", "position",
+                                                                "time", "group")}  # fmt: skip
+    for each in samples:
+        count, asked = each.stop - each.start, len(each.asked)
+        history = slice(each.start, each.stop)
+        place, none = np.arange(count), np.zeros(asked, np.int64)
+        of_user = np.zeros(width, np.int64)
+        parts["item"] += [of_user, ratings.items[history] + 1, ratings.items[each.asked] + 1]
+        parts["rating"] += [of_user, ratings.ratings[history], none]
+        parts["feature"] += [ratings.features[each.user], np.zeros(count + asked, np.int64)]
+        parts["reach"] += [np.full(width, width), width + place, width + each.seen]
+        parts["position"] += [of_user, 1 + place, 1 + each.seen]
+        times = np.concatenate((ratings.times[history], ratings.times[each.now]))
+        parts["time"] += [of_user, times - times.min()]
+        parts["group"] += [np.repeat((FEATURE, EVENT, CANDIDATE), (width, count, asked))]
+    whole = {name: torch.from_numpy(np.concatenate(each)) for name, each in parts.items()}
+    lengths = torch.tensor([each.size(width) for each in samples])
+    layout = Layout.of(lengths, whole["reach"], whole["position"], whole["time"])
+    return Tokens(layout, *(whole[name] for name in ("group", "item", "rating", "feature")))
+
+
+def ratings_of(ratings: Ratings, samples: Sequence[Sample]) -> np.ndarray:
+    """The answers: ratings int64[C] of the candidates, in the order of `tokens_of`."""
+    return ratings.ratings[np.concatenate([each.asked for each in samples])]

@@ -1,0 +1,116 @@
+"""Ratings of a named data set, which its histories do not have, and what is known of its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from genrec.catalogue.items import Catalogue
+from genrec.errors import InputError
+from genrec.files import check_regular, read_json
+from genrec.nn.hstu import RATINGS
+from training.sources import WHEELS, unpack
+from training.tables import ITEM, USER, column, read_table, required
+from training.times import seconds
+
+RATING = ("rating",)
+FEATURES = ("gender", "age", "occupation")
+HELD_OUT = 10  # of every user, the newest
+
+
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """U users, one after the other, oldest first: `offsets` int64[U + 1]; of events `items` int64 (catalogue row),
+    `ratings` int64 (1 to 5) and `times` int64 (seconds). Of users `features` int64[U, F], numbered from 1 on, `sizes`
+    how many there are.
+    """
+
+    offsets: np.ndarray
+    items: np.ndarray
+    ratings: np.ndarray
+    times: np.ndarray
+    features: np.ndarray
+    sizes: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def users(self) -> np.ndarray:
+        """Of every event its user: int64."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """Which events are a user's HELD_OUT newest: bool."""
+        return np.arange(len(self.items)) >= self.offsets[1:][self.users] - HELD_OUT
+
+
+def load_ratings(artifact: Path, catalogue: Catalogue, cache: Path | None = None) -> Ratings:
+    """Of the data set that `genrec data` made `artifact` of. Events of one second stay in file order.
+
+    Raises InputError.
+    """
+    source = artifact / "source.json"
+    name = read_json(source)["name"] if source.is_file() else ""
+    if name not in WHEELS:
+        raise InputError(
+            "source", f"is {name or 'unknown'!r}, whose ratings are not at hand", ", ".join(WHEELS)
+        )
+    items = pq.read_table(check_regular(artifact / "items.parquet"))
+    with TemporaryDirectory() as folder:
+        events, users = unpack(
+            name, cache or artifact.parent / ".downloads", Path(folder), (".inter", ".user")
+        )
+        return read_ratings(
+            events, users, items["key"].combine_chunks(), items["item_id"].to_numpy(), catalogue
+        )
+
+
+def read_ratings(
+    events: Path, users: Path, keys: pa.Array, item_ids: np.ndarray, catalogue: Catalogue
+) -> Ratings:
+    """Of two tables; `keys` string[m] and `item_ids` int64[m] say which item is which. Raises InputError."""
+    table = read_table(events)
+    times = seconds(table, events).astype(np.int64)
+    row = pc.index_in(required(table, events, ITEM), keys)
+    if row.null_count:
+        raise InputError(
+            str(events), f"has {row.null_count} events of unknown items", "items of items.parquet"
+        )
+    who = required(table, events, USER).dictionary_encode()
+    ratings = column(table, events, RATING).combine_chunks().cast(pa.float64()).to_numpy()
+    if not np.isin(ratings, np.arange(1, RATINGS + 1)).all():
+        odd = ratings[~np.isin(ratings, np.arange(1, RATINGS + 1))][0]
+        raise InputError(f"{events}, column rating", f"has {odd}", f"whole numbers, 1 to {RATINGS}")
+    user = who.indices.to_numpy()
+    order = np.lexsort((times, user))  # stable
+    features, sizes = read_features(users, who.dictionary)
+    return Ratings(
+        np.concatenate(([0], np.cumsum(np.bincount(user)))),
+        catalogue.rows_of(item_ids[row.to_numpy()])[order],
+        ratings[order].astype(np.int64),
+        times[order],
+        features,
+        sizes,
+    )
+
+
+def read_features(users: Path, keys: pa.Array) -> tuple[np.ndarray, int]:
+    """FEATURES of users `keys` string[U]: int64[U, F], every value of every feature a number from 1 on; how many."""
+    table = read_table(users)
+    row = pc.index_in(keys, required(table, users, USER))
+    if row.null_count:
+        raise InputError(str(users), f"lacks {row.null_count} users", "every user of the events")
+    numbers, sizes = [], 0
+    for name in FEATURES:
+        coded = required(table, users, (name,)).take(row).dictionary_encode()
+        numbers.append(1 + sizes + coded.indices.to_numpy().astype(np.int64))
+        sizes += len(coded.dictionary)
+    return np.stack(numbers, 1), sizes
