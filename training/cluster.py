@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,15 +49,18 @@ class Cluster:
     def __enter__(self) -> Cluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here reports to nobody
         try:
+            check_listens(self._address)
             ray.init(
-                self._address, runtime_env={"env_vars": {"PYTHONPATH": str(ROOMS)}}, include_dashboard=None,
+                self._address, runtime_env={"env_vars": {"PYTHONPATH": str(ROOMS)}},
                 log_to_driver=False, logging_level=logging.WARNING,
             )  # fmt: skip
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise InputError("ray", str(error), "the address of a Ray cluster, or local") from error
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(
+                "ray", f"{self._address!r}: {error}", "the address of a Ray cluster, or local"
+            ) from error
         settings = ray.data.DataContext.get_current()
         settings.enable_progress_bars = sys.stderr.isatty()
-        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        logging.getLogger("ray.data").setLevel(logging.ERROR)  # it warns of having no bars
         try:
             with told():
                 files = [{"number": n, "path": str(path)} for n, path in enumerate(self.files)]
@@ -107,6 +111,13 @@ class Cluster:
     def _partitions(self, rows: ray.data.Dataset, column: str) -> ray.data.Dataset:
         """The same rows in blocks that have all of a key's."""
         return rows.repartition(max(1, -(-self.count // PARTITION_ROWS)), keys=[column])
+
+
+def check_listens(address: str) -> None:
+    """Raises OSError where nobody does at a `host:port`: Ray itself would try for a quarter of an hour."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.removeprefix("ray://").strip("[]"), int(port)), timeout=10).close()
 
 
 def per_block(rows: ray.data.Dataset, work: Any) -> ray.data.Dataset:

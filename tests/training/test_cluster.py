@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -60,6 +61,15 @@ def test_a_cluster_makes_the_same_rows(
         wanted, found = (pq.read_table(tmp_path / way / name) for way in ("alone", "together"))
         assert found.to_pylist() == wanted.to_pylist() and len(wanted) > 20, name
     assert not (tmp_path / "together" / ".data").exists()
+
+
+def test_an_address_where_nobody_listens_is_an_error(tmp_path: Path) -> None:
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        shown, described = shop(tmp_path, rows_of("{}", "{}"), ["1"], "csv")
+        with pytest.raises(InputError, match=f"ray: '{address}'.*refused.*accepted: the address"):
+            prepare(tmp_path / "out", interactions=shown, items=described, cluster=address)
 
 
 def test_a_bad_value_is_named_by_file_and_line(tmp_path: Path) -> None:
