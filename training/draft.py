@@ -11,7 +11,6 @@ few thousand users is too noisy to choose an epoch by (on Beauty it took the fir
 from __future__ import annotations
 
 import copy
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +38,13 @@ from genrec.search.lookup import lookup
 from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate
 from training.recipes import power_of_two
+from training.updates import cosine, follow, update
 from training.windows import batches, cut_windows, gather, training_rows, whole_share
 
 VALIDATION_USERS = 2000
 VALIDATION_BEAMS = 32
 WARM_UP_STEPS = 50
+LEAST_RATE = 0.005  # of the learning rate, at the end
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,10 @@ class DraftRun:
         self.head.start_from(generator)
         if not joint:
             self.head.keep_first_level()
-        self.average = copy.deepcopy(nn.ModuleList([self.generator, self.head])).eval()
+        self.models = nn.ModuleList([self.generator, self.head])
+        self.average = copy.deepcopy(self.models).eval()
         groups = [(self.head, 1.0), *([(self.generator, settings.generator_rate)] if joint else [])]
-        self.rates = [rate for _, rate in groups for _ in range(2)]
+        self.shares = [rate for _, rate in groups for _ in range(2)]
         self.optimiser = torch.optim.AdamW(
             [
                 {"params": [p for p in m.parameters() if (p.dim() > 1) is matrix],
@@ -155,23 +157,10 @@ class DraftRun:
         total = losses.sum()
         if self.joint:
             total = total + level_losses(self.generator, tree, rows, real).sum()
-        self.optimiser.zero_grad()
-        total.backward()
-        nn.utils.clip_grad_norm_((p for g in self.optimiser.param_groups for p in g["params"]), 1.0)
-        warm = min(1.0, (self.steps + 1) / WARM_UP_STEPS)
-        rate = self.settings.learning_rate * warm * max(0.5 + 0.5 * math.cos(math.pi * done), 0.005)
-        for group, share in zip(self.optimiser.param_groups, self.rates, strict=True):
-            group["lr"] = rate * share
-        self.optimiser.step()
+        rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
+        update(self.optimiser, total, [rate * share for share in self.shares])
         self.steps += 1
-        decay = min(self.settings.averaging, (self.steps + 1) / (self.steps + 10))
-        with torch.no_grad():
-            for kept, new in zip(
-                self.average.parameters(),
-                (*self.generator.parameters(), *self.head.parameters()),
-                strict=True,
-            ):
-                kept.lerp_(new, 1 - decay)
+        follow(self.average, self.models, self.settings.averaging, self.steps)
         return losses.detach()
 
 

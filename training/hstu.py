@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 from tqdm import tqdm
 
 from genrec.catalogue.files import CATALOGUE
@@ -37,10 +36,12 @@ from training.hstu_batches import (
 )
 from training.rating_baselines import biased_factors, item_rates
 from training.ratings import HELD_OUT, Ratings, load_ratings
+from training.updates import cosine, follow, update
 from training.windows import whole_share
 
 VALIDATION_USERS, VALIDATION_EVENTS = 1000, 40  # users, and how many events one needs at least
 WARM_UP_STEPS = 100
+LEAST_RATE = 0.01  # of the learning rate, at the end
 BATCH_TOKENS = 16384  # where nothing is learnt
 
 
@@ -75,17 +76,10 @@ class HstuRun:
         logits = self.model(tokens_of(ratings, samples))
         labels = torch.from_numpy(labels_of(ratings_of(ratings, samples))).float()
         loss = F.binary_cross_entropy_with_logits(logits, labels)
-        self.optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        warm = min(1.0, (self.steps + 1) / WARM_UP_STEPS)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.settings.learning_rate * warm * max(0.5 + 0.5 * math.cos(math.pi * done), 0.01)
-        self.optimiser.step()
+        rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
+        update(self.optimiser, loss, [rate, rate])
         self.steps += 1
-        decay = min(self.settings.averaging, (self.steps + 1) / (self.steps + 10))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+        follow(self.average, self.model, self.settings.averaging, self.steps)
         return float(loss.detach())
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from genrec.artifact import load_config
@@ -31,9 +31,11 @@ from genrec.rank.options import RankerConfig
 from training.data import Histories
 from training.rank_candidates import Candidates, known_rows, load_candidates
 from training.rank_evaluate import Places, choose_weight, scores_of
+from training.updates import cosine, follow, update
 
 VALIDATION_USERS = 2000
 WARM_UP_STEPS = 50
+LEAST_RATE = 0.02  # of the learning rate, at the end
 
 
 @dataclass(frozen=True)
@@ -78,21 +80,10 @@ class RankerRun:
         wanted = torch.zeros(len(rows), dtype=torch.long)
         loss = F.cross_entropy(scores, wanted)
         loss = loss + self.settings.teacher * F.cross_entropy(scores, torch.from_numpy(teacher).softmax(1))
-        self.optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_((p for g in self.optimiser.param_groups for p in g["params"]), 1.0)
-        warm = min(1.0, (self.steps + 1) / WARM_UP_STEPS)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.settings.learning_rate * warm * max(0.5 + 0.5 * math.cos(math.pi * done), 0.02)
-        self.optimiser.step()
+        rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
+        update(self.optimiser, loss, [rate, rate])
         self.steps += 1
-        decay = min(self.settings.averaging, (self.steps + 1) / (self.steps + 10))
-        with torch.no_grad():
-            torch._foreach_lerp_(
-                [p for p in self.average.parameters() if p.requires_grad],
-                [p for p in self.ranker.parameters() if p.requires_grad],
-                1 - decay,
-            )
+        follow(self.average, self.ranker, self.settings.averaging, self.steps)
         return float(loss.detach())
 
 

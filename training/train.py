@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
 from tqdm import tqdm
 
 from genrec.catalogue.items import Catalogue
@@ -34,11 +33,13 @@ from training.data import Histories
 from training.evaluate import evaluate
 from training.recipes import Recipe
 from training.recommend import model_recommender
+from training.updates import cosine, follow, update
 from training.windows import batches, cut_windows, gather, training_rows, whole_share
 
 VALIDATION_USERS = 2000  # at most; the same ones every time
 VALIDATION_BEAMS = 32
 WARM_UP_STEPS = 100
+LEAST_RATE = 0.005  # of the learning rate, at the end
 STATE, PROGRESS = "state.safetensors", "progress.json"
 
 
@@ -90,19 +91,10 @@ class Run:
     def step(self, picked: torch.Tensor, done: float) -> torch.Tensor:
         """One update on rows [B, n], -1 padded; `done` in 0..1 is the place on the cosine. Level losses [L]."""
         losses = level_losses(self.model, self.tree, picked.clamp(min=0), picked >= 0)
-        self.optimiser.zero_grad()
-        losses.sum().backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        warm = min(1.0, (self.at.step + 1) / WARM_UP_STEPS)
-        rate = warm * (0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)))
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.settings.learning_rate * max(rate, 0.005)
-        self.optimiser.step()
+        rate = self.settings.learning_rate * cosine(self.at.step, WARM_UP_STEPS, done, LEAST_RATE)
+        update(self.optimiser, losses.sum(), [rate] * len(self.optimiser.param_groups))
         self.at.step += 1
-        # The average forgets its random start: early on it spans a tenth of the steps taken.
-        decay = min(self.settings.averaging, (self.at.step + 1) / (self.at.step + 10))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+        follow(self.average, self.model, self.settings.averaging, self.at.step)
         return losses.detach()
 
     def epoch(self, rows: np.ndarray, offsets: np.ndarray, budget: float, bar: tqdm) -> float:

@@ -107,23 +107,26 @@ def test_the_command_draws_text_and_svg(
 
 
 @pytest.mark.serving
-def test_a_refused_request_is_drawn_as_far_as_it_came(
-    traced: RunningServer, items: list[int], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (("--top-k", "1000"), "top_k: is 1000 (accepted: 1 to 32"),
+        (("--ensemble", "rank"), "candidates: are not given"),
+    ],
+    ids=["drawn as far as it came", "candidates"],
+)
+def test_a_refused_request(
+    traced: RunningServer,
+    items: list[int],
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str],
+    wrong: str,
 ) -> None:
-    server_json = str(traced.run_dir / "server.json")
-    assert main(["trace", server_json, "--history", str(items[0]), "--top-k", "1000"]) == 2
+    place = str(traced.run_dir / "server.json")
+    assert main(["trace", place, "--history", str(items[0]), *options]) == 2
     said = capsys.readouterr()
-    assert "encode_history" in said.out and "generate" not in said.out
-    assert said.err.splitlines() == [said.err.strip()] and "top_k: is 1000 (accepted: 1 to 32" in said.err
-
-
-@pytest.mark.serving
-def test_a_ranking_wants_candidates(
-    traced: RunningServer, items: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    server_json = str(traced.run_dir / "server.json")
-    assert main(["trace", server_json, "--history", str(items[0]), "--ensemble", "rank"]) == 2
-    assert "candidates: are not given" in capsys.readouterr().err
+    assert said.err.splitlines() == [said.err.strip()] and wrong in said.err
+    assert ("encode_history" in said.out) is ("rank" not in options) and "generate" not in said.out
 
 
 @pytest.mark.serving

@@ -16,15 +16,8 @@ from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu import CANDIDATE, HstuConfig, HstuRanker, Tokens
 from genrec.nn.hstu_checkpoint import CONFIG, load_hstu, save_hstu
 from genrec.nn.hstu_plain import plain_attention
+from training import hstu_batches
 from training.hstu import HstuSettings, gaucs, labels_of, scores_of, train_hstu
-from training.hstu_batches import (
-    Sample,
-    batches_of,
-    held_out_samples,
-    ratings_of,
-    tokens_of,
-    training_samples,
-)
 from training.rating_baselines import biased_factors, item_rates
 from training.ratings import HELD_OUT, Ratings, load_ratings, read_ratings
 
@@ -57,9 +50,9 @@ def some_model(layers: int = 2) -> HstuRanker:
     return model
 
 
-def logits(model: HstuRanker, ratings: Ratings, samples: list[Sample]) -> torch.Tensor:
+def logits(model: HstuRanker, ratings: Ratings, samples: list[hstu_batches.Sample]) -> torch.Tensor:
     with torch.no_grad():
-        return model(tokens_of(ratings, samples))
+        return model(hstu_batches.tokens_of(ratings, samples))
 
 
 def changed(ratings: Ratings, name: str, events: np.ndarray) -> Ratings:
@@ -71,15 +64,17 @@ def changed(ratings: Ratings, name: str, events: np.ndarray) -> Ratings:
 
 def test_held_out_labels_are_not_read() -> None:
     ratings, model = some_ratings(), some_model()
-    samples = held_out_samples(ratings, np.arange(USERS), 0, MOST)
+    samples = hstu_batches.held_out_samples(ratings, np.arange(USERS), 0, MOST)
     other = changed(ratings, "ratings", np.flatnonzero(ratings.held_out))
-    assert not np.array_equal(ratings_of(ratings, samples), ratings_of(other, samples))
+    assert not np.array_equal(
+        hstu_batches.ratings_of(ratings, samples), hstu_batches.ratings_of(other, samples)
+    )
     assert torch.equal(logits(model, ratings, samples), logits(model, other, samples))
 
 
 def test_a_candidate_does_not_see_others() -> None:
     ratings, model = some_ratings(), some_model()
-    (sample,) = held_out_samples(ratings, np.array([3]), 0, MOST)
+    (sample,) = hstu_batches.held_out_samples(ratings, np.array([3]), 0, MOST)
     whole = logits(model, ratings, [sample])
     other = logits(model, changed(ratings, "items", sample.asked[4:5]), [sample])
     same = np.arange(HELD_OUT) != 4
@@ -92,7 +87,9 @@ def test_a_candidate_does_not_see_others() -> None:
 def test_a_candidate_sees_only_what_came_before_its_list() -> None:
     """Every event of a window in turn: its rating moves the candidates that see it, and none before."""
     ratings, model = some_ratings(), some_model()
-    samples = training_samples(ratings.offsets[:2], ratings.offsets[1:2], MOST, np.random.default_rng(0))
+    samples = hstu_batches.training_samples(
+        ratings.offsets[:2], ratings.offsets[1:2], MOST, np.random.default_rng(0)
+    )
     sample = max(samples, key=lambda each: each.stop - each.start)
     before = logits(model, ratings, [sample])
     moved = 0
@@ -107,7 +104,7 @@ def test_a_candidate_sees_only_what_came_before_its_list() -> None:
 
 def test_features_and_history_are_seen() -> None:
     ratings, model = some_ratings(), some_model()
-    (sample,) = held_out_samples(ratings, np.array([0]), 0, MOST)
+    (sample,) = hstu_batches.held_out_samples(ratings, np.array([0]), 0, MOST)
     before = logits(model, ratings, [sample])
     other = replace(ratings, features=ratings.features % 7 + 1)
     assert (before != logits(model, other, [sample])).all()
@@ -117,8 +114,10 @@ def test_features_and_history_are_seen() -> None:
 
 def test_fused_and_plain_give_the_same_scores_and_gradients() -> None:
     ratings = some_ratings()
-    samples = training_samples(ratings.offsets, ratings.offsets[1:], MOST, np.random.default_rng(0))[:20]
-    tokens, found = tokens_of(ratings, samples), []
+    samples = hstu_batches.training_samples(
+        ratings.offsets, ratings.offsets[1:], MOST, np.random.default_rng(0)
+    )[:20]
+    tokens, found = hstu_batches.tokens_of(ratings, samples), []
     for attend in (None, plain_attention):
         model = some_model()
         for layer in model.layers:
@@ -132,7 +131,7 @@ def test_fused_and_plain_give_the_same_scores_and_gradients() -> None:
 
 def test_groups_have_norms_of_their_own() -> None:
     ratings, model = some_ratings(), some_model()
-    samples = held_out_samples(ratings, np.arange(4), 0, MOST)
+    samples = hstu_batches.held_out_samples(ratings, np.arange(4), 0, MOST)
     before = logits(model, ratings, samples)
     with torch.no_grad():
         model.layers[-1].norm.weight[CANDIDATE] += 1
@@ -147,15 +146,15 @@ def test_groups_have_norms_of_their_own() -> None:
 def test_samples_hold_out_the_newest_and_train_on_the_others() -> None:
     ratings = some_ratings()
     ends = ratings.offsets[1:] - HELD_OUT
-    trained = training_samples(ratings.offsets, ends, MOST, np.random.default_rng(1))
+    trained = hstu_batches.training_samples(ratings.offsets, ends, MOST, np.random.default_rng(1))
     touched = np.concatenate([np.arange(each.start, each.stop) for each in trained])
     assert not ratings.held_out[touched].any()
-    tested = held_out_samples(ratings, np.arange(USERS), 0, MOST)
+    tested = hstu_batches.held_out_samples(ratings, np.arange(USERS), 0, MOST)
     assert np.array_equal(np.concatenate([each.asked for each in tested]), np.flatnonzero(ratings.held_out))
     assert all(each.stop == each.asked[0] and each.stop - each.start == MOST for each in tested)
-    checked = held_out_samples(ratings, np.arange(USERS), HELD_OUT, MOST)
+    checked = hstu_batches.held_out_samples(ratings, np.arange(USERS), HELD_OUT, MOST)
     assert all(each.asked[-1] + 1 == other.asked[0] for each, other in zip(checked, tested, strict=True))
-    groups = list(batches_of(trained, 2, 200, np.random.default_rng(0)))
+    groups = list(hstu_batches.batches_of(trained, 2, 200, np.random.default_rng(0)))
     assert sorted(map(id, trained)) == sorted(id(each) for group in groups for each in group)
 
 
@@ -166,7 +165,7 @@ def test_training_learns_what_only_ratings_tell() -> None:
     model = HstuRanker(config, torch.randint(0, 8, (ITEMS, 2)))
     settings = HstuSettings(epochs=25, patience=25, tokens=1000, learning_rate=5e-3, averaging=0.9)
     kept, report = train_hstu(ratings, model, settings)
-    samples = held_out_samples(ratings, np.arange(USERS), 0, MOST)
+    samples = hstu_batches.held_out_samples(ratings, np.arange(USERS), 0, MOST)
     held = np.flatnonzero(ratings.held_out)
     figures = gaucs(ratings, held, scores_of(kept, ratings, samples, ""))
     rates = gaucs(ratings, held, item_rates(ratings, labels_of))
@@ -175,7 +174,7 @@ def test_training_learns_what_only_ratings_tell() -> None:
 
 def test_a_ranker_is_the_same_from_disk(tmp_path: Path) -> None:
     ratings, model = some_ratings(), some_model()
-    samples = held_out_samples(ratings, np.arange(5), 0, MOST)
+    samples = hstu_batches.held_out_samples(ratings, np.arange(5), 0, MOST)
     save_hstu(model, tmp_path)
     assert torch.equal(logits(load_hstu(tmp_path), ratings, samples), logits(model, ratings, samples))
     (tmp_path / CONFIG).write_text((tmp_path / CONFIG).read_text().replace('"layers": 2', '"layers": 3'))
@@ -227,7 +226,9 @@ def test_ratings_are_read_in_order_of_time(tmp_path: Path) -> None:
 
 def test_tokens_have_no_rating_of_a_candidate() -> None:
     ratings = some_ratings()
-    tokens: Tokens = tokens_of(ratings, held_out_samples(ratings, np.arange(3), 0, MOST))
+    tokens: Tokens = hstu_batches.tokens_of(
+        ratings, hstu_batches.held_out_samples(ratings, np.arange(3), 0, MOST)
+    )
     asked = tokens.group == CANDIDATE
     assert int(asked.sum()) == 3 * HELD_OUT and not tokens.rating[asked].any() and tokens.item[asked].all()
 
