@@ -30,6 +30,7 @@ from deploy.router.haproxy import Router, running_router
 from deploy.router.limits import Limits
 from ensembles.local import LocalRecommender
 from genrec import metrics
+from perf.kit import dashboard_picture
 from tests.deploy.prometheus import Sample, grouped_by, scrape, selectors, total
 from tests.serving.processes import stub_of, until
 from tests.serving.servers import brief_server
@@ -232,6 +233,8 @@ class TestServed:
             until(lambda: answers(url, "up == 1"), 60)
             load(asked, items)
             until(lambda: not unanswered(url, queries), 60, lambda: unanswered(url, queries))
+            drawn = dashboard_picture.draw(f"http://{url}", 1, tmp_path / "dashboard.png")
+            assert 12 <= drawn <= len(render.PANELS) and (tmp_path / "dashboard.png").stat().st_size > 10_000
             os.kill(stub_of(asked.pid, "encode_history"), signal.SIGKILL)
             until(lambda: "GenrecModelProcessRestarted" in firing(url), 90)
             rules = [rule for group in api(url, "rules")["groups"] for rule in group["rules"]]

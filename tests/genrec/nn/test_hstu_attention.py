@@ -56,8 +56,10 @@ def check(way: str, tensors: list[Tensor], layout: Layout, n: float) -> None:
         found(way, tensors, layout, n), found("slow", tensors, layout, n), strict=True,
     ):  # fmt: skip
         scale = float(wanted.abs().max()) if wanted.numel() else 0.0
+        # Gradients of biases are sums over thousands of pairs, of either sign: they lose a digit more in float32.
+        tolerance = 1e-4 if name in ("position", "time") else 1e-5
         torch.testing.assert_close(
-            ours.double(), wanted, rtol=0, atol=1e-5 * scale, msg=lambda m, n=name: f"{n}: {m}"
+            ours.double(), wanted, rtol=0, atol=tolerance * scale, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 
