@@ -20,6 +20,7 @@ from deploy.dashboards.render import DASHBOARD
 from perf.kit import plot
 
 ACROSS, POINTS = 3, 120
+MOST = 6  # lines of a panel: those that come highest
 Line = tuple[str, list[float], list[float]]  # name, minutes before now, values
 
 
@@ -34,7 +35,7 @@ def draw(url: str, minutes: float, path: Path) -> int:
     rows = -(-len(shown) // ACROSS)
     figure, axes = plot.panels(rows, ACROSS, (4.6 * ACROSS, 2.5 * rows), squeeze=False)
     for axis, (title, lines) in zip(axes.flat, shown.items(), strict=False):
-        for name, ago, values in lines:
+        for name, ago, values in sorted(lines, key=lambda line: -max(line[2]))[:MOST]:
             axis.plot(ago, values, label=name)
         axis.set_title(title, fontsize="medium")
         axis.set(xlabel="minutes", ylim=(0, None))
