@@ -18,7 +18,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = report.arguments("rank", __doc__)
     parser.add_argument("--data", choices=list(SHAPES), default="books")
     parser.add_argument(
-        "--scale", type=float, default=170, help="users, items, rate and pool are divided by this"
+        "--scale", type=int, default=170, help="users, items, rate and pool are divided by this"
     )
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--tokens", type=float, default=1.0, help="factor of users' and items' tokens")
@@ -126,20 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-ranker"))
     asked = parser.parse_args(arguments)
     run = report.begin(asked)
-    shape = scaled(SHAPES[asked.data], asked.scale, asked.tokens)
+    shape = SHAPES[asked.data].scaled(asked.scale, asked.tokens)
     artifact = asked.artifact.with_name(f"{asked.artifact.name}-{shape.item_tokens}")
     mock_ranker(artifact, shape.item_tokens)
     figures = measure(artifact, shape, asked)
     print(table(figures["ways"]))
     run.publish(figures, repeats=figures["counted"])
-
-
-def scaled(shape: DataShape, scale: float, tokens: float) -> DataShape:
-    """A smaller world of the same proportions."""
-    return replace(
-        shape, users=int(shape.users / scale), items=int(shape.items / scale), rate=shape.rate / scale,
-        user_tokens=int(shape.user_tokens * tokens), item_tokens=max(round(shape.item_tokens * tokens), 1),
-    )  # fmt: skip
 
 
 def measure(artifact: Path, shape: DataShape, asked: argparse.Namespace) -> dict[str, Any]:

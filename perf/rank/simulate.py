@@ -13,7 +13,7 @@ all). What the paper does not say (skew, sessions, gaps, spread of lengths) is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,24 @@ class DataShape:
     gap_s: float = 60.0  # between two, median
     rate: float = 100.0  # requests a second
     spread: float = 1.0  # standard deviation of the logarithm of a user's tokens
+    each: int = 1  # users of the whole world that one of these stands for
+
+    def scaled(self, scale: int, tokens: float = 1.0) -> DataShape:
+        """A smaller world: users, items and rate divided by `scale`, tokens multiplied by `tokens`.
+
+        A pool that is divided alike hits as often: one user comes as often as the `scale` users he stands for, and the
+        pool holds him as long as it would hold each of them.
+        """
+        return replace(
+            self, users=self.users // scale, items=self.items // scale, rate=self.rate / scale, each=self.each * scale,
+            user_tokens=int(self.user_tokens * tokens), item_tokens=max(round(self.item_tokens * tokens), 1),
+        )  # fmt: skip
+
+    @property
+    def coming(self) -> NDArray[np.float64]:
+        """float64[users]: the chance that a session is of this user or one before him, who come more often."""
+        chance = (np.arange(self.users * self.each) + 10.0) ** -self.skew
+        return np.cumsum(chance.reshape(self.users, self.each).sum(1)) / chance.sum()
 
     @property
     def left_tokens(self) -> int:
@@ -88,10 +106,9 @@ def trace(shape: DataShape, requests: int, seed: int = 0) -> Trace:
     """So many requests and a little more, by sessions."""
     draw = np.random.default_rng(seed)
     tokens = lengths(draw, shape)
-    chance = np.cumsum((np.arange(shape.users) + 10.0) ** -shape.skew)
     sessions = int(np.ceil(requests / shape.session))
     starts = draw.random(sessions) * requests / shape.rate
-    who = np.searchsorted(chance / chance[-1], draw.random(sessions), side="right")
+    who = np.searchsorted(shape.coming, draw.random(sessions), side="right").clip(max=shape.users - 1)
     counts = draw.geometric(1 / shape.session, sessions)
     gaps = shape.gap_s * np.exp(draw.standard_normal(counts.sum()))
     heads = np.cumsum(counts) - counts

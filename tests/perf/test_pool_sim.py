@@ -1,6 +1,7 @@
 """The simulation of the pool: its traces have the shape they say, and its figures are counts of a plain simulation."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,22 @@ def test_a_trace_has_its_shape():
         assert counts[: shape.users // 10].sum() > 3 * counts[-shape.users // 10 :].sum()
         one = {user: tokens for user, tokens in zip(asked.user.tolist(), asked.tokens.tolist(), strict=True)}
         assert (asked.tokens == [one[user] for user in asked.user.tolist()]).all()
+
+
+def test_a_scaled_world_hits_as_often_as_the_whole_one():
+    """Which a law over fewer users, without those they stand for, does not: it is flatter, and hits half as often."""
+    whole = SHAPES["books"]
+    wanted = simulate(whole, trace(whole, 40_000), "split", whole.left_tokens)
+    small = whole.scaled(170)
+    found = [
+        simulate(small, trace(small, 1000, seed), "split", whole.left_tokens // 170) for seed in range(3)
+    ]
+    assert np.mean([each["user_hits"] for each in found]) == pytest.approx(wanted["user_hits"], abs=0.06)
+    flat = replace(small, each=1)
+    assert simulate(flat, trace(flat, 1000), "split", whole.left_tokens // 170)["user_hits"] < 0.4
+    assert small.scaled(2, tokens=0.5) == replace(
+        whole.scaled(340), user_tokens=793, item_tokens=8
+    )  # 15 / 2, to even
 
 
 @pytest.mark.parametrize("name", ["recompute", "user", "item", "agnostic", "split"])
