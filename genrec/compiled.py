@@ -1,14 +1,17 @@
-"""C++ of ours through g++ and ctypes: compiled in a second or two, then kept for all processes."""
+"""C++ of ours: compiled in some seconds, then kept for all processes of a user."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -24,32 +27,56 @@ def can_be_compiled() -> bool:
     return shutil.which("g++") is not None
 
 
+def run(command: list[str]) -> str:
+    """What a compiler says. Raises ArtifactError where it is not there or fails."""
+    if shutil.which(command[0]) is None:
+        raise ArtifactError(command[0], "is not on PATH, and is needed to compile")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ArtifactError(command[-1], f"{command[0]} failed:\n{done.stderr}{done.stdout}")
+    return done.stderr + done.stdout
+
+
+def compiled(name: str, sources: Iterable[Path], command: list[str]) -> Path:
+    """The library that `command` makes of `sources`: from the user's cache, or made now, once for all who wait for it.
+
+    The command lacks its compiler, g++, and where its output goes. Raises ArtifactError where g++ fails.
+    """
+    of = [run(["g++", "--version"]), *command, *(each.read_text() for each in sources)]
+    kept = _folder() / f"{name}-{_digest(of)}.so"
+    with open(kept.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.is_file():
+            partial = kept.with_suffix(".partial")
+            run(["g++", *command, "-o", str(partial)])
+            os.replace(partial, kept)
+    return kept
+
+
 @cache
 def load_compiled(source: Path, more_flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The library for this source, these flags and this CPU: from the user's cache, or compiled now.
-
-    Raises ArtifactError where g++ fails.
-    """
-    flags = (*FLAGS, *more_flags)
+    """The library for this source, these flags and this CPU. Raises ArtifactError where g++ fails."""
     cpu = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), platform.machine())
-    key = hashlib.sha256("\n".join([source.read_text(), *flags, cpu]).encode()).hexdigest()[:16]
+    named = f"-DCPU_{_digest([cpu])}"  # -march=native differs from CPU to CPU
+    return ctypes.CDLL(str(compiled(source.stem, [source], [*FLAGS, *more_flags, named, str(source)])))
+
+
+@cache
+def _folder() -> Path:
+    """Where libraries are kept: the user's cache, or, where nothing can be written there, for this process alone."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genrec-triton"
-    kept = folder / f"{source.stem}-{key}.so"
-    if kept.is_file():
-        return ctypes.CDLL(str(kept))
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / f"{source.stem}.so"
-        done = subprocess.run(["g++", *flags, str(source), "-o", str(made)], capture_output=True, text=True)
-        if done.returncode:
-            raise ArtifactError(source, f"g++ failed:\n{done.stderr}")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            partial = folder / f"{kept.name}.{os.getpid()}"
-            shutil.copy(made, partial)
-            os.replace(partial, kept)  # processes that start together do not see half of it
-        except OSError:
-            return ctypes.CDLL(str(made))  # no place to keep it; the system holds it while it is loaded
-        return ctypes.CDLL(str(kept))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        made = tempfile.mkdtemp(prefix="genrec-compiled-")
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        return Path(made)
+
+
+def _digest(texts: list[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def _lines(path: str) -> list[str]:

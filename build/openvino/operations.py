@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import openvino as ov
 from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
-from build.plugin.compile import FOLDER, run
+from build.plugin.compile import FOLDER
+from genrec.compiled import compiled
 from genrec.engine.instructions import runs_here, sets_of
 from genrec.errors import ArtifactError
 
@@ -38,21 +38,18 @@ def can_be_compiled(kv_type: str) -> bool:
     return any(map(runs_here, sets_of(kv_type))) and shutil.which("g++") is not None
 
 
-@cache
-def compiled(name: str, machine: tuple[str, ...] = ()) -> bytes:
+def library(name: str, machine: tuple[str, ...] = ()) -> bytes:
     """The library for an instruction set and the OpenVINO that is installed, whose wheel has what is needed.
 
-    `machine` are flags of the compiler in place of the set's own. Raises ArtifactError. A process that builds many
-    engines compiles once.
+    `machine` are flags of the compiler in place of the set's own. Raises ArtifactError.
     """
     root = Path(ov.__file__).parent
     flags = [f'-DSET="set_{name}.hpp"', *(machine or MACHINES[name]), *FLAGS]
-    flags += ["-isystem", str(root / "include"), f"-L{root / 'libs'}"]
-    links = [f"-l:{next((root / 'libs').glob(f'{name}.so.*')).name}" for name in ("libopenvino", "libtbb")]
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "library.so"
-        run(["g++", str(FOLDER / "openvino" / "op.cpp"), *flags, *links, "-o", str(library)])
-        return library.read_bytes()
+    flags += ["-isystem", str(root / "include"), f"-L{root / 'libs'}", f'-DRELEASE="{ov.__version__}"']
+    links = [f"-l:{next((root / 'libs').glob(f'{each}.so.*')).name}" for each in ("libopenvino", "libtbb")]
+    source = str(FOLDER / "openvino" / "op.cpp")
+    sources = [*SOURCES, *sorted(FOLDER.glob("*.hpp"))]
+    return compiled(f"operations_{name}", sources, [source, *flags, *links]).read_bytes()
 
 
 @cache
@@ -65,7 +62,7 @@ def libraries(kv_type: str) -> dict[str, bytes]:
     refused: list[ArtifactError] = []
     for each in sets_of(kv_type):
         try:
-            done[each.library] = compiled(each.name)
+            done[each.library] = library(each.name)
         except ArtifactError as error:
             refused.append(error)
     if not any(each.library in done and runs_here(each) for each in sets_of(kv_type)):

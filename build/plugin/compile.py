@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from genrec.errors import ArtifactError
+from genrec.compiled import run
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = ("xattention.h", "xattention.cuh", "device.cuh", "xattention.cu")
@@ -29,13 +27,3 @@ def compile_for_host(out: Path, extra: Sequence[str] = ()) -> None:
     """The same kernels for this CPU, thread by thread (`emulate.hpp`): slow, and for tests only."""
     flags = ["-O1", "-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC"]
     run(["g++", *flags, *extra, "-x", "c++", str(FOLDER / "xattention.cu"), "-o", str(out)])
-
-
-def run(command: list[str]) -> str:
-    """What a compiler says. Raises ArtifactError where it is not there or fails."""
-    if shutil.which(command[0]) is None:
-        raise ArtifactError(command[0], "is not on PATH; needed to compile the attention kernel")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ArtifactError(command[-1], f"{command[0]} failed:\n{done.stderr}{done.stdout}")
-    return done.stderr + done.stdout

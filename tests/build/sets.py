@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from build.openvino.operations import MACHINES, compiled
+from build.openvino.operations import MACHINES, library
 from build.plugin.compile import FOLDER
 from genrec.engine.instructions import SETS, InstructionSet, features, runs_here
 
@@ -27,10 +27,10 @@ def library_of(instructions: InstructionSet, folder: Path) -> Path:
         pytest.skip("no g++")
     path, lacks = folder / instructions.library, instructions.needs - features()
     if runs_here(instructions):
-        path.write_bytes(compiled(instructions.name))
+        path.write_bytes(library(instructions.name))
     elif lacks <= TILES:
         flags = [flag for flag in MACHINES[instructions.name] if "amx" not in flag]
-        path.write_bytes(compiled(instructions.name, (*flags, "-include", str(FOLDER / "emulate_tiles.hpp"))))
+        path.write_bytes(library(instructions.name, (*flags, "-include", str(FOLDER / "emulate_tiles.hpp"))))
     else:
         pytest.skip(f"{instructions.name}: this CPU lacks {', '.join(sorted(lacks))}")
     return path

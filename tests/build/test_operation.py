@@ -12,7 +12,7 @@ from openvino import opset13 as op
 from openvino.utils.node_factory import NodeFactory
 
 from build.openvino.engines import build_engines
-from build.openvino.operations import can_be_compiled, compiled, libraries
+from build.openvino.operations import can_be_compiled, libraries
 from build.plugin.oracle import xattention as oracle
 from ensembles.local import LocalRecommender
 from genrec import manifest
@@ -186,7 +186,6 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
     libraries.cache_clear()
-    compiled.cache_clear()
     assert build_engines(artifact, "f32")
     assert "attention stays in OpenVINO's own nodes" in (said := capfd.readouterr().err)
     assert "no headers here" in said
