@@ -1,6 +1,6 @@
 """Rankings with and without reuse, by every choice of the prefix: requests a second of the real engine on one trace.
 
-    genrec bench rank [--scale 170] [--requests 400] [--tokens 1] [--slo-ms 1000]
+    genrec bench rank [--scale 100] [--requests 700] [--tokens 1] [--slo-ms 2500]
 
 A trace in the shape of BAT's Books (perf/rank/simulate.py), with users, items, rate and pool divided by `--scale`, and
 tokens of users and items multiplied by `--tokens`. Each way has a pool of its own; a request goes through all ways, one
@@ -115,11 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = report.arguments("rank", __doc__)
     parser.add_argument("--data", choices=list(SHAPES), default="books")
     parser.add_argument(
-        "--scale", type=int, default=170, help="users, items, rate and pool are divided by this"
+        "--scale", type=int, default=100, help="users, items, rate and pool are divided by this"
     )
-    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--requests", type=int, default=700)
     parser.add_argument("--tokens", type=float, default=1.0, help="factor of users' and items' tokens")
-    parser.add_argument("--slo-ms", type=float, default=1000.0)
+    parser.add_argument("--slo-ms", type=float, default=2500.0, help="P99; the longest prompt alone takes most of it")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-ranker"))
