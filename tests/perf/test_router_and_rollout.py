@@ -110,7 +110,7 @@ def test_a_rollout_loses_nothing(tiny: Path, capsys: pytest.CaptureFixture[str])
 def test_overload_behind_a_router_tells_both_goals(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--router", "--seconds", "2", "--beam-width", "32", "--out", str(tmp_path)]
+    given = ["--router", "--seconds", "1", "--beam-width", "32", "--out", str(tmp_path)]
     overload.main([str(tiny), *given])
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["goodput_2x_of_capacity"] >= 0 and "p99_of_deadline" in found
