@@ -114,7 +114,7 @@ def make_draft(
 
 def make_ranker(
     artifact: Path, order: str = "split", shared: bool = True, seed: int = 0, threads: int = 0,
-    minutes: float | None = None, tell: Tell = print,
+    minutes: float | None = None, history: str = "codes", tell: Tell = print,
 ) -> None:  # fmt: skip
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.rank.item_tokens import FILE_NAME
@@ -122,12 +122,16 @@ def make_ranker(
     from training.ranker import RankerSettings, ranker_artifact
 
     chosen, model = RankerSettings(), artifact / "model"
-    settings = {**vars(chosen), "order": order, "shared": shared, "seed": seed, "minutes": minutes}
+    settings = {**vars(chosen), "order": order, "shared": shared, "history": history, "seed": seed}
+    settings["minutes"] = minutes
     given = [artifact / "histories.parquet", artifact / "catalogue.parquet", model / "model.safetensors"]
     own_tokens = artifact / FILE_NAME
     key = stage_key(settings, [*given, *([own_tokens] if own_tokens.exists() else [])])
-    _stage(artifact, "ranker", key, lambda: ranker_artifact(artifact, chosen, order, shared, seed, threads, minutes),
-           lambda: (model / name for name in (OPTIONS, WEIGHTS)), tell)  # fmt: skip
+    _stage(
+        artifact, "ranker", key,
+        lambda: ranker_artifact(artifact, chosen, order, shared, seed, threads, minutes, history),
+        lambda: (model / name for name in (OPTIONS, WEIGHTS)), tell,
+    )  # fmt: skip
 
 
 def make_hstu(

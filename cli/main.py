@@ -11,7 +11,7 @@ from cli import bench, cascade, catalogue, importing, looking, pool, rank, route
 from cli.options import add_settings, at_least, folder, numbers, positive, sizes
 from cli.run import run, start_log
 from genrec.errors import InputError
-from genrec.rank.options import TRAINED_FOR
+from genrec.rank.options import HISTORIES, TRAINED_FOR
 from genrec.settings import chosen_fields
 
 VERBS = {
@@ -119,6 +119,10 @@ def parser() -> argparse.ArgumentParser:
         "--ranker-order", choices=tuple(TRAINED_FOR), default="split", help="what the ranker is trained for"
     )
     train.add_argument(
+        "--ranker-history", choices=HISTORIES, default="codes",
+        help="what the ranker reads for an item of a history: its semantic ID, or its row of item_tokens.safetensors",
+    )  # fmt: skip
+    train.add_argument(
         "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
     )
     beside.add_argument(
@@ -205,7 +209,9 @@ def _train(a: argparse.Namespace) -> None:
     if a.recipe:
         make_hstu(a.artifact, a.seed, a.threads, a.minutes)
     elif a.ranker:
-        make_ranker(a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes)
+        make_ranker(
+            a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes, a.ranker_history
+        )
     elif a.draft:
         if a.minutes:
             raise InputError(

@@ -81,8 +81,12 @@ def _items(config: ModelConfig, item_tokens: int) -> torch.Tensor:
     )
 
 
+def _longest(ranker: Ranker) -> int:
+    return ranker.options.longest_history(ranker.config)
+
+
 def _prefill(ranker: Ranker, _: int) -> Traced:
-    batch, span = Dim("B", max=4096), Dim("S", max=ranker.config.max_prompt)
+    batch, span = Dim("B", max=4096), Dim("S", max=_longest(ranker))
     return Traced(
         RankPrefillGraph(ranker), (torch.zeros(2, 7, dtype=torch.int64),), ({0: batch, 1: span},),
         ["tokens"], shared_names(ranker.config),
@@ -91,7 +95,7 @@ def _prefill(ranker: Ranker, _: int) -> Traced:
 
 def _extend(ranker: Ranker, _: int) -> Traced:
     config = ranker.config
-    new, past = Dim("Q", max=config.max_prompt), Dim("P", max=config.max_prompt)
+    new, past = Dim("Q", max=_longest(ranker)), Dim("P", max=_longest(ranker))
     entry, names = _user_entry(config), shared_names(config)
     return Traced(
         ExtendGraph(ranker), (torch.zeros(1, 5, dtype=torch.int64), entry), ({1: new}, [{2: past}] * len(names)),
@@ -104,7 +108,7 @@ def _split(ranker: Ranker, item_tokens: int) -> Traced:
     table, many, span = (
         Dim("M", max=MOST_ITEMS),
         Dim("C", max=MOST_CANDIDATES),
-        Dim("S", max=config.max_prompt),
+        Dim("S", max=_longest(ranker)),
     )
     chosen = torch.zeros(1, 3, dtype=torch.int64)
     return Traced(
@@ -116,7 +120,7 @@ def _split(ranker: Ranker, item_tokens: int) -> Traced:
 
 def _user(ranker: Ranker, item_tokens: int) -> Traced:
     config, names = ranker.config, shared_names(ranker.config)
-    many, span = Dim("C", max=MOST_CANDIDATES), Dim("S", max=config.max_prompt)
+    many, span = Dim("C", max=MOST_CANDIDATES), Dim("S", max=_longest(ranker))
     candidates = torch.zeros(1, 3, item_tokens, dtype=torch.int64)
     return Traced(
         UserFirstGraph(ranker), (candidates, torch.tensor([6]), _user_entry(config)),
@@ -129,7 +133,7 @@ def _item(ranker: Ranker, item_tokens: int) -> Traced:
     table, many, span = (
         Dim("M", max=MOST_ITEMS),
         Dim("C", max=MOST_CANDIDATES),
-        Dim("S", max=config.max_prompt),
+        Dim("S", max=_longest(ranker)),
     )
     chosen, tokens = torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 7, dtype=torch.int64)
     return Traced(

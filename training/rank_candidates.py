@@ -82,7 +82,7 @@ def prompts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the user's KV is computed from, as `generate` cuts it: int64[B, S] padded right, lengths int64[B].
 
-    `rows` per user, `places` [B, 2], `tokens` int[n, L] of semantic IDs by catalogue row, the newest `most` items.
+    `rows` per user, `places` [B, 2], `tokens` int[n, m] of an item by catalogue row, the newest `most` items.
     """
     newest = [rows[user][:cut][-most:] for user, cut in places]
     lengths = np.array([len(each) * tokens.shape[1] for each in newest])

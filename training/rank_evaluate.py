@@ -43,18 +43,19 @@ class Asked:
 class Places:
     """Histories and items as a ranker reads them.
 
-    `rows` int64 per user of the catalogue, `codes` int[n, L] and `tokens` int[n, t] by catalogue row, `most` items of a
-    history are read.
+    `rows` int64 per user of the catalogue; by catalogue row `codes` int[n, L], `tokens` int[n, t] of a candidate and
+    `history` int[n, t or L] of an item of a history, of which `most` are read.
     """
 
     rows: list[np.ndarray]
     codes: np.ndarray
     tokens: np.ndarray
+    history: np.ndarray
     most: int
 
     def ask(self, at: Candidates, rows: np.ndarray) -> Asked:
         """Candidates `rows` int[B, C] at places; a row of -1 reads as the first item, and its score means nothing."""
-        user, length = prompts(self.rows, np.stack((at.user, at.cut), 1), self.codes, self.most)
+        user, length = prompts(self.rows, np.stack((at.user, at.cut), 1), self.history, self.most)
         known = np.maximum(rows, 0).astype(np.int64)
         tokens, codes = (torch.from_numpy(each[known].astype(np.int64)) for each in (self.tokens, self.codes))
         return Asked(user, length, torch.from_numpy(known), tokens, codes)

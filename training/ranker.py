@@ -171,12 +171,14 @@ def train_ranker(
     }
 
 
-def fresh_ranker(artifact: Path, order: str, shared: bool, dropout: float, tokens: int, seed: int) -> Ranker:
+def fresh_ranker(
+    artifact: Path, order: str, shared: bool, dropout: float, tokens: int, seed: int, history: str = "codes"
+) -> Ranker:
     """A ranker over the generator in `artifact`/model, as training begins with it."""
     torch.manual_seed(seed)
     generator = load_generator(artifact / "model")
     ranker = Ranker(generator, shared, 0.0 if shared else dropout)
-    ranker.options = RankerConfig(shared, order, tokens)
+    ranker.options = RankerConfig(shared, order, tokens, history=history)
     for layer in ranker.layers():
         layer.drop.p = dropout
     return ranker
@@ -184,22 +186,25 @@ def fresh_ranker(artifact: Path, order: str, shared: bool, dropout: float, token
 
 def ranker_artifact(
     artifact: Path, settings: RankerSettings, order: str = "split", shared: bool = True, seed: int = 0,
-    threads: int = 0, minutes: float | None = None,
+    threads: int = 0, minutes: float | None = None, history: str = "codes",
 ) -> dict[str, object]:  # fmt: skip
     """Give the generator in `artifact`/model a ranker beside it. Returns what happened. Raises ArtifactError."""
     if threads:
         torch.set_num_threads(threads)
     load_config(artifact).check_codes_alone("a ranker")
-    places, candidates = open_places(artifact, settings.places)
-    ranker = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed)
+    places, candidates = open_places(artifact, settings.places, history)
+    ranker = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed, history)
     kept, report = train_ranker(ranker, places, candidates, settings, seed, minutes)
     save_ranker(kept, artifact / "model")
     return report
 
 
-def open_places(artifact: Path, wanted: int = RankerSettings.places) -> tuple[Places, dict[str, Candidates]]:
+def open_places(
+    artifact: Path, wanted: int = RankerSettings.places, history: str = "codes"
+) -> tuple[Places, dict[str, Candidates]]:
     """Histories and items as a ranker reads them, and candidates by split, about `wanted` of training.
 
+    `history` as in `RankerConfig`.
     Raises ArtifactError.
     """
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
@@ -210,4 +215,7 @@ def open_places(artifact: Path, wanted: int = RankerSettings.places) -> tuple[Pl
     candidates = load_candidates(artifact, max(1, wanted // len(histories)))
     codes = catalogue.codes + np.array(config.code_offsets)
     rows = known_rows(histories, catalogue)
-    return Places(rows, codes, item_tokens(artifact, catalogue, config), config.max_history), candidates
+    tokens = item_tokens(artifact, catalogue, config)
+    return Places(
+        rows, codes, tokens, tokens if history == "tokens" else codes, config.max_history
+    ), candidates

@@ -33,7 +33,8 @@ NEEDS = {
 def load_entry_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
     """Where the target's engines put things in entries of the pool."""
     options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
-    return EntryLayout(config, options.item_tokens, load_layout(settings, config).kv_type)
+    kv_type = load_layout(settings, config).kv_type
+    return EntryLayout(config, options.item_tokens, kv_type, options.history_step(config))
 
 
 def create_pool(settings: Settings, config: ModelConfig) -> None:

@@ -48,7 +48,7 @@ class PreInferences:
     def __init__(self, pool: Pool, layout: EntryLayout, model: str, lease_s: float) -> None:
         """An entry that no ranking has used leaves after `lease_s`."""
         self.pool, self.layout, self._model, self._lease_s = pool, layout, model, lease_s
-        self.step = layout.config.levels  # tokens of an item of the history
+        self.step = layout.step
         self._jobs: dict[bytes, PreInference] = {}
         self._lock = threading.Lock()
         # What to do with one that a ranking has taken; it is called before the ranking looks at it.

@@ -24,7 +24,7 @@ class PrefixChooser:
 
     def choose(self, owner: int | None, tokens: Array, candidates: Array, now: int) -> Choice:
         """What to do with a history int32[S] and candidates int32[C, t] at `now` (ns)."""
-        pool, layout, step = self._pool, self._layout, self._layout.config.levels
+        pool, layout, step = self._pool, self._layout, self._layout.step
         many, each = candidates.shape
         asked = Request(len(tokens), many, each)
         if pool is None or self.policy is None or not len(tokens):

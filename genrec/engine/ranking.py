@@ -79,7 +79,7 @@ class RankExecutor:
         self.ahead = PartByPart(passes, ahead) if ahead else None
         self._passes, self._head, self._layout, self._model, self._pool = passes, head, layout, model, pool
         self._scratch = Scratch()
-        self._step = layout.config.levels  # tokens of an item of the history
+        self._step = layout.step
         self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self
 
     def scores(self, request: RankRequest, plan: RankPlan) -> tuple[NDArray[np.float32], Reuse]:

@@ -20,11 +20,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class EntryLayout:
-    """Sizes and places for one ranker: items of `item_tokens` tokens, KV of `kv_type`."""
+    """Sizes and places for one ranker: `item_tokens` tokens of a candidate, `step` of an item of a history."""
 
     config: ModelConfig
     item_tokens: int
     kv_type: str
+    step: int
 
     @property
     def name(self) -> str:

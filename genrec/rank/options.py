@@ -8,10 +8,12 @@ from pathlib import Path
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
+from genrec.models.config import ModelConfig
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
 MOST_CANDIDATES = 512  # of a request
 ORDERS = ("user", "item", "split", "whole")  # in which a ranking is computed; `whole` reuses nothing
+HISTORIES = ("codes", "tokens")  # what stands for an item in a history: its semantic ID, or its own tokens
 ONLY_USER = len(ORDERS)  # a plan that computes the user's entry and ranks nothing
 # What a ranker is trained for -> the orders it can be read in. `both` draws one of the paper's two per batch,
 # `all` one of three.
@@ -27,6 +29,7 @@ class RankerConfig:
 
     `shared`: the generator's layers make the KV of users and items, and discriminant tokens have layers of their own.
     `order`: what it was trained for, a key of TRAINED_FOR. `item_tokens`: t, tokens of an item.
+    `history`: what a history is made of, one of HISTORIES.
     `generator_weight`: an item of log-probability p and score s is ranked by s + generator_weight * p.
     """
 
@@ -34,10 +37,13 @@ class RankerConfig:
     order: str = "split"
     item_tokens: int = 1
     generator_weight: float = 0.0
+    history: str = "codes"
 
     def __post_init__(self) -> None:
         if self.order not in TRAINED_FOR:
             raise InputError("order", f"is {self.order!r}", f"one of {', '.join(TRAINED_FOR)}")
+        if self.history not in HISTORIES:
+            raise InputError("history", f"is {self.history!r}", f"one of {', '.join(HISTORIES)}")
         if not isinstance(self.shared, bool):
             raise InputError("shared", f"is {self.shared!r}", "true or false")
         if not isinstance(self.item_tokens, int) or self.item_tokens < 1:
@@ -51,6 +57,14 @@ class RankerConfig:
     def orders(self) -> tuple[str, ...]:
         """The orders in which it can be read."""
         return TRAINED_FOR[self.order]
+
+    def history_step(self, config: ModelConfig) -> int:
+        """Tokens of an item of a history."""
+        return self.item_tokens if self.history == "tokens" else config.levels
+
+    def longest_history(self, config: ModelConfig) -> int:
+        """Tokens of a history of `max_history` items."""
+        return config.max_history * self.history_step(config)
 
     def save(self, path: Path) -> None:
         """Write ranker.json."""

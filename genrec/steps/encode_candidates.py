@@ -3,55 +3,37 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.load import load_catalogue
-from genrec.errors import ArtifactError, InputError
-from genrec.rank.item_tokens import FILE_NAME, item_tokens
-from genrec.rank.options import MOST_CANDIDATES
+from genrec.errors import InputError
+from genrec.rank.options import MOST_CANDIDATES, OPTIONS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.encode_history import deadline_of, owner_of
 from genrec.steps.ticket import Ticket, read_ticket
-from genrec.steps.user_prefix import flat, read_prefix, tokens_of
+from genrec.steps.user_prefix import flat, load_rank_table, read_prefix
 from genrec.steps.versioned import Versioned
-
-
-@dataclass(frozen=True)
-class _RankTable:
-    """One catalogue version: `codes` int32[n, L] and `tokens` int32[n, t] of its items."""
-
-    catalogue: Catalogue
-    codes: NDArray[np.int32]
-    tokens: NDArray[np.int32]
 
 
 class EncodeCandidates:
     """history, candidates and wishes -> the history's tokens, the distinct candidates that the catalogue knows.
 
     The first step of `rank`. In `recommend_and_rank` the ticket of the first step comes along: its catalogue version
-    and its deadline hold here too, and the history is cut as it was there.
+    and its deadline hold here too, and a history of semantic IDs is cut as it was there.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._config, self._artifact = load_config(settings.artifact), settings.artifact
-        self._loaded = Versioned(settings, "encode_candidates", self._load)
+        artifact = settings.artifact
+        self._config = config = load_config(artifact)
+        self._options = options = RankerConfig.load(artifact / "model" / OPTIONS)
+        self._loaded = Versioned(
+            settings, "encode_candidates", lambda folder: load_rank_table(artifact, folder, config, options)
+        )
         self.close = self._loaded.close
-
-    def _load(self, folder: Path) -> _RankTable:
-        catalogue = load_catalogue(folder, self._config)
-        catalogue.rows_of([])  # sorts the ids, which no request should wait for
-        own = folder / FILE_NAME
-        if (self._artifact / FILE_NAME).exists() and not own.exists():
-            raise ArtifactError(own, "is missing; the artifact's items have tokens of their own")
-        codes = tokens_of(catalogue, self._config)
-        return _RankTable(catalogue, codes, item_tokens(folder, catalogue, self._config))
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -70,19 +52,20 @@ class EncodeCandidates:
         top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
         if not 1 <= top_k <= MOST_CANDIDATES:
             raise InputError("top_k", f"is {top_k}", f"1 to {MOST_CANDIDATES}")
-        kept, dropped, cut = read_prefix(request, loaded.catalogue, self._config, newest=first is not None)
+        as_retrieved = first is not None and self._options.history == "codes"  # its KV is the user's
+        kept, dropped, cut = read_prefix(request, loaded.catalogue, self._config, newest=as_retrieved)
         if not len(rows):  # a retrieval that found nothing: the answer is empty
             kept, cut = kept[:0], cut + len(kept)
         deadline = first.deadline_ns if first else deadline_of(request, now)
-        length = len(kept) * self._config.levels
+        length = len(kept) * self._options.history_step(self._config)
         if not length and "candidate_scores" not in request:  # what else is there to go by
             prior = loaded.catalogue.popularity[rows].astype(np.float32)
         ticket = Ticket(top_k, length, deadline, dropped, cut, version)
         return {
-            "tokens": flat(loaded.codes[kept]),
+            "tokens": flat(loaded.history[kept]),
             "ticket": ticket.tensor(),
             "owner": owner_of(request),
-            "candidates": flat(loaded.tokens[rows]),
+            "candidates": flat(loaded.candidates[rows]),
             "codes": flat(loaded.codes[rows]),
             "item_ids": loaded.catalogue.item_ids[rows][None],
             "prior": prior[None],

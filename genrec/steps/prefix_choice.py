@@ -46,7 +46,7 @@ class PrefixChoice:
         return answer_each(requests, self._choose)
 
     def _choose(self, request: Tensors) -> Tensors:
-        ticket = read_ticket(request, self._config.max_prompt)
+        ticket = read_ticket(request, self._options.longest_history(self._config))
         tokens = check_tensor(request, "tokens", np.int32)[: ticket.prompt_length]
         candidates = check_tensor(request, "candidates", np.int32)
         named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))

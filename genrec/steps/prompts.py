@@ -85,12 +85,14 @@ def read_prompts(
     return answers
 
 
-def read_prompt(request: Tensors, config: ModelConfig) -> tuple[NDArray[np.int32], Ticket]:
-    """The prompt's tokens and its ticket. Raises InputError."""
-    tokens = check_tensor(request, "tokens", np.int32)
-    ticket = read_ticket(request, min(config.max_prompt, len(tokens)))
-    if len(tokens) > config.max_prompt:
-        raise InputError("tokens", f"has {len(tokens)} values", f"at most {config.max_prompt}")
+def read_prompt(
+    request: Tensors, config: ModelConfig, most: int | None = None
+) -> tuple[NDArray[np.int32], Ticket]:
+    """The prompt's tokens, at most `most` or those of the generator's longest, and its ticket. Raises InputError."""
+    tokens, most = check_tensor(request, "tokens", np.int32), most or config.max_prompt
+    ticket = read_ticket(request, min(most, len(tokens)))
+    if len(tokens) > most:
+        raise InputError("tokens", f"has {len(tokens)} values", f"at most {most}")
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
         raise InputError("tokens", f"span {tokens.min()} to {tokens.max()}", f"0 to {config.vocab_size - 1}")
     return tokens, ticket

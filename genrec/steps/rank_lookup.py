@@ -20,15 +20,16 @@ class RankLookup:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
-        self._weight = RankerConfig.load(settings.artifact / "model" / OPTIONS).generator_weight
+        options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        self._longest = options.longest_history(load_config(settings.artifact))
+        self._weight = options.generator_weight
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
         return answer_each(requests, self._look_up)
 
     def _look_up(self, request: Tensors) -> Tensors:
-        ticket = read_ticket(request, self._config.max_prompt)
+        ticket = read_ticket(request, self._longest)
         ids = check_tensor(request, "item_ids", np.int64)
         prior = check_tensor(request, "prior", np.float32, len(ids))
         reuse = check_tensor(request, "reuse", np.int64, 4)

@@ -61,11 +61,12 @@ class ScoreCandidates(AnswersLater):
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
         self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        self._longest = self._options.longest_history(self._config)
         executors = load_rank_executors(settings, self._config)
         for executor in executors:
             warm_up(spans(self._config)[:1], partial(self._try, executor))
-            if executor.ahead and self._config.max_prompt > PARTS[-1]:
-                executor.ahead.rehearse(PARTS[-1], min(PARTS[-1], self._config.max_prompt - PARTS[-1]))
+            if executor.ahead and self._longest > PARTS[-1]:
+                executor.ahead.rehearse(PARTS[-1], min(PARTS[-1], self._longest - PARTS[-1]))
         run = [partial(self._score, executor) for executor in executors]
         budget_s, ahead = settings.rank_budget_ms / 1e3, executors[0].ahead
         self._scheduler: Scheduler[_Asked | PreInference] = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
@@ -74,7 +75,7 @@ class ScoreCandidates(AnswersLater):
     def submit(self, request: Tensors, respond: Respond) -> None:
         """See `AnswersLater.submit`."""
         try:
-            tokens, ticket = read_prompt(request, self._config)
+            tokens, ticket = read_prompt(request, self._config, self._longest)
             ticket.check_deadline("score_candidates")
             deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
             if _order(request) == ONLY_USER:

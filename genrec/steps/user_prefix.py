@@ -1,17 +1,51 @@
-"""Which part of a history a ranking reads: one function for the ranking and for what is computed ahead of it."""
+"""What a ranking reads of a history: the same functions for the ranking and for what is computed ahead of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_catalogue
+from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
+from genrec.rank.item_tokens import FILE_NAME, item_tokens
+from genrec.rank.options import RankerConfig
 from genrec.steps import Tensors, check_tensor
 
 WINDOW_STEPS = 4  # a long history's window moves by this part of its length
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """One catalogue version by row: items' semantic IDs as tokens int32[n, L], what stands for them as candidates
+    int32[n, t], and in a history.
+    """
+
+    catalogue: Catalogue
+    codes: NDArray[np.int32]
+    candidates: NDArray[np.int32]
+    history: NDArray[np.int32]
+
+
+def load_rank_table(artifact: Path, folder: Path, config: ModelConfig, options: RankerConfig) -> RankTable:
+    """Of the version in `folder`. Raises ArtifactError."""
+    catalogue = load_catalogue(folder, config)
+    catalogue.rows_of([])  # sorts the ids, which no request should wait for
+    own = folder / FILE_NAME
+    if (artifact / FILE_NAME).exists() and not own.exists():
+        raise ArtifactError(own, "is missing; the artifact's items have tokens of their own")
+    codes = np.ascontiguousarray(catalogue.codes + np.array(config.code_offsets, np.int32))
+    tokens = item_tokens(folder, catalogue, config)
+    if tokens.shape[1] != options.item_tokens:
+        raise ArtifactError(
+            own, f"has {tokens.shape[1]} tokens an item; the ranker was trained on {options.item_tokens}"
+        )
+    return RankTable(catalogue, codes, tokens, tokens if options.history == "tokens" else codes)
 
 
 class UserPrefix(NamedTuple):
@@ -30,11 +64,6 @@ def read_prefix(
     known, most = history[history >= 0], config.max_history
     kept = known[-most:] if newest else known[window_start(len(known), most) :]
     return UserPrefix(kept, len(history) - len(known), len(known) - len(kept))
-
-
-def tokens_of(catalogue: Catalogue, config: ModelConfig) -> NDArray[np.int32]:
-    """int32[n, L], the tokens of each item of the catalogue where it stands in a history."""
-    return np.ascontiguousarray(catalogue.codes + np.array(config.code_offsets, np.int32))
 
 
 def flat(rows: NDArray[np.int32]) -> NDArray[np.int32]:

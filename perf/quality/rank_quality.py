@@ -52,7 +52,7 @@ def read(ranker: Ranker, places: Places, test: Candidates) -> dict[str, dict[str
 def measure_ranker(artifact: Path) -> dict[str, Any]:
     """Figures of the ranker in `artifact`/model over all users. Raises ArtifactError."""
     ranker = load_ranker(artifact / "model")
-    places, candidates = open_places(artifact)
+    places, candidates = open_places(artifact, history=ranker.options.history)
     test = candidates["test"]
     return {
         "artifact": artifact.name, "users": len(test), "shared": ranker.shared, "trained_for": ranker.options.order,

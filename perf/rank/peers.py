@@ -106,7 +106,7 @@ def measure(artifact: Path, asked: argparse.Namespace, span: int) -> list[dict[s
 def ours(artifact: Path, folder: Path, tokens: Any, items: Any) -> dict[str, Callable[[], float]]:
     """Our ways, over a pool that has the user, and for one of them the items."""
     kv_type = load_layout(Settings(artifact, artifact), SHAPE).kv_type
-    layout = EntryLayout(SHAPE, SHAPE.levels, kv_type)
+    layout = EntryLayout(SHAPE, SHAPE.levels, kv_type, SHAPE.levels)
     (passes,) = load_rankers(engines_folder(artifact, "openvino"), SHAPE, kv_type, 0, 1)
     head = RankerHead.load(artifact / "onnx" / HEAD, SHAPE)
     request = RankRequest(1, tokens, items, items)

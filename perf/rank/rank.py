@@ -137,7 +137,7 @@ def measure(artifact: Path, shape: DataShape, asked: argparse.Namespace) -> dict
     """Every way over the trace."""
     items, asks = requests_of(shape, asked.requests, asked.seed)
     kv_type = load_layout(Settings(artifact, artifact), MODEL).kv_type
-    layout = EntryLayout(MODEL, shape.item_tokens, kv_type)
+    layout = EntryLayout(MODEL, shape.item_tokens, kv_type, MODEL.levels)
     (passes,) = load_rankers(engines_folder(artifact, "openvino"), MODEL, kv_type, 0, 1)
     head = RankerHead.load(artifact / "onnx" / HEAD, MODEL)
 

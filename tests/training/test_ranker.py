@@ -166,6 +166,19 @@ def test_entries_of_all_items_change_no_score(artifact: Path) -> None:
         torch.testing.assert_close(asked.scores(ranker, order), asked.scores(ranker, order, entries))
 
 
+def test_a_history_may_be_made_of_items_own_tokens(artifact: Path) -> None:
+    save_item_tokens(artifact, (np.arange(ITEMS)[:, None] + np.arange(3)) % 7)
+    places, candidates = open_places(artifact, 100, "tokens")
+    some = candidates["test"].at(np.arange(5))
+    user = places.ask(some, some.rows).user
+    newest = places.rows[some.user[0]][: some.cut[0]][-places.most :]
+    assert user[0, : 3 * len(newest)].tolist() == [(row + n) % 7 for row in newest for n in range(3)]
+    ranker_artifact(artifact, RankerSettings(places=50, epochs=1), threads=1, history="tokens")
+    kept = load_ranker(artifact / "model")
+    assert kept.options.history == "tokens" and kept.options.history_step(kept.config) == 3
+    assert kept.options.longest_history(kept.config) == 3 * kept.config.max_history
+
+
 def test_both_orders_are_drawn(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places, candidates = open_places(artifact, QUICK.places)
     ranker = fresh_ranker(artifact, "both", True, 0.1, 2, 0)
