@@ -167,6 +167,7 @@ def soak(
         "errors": sum(problems.values()),
         "problems": dict(problems.most_common(5)),
         "restarts": server.restarts - restarts,
+        "starved_s": round(max(sample.starved for sample in samples), 2),
         "memory_mb": round(samples[-1].total / 1e6, 1),
         "memory_growth_bytes_per_s": round(growth),
         "memory_growth_bytes_per_request": round(growth * at[-1] / len(events)),

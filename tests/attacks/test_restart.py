@@ -6,8 +6,10 @@ import os
 import resource
 import signal
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
 
 from deploy import launcher, ports, shared_memory, supervisor, tritonserver, watch
 from deploy.launch import LaunchError, NoRoom
@@ -75,6 +78,30 @@ def test_a_process_that_was_stopped_is_replaced_while_other_ensembles_go_on(
     assert (answered > 0, weak.pid) == (True, pid)
     assert stub_of(pid, "draft_beam") != stopped
     np.testing.assert_array_equal(items_of(weak, items, "recommend_draft"), before)
+
+
+def test_a_process_that_stood_still_for_a_moment_gives_no_wrong_answer(
+    weak: RunningServer, items: list[int]
+) -> None:
+    """Triton takes it for dead after a second, frees what it had asked, and the process goes on with that."""
+    before, stood = items_of(weak, items, "recommend_draft"), stub_of(weak.pid, "draft_beam")
+
+    def answer() -> bool:
+        try:
+            found = items_of(weak, items, "recommend_draft")
+        except InferenceServerException:
+            return False
+        np.testing.assert_array_equal(found, before)
+        return True
+
+    with ThreadPoolExecutor() as threads:
+        os.kill(stood, signal.SIGSTOP)
+        asked = [threads.submit(answer) for _ in range(4)]
+        time.sleep(1.5)
+        os.kill(stood, signal.SIGCONT)
+        for each in asked:
+            each.result()
+    until(answer)
 
 
 def test_a_stopped_server_is_replaced(weak: RunningServer, items: list[int]) -> None:
