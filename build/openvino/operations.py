@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,11 @@ def libraries(kv_type: str) -> dict[str, bytes]:
     """
     done: dict[str, bytes] = {}
     refused: list[ArtifactError] = []
-    for each in sets_of(kv_type):
+    with ThreadPoolExecutor() as threads:  # each waits for a compiler
+        jobs = {each.library: threads.submit(library, each.name) for each in sets_of(kv_type)}
+    for file, job in jobs.items():
         try:
-            done[each.library] = library(each.name)
+            done[file] = job.result()
         except ArtifactError as error:
             refused.append(error)
     if not any(each.library in done and runs_here(each) for each in sets_of(kv_type)):
