@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_config
+from genrec.rank.hstu import CONFIG, HstuConfig
+from genrec.rank.kinds import HSTU, ranker_of
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
@@ -16,19 +18,24 @@ class RankLookup:
     """item_ids, prior, scores, reuse, plan, ticket, left_out -> the best items first, their scores, report.
 
     An item's score is the ranker's and, of a candidate that came with a score, that one times a weight that was chosen
-    on validation items. Without a history the score it came with decides, or its popularity.
+    on validation items; no weight is chosen for an HSTU ranker, whose score stands alone. Without a history the score
+    it came with decides, or its popularity.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
-        self._weight = RankerConfig.load(settings.artifact / "model" / OPTIONS).generator_weight
+        model = settings.artifact / "model"
+        if ranker_of(settings.artifact, settings.ranker) == HSTU:
+            self._longest, self._weight = HstuConfig.load(model / CONFIG).longest, 0.0
+        else:
+            self._longest = load_config(settings.artifact).max_prompt
+            self._weight = RankerConfig.load(model / OPTIONS).generator_weight
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
         return answer_each(requests, self._look_up)
 
     def _look_up(self, request: Tensors) -> Tensors:
-        ticket = read_ticket(request, self._config.max_prompt)
+        ticket = read_ticket(request, self._longest)
         ids = check_tensor(request, "item_ids", np.int64)
         prior = check_tensor(request, "prior", np.float32, len(ids))
         reuse = check_tensor(request, "reuse", np.int64, 4)

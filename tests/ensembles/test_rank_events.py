@@ -1,0 +1,92 @@
+"""Rankings of an HSTU ranker in the local runtime: they are the torch module's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ensembles.local import LocalRecommender
+from genrec.catalogue.items import Catalogue
+from genrec.nn.hstu_checkpoint import load_hstu
+from genrec.report import MODEL, RankReport
+from genrec.steps.user_prefix import window_start
+from tests.oracles.hstu_asked import Asked, logits_of
+
+Scores = Callable[..., dict[int, float]]
+MOST = 16
+
+
+def events_of(draw: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+    """Ratings, times, now and features as tensors, of `count` events."""
+    times = 10**9 + np.sort(draw.integers(0, 10**8, count))
+    return {
+        "ratings": draw.integers(1, 6, (1, count)).astype(np.int32),
+        "times": times[None],
+        "now": np.array([[10**9 + 10**8 + 5]]),
+        "features": np.array([[2, 5, 7]], np.int32),
+    }
+
+
+@pytest.fixture(scope="module")
+def local(tiny_hstu: Path) -> Iterator[LocalRecommender]:
+    with LocalRecommender(tiny_hstu, 16, decoder="rank") as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="module")
+def by_torch(tiny_hstu: Path) -> Scores:
+    """Item -> score of every candidate, of one sequence as it is trained on."""
+    model, catalogue = load_hstu(tiny_hstu / "model"), Catalogue.load(tiny_hstu / "catalogue.parquet")
+
+    def scores(history: Sequence[int], candidates: Sequence[int], **events: np.ndarray) -> dict[int, float]:
+        count = len(history)
+        nothing = np.zeros((1, count), np.int64)
+        ratings, times = (events.get(name, nothing)[0] for name in ("ratings", "times"))
+        now = int(events["now"][0, 0]) if "now" in events else int(times[-1]) if count else 0
+        features = events.get("features", nothing[:, :0])[0]
+        start = window_start(count, MOST)
+        rows = catalogue.rows_of(history)[start:]
+        asked = Asked(rows, ratings[start:], times[start:], now, features)
+        found = logits_of(model, asked, catalogue.rows_of(candidates))[:, 0]
+        return dict(zip(candidates, found.tolist(), strict=True))
+
+    return scores
+
+
+def check(answer: Any, want: dict[int, float], top_k: int) -> RankReport:
+    """The best of `want`, best first, each once."""
+    assert isinstance(answer, dict), answer
+    ids, scores = answer["item_ids"][0].tolist(), answer["scores"][0]
+    assert len(ids) == len(set(ids)) == min(top_k, len(want))
+    np.testing.assert_allclose(scores, [want[item] for item in ids], atol=1e-4)
+    assert (np.diff(scores) <= 0).all()
+    assert min(scores) >= sorted(want.values())[-len(ids)] - 1e-4, "none better was left out"
+    return RankReport(*(int(x) for x in answer["report"][0]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 16, 17, 21, 40])
+def test_answers_are_the_module_s(
+    local: LocalRecommender, by_torch: Scores, items: list[int], count: int
+) -> None:
+    events = events_of(np.random.default_rng(count), count)
+    history, candidates = items[:count], items[100:140]
+    (answer,) = local.rank([(history, candidates)], 10, **events)
+    report = check(answer, by_torch(history, candidates, **events), 10)
+    assert report.answered_by == MODEL and report.cut == window_start(count, MOST)
+
+
+@pytest.mark.parametrize("known", [(), ("ratings",), ("times",), ("features",), ("ratings", "times", "now")])
+def test_what_is_not_given_is_unknown(
+    local: LocalRecommender, by_torch: Scores, items: list[int], known: tuple[str, ...]
+) -> None:
+    events = events_of(np.random.default_rng(1), 9)
+    given = {name: events[name] for name in known}
+    (answer,) = local.rank([(items[:9], items[50:60])], 10, **given)
+    want = by_torch(items[:9], items[50:60], **given)
+    check(answer, want, 10)
+    everything = by_torch(items[:9], items[50:60], **events)
+    assert max(abs(want[item] - everything[item]) for item in want) > 0.01
