@@ -82,6 +82,7 @@ class OpenVinoHstu:
     """See `genrec.engine.interface.HstuPasses`. One at a time per object."""
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
+        self._graphs = graphs  # their constants lie in its memory
         self._user, self._rank = (graphs.new_request(name) for name in (USER_GRAPH, RANK_GRAPH))
 
     def user(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
+from genrec.errors import InputError
 from genrec.nn.hstu_checkpoint import load_hstu
-from genrec.report import MODEL, RankReport
+from genrec.rank.head import FILE_NAME as HEAD
+from genrec.rank.kinds import DISCRIMINANT, HSTU, NO_RANKER, ranker_of
+from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.steps.user_prefix import window_start
 from tests.oracles.hstu_asked import Asked, logits_of
 
@@ -90,3 +94,62 @@ def test_what_is_not_given_is_unknown(
     check(answer, want, 10)
     everything = by_torch(items[:9], items[50:60], **events)
     assert max(abs(want[item] - everything[item]) for item in want) > 0.01
+
+
+def test_without_a_history_features_are_enough(
+    local: LocalRecommender, by_torch: Scores, items: list[int], tiny_hstu: Path
+) -> None:
+    features = {"features": np.array([[3]], np.int32)}
+    (answer,) = local.rank([([], items[50:60])], 10, **features)
+    check(answer, by_torch([], items[50:60], **features), 10)
+    (answer,) = local.rank([([], items[50:60])], 10)
+    assert isinstance(answer, dict) and answer["report"][0, 0] == POPULARITY
+    popularity = Catalogue.load(tiny_hstu / "catalogue.parquet").popularity
+    assert answer["scores"][0].max() == popularity[50:60].max()
+
+
+def test_items_that_the_catalogue_does_not_know_take_their_ratings_along(
+    local: LocalRecommender, by_torch: Scores, items: list[int]
+) -> None:
+    events = events_of(np.random.default_rng(2), 8)
+    history = [*items[:4], -1, *items[4:7]]
+    (answer,) = local.rank([(history, items[50:60])], 10, **events)
+    kept = {name: np.delete(events[name], 4, 1) for name in ("ratings", "times")}
+    report = check(answer, by_torch(items[:7], items[50:60], **{**events, **kept}), 10)
+    assert report.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"ratings": np.array([[1, 2]], np.int32)}, "ratings: has 2 values (accepted: 3)"),
+        ({"ratings": np.array([[1, 6, 2]], np.int32)}, "ratings: has 6 (accepted: 1 to 5, 0 where"),
+        ({"ratings": np.array([[1.0, 2, 2]], np.float32)}, "ratings: is of type float32 (accepted: int32)"),
+        ({"times": np.array([[5, 9, 7]])}, "times: has 7 after 9 (accepted: seconds, oldest first)"),
+        ({"times": np.array([[-(2**63), 0, 2**63 - 1]])}, "times: span 18446744073709551615 seconds"),
+        ({"times": np.array([[1, 2, 3]]), "now": np.array([[2]])}, "now: is 2 (accepted: at least 3"),
+        ({"now": np.array([[2]])}, "now: is given without times"),
+        ({"features": np.array([[8]], np.int32)}, "features: has 8 (accepted: 1 to 7"),
+        ({"features": np.ones((1, 17), np.int32)}, "features: has 17 values (accepted: at most 16)"),
+    ],
+)
+def test_bad_input_is_answered_with_the_field_and_the_limit(
+    local: LocalRecommender, items: list[int], change: dict[str, np.ndarray], problem: str
+) -> None:
+    (answer,) = local.rank([(items[:3], items[5:8])], 1, **change)
+    assert isinstance(answer, InputError) and problem in str(answer)
+
+
+def test_the_other_ranker_reads_items_alone(tiny_ranker: Path, items: list[int]) -> None:
+    with LocalRecommender(tiny_ranker, 16, decoder="rank") as local:
+        (answer,) = local.rank([(items[:1], items[5:8])], 1, ratings=np.ones((1, 1), np.int32))
+    assert isinstance(answer, InputError) and "ratings: is given (accepted: nothing" in str(answer)
+
+
+def test_one_is_chosen_where_there_are_two(tiny_hstu: Path, tiny_ranker: Path, tmp_path: Path) -> None:
+    assert [ranker_of(each) for each in (tiny_hstu, tiny_ranker, tmp_path)] == [HSTU, DISCRIMINANT, NO_RANKER]
+    both = shutil.copytree(tiny_hstu, tmp_path / "both")
+    shutil.copy(tiny_ranker / "onnx" / HEAD, both / "onnx")
+    assert [ranker_of(both, wanted) for wanted in ("auto", "hstu")] == [DISCRIMINANT, HSTU]
+    with pytest.raises(InputError, match=r"ranker: is discriminant, .* \(accepted: auto, hstu\)"):
+        ranker_of(tiny_hstu, "discriminant")
