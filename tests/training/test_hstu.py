@@ -233,6 +233,28 @@ def test_tokens_have_no_rating_of_a_candidate() -> None:
     assert int(asked.sum()) == 3 * HELD_OUT and not tokens.rating[asked].any() and tokens.item[asked].all()
 
 
+def test_what_is_unknown_is_not_read() -> None:
+    """What is left out of a sample may be another and its scores are the same, and not those with it told."""
+    ratings, model = some_ratings(), some_model()
+    samples = hstu_batches.held_out_samples(ratings, np.arange(6), 0, MOST)
+    others = {
+        "features": ratings.features % 7 + 1,
+        "ratings": ratings.ratings % 5 + 1,
+        "times": ratings.times + np.arange(len(ratings.times)) ** 2,
+    }
+    told = logits(model, ratings, samples)
+    for name, values in others.items():
+        known = hstu_batches.Known(*(np.full(6, each != name) for each in others))
+        with torch.no_grad():
+            one, other = (
+                model(hstu_batches.tokens_of(each, samples, known))
+                for each in (ratings, replace(ratings, **{name: values}))
+            )
+        assert torch.equal(one, other) and (one != told).any(1).all()
+    shares = np.mean(hstu_batches.Known.but(0.1, 10**5, np.random.default_rng(0)), 1)
+    np.testing.assert_allclose(shares, 0.9, atol=0.01)
+
+
 def test_own_data_has_no_ratings_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "source.json").write_text('{"name": "own"}')
     catalogue = Catalogue(
