@@ -134,7 +134,7 @@ def make_hstu(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, tell: Tell = print
 ) -> None:
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
-    from genrec.nn.hstu_checkpoint import CONFIG, WEIGHTS
+    from genrec.rank.hstu import CONFIG, WEIGHTS
     from training.hstu import HstuSettings, hstu_artifact
 
     chosen = HstuSettings()

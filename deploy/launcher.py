@@ -190,8 +190,7 @@ def _launch(
     ensembles = with_instances(wanted, options.instances)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
-    discriminant = ranker_of(artifact, settings.ranker) == DISCRIMINANT
-    if discriminant and {"rank", "recommend_and_rank", "pre_infer"}.intersection(names):
+    if {"rank", "recommend_and_rank", "pre_infer"}.intersection(names):
         settings = replace(settings, pool=pool)
 
     def prepare() -> None:

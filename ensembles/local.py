@@ -122,7 +122,7 @@ class LocalRecommender:
             artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify, **pool
         )
         discriminant = ranker_of(artifact, self.settings.ranker) == DISCRIMINANT
-        if decoder in RANKINGS and discriminant:
+        if decoder in RANKINGS:
             self.settings = replace(self.settings, pool=Path(self._folder.name) / "pool")
         try:
             if decoder == "staged":  # the others leave no KV behind

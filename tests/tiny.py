@@ -145,8 +145,8 @@ def add_hstu(artifact: Path) -> Path:
     from export.decoder import export_from
     from export.hstu import HSTU_GRAPHS
     from genrec.manifest import record
-    from genrec.nn.hstu_checkpoint import WEIGHTS, save_hstu
-    from genrec.rank.hstu import CONFIG
+    from genrec.nn.hstu_checkpoint import save_hstu
+    from genrec.rank.hstu import CONFIG, WEIGHTS
 
     model, onnx = artifact / "model", artifact / "onnx"
     save_hstu(random_hstu(Catalogue.load(artifact / "catalogue.parquet")), model)

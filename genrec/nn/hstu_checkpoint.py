@@ -11,9 +11,7 @@ from safetensors.torch import load_file, save_file
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
 from genrec.nn.hstu import HstuRanker
-from genrec.rank.hstu import CONFIG, HstuConfig
-
-WEIGHTS = "hstu.safetensors"
+from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
 
 
 def save_hstu(model: HstuRanker, folder: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from genrec.errors import ArtifactError
 from genrec.files import read_json
 
-CONFIG = "hstu.json"
+CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
 USER_GRAPH, RANK_GRAPH = "hstu_user", "hstu_rank"
 TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind it
 RATINGS = 5

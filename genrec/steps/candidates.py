@@ -1,16 +1,20 @@
-"""What a ranking is asked for: the same of any ranker."""
+"""What a ranking is asked for, and what it took: the same of any ranker."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.rank.options import MOST_CANDIDATES
 from genrec.steps import Tensors, check_tensor
+
+if TYPE_CHECKING:  # it imports numba, which the first step does without
+    from genrec.engine.ranking import Reuse
 
 
 class Candidates(NamedTuple):
@@ -47,3 +51,12 @@ def read_top_k(request: Tensors) -> int:
     if not 1 <= top_k <= MOST_CANDIDATES:
         raise InputError("top_k", f"is {top_k}", f"1 to {MOST_CANDIDATES}")
     return top_k
+
+
+def count_ranking(order: str, reuse: Reuse) -> None:
+    """Count a ranking, tokens by what became of them, and bytes copied."""
+    metrics.RANKINGS.add(order=order)
+    kinds = ("user_reused", reuse.user), ("items_reused", reuse.items), ("computed", reuse.computed)
+    for kind, tokens in kinds:
+        metrics.RANK_TOKENS.add(tokens, kind=kind)
+    metrics.RANK_COPIED.add(reuse.copied)

@@ -11,6 +11,7 @@ from genrec.rank.hstu import CODES, CONFIG, FEATURE, ITEM, LIMIT, RATING, RATING
 from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps.candidates import count_ranking
 from genrec.steps.ticket import read_ticket
 
 NOTHING: Tensors = {"scores": np.zeros((1, 1), np.float32), "reuse": np.zeros((1, 4), np.int64)}
@@ -22,9 +23,7 @@ class ScoreEvents:
     def __init__(self, settings: Settings) -> None:
         self._config = HstuConfig.load(settings.artifact / "model" / CONFIG)
         self._executor = load_hstu_executor(settings)
-        tokens = np.zeros((1, self._config.token_size), np.int32)
-        candidates = np.zeros((1, 1 + len(self._config.codebook_sizes)), np.int32)
-        self._executor.scores(HstuRequest(tokens, candidates, 0))  # graphs are slow the first time
+        self._executor.rehearse()
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -36,10 +35,11 @@ class ScoreEvents:
         if not ticket.prompt_length:
             return NOTHING
         asked = self._read(request, ticket.prompt_length)
-        scores = self._executor.scores(asked)
+        scores, reuse = self._executor.scores(asked)
         if not np.isfinite(scores).all():
             raise InputError("scores", "have NaN or infinite values", "finite ones: look at the weights")
-        return {"scores": scores[None], "reuse": np.array([[0, 0, len(asked.tokens), 0]])}
+        count_ranking("user", reuse)
+        return {"scores": scores[None], "reuse": np.array([reuse], np.int64)}
 
     def _read(self, request: Tensors, length: int) -> HstuRequest:
         c = self._config
@@ -60,7 +60,8 @@ class ScoreEvents:
         _check_range("candidates", candidates[:, 1], LIMIT - 1)
         _check_range("codes", codes, c.code_rows - 1)
         rows = np.concatenate((candidates[:, :1], codes), 1)
-        return HstuRequest(tokens, rows, int(candidates[0, 1]))
+        named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
+        return HstuRequest(user if named else None, tokens, rows, int(candidates[0, 1]))
 
 
 def _rows(request: Tensors, field: str, each: int, most: int) -> NDArray[np.int32]:

@@ -37,7 +37,7 @@ def events_of(draw: np.random.Generator, count: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def local(tiny_hstu: Path) -> Iterator[LocalRecommender]:
-    with LocalRecommender(tiny_hstu, 16, decoder="rank") as runtime:
+    with LocalRecommender(tiny_hstu, 16, decoder="rank", pool_user_mb=1) as runtime:
         yield runtime
 
 
@@ -94,6 +94,85 @@ def test_what_is_not_given_is_unknown(
     check(answer, want, 10)
     everything = by_torch(items[:9], items[50:60], **events)
     assert max(abs(want[item] - everything[item]) for item in want) > 0.01
+
+
+def test_the_second_time_the_user_is_there_and_a_grown_history_is_extended(
+    local: LocalRecommender, by_torch: Scores, items: list[int]
+) -> None:
+    events = events_of(np.random.default_rng(3), 12)
+    reused = []
+    for count in (6, 6, 9, 12):
+        given = {name: events[name][:, :count] for name in ("ratings", "times")}
+        given |= {name: events[name] for name in ("now", "features")}
+        (answer,) = local.rank([(items[:count], items[50:70])], 10, user_id=5, **given)
+        reused.append(check(answer, by_torch(items[:count], items[50:70], **given), 10).user_reused)
+    assert reused == [0, 3 + 6, 3 + 6, 3 + 9]
+    (other,) = local.rank([(items[:12], items[50:70])], 10, user_id=6, **events)
+    assert check(other, by_torch(items[:12], items[50:70], **events), 10).user_reused == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "agree"),
+    [
+        ({"features": np.array([[2, 5]], np.int32)}, 0),  # features see each other, and events all of them
+        ({"features": np.array([[2, 5, 6]], np.int32)}, 0),
+        ({"ratings": np.array([[5, 5, 5, 5, 1]], np.int32)}, 3 + 4),
+        ({"times": np.array([[10, 20, 31, 40, 50]])}, 3 + 2),
+        ({"times": np.array([[110, 120, 130, 140, 150]]), "now": np.array([[160]])}, 3 + 5),  # only later
+        ({"now": np.array([[61]])}, 3 + 5),  # candidates alone see it
+    ],
+)
+def test_nothing_of_another_past_is_read(
+    local: LocalRecommender, by_torch: Scores, items: list[int], change: dict[str, np.ndarray], agree: int
+) -> None:
+    events = {
+        "features": np.array([[2, 5, 7]], np.int32),
+        "ratings": np.full((1, 5), 5, np.int32),
+        "times": np.array([[10, 20, 30, 40, 50]]),
+        "now": np.array([[60]]),
+    }
+    asked = [(items[20:25], items[50:70])]
+    user = 100 + sum(int(each.sum()) for each in change.values())  # of this change alone
+    local.rank(asked, 10, user_id=user, **events)
+    (answer,) = local.rank(asked, 10, user_id=user, **{**events, **change})
+    want = by_torch(*asked[0], **{**events, **change})
+    assert check(answer, want, 10).user_reused == agree
+
+
+def test_whatever_was_asked_before_an_answer_is_the_module_s(
+    local: LocalRecommender, by_torch: Scores, items: list[int]
+) -> None:
+    """Users who come back, with some of what is known changed or left out; a pool that has to evict."""
+    draw, reused = np.random.default_rng(7), 0
+    for _ in range(60):
+        count, user = int(draw.integers(0, 24)), int(draw.integers(3))
+        known = events_of(np.random.default_rng(user), 24)
+        given = {name: known[name][:, :count] for name in ("ratings", "times")}
+        given |= {"now": known["now"], "features": known["features"][:, : draw.integers(1, 4)]}
+        for name in ("ratings", "features"):
+            if draw.random() < 0.2:
+                del given[name]
+        if count and draw.random() < 0.2 and "ratings" in given:
+            given["ratings"] = given["ratings"] % 5 + 1
+        history, candidates = items[30 * user : 30 * user + count], items[200:210]
+        (answer,) = local.rank([(history, candidates)], 5, user_id=user, **given)
+        if count or "features" in given:
+            reused += check(answer, by_torch(history, candidates, **given), 5).user_reused > 0
+    assert reused > 20
+
+
+def test_without_a_pool_or_when_it_is_lost_answers_are_the_same(
+    tiny_hstu: Path, by_torch: Scores, items: list[int]
+) -> None:
+    want = by_torch(items[:5], items[20:60])
+    with LocalRecommender(tiny_hstu, 16, decoder="rank", pool_user_mb=0) as local:
+        for _ in range(2):
+            assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).user_reused == 0
+    with LocalRecommender(tiny_hstu, 16, decoder="rank", pool_user_mb=1) as local:
+        check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
+        assert local.settings.pool is not None
+        shutil.rmtree(local.settings.pool)
+        assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).user_reused == 0
 
 
 def test_without_a_history_features_are_enough(

@@ -14,8 +14,9 @@ from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu import CANDIDATE, HstuConfig, HstuRanker, Tokens
-from genrec.nn.hstu_checkpoint import CONFIG, load_hstu, save_hstu
+from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.nn.hstu_plain import plain_attention
+from genrec.rank.hstu import CONFIG
 from training import hstu_batches
 from training.hstu import HstuSettings, gaucs, labels_of, scores_of, train_hstu
 from training.rating_baselines import biased_factors, item_rates
