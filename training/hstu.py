@@ -11,6 +11,7 @@ not trained on.
 from __future__ import annotations
 
 import copy
+import json
 import math
 import time
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu import TASKS, HstuConfig, HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
+from genrec.rank.hstu import FEATURES
 from training.gauc import gauc
 from training.hstu_batches import (
     Known,
@@ -165,6 +167,7 @@ def hstu_artifact(
     model = HstuRanker(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
     kept, report = train_hstu(ratings, model, settings, seed, minutes)
     save_hstu(kept, artifact / "model")
+    (artifact / "model" / FEATURES).write_text(json.dumps(ratings.numbers, indent=2) + "\n")
     return report
 
 

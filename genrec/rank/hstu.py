@@ -18,6 +18,7 @@ from genrec.errors import ArtifactError
 from genrec.files import read_json
 
 CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
+FEATURES = "hstu_features.json"  # which number is which value of which of a user's features, for who asks
 USER_GRAPH, RANK_GRAPH = "hstu_user", "hstu_rank"
 TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind it
 RATINGS = 5

@@ -214,6 +214,7 @@ def test_ratings_are_read_in_order_of_time(tmp_path: Path) -> None:
     assert found.items.tolist() == [0, 1, 1, 0, 2]  # events of one second in file order
     assert found.ratings.tolist() == [2, 3, 1, 5, 4] and found.times.tolist() == [40, 50, 10, 20, 20]
     assert found.features.tolist() == [[1, 2, 4], [1, 3, 5]] and found.sizes == 5
+    assert found.numbers == {"gender": {"F": 1}, "age": {"56": 2, "1": 3}, "occupation": {"9": 4, "10": 5}}
     events.write_text(events.read_text().replace("u1\ta\t5", "u1\ta\t5.5"))
     with pytest.raises(InputError, match=r"column rating: has 5.5 \(accepted: whole numbers, 1 to 5\)"):
         read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
