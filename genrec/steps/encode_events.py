@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from genrec.rank.hstu import (
     CODES,
     CONFIG,
@@ -68,10 +69,19 @@ class EncodeEvents:
     def __init__(self, settings: Settings) -> None:
         self._generator = load_config(settings.artifact)
         self._config = HstuConfig.load(settings.artifact / "model" / CONFIG)
-        # The ranker's rows are those of the version that it was trained on. Later items have none, only codes.
-        self._trained_on = load_catalogue(settings.artifact, self._generator)
+        self._trained_on = self._first_version(settings.artifact)
         self._loaded = Versioned(settings, "encode_events", self._load)
         self.close = self._loaded.close
+
+    def _first_version(self, artifact: Path) -> Catalogue:
+        """Its rows are the ranker's. Later items have no row of their own, only codes. Raises ArtifactError."""
+        catalogue, c = load_catalogue(artifact, self._generator), self._config
+        if (len(catalogue), tuple(catalogue.codebook_sizes)) != (c.items, c.codebook_sizes):
+            problem = f"is of {c.items} items with codes {c.codebook_sizes}, {CATALOGUE} has {len(catalogue)}"
+            raise ArtifactError(
+                artifact / "model" / CONFIG, f"{problem} with {catalogue.codebook_sizes}; train it again"
+            )
+        return catalogue
 
     def _load(self, folder: Path) -> _EventTable:
         catalogue = load_catalogue(folder, self._generator)

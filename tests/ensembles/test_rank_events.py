@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from build.catalogue import add_items, remove_items
 from ensembles.local import LocalRecommender
+from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.errors import InputError
+from genrec.catalogue.versions import point, read_current
+from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.head import FILE_NAME as HEAD
+from genrec.rank.hstu import CONFIG, HstuConfig
 from genrec.rank.kinds import DISCRIMINANT, HSTU, NO_RANKER, ranker_of
 from genrec.report import MODEL, POPULARITY, RankReport
+from genrec.settings import Settings
+from genrec.steps import load
 from genrec.steps.user_prefix import window_start
 from tests.oracles.hstu_asked import Asked, logits_of
 
@@ -232,3 +240,33 @@ def test_one_is_chosen_where_there_are_two(tiny_hstu: Path, tiny_ranker: Path, t
     assert [ranker_of(both, wanted) for wanted in ("auto", "hstu")] == [DISCRIMINANT, HSTU]
     with pytest.raises(InputError, match=r"ranker: is discriminant, .* \(accepted: auto, hstu\)"):
         ranker_of(tiny_hstu, "discriminant")
+
+
+def test_a_later_version_s_items_keep_their_rows_and_new_ones_have_codes_alone(
+    tiny_hstu: Path, tmp_path: Path, items: list[int]
+) -> None:
+    artifact = shutil.copytree(tiny_hstu, tmp_path / "artifact")
+    first = Catalogue.load(artifact / CATALOGUE)
+    codes = ",".join(map(str, first.codes[30]))
+    (tmp_path / "new.csv").write_text(f"item,title,code_1,code_2,code_3\n5,new,{codes}\n")
+    add_items(artifact, tmp_path / "new.csv")
+    remove_items(artifact, first.item_ids[:10])
+    point(artifact, read_current(artifact).to(3))
+    model = load_hstu(artifact / "model")
+    asked = Asked(range(20, 24), [0] * 4, [0] * 4, 0, [])
+    want = logits_of(model, asked, range(40, 44))[:, 0].tolist()
+    with torch.no_grad():  # as if item 30 had no row of its own
+        model.of_item.weight[31] = 0
+    want.append(float(logits_of(model, asked, [30])[0, 0]))
+    with LocalRecommender(artifact, 16, decoder="rank") as local:
+        (answer,) = local.rank([(items[20:24], [*items[40:44], 5, items[0]])], 6)
+    report = check(answer, dict(zip([*items[40:44], 5], want, strict=True)), 6)
+    assert (report.left_out, report.catalogue_version) == (1, 3)
+
+
+def test_a_ranker_of_another_catalogue_is_refused(tiny_hstu: Path, tmp_path: Path) -> None:
+    artifact = shutil.copytree(tiny_hstu, tmp_path / "artifact")
+    config = HstuConfig.load(artifact / "model" / CONFIG)
+    replace(config, items=299).save(artifact / "model" / CONFIG)
+    with pytest.raises(ArtifactError, match=r"is of 299 items .* has 300 .*train it again"):
+        load("encode_candidates", Settings(artifact, tmp_path / "arena"))
