@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from build.catalogue import add_items, remove_items
+from build.openvino.engines import build_engines
 from ensembles.local import LocalRecommender
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
@@ -262,6 +263,17 @@ def test_a_later_version_s_items_keep_their_rows_and_new_ones_have_codes_alone(
         (answer,) = local.rank([(items[20:24], [*items[40:44], 5, items[0]])], 6)
     report = check(answer, dict(zip([*items[40:44], 5], want, strict=True)), 6)
     assert (report.left_out, report.catalogue_version) == (1, 3)
+
+
+def test_scores_are_float32_s_whatever_the_type_of_the_generator_s_kv(
+    tiny_hstu: Path, tmp_path: Path, by_torch: Scores, items: list[int]
+) -> None:
+    artifact = shutil.copytree(tiny_hstu, tmp_path / "artifact")
+    build_engines(artifact, "bf16")
+    events = events_of(np.random.default_rng(4), 9)
+    with LocalRecommender(artifact, 16, decoder="rank") as local:
+        (answer,) = local.rank([(items[:9], items[50:80])], 10, **events)
+    check(answer, by_torch(items[:9], items[50:80], **events), 10)
 
 
 def test_a_ranker_of_another_catalogue_is_refused(tiny_hstu: Path, tmp_path: Path) -> None:
