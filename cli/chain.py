@@ -138,7 +138,7 @@ def make_hstu(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, tell: Tell = print
 ) -> None:
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
-    from genrec.nn.hstu_checkpoint import CONFIG, WEIGHTS
+    from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
     from training.hstu import HstuSettings, hstu_artifact
 
     chosen = HstuSettings()
@@ -147,7 +147,7 @@ def make_hstu(
         settings, [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
     )
     _stage(artifact, "hstu", key, lambda: hstu_artifact(artifact, chosen, seed, threads, minutes),
-           lambda: (artifact / "model" / name for name in (CONFIG, WEIGHTS)), tell)  # fmt: skip
+           lambda: (artifact / "model" / name for name in (CONFIG, WEIGHTS, FEATURES)), tell)  # fmt: skip
 
 
 def make_servable(artifact: Path, tell: Tell = print) -> None:

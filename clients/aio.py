@@ -20,6 +20,7 @@ from clients.rank_wire import (
     RECOMMEND_AND_RANK,
     PreInference,
     Ranking,
+    event_tensors,
     parse_pre_inference,
     parse_ranking,
     pre_infer_tensors,
@@ -132,9 +133,12 @@ class AsyncRanker(AsyncClient):
     async def rank(
         self, history: ArrayLike, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
         user_id: int | None = None, deadline_ms: int | None = None, traceparent: str | None = None,
+        ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
+        features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
         """See `Ranker.rank`."""
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
+        tensors |= event_tensors(ratings, times, now, features)
         return await self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
     async def pre_infer(
@@ -149,6 +153,8 @@ class AsyncRanker(AsyncClient):
     async def recommend_and_rank(
         self, history: ArrayLike, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+        ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
+        features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
         """See `Ranker.recommend_and_rank`."""
         tensors = recommend_and_rank_tensors(
@@ -159,4 +165,5 @@ class AsyncRanker(AsyncClient):
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
         )
+        tensors |= event_tensors(ratings, times, now, features)
         return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

@@ -57,6 +57,22 @@ def rank_tensors(
     return tensors
 
 
+def event_tensors(
+    ratings: ArrayLike | None, times: ArrayLike | None, now: int | None, features: ArrayLike | None
+) -> dict[str, NDArray[Any]]:
+    """What an HSTU ranker reads beside items, each [1, n], of what is known. Raises InputError."""
+    tensors = {
+        name: whole_numbers(name, values, np.int32)
+        for name, values in (("ratings", ratings), ("features", features))
+        if values is not None
+    }
+    if times is not None:
+        tensors["times"] = whole_numbers("times", times)
+    if now is not None:
+        tensors["now"] = integer("now", now, np.int64)
+    return tensors
+
+
 def parse_ranking(result: InferResult) -> Ranking:
     """The answer. Raises ServerError when an output is missing or not of one row."""
     items, scores, numbers = outputs_of(result, len(RankReport._fields))

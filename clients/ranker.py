@@ -16,6 +16,7 @@ from clients.rank_wire import (
     RECOMMEND_AND_RANK,
     PreInference,
     Ranking,
+    event_tensors,
     parse_pre_inference,
     parse_ranking,
     pre_infer_tensors,
@@ -30,13 +31,19 @@ class Ranker(Client):
     def rank(
         self, history: ArrayLike, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
         user_id: int | None = None, deadline_ms: int | None = None, traceparent: str | None = None,
+        ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
+        features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
         """The `top_k` best of `candidates` (item ids) after `history` (item ids, oldest first).
 
         `scores`: of the candidates, where they come from `recommend`: their log-probabilities. `user_id`: whose KV to
         reuse and to keep; it also travels as header `x-gr-user`. Raises as `Recommender.recommend`.
+
+        What only an HSTU ranker reads, where it is known: of every item of the history its `ratings` (1 to 5, 0 where
+        unknown) and `times` (seconds); `now` on the same clock, the newest of them if left out; the user's `features`.
         """
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
+        tensors |= event_tensors(ratings, times, now, features)
         return self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
     def pre_infer(self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None) -> PreInference:
@@ -51,8 +58,10 @@ class Ranker(Client):
     def recommend_and_rank(
         self, history: ArrayLike, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+        ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
+        features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
-        """The `top_k` best of the `retrieve` items that the generator finds. Raises as `Recommender.recommend`."""
+        """The `top_k` best of the `retrieve` items that the generator finds. The last four and errors as of `rank`."""
         tensors = recommend_and_rank_tensors(
             history,
             retrieve,
@@ -61,4 +70,5 @@ class Ranker(Client):
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
         )
+        tensors |= event_tensors(ratings, times, now, features)
         return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

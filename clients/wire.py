@@ -106,9 +106,11 @@ def recommend_and_rank_tensors(
     }
 
 
-def whole_numbers(field: str, values: ArrayLike) -> NDArray[np.int64]:
-    """Item ids as int64[1, n]. Raises InputError."""
-    accepted = f"a sequence of whole numbers, {_range(np.int64)}"
+def whole_numbers(
+    field: str, values: ArrayLike, dtype: type[np.signedinteger[Any]] = np.int64
+) -> NDArray[Any]:
+    """A list, of item ids say, as dtype[1, n]. Raises InputError."""
+    accepted = f"a sequence of whole numbers, {_range(dtype)}"
     try:
         items = np.asarray(values)
     except (ValueError, OverflowError) as error:
@@ -119,9 +121,10 @@ def whole_numbers(field: str, values: ArrayLike) -> NDArray[np.int64]:
         raise InputError(field, f"has {len(items)} items", f"at most {MOST_VALUES}")
     if len(items) and items.dtype.kind not in "iu":
         raise InputError(field, f"holds values of type {items.dtype}", accepted)
-    if items.dtype.kind == "u" and len(items) and int(items.max()) > np.iinfo(np.int64).max:
-        raise InputError(field, f"holds {items.max()}", accepted)
-    return items.astype(np.int64)[None]
+    for value in (int(items.min()), int(items.max())) if len(items) else ():
+        if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+            raise InputError(field, f"holds {value}", accepted)
+    return items.astype(dtype)[None]
 
 
 def integer(field: str, value: int, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:

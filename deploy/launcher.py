@@ -40,7 +40,7 @@ from genrec.draft.options import has_draft
 from genrec.errors import InputError
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
-from genrec.rank.head import has_ranker
+from genrec.rank.kinds import DISCRIMINANT, NO_RANKER, ranker_of
 from genrec.settings import Settings, chosen_fields
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -186,7 +186,7 @@ def _launch(
     private = PrivateFolder.of(prefix)
     arena, swap, pool = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP, POOL))
     settings = Settings(private.name(artifact, "artifact"), arena, **given, swap=swap)
-    wanted = _ensembles(artifact, settings.target, options.ensembles)
+    wanted = _ensembles(artifact, settings.target, options.ensembles, settings.ranker)
     ensembles = with_instances(wanted, options.instances)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
@@ -234,9 +234,14 @@ def _run_dir(options: Options) -> Path:
     return options.run_dir.resolve()
 
 
-def _ensembles(artifact: Path, target: str, wanted: tuple[str, ...] = ()) -> tuple[Ensemble, ...]:
+def _ensembles(
+    artifact: Path, target: str, wanted: tuple[str, ...] = (), ranker: str = "auto"
+) -> tuple[Ensemble, ...]:
     """Those wanted, of all that can be served. Raises InputError for a name that is none of them."""
-    found = served(load_config(artifact).levels, has_draft(artifact), has_ranker(artifact), target)
+    kind = ranker_of(artifact, ranker)
+    found = served(
+        load_config(artifact).levels, has_draft(artifact), kind != NO_RANKER, target, kind == DISCRIMINANT
+    )
     names = [ensemble.name for ensemble in found]
     if unknown := [name for name in wanted if name not in names]:
         raise InputError("ensembles", f"names {', '.join(unknown)}", f"of this artifact: {', '.join(names)}")

@@ -33,6 +33,7 @@ from genrec.errors import GenrecError, InputError
 from genrec.kv.arena import Arena
 from genrec.manifest import verify as verify_files
 from genrec.progress import ticking
+from genrec.rank.kinds import DISCRIMINANT, ranker_of
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 from genrec.steps.outcome import count
@@ -111,7 +112,7 @@ class LocalRecommender:
         self, artifact: Path, beam_width: int = 128, target: str = DEFAULT, slots: int = SLOTS,
         decoder: str = "beam", verify: str = "every", **pool: Any,
     ) -> None:  # fmt: skip
-        """`pool`: its sizes and the choice of the prefix, as in `Settings`."""
+        """`pool`: its sizes, the choice of the prefix and of the ranker, as in `Settings`."""
         verify_files(artifact)
         if decoder not in RANKINGS:
             check_decoder(artifact, decoder)
@@ -120,6 +121,7 @@ class LocalRecommender:
         self.settings = Settings(
             artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify, **pool
         )
+        discriminant = ranker_of(artifact, self.settings.ranker) == DISCRIMINANT
         if decoder in RANKINGS:
             self.settings = replace(self.settings, pool=Path(self._folder.name) / "pool")
         try:
@@ -127,13 +129,13 @@ class LocalRecommender:
                 Arena.create(
                     self.settings.arena, slots, load_layout(self.settings, config).slot_bytes
                 ).close()
-            if decoder in RANKINGS:
+            if self.settings.pool:
                 create_pool(self.settings, config)
             ensemble = ENSEMBLES[decoder](config.levels)
             self.ahead: LocalRuntime | None = None
             with ticking("loading the engines"):
                 self.runtime = LocalRuntime(ensemble, self.settings)
-                if decoder in RANKINGS:
+                if decoder in RANKINGS and discriminant:
                     self.ahead = LocalRuntime(pre_infer(), self.settings, self.runtime)
         except BaseException:
             self._folder.cleanup()
@@ -146,10 +148,14 @@ class LocalRecommender:
         return self.runtime.run([request(history, top_k, exclude_history) for history in histories])
 
     def rank(
-        self, asked: Sequence[tuple[Sequence[int], Sequence[int]]], top_k: int, user_id: int | None = None
-    ) -> list[Answer]:
-        """One batch of (history, candidates); the answers of `ensembles.rank`, in order."""
-        known = {} if user_id is None else {"user_id": np.array([[user_id]], np.int64)}
+        self, asked: Sequence[tuple[Sequence[int], Sequence[int]]], top_k: int, user_id: int | None = None,
+        **events: Any,
+    ) -> list[Answer]:  # fmt: skip
+        """One batch of (history, candidates); the answers of `ensembles.rank`, in order.
+
+        `events`: as tensors, what an HSTU ranker reads beside items (`ensembles.rank.EVENTS`).
+        """
+        known: Tensors = events if user_id is None else {**events, "user_id": np.array([[user_id]], np.int64)}
         return self.runtime.run(
             [
                 {

@@ -14,7 +14,15 @@ from genrec.report import RankReport
 
 CANDIDATES = Tensor("candidates", "INT64", (-1,))
 CANDIDATE_SCORES = Tensor("candidate_scores", "FP32", (-1,), optional=True)
-REQUEST = (HISTORY, CANDIDATES, TOP_K, CANDIDATE_SCORES, USER_ID, DEADLINE_MS)
+# What an HSTU ranker reads too: of every event a rating and seconds, when it is asked for, numbers of what is known of
+# the user.
+EVENTS = (
+    Tensor("ratings", "INT32", (-1,), optional=True),
+    Tensor("times", "INT64", (-1,), optional=True),
+    Tensor("now", "INT64", (1,), optional=True),
+    Tensor("features", "INT32", (-1,), optional=True),
+)
+REQUEST = (HISTORY, CANDIDATES, TOP_K, CANDIDATE_SCORES, USER_ID, DEADLINE_MS, *EVENTS)
 FIRST_TICKET = Tensor("ticket", "INT64", TICKET.dims, optional=True)
 
 CANDIDATE_TOKENS = Tensor("candidates", "INT32", (-1,))

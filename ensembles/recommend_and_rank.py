@@ -11,7 +11,7 @@ from ensembles.description import Ensemble, Step, Tensor
 from ensembles.recommend import DEADLINE_MS, EXCLUDE_HISTORY, HISTORY, TOP_K, USER_ID
 
 RETRIEVE = Tensor("retrieve", "INT32", (1,))
-REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY)
+REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY, *rank.EVENTS)
 
 
 def recommend_and_rank() -> Ensemble:
@@ -23,6 +23,7 @@ def recommend_and_rank() -> Ensemble:
     candidates = {
         "history": "history", "top_k": "top_k", "user_id": "user_id", "ticket": "ticket",
         "candidates": found["item_ids"], "candidate_scores": found["scores"],
+        **{tensor.name: tensor.name for tensor in rank.EVENTS},
     }  # fmt: skip
     steps = (
         Step("encode_history", history, {"tokens": "tokens", "owner": "owner", **ticket, **excluded}),

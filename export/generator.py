@@ -19,13 +19,15 @@ from export.names import DRAFT, GRAPHS, OPSET, rank_graphs
 from genrec.manifest import is_good, record, stage_key
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
+from genrec.rank.hstu import CONFIG as HSTU
+from genrec.rank.hstu import RANK_GRAPH, USER_GRAPH
 from genrec.rank.options import OPTIONS, RankerConfig
 
 
 def export_artifact(artifact: Path) -> bool:
     """Export unless the graphs of these very weights are there; returns whether work was done."""
     model = artifact / "model"
-    options = [*model.glob("draft.json"), *model.glob("ranker.json")]
+    options = [path for name in ("draft.json", OPTIONS, HSTU) if (path := model / name).is_file()]
     weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
     key = stage_key({"opset": OPSET, "graphs": GRAPHS}, weights)
     if is_good(artifact, "export", key):
@@ -43,6 +45,7 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     names += (
         rank_graphs(RankerConfig.load(model_folder / OPTIONS)) if (model_folder / OPTIONS).is_file() else []
     )
+    names += [USER_GRAPH, RANK_GRAPH] if (model_folder / HSTU).is_file() else []
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

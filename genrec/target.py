@@ -22,7 +22,7 @@ class Target:
     executor: bool = False  # whether that module makes whole-request executors too (`load_executors`)
     streams: bool = True  # whether several batches may run at once
     staged: bool = True  # whether every pass can be a model of Triton, its KV in the arena
-    ranker: str = ""  # module with `load_rankers`; empty where no ranker runs
+    ranker: str = ""  # module with `load_rankers` and `load_hstu`; empty where no ranker runs
     shortest_prompt: int = 0  # tokens that even an empty history is padded to
     steps: Mapping[str, str] = field(default_factory=dict)  # steps of its own, by the one they stand for
 

@@ -14,7 +14,7 @@ from deploy.launcher import RunningServer, running_server
 from genrec.catalogue.items import Catalogue
 from genrec.rank.options import RankerConfig
 from tests.serving.processes import left_of
-from tests.tiny import add_ranker, export_ranker, tiny_artifact
+from tests.tiny import add_hstu, add_ranker, export_ranker, tiny_artifact
 
 BEAM_WIDTH = 32
 
@@ -49,6 +49,14 @@ def tiny_ranker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("ranker") / "artifact")
     add_ranker(artifact, RankerConfig(True, "all", 3))
     export_ranker(artifact)
+    build_engines(artifact, "f32")
+    return artifact
+
+
+@pytest.fixture(scope="session")
+def tiny_hstu(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny` with an HSTU ranker of random weights."""
+    artifact = add_hstu(shutil.copytree(tiny, tmp_path_factory.mktemp("hstu") / "artifact"))
     build_engines(artifact, "f32")
     return artifact
 

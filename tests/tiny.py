@@ -15,6 +15,7 @@ from genrec.rank.options import RankerConfig
 
 if TYPE_CHECKING:
     from genrec.nn.draft_head import DraftHead
+    from genrec.nn.hstu import HstuRanker
     from genrec.nn.model import Generator
     from genrec.nn.ranker import Ranker
 
@@ -119,6 +120,43 @@ def export_ranker(artifact: Path) -> None:
         for name in rank_graphs(RankerConfig.load(artifact / "model" / OPTIONS)):
             export_from(artifact / "model", name, onnx)
     record(artifact, "export", "tiny", onnx.iterdir(), {})
+
+
+def random_hstu(catalogue: Catalogue) -> HstuRanker:
+    """An HSTU ranker of 16 events and 7 values of features, whose scores differ for all that it reads."""
+    import torch
+
+    from genrec.nn.hstu import HstuRanker
+    from genrec.rank.hstu import HstuConfig
+
+    config = HstuConfig(len(catalogue), tuple(catalogue.codebook_sizes), 7, max_history=16, hidden_size=16)
+    model = HstuRanker(config, torch.from_numpy(catalogue.codes).long())
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        for table in (model.of_item, model.of_code, model.of_rating, model.of_feature):
+            table.weight[0] = 0
+    return model.eval()
+
+
+def add_hstu(artifact: Path) -> Path:
+    """Give `artifact` an HSTU ranker of random weights and its graphs, entered in the manifest."""
+    from export.decoder import export_from
+    from export.hstu import HSTU_GRAPHS
+    from genrec.manifest import record
+    from genrec.nn.hstu_checkpoint import save_hstu
+    from genrec.rank.hstu import CONFIG, WEIGHTS
+
+    model, onnx = artifact / "model", artifact / "onnx"
+    save_hstu(random_hstu(Catalogue.load(artifact / "catalogue.parquet")), model)
+    record(artifact, "hstu", "tiny", (model / CONFIG, model / WEIGHTS), {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, about names of axes
+        for name in HSTU_GRAPHS:
+            export_from(model, name, onnx)
+    record(artifact, "export", "tiny", onnx.iterdir(), {})
+    return artifact
 
 
 def other_generator(artifact: Path, seed: int) -> Path:

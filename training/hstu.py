@@ -11,6 +11,7 @@ not trained on.
 from __future__ import annotations
 
 import copy
+import json
 import math
 import time
 from dataclasses import dataclass
@@ -25,8 +26,10 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu import TASKS, HstuConfig, HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
+from genrec.rank.hstu import FEATURES
 from training.gauc import gauc
 from training.hstu_batches import (
+    Known,
     Sample,
     batches_of,
     held_out_samples,
@@ -55,6 +58,9 @@ class HstuSettings:
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     averaging: float = 0.995
+    unknown: float = (
+        0.1  # share of samples without features, without ratings, without times, as requests may be
+    )
 
 
 class HstuRun:
@@ -71,9 +77,10 @@ class HstuRun:
             lr=settings.learning_rate, betas=(0.9, 0.98), fused=True,
         )  # fmt: skip
 
-    def step(self, ratings: Ratings, samples: list[Sample], done: float) -> float:
-        """One update; `done` in 0..1 is the place on the cosine. Returns the loss."""
-        logits = self.model(tokens_of(ratings, samples))
+    def step(self, ratings: Ratings, samples: list[Sample], done: float, rng: np.random.Generator) -> float:
+        """One update; `done` in 0..1 is the place on the cosine, `rng` draws what is unknown. Returns the loss."""
+        known = Known.but(self.settings.unknown, len(samples), rng)
+        logits = self.model(tokens_of(ratings, samples, known))
         labels = torch.from_numpy(labels_of(ratings_of(ratings, samples))).float()
         loss = F.binary_cross_entropy_with_logits(logits, labels)
         rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
@@ -132,7 +139,7 @@ def train_hstu(
             for number, batch in enumerate(todo, 1):
                 spent = time.monotonic() - begun
                 done = max((epoch + (number - 1) / len(todo)) / settings.epochs, spent / budget)
-                total += run.step(ratings, batch, min(done, 1.0))
+                total += run.step(ratings, batch, min(done, 1.0), rng)
                 bar.update(whole_share(len(ratings.items), number, len(todo)))
                 bar.set_postfix(loss=f"{total / number:.4f}", best=f"{best:.4f}", refresh=False)
                 if spent >= budget:
@@ -160,6 +167,7 @@ def hstu_artifact(
     model = HstuRanker(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
     kept, report = train_hstu(ratings, model, settings, seed, minutes)
     save_hstu(kept, artifact / "model")
+    (artifact / "model" / FEATURES).write_text(json.dumps(ratings.numbers, indent=2) + "\n")
     return report
 
 

@@ -33,6 +33,19 @@ class Sample(NamedTuple):
         return features + self.stop - self.start + len(self.asked)
 
 
+class Known(NamedTuple):
+    """What the model is told of each of B samples, bool[B]: its user's features, its ratings, its times."""
+
+    features: np.ndarray
+    ratings: np.ndarray
+    times: np.ndarray
+
+    @classmethod
+    def but(cls, unknown: float, samples: int, rng: np.random.Generator) -> Known:
+        """Each is left out of a share `unknown` of the samples, as a request may leave it out."""
+        return cls(*(rng.random((3, samples)) >= unknown))
+
+
 def held_out_samples(ratings: Ratings, users: np.ndarray, last: int, max_history: int) -> list[Sample]:
     """HELD_OUT events of each user as one list, those before the `last` newest; all see what came before them."""
     samples = []
@@ -79,26 +92,30 @@ def batches_of(
         yield group
 
 
-def tokens_of(ratings: Ratings, samples: Sequence[Sample]) -> Tokens:
-    """What the model reads of samples. Ratings of candidates are not among it."""
-    width = ratings.features.shape[1]
+def tokens_of(ratings: Ratings, samples: Sequence[Sample], known: Known | None = None) -> Tokens:
+    """What the model reads of samples; of all if `known` is None. Ratings of candidates are not among it.
+
+    A user of unknown features has none of their tokens. Unknown ratings are 0, and unknown times are all one.
+    """
+    known = known or Known.but(0.0, len(samples), np.random.default_rng(0))
+    widths = np.where(known.features, ratings.features.shape[1], 0).tolist()
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("item", "rating", "feature", "reach", "position",
                                                                 "time", "group")}  # fmt: skip
-    for each in samples:
+    for number, (each, width) in enumerate(zip(samples, widths, strict=True)):
         count, asked = each.stop - each.start, len(each.asked)
         history = slice(each.start, each.stop)
         place, none = np.arange(count), np.zeros(asked, np.int64)
         of_user = np.zeros(width, np.int64)
         parts["item"] += [of_user, ratings.items[history] + 1, ratings.items[each.asked] + 1]
-        parts["rating"] += [of_user, ratings.ratings[history], none]
-        parts["feature"] += [ratings.features[each.user], np.zeros(count + asked, np.int64)]
+        parts["rating"] += [of_user, ratings.ratings[history] * known.ratings[number], none]
+        parts["feature"] += [ratings.features[each.user, :width], np.zeros(count + asked, np.int64)]
         parts["reach"] += [np.full(width, width), width + place, width + each.seen]
         parts["position"] += [of_user, 1 + place, 1 + each.seen]
         times = np.concatenate((ratings.times[history], ratings.times[each.now]))
-        parts["time"] += [of_user, times - times.min()]
+        parts["time"] += [of_user, (times - times.min()) * known.times[number]]
         parts["group"] += [np.repeat((FEATURE, EVENT, CANDIDATE), (width, count, asked))]
     whole = {name: torch.from_numpy(np.concatenate(each)) for name, each in parts.items()}
-    lengths = torch.tensor([each.size(width) for each in samples])
+    lengths = torch.tensor([each.size(width) for each, width in zip(samples, widths, strict=True)])
     layout = Layout.of(lengths, whole["reach"], whole["position"], whole["time"])
     return Tokens(layout, *(whole[name] for name in ("group", "item", "rating", "feature")))
 

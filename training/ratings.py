@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,7 +28,7 @@ HELD_OUT = 10  # of every user, the newest
 class Ratings:
     """U users, one after the other, oldest first: `offsets` int64[U + 1]; of events `items` int64 (catalogue row),
     `ratings` int64 (1 to 5) and `times` int64 (seconds). Of users `features` int64[U, F], numbered from 1 on, `sizes`
-    how many there are.
+    how many there are; `numbers` says which value of which feature has which number.
     """
 
     offsets: np.ndarray
@@ -37,6 +37,7 @@ class Ratings:
     times: np.ndarray
     features: np.ndarray
     sizes: int
+    numbers: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -91,26 +92,30 @@ def read_ratings(
         raise InputError(f"{events}, column rating", f"has {odd}", f"whole numbers, 1 to {RATINGS}")
     user = who.indices.to_numpy()
     order = np.lexsort((times, user))  # stable
-    features, sizes = read_features(users, who.dictionary)
+    features, numbers = read_features(users, who.dictionary)
     return Ratings(
         np.concatenate(([0], np.cumsum(np.bincount(user)))),
         catalogue.rows_of(item_ids[row.to_numpy()])[order],
         ratings[order].astype(np.int64),
         times[order],
         features,
-        sizes,
+        sum(map(len, numbers.values())),
+        numbers,
     )
 
 
-def read_features(users: Path, keys: pa.Array) -> tuple[np.ndarray, int]:
-    """FEATURES of users `keys` string[U]: int64[U, F], every value of every feature a number from 1 on; how many."""
+def read_features(users: Path, keys: pa.Array) -> tuple[np.ndarray, dict[str, dict[str, int]]]:
+    """FEATURES of users `keys` string[U]: int64[U, F], every value of every feature a number from 1 on; which."""
     table = read_table(users)
     row = pc.index_in(keys, required(table, users, USER))
     if row.null_count:
         raise InputError(str(users), f"lacks {row.null_count} users", "every user of the events")
-    numbers, sizes = [], 0
+    found, numbers, first = [], {}, 1
     for name in FEATURES:
         coded = required(table, users, (name,)).take(row).dictionary_encode()
-        numbers.append(1 + sizes + coded.indices.to_numpy().astype(np.int64))
-        sizes += len(coded.dictionary)
-    return np.stack(numbers, 1), sizes
+        found.append(first + coded.indices.to_numpy().astype(np.int64))
+        numbers[name] = {
+            str(value): number for number, value in enumerate(coded.dictionary.to_pylist(), first)
+        }
+        first += len(coded.dictionary)
+    return np.stack(found, 1), numbers

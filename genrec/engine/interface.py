@@ -70,6 +70,24 @@ class RankPasses(Protocol):
         """States of candidates, the user's tokens int64[1, S] computed behind all of them."""
 
 
+class HstuPasses(Protocol):
+    """The passes of an HSTU ranker (`genrec.nn.hstu_graphs`), on arrays used where they lie; one at a time.
+
+    A user's KV is 2N tensors float32[1, H, S, D]: k, v of layer 0, then of layer 1, ...
+    """
+
+    def user(
+        self, tokens: Array, marks: Array, past_marks: Array, past: Sequence[Array], new: Sequence[Array]
+    ) -> None:
+        """tokens int64[Q, 3 + L] behind `past`, of P >= 1 tokens: fills 2N new [1, H, Q, D].
+
+        marks int64[3, Q, Q] towards themselves, past_marks int64[3, Q, P] towards those before.
+        """
+
+    def logits(self, candidates: Array, marks: Array, user: Sequence[Array]) -> NDArray[np.float32]:
+        """[C, tasks] of candidates int64[C, 1 + L]; marks int64[3, S] of any of them towards the user's tokens."""
+
+
 class Executor(Protocol):
     """Whole requests in one call: the loop over the levels without hops between models."""
 

@@ -15,6 +15,7 @@ from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
 from genrec.pool.keys import owner_key, user_words
 from genrec.pool.pool import Pool
+from genrec.rank.kinds import DISCRIMINANT, ranker_of
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
 
@@ -29,8 +30,9 @@ class KeptPrompts:
     @classmethod
     def of(cls, settings: Settings, config: ModelConfig) -> KeptPrompts | None:
         """None where there is no pool, or no ranker that reads the generator's KV."""
-        options = settings.artifact / "model" / OPTIONS
-        if settings.pool is None or not options.is_file() or not RankerConfig.load(options).shared:
+        if settings.pool is None or ranker_of(settings.artifact, settings.ranker) != DISCRIMINANT:
+            return None
+        if not RankerConfig.load(settings.artifact / "model" / OPTIONS).shared:
             return None
         layout, model = load_entry_layout(settings, config), kv_model(settings.artifact)
         return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3)

@@ -18,6 +18,7 @@ from genrec.pool.choice import policy
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
+from genrec.rank.kinds import HSTU, ranker_of
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
@@ -38,8 +39,14 @@ def load_entry_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
 
 
 def create_pool(settings: Settings, config: ModelConfig) -> None:
-    """An empty pool for the rankings of the artifact, of the sizes in `settings`. Raises InputError."""
+    """An empty pool for the rankings of the artifact, of the sizes in `settings`. Raises InputError.
+
+    An HSTU ranker's candidates are a token each, which nothing is kept of.
+    """
     assert settings.pool is not None
+    if ranker_of(settings.artifact, settings.ranker) == HSTU:
+        Pool.create(settings.pool, settings.pool_user_mb << 20, 0, 0)
+        return
     row = load_entry_layout(settings, config).item_bytes
     Pool.create(settings.pool, settings.pool_user_mb << 20, (settings.pool_item_mb << 20) // row, row)
 

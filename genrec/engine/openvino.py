@@ -17,6 +17,7 @@ from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.engine.quiet_openvino import ov
 from genrec.errors import ArtifactError
 from genrec.files import check_regular, read_json
+from genrec.rank.hstu import RANK_GRAPH, USER_GRAPH
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
 ALONE = {
@@ -26,6 +27,8 @@ ALONE = {
     "rank_split",
     "rank_user",
     "rank_item",
+    USER_GRAPH,
+    RANK_GRAPH,
 }  # never a part of it
 WEIGHTS = (
     "weights_"  # begins the name of an input that is a tensor of WEIGHTS_FILE (build/openvino/linear.py)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from genrec.engine.interface import Array, RankPasses
 from genrec.engine.openvino import MOST_TOKENS, InferRequest, OpenVinoGraphs
 from genrec.models.config import ModelConfig
+from genrec.rank.hstu import RANK_GRAPH, TASKS, USER_GRAPH
 
 PREFILL = "rank_prefill"  # of a ranker with a generator of its own
 
@@ -75,3 +76,30 @@ def load_rankers(
     """The passes of the ranker built in `folder`, once per stream; `threads` (0: all cores) are shared by streams."""
     graphs = OpenVinoGraphs(folder, kv_type, threads, streams)
     return [OpenVinoRanker(graphs, folder, config) for _ in range(streams)]
+
+
+class OpenVinoHstu:
+    """See `genrec.engine.interface.HstuPasses`. One at a time per object."""
+
+    def __init__(self, graphs: OpenVinoGraphs) -> None:
+        self._graphs = graphs  # their constants lie in its memory
+        self._user, self._rank = (graphs.new_request(name) for name in (USER_GRAPH, RANK_GRAPH))
+
+    def user(
+        self, tokens: Array, marks: Array, past_marks: Array, past: Sequence[Array], new: Sequence[Array]
+    ) -> None:
+        """See `HstuPasses.user`."""
+        self._user.infer(USER_GRAPH, [tokens, marks, past_marks, *past], new)
+
+    def logits(self, candidates: Array, marks: Array, user: Sequence[Array]) -> NDArray[np.float32]:
+        """See `HstuPasses.logits`."""
+        found = np.empty((len(candidates), len(TASKS)), np.float32)
+        self._rank.infer(RANK_GRAPH, [candidates, marks, *user], [found])
+        return found
+
+
+def load_hstu(folder: Path, kv_type: str, threads: int) -> OpenVinoHstu:
+    """The passes of the HSTU ranker built in `folder`, in float32 whatever the type of the generator's KV is."""
+    graphs = OpenVinoGraphs(folder, kv_type, threads)
+    graphs.hints["INFERENCE_PRECISION_HINT"] = "f32"
+    return OpenVinoHstu(graphs)

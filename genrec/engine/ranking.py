@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, RankPasses
 from genrec.engine.pre_infer import PartByPart, PreInferences
-from genrec.engine.user_entry import copy_past, fill, padded
+from genrec.engine.user_entry import copy_past, fill, held, padded
 from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import Words, item_keys, owner_key, user_words, words
 from genrec.pool.pool import Pool
@@ -164,28 +164,16 @@ class RankExecutor:
             return
         hashes = user_words(pool.secret, self._model, self._layout.name, request.owner, tokens, self._step)
         computed = self.ahead.take_over(hashes) if self.ahead else 0
-        found = pool.find_user(hashes, self._step)
-        try:
+        size = self._layout.user_bytes(padded(len(tokens)))
+        owner = owner_key(pool.secret, request.owner)
+        with held(pool, hashes, self._step, len(tokens), size, owner, keep) as (found, writing):
             if found and found.tokens == len(tokens):
                 reused = len(tokens) - computed
                 yield _User(self._layout.user(found.memory, found.span), reused, 0)
-                return
-            span = padded(len(tokens))
-            size, owner = self._layout.user_bytes(span), owner_key(pool.secret, request.owner)
-            writing = pool.write_user(hashes, span, size, owner) if keep else None
-            try:
-                yield (
-                    self._extended(found, tokens, writing) if found else self._computed_user(tokens, writing)
-                )
-            except BaseException:
-                if writing:
-                    pool.abandon(writing)
-                raise
-            if writing:  # only now, as nothing else holds it in its place
-                pool.commit(writing)
-        finally:
-            if found:
-                pool.release(found)
+            elif found:
+                yield self._extended(found, tokens, writing)
+            else:
+                yield self._computed_user(tokens, writing)
 
     def _computed_user(self, tokens: Array, writing: Writing | None) -> _User:
         kv = self._place(len(tokens), writing)

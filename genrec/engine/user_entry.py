@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from genrec.engine.interface import Array, RankPasses
 from genrec.kv.entries import EntryLayout
+from genrec.pool.keys import Words
+from genrec.pool.pool import Pool
+from genrec.pool.users import UserEntry, Writing
 from genrec.search.scratch import Scratch
 from genrec.settings import SPAN
 
@@ -15,6 +19,31 @@ from genrec.settings import SPAN
 def padded(tokens: int) -> int:
     """Equal shapes are faster, so entries end on the same steps as prompts do."""
     return -(-tokens // SPAN) * SPAN
+
+
+@contextmanager
+def held(
+    pool: Pool, hashes: Words, step: int, tokens: int, size: int, owner: bytes, keep: bool
+) -> Iterator[tuple[UserEntry | None, Writing | None]]:
+    """What the pool has of a user of `tokens` tokens, `step` to a boundary; room for all of them if that is less.
+
+    Of `size` bytes, and only to `keep`. Both stay in their places until this ends; what was written can be found then.
+    """
+    found, writing = pool.find_user(hashes, step), None
+    try:
+        if keep and not (found and found.tokens == tokens):
+            writing = pool.write_user(hashes, padded(tokens), size, owner)
+        try:
+            yield found, writing
+        except BaseException:
+            if writing:
+                pool.abandon(writing)
+            raise
+        if writing:  # only now, as nothing else holds it in its place
+            pool.commit(writing)
+    finally:
+        if found:
+            pool.release(found)
 
 
 def fill(

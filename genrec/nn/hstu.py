@@ -8,7 +8,6 @@ rating but those of events it sees. T tokens, C of them candidates, d the hidden
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
@@ -17,25 +16,9 @@ from torch import Tensor, nn
 
 from genrec.nn.hstu_attention import hstu_attention
 from genrec.nn.hstu_layout import Layout
+from genrec.rank.hstu import RATINGS, TASKS, HstuConfig
 
 FEATURE, EVENT, CANDIDATE = range(3)  # groups of tokens
-TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind it
-RATINGS = 5
-
-
-@dataclass(frozen=True)
-class HstuConfig:
-    """Shape of the model: `features` are the sizes of all user features together, `items` those of the catalogue."""
-
-    items: int
-    codebook_sizes: tuple[int, ...]
-    features: int
-    max_history: int = 200  # events, and candidates too while it trains
-    hidden_size: int = 64
-    layers: int = 3
-    heads: int = 2
-    times: int = 64  # buckets: of any time there is
-    dropout: float = 0.2
 
 
 class Tokens(NamedTuple):
@@ -93,11 +76,11 @@ class HstuRanker(nn.Module):
         """`codes` int[items, L]: an item's row of its own is added to those of its semantic ID's codes."""
         super().__init__()
         self.config, size = config, config.hidden_size
-        starts = torch.tensor((1, *config.codebook_sizes)).cumsum(0)
-        rows = torch.cat((torch.zeros_like(codes[:1]), codes + starts[:-1])).long()  # row 0 is no item
+        starts = torch.from_numpy(config.code_starts)
+        rows = torch.cat((torch.zeros_like(codes[:1]), codes + starts)).long()  # row 0 is no item
         self.register_buffer("codes", rows)
         self.of_item = _table(config.items + 1, size)
-        self.of_code = _table(int(starts[-1]), size)
+        self.of_code = _table(config.code_rows, size)
         self.of_rating = _table(RATINGS + 1, size)
         self.of_feature = _table(config.features + 1, size)
         self.layers = nn.ModuleList(HstuLayer(config) for _ in range(config.layers))
@@ -107,9 +90,13 @@ class HstuRanker(nn.Module):
 
     def embed(self, tokens: Tokens) -> Tensor:
         """[T, d]: the sum of what a token has."""
-        codes = self.of_code(cast(Tensor, self.codes)[tokens.item]).sum(1)
-        known = self.of_rating(tokens.rating) + self.of_feature(tokens.feature)
-        return self.of_item(tokens.item) + codes + known
+        codes = cast(Tensor, self.codes)[tokens.item]
+        return self.embed_rows(tokens.item, codes, tokens.rating, tokens.feature)
+
+    def embed_rows(self, item: Tensor, codes: Tensor, rating: Tensor, feature: Tensor) -> Tensor:
+        """[T, d] of rows of the tables: [T] each, codes [T, L]."""
+        known = self.of_rating(rating) + self.of_feature(feature)
+        return self.of_item(item) + self.of_code(codes).sum(1) + known
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Logits [C, tasks] of the candidates, in their order."""

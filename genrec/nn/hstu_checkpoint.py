@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -11,16 +9,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from genrec.errors import ArtifactError
-from genrec.files import check_regular, read_json
-from genrec.nn.hstu import HstuConfig, HstuRanker
-
-CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
+from genrec.files import check_regular
+from genrec.nn.hstu import HstuRanker
+from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
 
 
 def save_hstu(model: HstuRanker, folder: Path) -> None:
     """Write `folder`/hstu.json and `folder`/hstu.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(asdict(model.config), indent=2) + "\n")
+    model.config.save(folder / CONFIG)
     tensors = {name: each.detach().contiguous() for name, each in model.state_dict().items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(0o644)  # as `genrec.nn.checkpoint` does
@@ -28,9 +25,8 @@ def save_hstu(model: HstuRanker, folder: Path) -> None:
 
 def load_hstu(folder: Path) -> HstuRanker:
     """Read one, in evaluation mode. Raises ArtifactError."""
-    said = read_json(folder / CONFIG)
+    config = HstuConfig.load(folder / CONFIG)
     try:
-        config = HstuConfig(**{**said, "codebook_sizes": tuple(said["codebook_sizes"])})
         empty = torch.zeros(config.items, len(config.codebook_sizes), dtype=torch.int64)
         model = HstuRanker(config, empty)
         model.load_state_dict(load_file(check_regular(folder / WEIGHTS)))

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from genrec.errors import InputError
-
-LIMIT = 2**31  # of a position, and of seconds: differences of two must be int32
+from genrec.rank.hstu import LIMIT
 
 
 class Layout(NamedTuple):

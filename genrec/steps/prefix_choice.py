@@ -28,18 +28,9 @@ class PrefixChoice:
         self._chooser = PrefixChooser(name, load_entry_layout(settings, self._config), model, self._pool)
 
     def look(self) -> None:
-        """Count what the pool holds; every process that ranks changes it."""
+        """Count what the pool holds."""
         if self._pool:
-            usage = self._pool.usage()
-            metrics.POOL_BYTES.set(usage["bytes"])
-            for kind, entries, evicted in (
-                ("users", "entries", "evictions"),
-                ("items", "items", "item_evictions"),
-            ):
-                metrics.POOL_ENTRIES.set(usage[entries], kind=kind)
-                metrics.POOL_EVICTED.set(usage[evicted], kind=kind)
-            for end in ("used", "unused"):
-                metrics.POOL_LEASES.set(usage[f"leases_{end}"], end=end)
+            count_pool(self._pool)
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -57,3 +48,14 @@ class PrefixChoice:
         )
         plan = [ORDERS.index(chosen.order), chosen.keep_user, chosen.keep_items]
         return {"plan": np.array([plan], np.int64)}
+
+
+def count_pool(pool: Pool) -> None:
+    """Set the metrics of what the pool holds; every process that ranks changes it."""
+    usage = pool.usage()
+    metrics.POOL_BYTES.set(usage["bytes"])
+    for kind, entries, evicted in (("users", "entries", "evictions"), ("items", "items", "item_evictions")):
+        metrics.POOL_ENTRIES.set(usage[entries], kind=kind)
+        metrics.POOL_EVICTED.set(usage[evicted], kind=kind)
+    for end in ("used", "unused"):
+        metrics.POOL_LEASES.set(usage[f"leases_{end}"], end=end)

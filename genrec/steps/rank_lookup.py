@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_config
+from genrec.rank.hstu import CONFIG, HstuConfig
+from genrec.rank.kinds import HSTU, ranker_of
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
@@ -16,13 +18,18 @@ class RankLookup:
     """item_ids, prior, scores, reuse, plan, ticket, left_out -> the best items first, their scores, report.
 
     An item's score is the ranker's and, of a candidate that came with a score, that one times a weight that was chosen
-    on validation items. Without a history the score it came with decides, or its popularity.
+    on validation items; no weight is chosen for an HSTU ranker, whose score stands alone. Without a history the score
+    it came with decides, or its popularity.
     """
 
     def __init__(self, settings: Settings) -> None:
-        options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
-        self._longest = options.longest_history(load_config(settings.artifact))
-        self._weight = options.generator_weight
+        model = settings.artifact / "model"
+        if ranker_of(settings.artifact, settings.ranker) == HSTU:
+            self._longest, self._weight = HstuConfig.load(model / CONFIG).longest, 0.0
+        else:
+            options = RankerConfig.load(model / OPTIONS)
+            self._longest = options.longest_history(load_config(settings.artifact))
+            self._weight = options.generator_weight
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import load_rank_executors
 from genrec.engine.pre_infer import PreInference
-from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.errors import GenrecError, InputError
 from genrec.rank.options import MOST_CANDIDATES, ONLY_USER, OPTIONS, ORDERS, RankerConfig
 from genrec.report import PreInferReport
@@ -25,23 +24,13 @@ from genrec.schedule.relay import PARTS, Relay
 from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps.candidates import count_ranking
 from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.prompts import read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 
 log = logging.getLogger("genrec.score_candidates")
 NOTHING: Tensors = {"scores": np.zeros((1, 1), np.float32), "reuse": np.zeros((1, 4), np.int64)}
-
-
-def _count(order: str, reuse: Reuse) -> None:
-    metrics.RANKINGS.add(order=order)
-    for kind, tokens in (
-        ("user_reused", reuse.user),
-        ("items_reused", reuse.items),
-        ("computed", reuse.computed),
-    ):
-        metrics.RANK_TOKENS.add(tokens, kind=kind)
-    metrics.RANK_COPIED.add(reuse.copied)
 
 
 class _Asked(NamedTuple):
@@ -145,7 +134,7 @@ class ScoreCandidates(AnswersLater):
                     raise InputError(
                         "scores", "have NaN or infinite values", "finite ones: look at the weights"
                     )
-                _count(asked.plan.order, reuse)
+                count_ranking(asked.plan.order, reuse)
                 answer: Answer = {"scores": scores[None], "reuse": np.array([reuse], np.int64)}
             except GenrecError as error:
                 answer = error

@@ -14,8 +14,9 @@ from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu import CANDIDATE, HstuConfig, HstuRanker, Tokens
-from genrec.nn.hstu_checkpoint import CONFIG, load_hstu, save_hstu
+from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.nn.hstu_plain import plain_attention
+from genrec.rank.hstu import CONFIG
 from training import hstu_batches
 from training.hstu import HstuSettings, gaucs, labels_of, scores_of, train_hstu
 from training.rating_baselines import biased_factors, item_rates
@@ -213,6 +214,7 @@ def test_ratings_are_read_in_order_of_time(tmp_path: Path) -> None:
     assert found.items.tolist() == [0, 1, 1, 0, 2]  # events of one second in file order
     assert found.ratings.tolist() == [2, 3, 1, 5, 4] and found.times.tolist() == [40, 50, 10, 20, 20]
     assert found.features.tolist() == [[1, 2, 4], [1, 3, 5]] and found.sizes == 5
+    assert found.numbers == {"gender": {"F": 1}, "age": {"56": 2, "1": 3}, "occupation": {"9": 4, "10": 5}}
     events.write_text(events.read_text().replace("u1\ta\t5", "u1\ta\t5.5"))
     with pytest.raises(InputError, match=r"column rating: has 5.5 \(accepted: whole numbers, 1 to 5\)"):
         read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
@@ -231,6 +233,28 @@ def test_tokens_have_no_rating_of_a_candidate() -> None:
     )
     asked = tokens.group == CANDIDATE
     assert int(asked.sum()) == 3 * HELD_OUT and not tokens.rating[asked].any() and tokens.item[asked].all()
+
+
+def test_what_is_unknown_is_not_read() -> None:
+    """What is left out of a sample may be another and its scores are the same, and not those with it told."""
+    ratings, model = some_ratings(), some_model()
+    samples = hstu_batches.held_out_samples(ratings, np.arange(6), 0, MOST)
+    others = {
+        "features": ratings.features % 7 + 1,
+        "ratings": ratings.ratings % 5 + 1,
+        "times": ratings.times + np.arange(len(ratings.times)) ** 2,
+    }
+    told = logits(model, ratings, samples)
+    for name, values in others.items():
+        known = hstu_batches.Known(*(np.full(6, each != name) for each in others))
+        with torch.no_grad():
+            one, other = (
+                model(hstu_batches.tokens_of(each, samples, known))
+                for each in (ratings, replace(ratings, **{name: values}))
+            )
+        assert torch.equal(one, other) and (one != told).any(1).all()
+    shares = np.mean(hstu_batches.Known.but(0.1, 10**5, np.random.default_rng(0)), 1)
+    np.testing.assert_allclose(shares, 0.9, atol=0.01)
 
 
 def test_own_data_has_no_ratings_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,123 @@
+"""What an HSTU ranker was made for: `model/hstu.json`, which serving reads without torch; and what its tokens are.
+
+A user's token is a row of int32: own row, rating, feature, seconds, and a row per code of the item's semantic ID, where
+0 is none. Features come first, then events, oldest first. U tokens, f of them features.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.errors import ArtifactError
+from genrec.files import read_json
+
+CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
+FEATURES = "hstu_features.json"  # which number is which value of which of a user's features, for who asks
+USER_GRAPH, RANK_GRAPH = "hstu_user", "hstu_rank"
+TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind it
+RATINGS = 5
+LIMIT = 2**31  # of a position, and of seconds: differences of two must be int32
+MOST_FEATURES = 16  # of a user
+ITEM, RATING, FEATURE, TIME, CODES = range(
+    5
+)  # columns of a user's token; codes fill the last and all behind it
+
+
+@dataclass(frozen=True)
+class HstuConfig:
+    """Shape of the model: `features` are the sizes of all user features together, `items` those of the catalogue."""
+
+    items: int
+    codebook_sizes: tuple[int, ...]
+    features: int
+    max_history: int = 200  # events, and candidates too while it trains
+    hidden_size: int = 64
+    layers: int = 3
+    heads: int = 2
+    times: int = 64  # buckets: of any time there is
+    dropout: float = 0.2
+
+    @property
+    def code_starts(self) -> NDArray[np.int32]:
+        """int32[L]: the row of every level's first code, behind row 0, which is none."""
+        return np.cumsum((1, *self.codebook_sizes[:-1]), dtype=np.int32)
+
+    @property
+    def code_rows(self) -> int:
+        """Rows of all codes, and of none."""
+        return 1 + sum(self.codebook_sizes)
+
+    @property
+    def token_size(self) -> int:
+        """Numbers of a user's token."""
+        return CODES + len(self.codebook_sizes)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a user, at most."""
+        return MOST_FEATURES + self.max_history
+
+    def save(self, path: Path) -> None:
+        """Write hstu.json."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> HstuConfig:
+        """Read hstu.json. Raises ArtifactError."""
+        try:
+            said = read_json(path)
+            return cls(**{**said, "codebook_sizes": tuple(said["codebook_sizes"])})
+        except (TypeError, KeyError, ValueError) as error:
+            raise ArtifactError(path, f"is no configuration of an HSTU ranker: {error!r}") from error
+
+
+class Marks(NamedTuple):
+    """Of pairs of tokens, int64 of one shape: the rows of the biases by position and by time, and 1 where the first
+    token sees the second.
+    """
+
+    near: NDArray[np.int64]
+    since: NDArray[np.int64]
+    seen: NDArray[np.int64]
+
+    def array(self) -> NDArray[np.int64]:
+        """int64[3, ...]."""
+        return np.stack(self)
+
+
+def user_marks(config: HstuConfig, tokens: NDArray[np.int32], first: int) -> Marks:
+    """[U - first, U]: the user's tokens int32[U, token_size] from `first` on, towards all of them."""
+    place, features = np.arange(len(tokens)), int((tokens[:, FEATURE] > 0).sum())
+    reach = np.where(place < features, features, place)[first:, None]
+    seen = (place < reach) | (place == place[first:, None])
+    position = np.maximum(place - features + 1, 0)
+    return _marks(
+        config, position[first:, None] - position, tokens[first:, None, TIME] - tokens[:, TIME], seen
+    )
+
+
+def candidate_marks(config: HstuConfig, tokens: NDArray[np.int32], now: int) -> Marks:
+    """[U]: any candidate at `now`, behind all of the user's tokens int32[U, token_size]."""
+    features = int((tokens[:, FEATURE] > 0).sum())
+    behind = len(tokens) - features + 1
+    position = np.maximum(np.arange(len(tokens)) - features + 1, 0)
+    return _marks(config, behind - position, now - tokens[:, TIME], np.ones(len(tokens), bool))
+
+
+def time_bucket(difference: NDArray[np.int32], times: int) -> NDArray[np.int64]:
+    """As `genrec.nn.hstu_layout.time_bucket`."""
+    fraction, exponent = np.frexp(np.maximum(np.abs(difference.astype(np.float32)), 1))
+    return np.minimum(2 * (exponent - 1) + (fraction >= 0.75), times - 1).astype(np.int64)
+
+
+def _marks(
+    config: HstuConfig, distance: NDArray[np.int64], seconds: NDArray[np.int32], seen: NDArray[np.bool_]
+) -> Marks:
+    near = np.clip(distance, 0, config.max_history + 1)
+    return Marks(near.astype(np.int64), time_bucket(seconds, config.times), seen.astype(np.int64))

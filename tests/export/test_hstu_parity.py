@@ -1,0 +1,98 @@
+"""The graphs of an HSTU ranker give the torch module's logits, in ONNX Runtime; and their marks are its layout's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest
+from genrec.nn import hstu_layout
+from genrec.nn.hstu_checkpoint import load_hstu
+from genrec.rank.hstu import (
+    CODES,
+    FEATURE,
+    ITEM,
+    RANK_GRAPH,
+    RATING,
+    TIME,
+    USER_GRAPH,
+    candidate_marks,
+    time_bucket,
+    user_marks,
+)
+from tests.oracles.hstu_asked import Asked, logits_of
+
+
+class OnnxPasses:
+    """`HstuPasses` of the exported files as they are."""
+
+    def __init__(self, onnx: Path) -> None:
+        self._user, self._rank = (
+            onnxruntime.InferenceSession(str(onnx / f"{name}.onnx")) for name in (USER_GRAPH, RANK_GRAPH)
+        )
+        self.rows = 0  # of tokens that were computed, those padded included
+
+    def user(self, tokens: Any, marks: Any, past_marks: Any, past: Sequence[Any], new: Sequence[Any]) -> None:
+        self.rows += len(tokens)
+        for place, found in zip(new, self._run(self._user, [tokens, marks, past_marks, *past]), strict=True):
+            place[:] = found
+
+    def logits(self, candidates: Any, marks: Any, user: Sequence[Any]) -> Any:
+        return self._run(self._rank, [candidates, marks, *user])[0]
+
+    def _run(self, session: Any, given: Sequence[Any]) -> Any:
+        names = [each.name for each in session.get_inputs()]
+        return session.run(None, dict(zip(names, given, strict=True)))
+
+
+@pytest.mark.parametrize(("events", "features"), [(0, 2), (1, 0), (1, 3), (16, 0), (16, 3), (35, 1)])
+def test_logits_are_torch_s(tiny_hstu: Path, events: int, features: int) -> None:
+    model, draw = load_hstu(tiny_hstu / "model"), np.random.default_rng(events)
+    times = np.sort(draw.integers(0, 10**7, events))
+    times -= times.min(initial=0)
+    asked = Asked(
+        draw.integers(0, 300, events), draw.integers(0, 6, events), times, 2 * 10**7, [7, 1, 4][:features]
+    )
+    tokens = np.zeros((features + events, model.config.token_size), np.int32)
+    tokens[:features, FEATURE] = asked.features
+    tokens[features:, ITEM], tokens[features:, RATING] = asked.rows + 1, asked.ratings
+    tokens[features:, TIME], tokens[features:, CODES:] = times, model.codes[asked.rows + 1]
+    candidates = draw.permutation(300)[:9]
+    rows = np.concatenate((candidates[:, None] + 1, model.codes[candidates + 1]), 1).astype(np.int32)
+    executor = HstuExecutor(OnnxPasses(tiny_hstu / "onnx"), model.config)
+    now = asked.now if events else 0  # seconds are those since the first event
+    scores, reuse = executor.scores(HstuRequest(None, tokens, rows, now))
+    np.testing.assert_allclose(scores, logits_of(model, asked, candidates)[:, 0], rtol=1e-5, atol=2e-5)
+    assert reuse == (0, 0, len(tokens) + 9, 0)
+
+
+def test_buckets_of_times_are_those_of_training() -> None:
+    edges = np.array([2**n + d for n in range(31) for d in (-1, 0, 1)] + [3 * 2**n for n in range(29)])
+    seconds = np.concatenate((edges, -edges, np.arange(3000), [2**31 - 1])).astype(np.int32)
+    for buckets in (5, 64):
+        want = hstu_layout.time_bucket(torch.from_numpy(seconds), buckets)
+        assert np.array_equal(time_bucket(seconds, buckets), want.numpy())
+
+
+def test_who_sees_whom_pair_by_pair(tiny_hstu: Path) -> None:
+    config = load_hstu(tiny_hstu / "model").config
+    tokens = np.zeros((7, config.token_size), np.int32)
+    tokens[:2, FEATURE], tokens[2:, TIME] = (3, 5), (0, 4, 4, 9, 100)
+    seen = [
+        [j < 2 if i < 2 else j <= i for j in range(7)] for i in range(7)
+    ]  # features see each other; events see those and what was before
+    for first in (0, 3):
+        marks = user_marks(config, tokens, first)
+        assert marks.seen.astype(bool).tolist() == seen[first:]
+        assert marks.near.tolist() == [
+            [max(max(i - 1, 0) - max(j - 1, 0), 0) for j in range(7)] for i in range(first, 7)
+        ]
+    marks = candidate_marks(config, tokens, 228)
+    assert marks.seen.all() and marks.near.tolist() == [6, 6, 5, 4, 3, 2, 1]
+    assert marks.since.tolist() == [15, 15, 15, 15, 15, 15, 14]
