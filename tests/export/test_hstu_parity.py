@@ -51,22 +51,23 @@ class OnnxPasses:
         return session.run(None, dict(zip(names, given, strict=True)))
 
 
-@pytest.mark.parametrize(("events", "features"), [(0, 2), (1, 0), (1, 3), (16, 0), (16, 3), (35, 1)])
+@pytest.mark.parametrize(("events", "features"), [(0, 2), (1, 0), (1, 3), (16, 0), (16, 3), (29, 3)])
 def test_logits_are_torch_s(tiny_hstu: Path, events: int, features: int) -> None:
     model, draw = load_hstu(tiny_hstu / "model"), np.random.default_rng(events)
     times = np.sort(draw.integers(0, 10**7, events))
-    times -= times.min(initial=0)
+    times -= times[:1].sum()  # seconds since the first event
     asked = Asked(
         draw.integers(0, 300, events), draw.integers(0, 6, events), times, 2 * 10**7, [7, 1, 4][:features]
     )
+    codes = model.codes.numpy()
     tokens = np.zeros((features + events, model.config.token_size), np.int32)
     tokens[:features, FEATURE] = asked.features
     tokens[features:, ITEM], tokens[features:, RATING] = asked.rows + 1, asked.ratings
-    tokens[features:, TIME], tokens[features:, CODES:] = times, model.codes[asked.rows + 1]
+    tokens[features:, TIME], tokens[features:, CODES:] = times, codes[asked.rows + 1]
     candidates = draw.permutation(300)[:9]
-    rows = np.concatenate((candidates[:, None] + 1, model.codes[candidates + 1]), 1).astype(np.int32)
+    rows = np.concatenate((candidates[:, None] + 1, codes[candidates + 1]), 1).astype(np.int32)
     executor = HstuExecutor(OnnxPasses(tiny_hstu / "onnx"), model.config)
-    now = asked.now if events else 0  # seconds are those since the first event
+    now = asked.now if events else 0
     scores, reuse = executor.scores(HstuRequest(None, tokens, rows, now))
     np.testing.assert_allclose(scores, logits_of(model, asked, candidates)[:, 0], rtol=1e-5, atol=2e-5)
     assert reuse == (0, 0, len(tokens) + 9, 0)
