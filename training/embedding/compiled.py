@@ -109,7 +109,7 @@ class Compiled:
     def adam(
         self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
     ) -> None:
-        """Adam of distinct rows; settings: scale of the gradients, rate, epsilon, beta1, beta2."""
+        """Adam of distinct rows; settings: scale of the gradients, rate, epsilon, beta1, beta2, decay, averaging."""
         self._update("adam", values, state, rows, gradients, settings)
 
     def _update(self, name: str, values: Chunks, state: Chunks, rows: Int32, gradients: Float32,

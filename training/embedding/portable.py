@@ -91,15 +91,19 @@ class Portable:
     def adam(
         self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
     ) -> None:
-        scale, rate, epsilon, beta1, beta2 = map(np.float32, settings)
+        scale, rate, epsilon, beta1, beta2, decay, averaging = map(np.float32, settings)
         dim, g, moments = values.width, gradients * scale, state.read(rows)
-        first, second, steps = moments[:, :dim], moments[:, dim:-1], moments[:, -1:]
+        first, second, steps = moments[:, :dim], moments[:, dim : 2 * dim], moments[:, 2 * dim : 2 * dim + 1]
         steps += 1
         first += (1 - beta1) * (g - first)
         second += (1 - beta2) * (g * g - second)
-        state.write(rows, moments)
         by = rate / (1 - beta1**steps) * first
-        values.write(rows, values.read(rows) - by / (np.sqrt(second / (1 - beta2**steps)) + epsilon))
+        moved = (1 - rate * decay) * values.read(rows) - by / (np.sqrt(second / (1 - beta2**steps)) + epsilon)
+        values.write(rows, moved)
+        if averaging:
+            average, kept = moments[:, 2 * dim + 1 :], np.minimum(averaging, (steps - 1) / (steps + 8))
+            average[:] = moved + kept * (average - moved)
+        state.write(rows, moments)
 
 
 def mixed(values: NDArray[Any]) -> NDArray[np.uint64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -57,6 +57,16 @@ class ShardedEmbeddings:
     def sound(self) -> bool:
         """Whether all gradients that this rank sent are finite numbers."""
         return all(sharded.sound for sharded in self.sharded.values())
+
+    @property
+    def square(self) -> float:
+        """The squared norm of the gradients collected, summed per id, of the rows of this rank."""
+        return sum(sharded.square for sharded in self.sharded.values())
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of all rows from now on."""
+        for sharded in self.sharded.values():
+            sharded.table.optimizer = replace(sharded.table.optimizer, rate=rate)
 
     def step(self, scale: float = 1.0) -> None:
         """Update the rows of this rank by the gradients collected times `scale`."""
