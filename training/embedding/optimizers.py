@@ -20,10 +20,11 @@ class RowwiseAdagrad:
         return 1
 
     def update(
-        self, kernels: Kernels, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, scale: float
-    ) -> None:
-        """One step of distinct rows [n] by gradients float32[n, dim] times `scale`."""
-        kernels.adagrad(values, state, rows, gradients, (scale, self.rate, self.epsilon))
+        self, kernels: Kernels, values: Chunks, state: Chunks, places: Int32, rows: Int32, gradients: Float32,
+        scale: float,
+    ) -> None:  # fmt: skip
+        """One step of distinct rows [n] by gradients float32[n, dim] times `scale`; vectors are at `places` [n]."""
+        kernels.adagrad(values, state, places, rows, gradients, (scale, self.rate, self.epsilon))
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,12 @@ class RowAdam:
         return state[:, 2 * dimension + 1 :]
 
     def update(
-        self, kernels: Kernels, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, scale: float
-    ) -> None:
-        """One step of distinct rows [n] by gradients float32[n, dim] times `scale`."""
+        self, kernels: Kernels, values: Chunks, state: Chunks, places: Int32, rows: Int32, gradients: Float32,
+        scale: float,
+    ) -> None:  # fmt: skip
+        """One step of distinct rows [n] by gradients float32[n, dim] times `scale`; vectors are at `places` [n]."""
         settings = (self.rate, self.epsilon, self.beta1, self.beta2, self.decay, self.averaging)
-        kernels.adam(values, state, rows, gradients, (scale, *settings))
+        kernels.adam(values, state, places, rows, gradients, (scale, *settings))
 
 
 Optimizer = RowwiseAdagrad | RowAdam

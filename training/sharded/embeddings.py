@@ -23,13 +23,16 @@ class ShardedEmbeddings:
     def __init__(
         self, features: Sequence[FeatureConfig], world: World, optimizer: Optimizer | None = None, *,
         dedup: Dedup | None = None, scale: float = 0.02, seed: int = 0, kernels: Kernels | None = None,
+        hot_every: int = 0,
     ) -> None:  # fmt: skip
-        """Raises InputError; see `merge`."""
+        """Raises InputError; see `merge` and `DynamicTable`."""
         self.features, self.world, self.merged = tuple(features), world, merge(features)
         self.stamp = 0  # steps taken, which look-ups are marked with
         self.sharded = {}
         for merged in self.merged:
-            table = DynamicTable(merged.dimension, optimizer, scale=scale, seed=seed, kernels=kernels)
+            table = DynamicTable(
+                merged.dimension, optimizer, scale=scale, seed=seed, kernels=kernels, hot_every=hot_every
+            )
             self.sharded[merged.dimension] = ShardedTable(table, world, dedup or Dedup())
 
     def __call__(self, ids: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
@@ -69,10 +72,11 @@ class ShardedEmbeddings:
             sharded.table.optimizer = replace(sharded.table.optimizer, rate=rate)
 
     def step(self, scale: float = 1.0) -> None:
-        """Update the rows of this rank by the gradients collected times `scale`."""
+        """Update the rows of this rank by the gradients collected times `scale`; then some become hot or cold."""
+        self.stamp += 1
         for sharded in self.sharded.values():
             sharded.step(scale)
-        self.stamp += 1
+            sharded.table.sweep(self.stamp)
 
     def forget(self) -> None:
         """Drop gradients that are not applied."""
