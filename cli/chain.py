@@ -132,18 +132,19 @@ def make_ranker(
 
 
 def make_hstu(
-    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    tell: Tell = print,
+    artifact: Path, recipe: str = "hstu-ranker", seed: int = 0, threads: int = 0, minutes: float | None = None,
+    ranks: int = 1, tell: Tell = print,
 ) -> None:  # fmt: skip
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator.
 
     An interrupted training goes on where it stood. Of processes that torchrun started, rank 0 keeps the manifest.
     """
     from genrec.nn.hstu_checkpoint import CONFIG, WEIGHTS
-    from training.hstu import STATE, HstuSettings, hstu_artifact
+    from training.hstu import STATE, hstu_artifact
+    from training.hstu_settings import read_recipe
     from training.launch import on_ranks, torchrun_rank
 
-    chosen = HstuSettings()
+    chosen = read_recipe(recipe)
     settings = {**vars(chosen), "seed": seed, "minutes": minutes}
     key = stage_key(
         settings, [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]

@@ -123,8 +123,8 @@ def parser() -> argparse.ArgumentParser:
     )
     beside.add_argument(
         "--recipe",
-        choices=("hstu-ranker",),
-        help="another model than the generator: an HSTU ranker, of ratings",
+        metavar="hstu-ranker",
+        help="another model than the generator: an HSTU ranker, of ratings; or a JSON file with its settings",
     )
     train.add_argument(
         "--ranks", type=at_least(1), default=1, help="processes that train together; of the HSTU ranker"
@@ -206,9 +206,9 @@ def _train(a: argparse.Namespace) -> None:
     from cli.chain import make_draft, make_hstu, make_model, make_ranker
 
     if a.ranks > 1 and not a.recipe:
-        raise InputError("ranks", f"is {a.ranks}, without --recipe hstu-ranker", "1")
+        raise InputError("ranks", f"is {a.ranks}, without --recipe", "1")
     if a.recipe:
-        make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks)
+        make_hstu(a.artifact, a.recipe, a.seed, a.threads, a.minutes, a.ranks)
     elif a.ranker:
         make_ranker(a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes)
     elif a.draft:

@@ -19,7 +19,8 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu import HstuConfig, HstuRanker
 from genrec.nn.hstu_checkpoint import save_hstu
-from training.hstu_run import HstuRun, HstuSettings
+from training.hstu_run import HstuRun
+from training.hstu_settings import HstuSettings
 from training.loop import SAVE_EVERY_S, Limits, train
 from training.ratings import Ratings, load_ratings
 from training.sharded.world import World

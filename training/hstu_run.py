@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from genrec.nn.hstu import TASKS, HstuRanker
+from genrec.nn.hstu_attention import hstu_attention
 from training.balance import assign
 from training.embedding.optimizers import RowAdam
 from training.hstu_batches import (
@@ -23,6 +23,7 @@ from training.hstu_batches import (
     training_samples,
 )
 from training.hstu_measure import gaucs, labels_of, scores_of
+from training.hstu_settings import HstuSettings
 from training.ratings import HELD_OUT, Ratings
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig, Ragged
@@ -39,16 +40,9 @@ ITEM_SCALE = 0.035  # first rows are uniform: as wide as the other tables' norma
 ITEM = "item"
 
 
-@dataclass(frozen=True)
-class HstuSettings:
-    """How an HSTU ranker is trained; chosen on validation users."""
-
-    epochs: int = 12
-    patience: int = 3  # validations without a better GAUC before it stops
-    tokens: int = 8192  # of a batch, on all ranks together
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.05
-    averaging: float = 0.995
+def attend_in_fp32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Attention of products in bf16: our operation is of fp32 alone."""
+    return hstu_attention(q.float(), k.float(), v.float(), *rest)
 
 
 class ItemRows(torch.nn.Module):
@@ -81,8 +75,13 @@ class HstuRun:
         self.best = copy.deepcopy(self.average)
         self.rows = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
         feature = FeatureConfig(ITEM, ITEM, model.config.hidden_size)
-        self.embeddings = ShardedEmbeddings([feature], world, self.rows, scale=ITEM_SCALE, seed=seed)
+        self.embeddings = ShardedEmbeddings(
+            [feature], world, self.rows, scale=ITEM_SCALE, seed=seed, hot_every=settings.hot_every
+        )
         model.add_module("of_item", ItemRows(self.embeddings))
+        if settings.bf16:
+            for layer in model.layers:
+                layer.attend = attend_in_fp32
         weights = list(model.parameters())
         self.optimiser = torch.optim.AdamW(
             [{"params": [p for p in weights if p.dim() > 1], "weight_decay": settings.weight_decay},
@@ -102,18 +101,21 @@ class HstuRun:
         self.ends[chosen] -= HELD_OUT
 
     def batches(self, epoch: int) -> list[list[Sample]]:
-        """Drawn from seed and epoch alone: alike on all ranks, and when a training goes on."""
+        """Each is of one update. Drawn from seed and epoch alone: alike on all ranks, and when a training goes on."""
         draw, ratings = np.random.default_rng([self.seed, epoch]), self.ratings
         samples = training_samples(ratings.offsets, self.ends, self.model.config.max_history, draw)
-        return list(batches_of(samples, ratings.features.shape[1], self.settings.tokens, draw))
+        tokens = self.settings.tokens * self.settings.accumulate
+        return list(batches_of(samples, ratings.features.shape[1], tokens, draw))
 
     def step(self, batch: list[Sample], done: float) -> float:
-        """One update, by the ranks' shares of a batch. Returns the loss of all."""
+        """One update, by the ranks' shares of a batch, each in `accumulate` parts. Returns the loss of all."""
         self.model.train()
+        ranks, parts = self.world.ranks, self.settings.accumulate
         sizes = np.array([each.size(self.ratings.features.shape[1]) for each in batch], np.float64)
-        owners = assign(sizes, self.world.ranks)
-        mine = [batch[place] for place in np.flatnonzero(owners == self.world.rank)]
-        self.update.add(self._loss(mine), sum(len(each.asked) for each in mine))
+        owners = assign(sizes, ranks * parts)
+        for part in range(parts):
+            mine = [batch[at] for at in np.flatnonzero(owners == part * ranks + self.world.rank)]
+            self.update.add(self._loss(mine), sum(len(each.asked) for each in mine))
         rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
@@ -128,7 +130,8 @@ class HstuRun:
         if not samples:
             self.embeddings({ITEM: Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64))})
             return None
-        logits = self.model(tokens_of(self.ratings, samples))
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
+            logits = self.model(tokens_of(self.ratings, samples)).float()
         labels = torch.from_numpy(labels_of(ratings_of(self.ratings, samples))).float()
         return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(TASKS)
 

@@ -19,7 +19,7 @@ from genrec.nn.hstu_plain import plain_attention
 from training import hstu_batches
 from training.hstu import train_hstu
 from training.hstu_measure import gaucs, labels_of, scores_of
-from training.hstu_run import HstuSettings
+from training.hstu_settings import HstuSettings
 from training.rating_baselines import biased_factors, item_rates
 from training.ratings import HELD_OUT, Ratings, load_ratings, read_ratings
 from training.sharded.world import World
