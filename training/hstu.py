@@ -39,7 +39,8 @@ def train_hstu(
     run = HstuRun(world, ratings, model, settings, seed)
     torch.manual_seed(seed * 65_537 + world.rank)  # dropout differs between ranks
     report = train(world, run, Limits(settings.epochs, settings.patience, minutes), state, save_every_s)
-    return run.best, {"seed": seed, **report}
+    (items,) = run.embeddings.sharded.values()
+    return run.best, {"seed": seed, **report, "bytes_per_key": round(items.table.bytes_per_key, 1)}
 
 
 def hstu_artifact(

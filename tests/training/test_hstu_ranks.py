@@ -71,6 +71,15 @@ def test_killed_and_taken_up_nothing_differs(tmp_path: Path) -> None:
     assert_equal(rest, whole, 0.0)
 
 
+def test_one_process_takes_up_what_two_began(tmp_path: Path) -> None:
+    alone = trained(World(), str(tmp_path / "alone"))
+    with pytest.raises(RankLost):
+        on_ranks(2, trained, str(tmp_path / "killed"), 0.0, 0, threads=2)
+    rest = trained(World(), str(tmp_path / "killed"))
+    assert rest["resumed_after_step"] == LAST_STEP
+    assert_equal(rest, alone, 2e-4)
+
+
 def test_accumulated_batches_are_one_update(tmp_path: Path) -> None:
     whole = trained(World(), str(tmp_path / "whole"))
     parts = trained(World(), str(tmp_path / "parts"), tokens=SETTINGS.tokens // 3, accumulate=3)
@@ -111,29 +120,3 @@ def test_a_recipe_file_changes_what_it_names(tmp_path: Path) -> None:
     path.write_text('{"recipe": "hstu-ranker", "accumulate": 4, "weight_decay": 1}')
     assert read_recipe(str(path)) == HstuSettings(accumulate=4, weight_decay=1)
     assert read_recipe("hstu-ranker") == HstuSettings()
-
-
-def refuses(world: World) -> None:
-    if world.rank == 1:
-        raise InputError("ratings", "are not at hand", "ml-100k")
-    world.meet()
-
-
-def breaks(world: World) -> None:
-    raise LookupError("no such thing")
-
-
-def test_one_process_takes_up_what_two_began(tmp_path: Path) -> None:
-    alone = trained(World(), str(tmp_path / "alone"))
-    with pytest.raises(RankLost):
-        on_ranks(2, trained, str(tmp_path / "killed"), 0.0, 0, threads=2)
-    rest = trained(World(), str(tmp_path / "killed"))
-    assert rest["resumed_after_step"] == LAST_STEP
-    assert_equal(rest, alone, 2e-4)
-
-
-def test_what_a_rank_raises_is_told() -> None:
-    with pytest.raises(InputError, match=r"ratings: are not at hand \(accepted: ml-100k\)"):
-        on_ranks(2, refuses, threads=2)
-    with pytest.raises(Exception, match=r"rank [01] failed: LookupError: no such thing"):
-        on_ranks(2, breaks, threads=2)
