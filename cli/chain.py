@@ -5,6 +5,7 @@ data -> tokenise -> train -> export -> build; `manifest.json` says what each was
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -135,19 +136,36 @@ def make_ranker(
 
 
 def make_hstu(
-    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, tell: Tell = print
-) -> None:
-    """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
-    from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
-    from training.hstu import HstuSettings, hstu_artifact
+    artifact: Path, recipe: str = "hstu-ranker", seed: int = 0, threads: int = 0, minutes: float | None = None,
+    ranks: int = 1, tell: Tell = print,
+) -> None:  # fmt: skip
+    """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator.
 
-    chosen = HstuSettings()
+    An interrupted training goes on where it stood. Of processes that torchrun started, rank 0 keeps the manifest.
+    """
+    from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
+    from training.hstu import STATE, hstu_artifact
+    from training.hstu_settings import read_recipe
+    from training.launch import on_ranks, torchrun_rank
+
+    chosen = read_recipe(recipe)
     settings = {**vars(chosen), "seed": seed, "minutes": minutes}
     key = stage_key(
         settings, [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
     )
-    _stage(artifact, "hstu", key, lambda: hstu_artifact(artifact, chosen, seed, threads, minutes),
-           lambda: (artifact / "model" / name for name in (CONFIG, WEIGHTS, FEATURES)), tell)  # fmt: skip
+
+    def work() -> dict[str, Any]:
+        return on_ranks(ranks, hstu_artifact, artifact, chosen, key, seed, minutes, threads=threads)
+
+    if torchrun_rank():
+        if not is_good(artifact, "hstu", key):
+            work()
+        return
+    _stage(
+        artifact, "hstu", key, work,
+        lambda: (artifact / "model" / name for name in (CONFIG, WEIGHTS, FEATURES)), tell,
+    )  # fmt: skip
+    shutil.rmtree(artifact / STATE, ignore_errors=True)
 
 
 def make_servable(artifact: Path, tell: Tell = print) -> None:

@@ -127,8 +127,11 @@ def parser() -> argparse.ArgumentParser:
     )
     beside.add_argument(
         "--recipe",
-        choices=("hstu-ranker",),
-        help="another model than the generator: an HSTU ranker, of ratings",
+        metavar="hstu-ranker",
+        help="another model than the generator: an HSTU ranker, of ratings; or a JSON file with its settings",
+    )
+    train.add_argument(
+        "--ranks", type=at_least(1), default=1, help="processes that train together; of the HSTU ranker"
     )
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
@@ -206,8 +209,10 @@ def _data(a: argparse.Namespace) -> None:
 def _train(a: argparse.Namespace) -> None:
     from cli.chain import make_draft, make_hstu, make_model, make_ranker
 
+    if a.ranks > 1 and not a.recipe:
+        raise InputError("ranks", f"is {a.ranks}, without --recipe", "1")
     if a.recipe:
-        make_hstu(a.artifact, a.seed, a.threads, a.minutes)
+        make_hstu(a.artifact, a.recipe, a.seed, a.threads, a.minutes, a.ranks)
     elif a.ranker:
         make_ranker(
             a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes, a.ranker_history
@@ -261,7 +266,7 @@ def _evaluate(a: argparse.Namespace) -> None:
         print(json.dumps(found) if a.json else ranker_table(found))
         return
     if a.recipe:
-        from training.hstu import hstu_table, measure_hstu
+        from training.hstu_measure import hstu_table, measure_hstu
 
         measured = measure_hstu(a.artifact)
         print(json.dumps(measured) if a.json else hstu_table(measured))

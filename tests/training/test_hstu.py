@@ -18,9 +18,12 @@ from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.nn.hstu_plain import plain_attention
 from genrec.rank.hstu import CONFIG
 from training import hstu_batches
-from training.hstu import HstuSettings, gaucs, labels_of, scores_of, train_hstu
+from training.hstu import train_hstu
+from training.hstu_measure import gaucs, labels_of, scores_of
+from training.hstu_settings import HstuSettings
 from training.rating_baselines import biased_factors, item_rates
 from training.ratings import HELD_OUT, Ratings, load_ratings, read_ratings
+from training.sharded.world import World
 
 ITEMS, USERS, MOST = 40, 60, 16
 
@@ -159,13 +162,16 @@ def test_samples_hold_out_the_newest_and_train_on_the_others() -> None:
     assert sorted(map(id, trained)) == sorted(id(each) for group in groups for each in group)
 
 
-def test_training_learns_what_only_ratings_tell() -> None:
-    ratings = some_ratings()
+def fresh_model(dropout: float = 0.0) -> HstuRanker:
     torch.manual_seed(0)
-    config = HstuConfig(ITEMS, (8, 8), 7, max_history=MOST, hidden_size=16, layers=2, dropout=0.0)
-    model = HstuRanker(config, torch.randint(0, 8, (ITEMS, 2)))
+    config = HstuConfig(ITEMS, (8, 8), 7, max_history=MOST, hidden_size=16, layers=2, dropout=dropout)
+    return HstuRanker(config, torch.randint(0, 8, (ITEMS, 2)))
+
+
+def test_training_learns_what_only_ratings_tell(tmp_path: Path) -> None:
+    ratings = some_ratings()
     settings = HstuSettings(epochs=25, patience=25, tokens=1000, learning_rate=5e-3, averaging=0.9)
-    kept, report = train_hstu(ratings, model, settings)
+    kept, report = train_hstu(World(), ratings, fresh_model(), settings, tmp_path / "state")
     samples = hstu_batches.held_out_samples(ratings, np.arange(USERS), 0, MOST)
     held = np.flatnonzero(ratings.held_out)
     figures = gaucs(ratings, held, scores_of(kept, ratings, samples, ""))

@@ -63,6 +63,13 @@ class Chunks:
         self.parts: list[NDArray] = []
         self.starts = np.empty(0, np.uint64)  # addresses of the parts
 
+    @classmethod
+    def around(cls, values: NDArray) -> Chunks:
+        """The rows of `values` [n, width] where they lie, n below 2**30; whoever has these keeps `values`."""
+        made = cls(values.shape[1], values.dtype, 30)
+        made.parts, made.starts = [values], np.array([values.ctypes.data], np.uint64)
+        return made
+
     def reserve(self, rows: int) -> None:
         """Have chunks for `rows` rows and the next one ready (section 4.1)."""
         while len(self.parts) << self.shift <= rows:

@@ -101,21 +101,26 @@ class Compiled:
         self._call("touch", marks, rows, len(rows), ctypes.c_uint32(stamp))
 
     def adagrad(
-        self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
-    ) -> None:
-        """Row-wise Adagrad of distinct rows; settings: scale of the gradients, rate, epsilon."""
-        self._update("adagrad", values, state, rows, gradients, settings)
+        self, values: Chunks, state: Chunks, places: Int32, rows: Int32, gradients: Float32,
+        settings: Sequence[float],
+    ) -> None:  # fmt: skip
+        """Row-wise Adagrad of distinct rows, whose vectors are at `places` of `values`.
+
+        Settings: scale of the gradients, rate, epsilon.
+        """
+        self._update("adagrad", values, state, places, rows, gradients, settings)
 
     def adam(
-        self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
-    ) -> None:
-        """Adam of distinct rows; settings: scale of the gradients, rate, epsilon, beta1, beta2."""
-        self._update("adam", values, state, rows, gradients, settings)
+        self, values: Chunks, state: Chunks, places: Int32, rows: Int32, gradients: Float32,
+        settings: Sequence[float],
+    ) -> None:  # fmt: skip
+        """Adam likewise. Settings: scale of the gradients, rate, epsilon, beta1, beta2, decay, averaging."""
+        self._update("adam", values, state, places, rows, gradients, settings)
 
-    def _update(self, name: str, values: Chunks, state: Chunks, rows: Int32, gradients: Float32,
+    def _update(self, name: str, values: Chunks, state: Chunks, places: Int32, rows: Int32, gradients: Float32,
                 settings: Sequence[float]) -> None:  # fmt: skip
         numbers = [ctypes.c_float(each) for each in settings]
-        self._call(name, values, state, rows, gradients, len(rows), values.width, *numbers)
+        self._call(name, values, state, places, rows, gradients, len(rows), values.width, *numbers)
 
     def _call(self, name: str, *arguments: Any) -> int:
         function = getattr(self._library, name)

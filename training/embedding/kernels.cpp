@@ -232,12 +232,13 @@ void touch(Chunks marks, const int32_t* rows, int64_t n, uint32_t stamp) {
     }
 }
 
-// Row-wise Adagrad; state [rows, 1] is the sum of mean squares. Rows are distinct; gradients are times `scale`.
-void adagrad(Chunks values, Chunks state, const int32_t* rows, const float* gradients, int64_t n, int64_t dim,
-             float scale, float rate, float epsilon) {
+// Row-wise Adagrad; state [rows, 1] is the sum of mean squares. Rows are distinct; gradients are times `scale`. The
+// vectors of rows [n] are at `places` [n] of `values`.
+void adagrad(Chunks values, Chunks state, const int32_t* places, const int32_t* rows, const float* gradients, int64_t n,
+             int64_t dim, float scale, float rate, float epsilon) {
     for (int64_t i = 0; i < n; ++i) {
-        if (i + AHEAD < n) __builtin_prefetch(values.row<float>(rows[i + AHEAD], dim), 1);
-        float* value = values.row<float>(rows[i], dim);
+        if (i + AHEAD < n) __builtin_prefetch(values.row<float>(places[i + AHEAD], dim), 1);
+        float* value = values.row<float>(places[i], dim);
         float* sum = state.row<float>(rows[i], 1);
         const float* g = gradients + i * dim;
         float square = 0;
@@ -248,19 +249,26 @@ void adagrad(Chunks values, Chunks state, const int32_t* rows, const float* grad
     }
 }
 
-// Adam with a step count per row; state [rows, 2 dim + 1]: first moments, second moments, steps.
-void adam(Chunks values, Chunks state, const int32_t* rows, const float* gradients, int64_t n, int64_t dim,
-          float scale, float rate, float epsilon, float beta1, float beta2) {
+// Adam with a step count per row, and weights that decay apart from it; state [rows, 2 dim + 1]: first moments, second
+// moments, steps. With `averaging` above 0 a moving average of the row follows in it: dim numbers more.
+void adam(Chunks values, Chunks state, const int32_t* places, const int32_t* rows, const float* gradients, int64_t n,
+          int64_t dim, float scale, float rate, float epsilon, float beta1, float beta2, float decay, float averaging) {
+    const int64_t width = 2 * dim + 1 + (averaging > 0 ? dim : 0);
+    const float shrink = 1 - rate * decay;
     for (int64_t i = 0; i < n; ++i) {
-        float* value = values.row<float>(rows[i], dim);
-        float *first = state.row<float>(rows[i], 2 * dim + 1), *second = first + dim;
+        float* value = values.row<float>(places[i], dim);
+        float *first = state.row<float>(rows[i], width), *second = first + dim, *average = second + dim + 1;
         const float steps = second[dim] += 1;
         const float by = rate / (1 - std::pow(beta1, steps)), root = 1 / std::sqrt(1 - std::pow(beta2, steps));
         for (int64_t d = 0; d < dim; ++d) {
             const float g = gradients[i * dim + d] * scale;
             first[d] += (1 - beta1) * (g - first[d]);
             second[d] += (1 - beta2) * (g * g - second[d]);
-            value[d] -= by * first[d] / (std::sqrt(second[d]) * root + epsilon);
+            value[d] = shrink * value[d] - by * first[d] / (std::sqrt(second[d]) * root + epsilon);
+        }
+        if (averaging > 0) {
+            const float kept = std::fmin(averaging, (steps - 1) / (steps + 8));
+            for (int64_t d = 0; d < dim; ++d) average[d] = value[d] + kept * (average[d] - value[d]);
         }
     }
 }

@@ -80,26 +80,34 @@ class Portable:
         marks.write(distinct, np.stack((np.minimum(count, 2**32 - 1), np.full(len(count), stamp)), 1))
 
     def adagrad(
-        self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
-    ) -> None:
+        self, values: Chunks, state: Chunks, places: Int32, rows: Int32, gradients: Float32,
+        settings: Sequence[float],
+    ) -> None:  # fmt: skip
         scale, rate, epsilon = map(np.float32, settings)
         g = gradients * scale
         sums = state.read(rows) + np.mean(g * g, 1, keepdims=True)
         state.write(rows, sums)
-        values.write(rows, values.read(rows) - rate / (np.sqrt(sums) + epsilon) * g)
+        values.write(places, values.read(places) - rate / (np.sqrt(sums) + epsilon) * g)
 
     def adam(
-        self, values: Chunks, state: Chunks, rows: Int32, gradients: Float32, settings: Sequence[float]
-    ) -> None:
-        scale, rate, epsilon, beta1, beta2 = map(np.float32, settings)
+        self, values: Chunks, state: Chunks, places: Int32, rows: Int32, gradients: Float32,
+        settings: Sequence[float],
+    ) -> None:  # fmt: skip
+        scale, rate, epsilon, beta1, beta2, decay, averaging = map(np.float32, settings)
         dim, g, moments = values.width, gradients * scale, state.read(rows)
-        first, second, steps = moments[:, :dim], moments[:, dim:-1], moments[:, -1:]
+        first, second, steps = moments[:, :dim], moments[:, dim : 2 * dim], moments[:, 2 * dim : 2 * dim + 1]
         steps += 1
         first += (1 - beta1) * (g - first)
         second += (1 - beta2) * (g * g - second)
-        state.write(rows, moments)
         by = rate / (1 - beta1**steps) * first
-        values.write(rows, values.read(rows) - by / (np.sqrt(second / (1 - beta2**steps)) + epsilon))
+        moved = (1 - rate * decay) * values.read(places) - by / (
+            np.sqrt(second / (1 - beta2**steps)) + epsilon
+        )
+        values.write(places, moved)
+        if averaging:
+            average, kept = moments[:, 2 * dim + 1 :], np.minimum(averaging, (steps - 1) / (steps + 8))
+            average[:] = moved + kept * (average - moved)
+        state.write(rows, moments)
 
 
 def mixed(values: NDArray[Any]) -> NDArray[np.uint64]:

@@ -13,6 +13,7 @@ from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, sh
 from training.embedding.index import MOST_ROWS, Index
 from training.embedding.kernels import Kernels, best_kernels
 from training.embedding.optimizers import Optimizer, RowwiseAdagrad
+from training.embedding.vectors import Float16, MixedVectors, Vectors
 
 POLICIES = ("lru", "lfu")
 EMPTY_ID = -(2**63)  # marks an empty slot
@@ -20,10 +21,13 @@ COUNT, STAMP = range(2)
 
 
 class Rows(NamedTuple):
-    """Whole rows: ids int64[n], vectors [n, dim], optimizer's state [n, s], marks uint32[n, 2] (count, stamp)."""
+    """Whole rows: ids int64[n], vectors [n, dim], optimizer's state [n, s], marks uint32[n, 2] (count, stamp).
+
+    Vectors are fp16 where all of them are cold.
+    """
 
     ids: Int64
-    vectors: Float32
+    vectors: Float32 | Float16
     state: Float32
     marks: NDArray[np.uint32]
 
@@ -33,23 +37,28 @@ class DynamicTable:
 
     The first vector of a row is drawn from its id and `seed`, uniform in [-scale, scale): it does not depend on when,
     in which order or on which rank the id came. Ids that are read without being there have the `default` vector.
+
+    With `hot_every`, a row that is looked up less than once in so many steps, on average since the first, is cold: its
+    vector is fp16 (section 5.2). `sweep` moves rows.
     """
 
     def __init__(
         self, dimension: int, optimizer: Optimizer | None = None, *, scale: float = 0.02, seed: int = 0,
-        default: Float32 | None = None, room: int = 0, kernels: Kernels | None = None,
+        default: Float32 | None = None, room: int = 0, kernels: Kernels | None = None, hot_every: int = 0,
     ) -> None:  # fmt: skip
-        """`room` ids fit before the index doubles. Raises InputError."""
-        if dimension < 1:
-            raise InputError("dimension", f"is {dimension}", "at least 1")
+        """`room` ids fit before the index doubles; `hot_every` 0 keeps all in fp32. Raises InputError."""
+        for name, value, least in (("dimension", dimension, 1), ("hot_every", hot_every, 0)):
+            if value < least:
+                raise InputError(name, f"is {value}", f"at least {least}")
         self.dimension, self.optimizer = dimension, optimizer or RowwiseAdagrad()
         self.scale, self.seed, self.kernels = scale, seed, kernels or best_kernels()
         self.default = self._vectors("default", np.zeros(dimension) if default is None else default, None)
         self.index = Index(self.kernels, room)
         width = self.optimizer.width(dimension)
         shift = shift_for(4 * (dimension + width + 2))
-        self.values, self.state = Chunks(dimension, np.float32, shift), Chunks(width, np.float32, shift)
-        self.marks = Chunks(2, np.uint32, shift)
+        self.hot_every = hot_every
+        self.values = MixedVectors(dimension, shift) if hot_every else Vectors(dimension, shift)
+        self.state, self.marks = Chunks(width, np.float32, shift), Chunks(2, np.uint32, shift)
         self._reserve()
 
     def __len__(self) -> int:
@@ -59,6 +68,13 @@ class DynamicTable:
     def nbytes_beside_vectors(self) -> int:
         """Index, counters and stamps of the rows given; not the vectors nor the optimizer's state."""
         return self.index.nbytes + 8 * self.index.rows_given
+
+    @property
+    def bytes_per_key(self) -> float:
+        """Of everything, the optimizer's state too; memory that was touched, shared by the ids that are there."""
+        given = self.index.rows_given
+        whole = self.nbytes_beside_vectors + self.values.bytes_of(given) + 4 * given * self.state.width
+        return whole / max(len(self), 1)
 
     def rows_of(self, ids: Int64, stamp: int = 0) -> Int32:
         """Rows int32[n] of ids int64[n]; those that are not there get one. Counts a look-up at step `stamp`.
@@ -86,12 +102,12 @@ class DynamicTable:
 
     def vectors(self, rows: Int32) -> Float32:
         """float32[n, dim] at rows [n]; `default` for -1."""
-        return self.kernels.gather(self.values, rows, self.default)
+        return self.values.gather(self.kernels, rows, self.default)
 
     def apply(self, rows: Int32, gradients: Float32, scale: float = 1.0) -> None:
         """One step of the optimizer on distinct rows [n] by gradients [n, dim] times `scale`. Raises InputError."""
         gradients = self._vectors("gradients", gradients, len(rows))
-        self.optimizer.update(self.kernels, self.values, self.state, rows, gradients, scale)
+        self.values.update(self.kernels, self.optimizer, self.state, rows, gradients, scale)
 
     def update(self, ids: Int64, gradients: Float32, scale: float = 1.0) -> None:
         """One step on ids [n], which may repeat: gradients [n, dim] of an id are summed first."""
@@ -119,14 +135,24 @@ class DynamicTable:
         first, second = (STAMP, COUNT) if policy == "lru" else (COUNT, STAMP)
         going = np.lexsort((rows, marks[:, second], marks[:, first]))[:surplus]
         self.index.remove(rows[going])
+        self.values.release(rows[going])
         return ids[going]
 
+    def sweep(self, step: int) -> None:
+        """Move rows between hot and cold after step `step`: those of some chunks, all within `hot_every` steps."""
+        if not self.hot_every:
+            return
+        for part in range(step % self.hot_every, len(self.marks.parts), self.hot_every):
+            looks = self.marks.parts[part][:, COUNT].astype(np.int64)
+            self.values.sweep(part, looks * self.hot_every >= step)
+
     def export(self, most: int = 1 << 16) -> Iterator[Rows]:
-        """All rows in parts of at most `most`, in the order of their memory."""
+        """All rows in parts of at most `most`, in the order of their memory; hot ones, then cold ones."""
         ids, rows = self.index.items()
-        for first in range(0, len(ids), most):
-            part = rows[first : first + most]
-            yield Rows(ids[first : first + most], *(each.read(part) for each in self._chunks))
+        for alike in self.values.alike(rows):
+            for first in range(0, len(alike), most):
+                part = alike[first : first + most]
+                yield Rows(ids[part], *(each.read(rows[part]) for each in self._chunks))
 
     def put(self, given: Rows) -> None:
         """Take rows in as they are, in place of those that are there. Raises InputError."""
@@ -144,7 +170,7 @@ class DynamicTable:
             chunks.write(rows, values)
 
     @property
-    def _chunks(self) -> tuple[Chunks, Chunks, Chunks]:
+    def _chunks(self) -> tuple[Vectors | MixedVectors, Chunks, Chunks]:
         return self.values, self.state, self.marks
 
     def _reserve(self) -> None:
@@ -153,7 +179,7 @@ class DynamicTable:
 
     def _begin(self, rows: Int32, ids: Int64, before: int) -> None:
         """Fresh rows: the vector of the id; of whoever had one of the `before` first rows, no state and no marks."""
-        self.kernels.initialise(self.values, rows, ids, self.scale, self.seed)
+        self.values.begin(self.kernels, rows, ids, self.scale, self.seed)
         again = rows[rows < before]
         if len(again):
             self.state.write(again, np.float32(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -23,13 +23,16 @@ class ShardedEmbeddings:
     def __init__(
         self, features: Sequence[FeatureConfig], world: World, optimizer: Optimizer | None = None, *,
         dedup: Dedup | None = None, scale: float = 0.02, seed: int = 0, kernels: Kernels | None = None,
+        hot_every: int = 0,
     ) -> None:  # fmt: skip
-        """Raises InputError; see `merge`."""
+        """Raises InputError; see `merge` and `DynamicTable`."""
         self.features, self.world, self.merged = tuple(features), world, merge(features)
         self.stamp = 0  # steps taken, which look-ups are marked with
         self.sharded = {}
         for merged in self.merged:
-            table = DynamicTable(merged.dimension, optimizer, scale=scale, seed=seed, kernels=kernels)
+            table = DynamicTable(
+                merged.dimension, optimizer, scale=scale, seed=seed, kernels=kernels, hot_every=hot_every
+            )
             self.sharded[merged.dimension] = ShardedTable(table, world, dedup or Dedup())
 
     def __call__(self, ids: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
@@ -58,11 +61,22 @@ class ShardedEmbeddings:
         """Whether all gradients that this rank sent are finite numbers."""
         return all(sharded.sound for sharded in self.sharded.values())
 
+    @property
+    def square(self) -> float:
+        """The squared norm of the gradients collected, summed per id, of the rows of this rank."""
+        return sum(sharded.square for sharded in self.sharded.values())
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of all rows from now on."""
+        for sharded in self.sharded.values():
+            sharded.table.optimizer = replace(sharded.table.optimizer, rate=rate)
+
     def step(self, scale: float = 1.0) -> None:
-        """Update the rows of this rank by the gradients collected times `scale`."""
+        """Update the rows of this rank by the gradients collected times `scale`; then some become hot or cold."""
+        self.stamp += 1
         for sharded in self.sharded.values():
             sharded.step(scale)
-        self.stamp += 1
+            sharded.table.sweep(self.stamp)
 
     def forget(self) -> None:
         """Drop gradients that are not applied."""

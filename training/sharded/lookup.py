@@ -91,16 +91,25 @@ class ShardedTable:
             self._count_bytes(self.table.dimension * 4, each.sent)
         self._pending.clear()
 
+    @property
+    def square(self) -> float:
+        """The squared norm of the gradients collected, summed per id, of the rows of this rank."""
+        return sum(float(np.vdot(sums, sums)) for _, sums in self._summed())
+
     def step(self, scale: float) -> None:
         """One update by all gradients collected, summed per id and times `scale` (accumulation, section 5.2)."""
+        for rows, sums in self._summed():
+            self.table.apply(rows, sums, scale)
+        self.forget()
+
+    def _summed(self) -> list[tuple[Int32, Float32]]:
+        """All gradients collected, each row once."""
         if len(self._sums) > 1:
             rows, sums = (np.concatenate(each) for each in zip(*self._sums, strict=True))
             distinct, inverse = self.table.kernels.unique(rows.astype(np.int64))
             summed = sum_by(self.table.kernels, sums, inverse, len(distinct))
             self._sums = [(distinct.astype(np.int32), summed)]
-        for rows, sums in self._sums:
-            self.table.apply(rows, sums, scale)
-        self.forget()
+        return self._sums
 
     def forget(self) -> None:
         """Drop gradients that are not applied."""

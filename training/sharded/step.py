@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -21,15 +22,19 @@ class TableStep:
 
     def __init__(
         self, world: World, embeddings: ShardedEmbeddings, weights: Iterable[torch.nn.Parameter],
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer, largest_norm: float = math.inf,
     ) -> None:  # fmt: skip
+        """`largest_norm` is what the gradients of all weights and rows together are clipped to."""
         self.world, self.embeddings, self.optimizer = world, embeddings, optimizer
-        self.weights, self._samples = list(weights), 0
+        self.weights, self.largest_norm = list(weights), largest_norm
+        self.loss = 0.0  # per sample of the last update, over all ranks
+        self._samples, self._loss = 0, 0.0
 
     def add(self, loss: torch.Tensor | None, samples: int) -> None:
         """The backward pass of a batch; `loss` is None for a rank that has no sequence this time."""
         if loss is not None:
             loss.backward()
+            self._loss += float(loss.detach())
         self.embeddings.collect()
         self._samples += samples
 
@@ -38,22 +43,26 @@ class TableStep:
         sums = self._flat()
         sound = self.embeddings.sound and bool(torch.isfinite(sums).all())
         self.world.sum(sums)
-        told = self.world.gather(np.array([self._samples, sound], np.int64))
-        total, self._samples = int(told[:, 0].sum()), 0
+        mine = [self._samples, sound, self._loss, self.embeddings.square]
+        told = self.world.gather(np.array(mine, np.float64))
+        total, self._samples, self._loss = int(told[:, 0].sum()), 0, 0.0
         self.optimizer.zero_grad()
         if not told[:, 1].all() or not total:
             self.embeddings.forget()
             if not total:
                 raise InputError("batch", "has no sample on any rank", "at least one in all")
-            ranks = ", ".join(map(str, np.flatnonzero(1 - told[:, 1])))
+            ranks = ", ".join(map(str, np.flatnonzero(told[:, 1] == 0)))
             raise InputError(
                 "gradients", f"are NaN or infinite for rank {ranks}; no row was changed", "finite numbers"
             )
+        self.loss = float(told[:, 2].sum()) / total
+        norm = math.sqrt(float(sums @ sums) + told[:, 3].sum()) / total
+        scale = min(1.0, self.largest_norm / (norm + 1e-6)) / total
         for weight, gradient in zip(self.weights, sums.split([w.numel() for w in self.weights]), strict=True):
-            weight.grad = gradient.view_as(weight) / total
+            weight.grad = gradient.view_as(weight) * scale
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.embeddings.step(1 / total)
+        self.embeddings.step(scale)
         return total
 
     def _flat(self) -> torch.Tensor:

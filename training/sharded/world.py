@@ -68,15 +68,25 @@ class World:
             _ask(self.rank, lambda: dist.all_reduce(values, group=self.group))
         return values
 
-    def gather(self, numbers: Int64) -> Int64:
-        """The same few numbers of every rank: int64[k] -> int64[ranks, k]."""
+    def gather(self, numbers: NDArray) -> NDArray:
+        """The same few numbers of every rank: [k] -> [ranks, k]."""
         ones = np.ones(self.ranks, np.int64)
         return self.swap(np.repeat(numbers[None], self.ranks, 0), ones, ones)
+
+    def gather_rows(self, values: NDArray) -> NDArray:
+        """Rows [n, ...] of every rank, each with an n of its own, in the order of ranks."""
+        counts = self.gather(np.array([len(values)], np.int64))[:, 0]
+        sent = np.full(self.ranks, len(values), np.int64)
+        return self.swap(np.concatenate([values] * self.ranks), sent, counts)
+
+    def meet(self) -> None:
+        """Go on when everyone has come here."""
+        self.gather(np.zeros(1, np.int64))
 
     def leave(self) -> None:
         """Go, after everyone has come here."""
         if self.group:
-            self.gather(np.zeros(1, np.int64))
+            self.meet()
             dist.destroy_process_group(self.group)
 
 

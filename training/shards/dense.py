@@ -26,10 +26,18 @@ def restore(
         if name.startswith("optimizer."):
             _, number, moment = name.split(".")
             moments.setdefault(int(number), {})[moment] = value
-    weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
+    restore_module(model, "model", tensors)
     try:
-        model.load_state_dict(weights)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
+        raise ArtifactError("dense.safetensors", f"does not fit this model: {error}") from error
+
+
+def restore_module(module: torch.nn.Module, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Take up the tensors `<name>.<key>`. Raises ArtifactError where they do not fit."""
+    weights = {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
         raise ArtifactError("dense.safetensors", f"does not fit this model: {error}") from error

@@ -180,11 +180,13 @@ def test_both_kernels_draw_the_same_first_vectors() -> None:
     assert np.array_equal(*(table.look_up(ids) for table in tables))
 
 
-@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(0.1), RowAdam(0.1)])
+@pytest.mark.parametrize(
+    "optimizer", [RowwiseAdagrad(0.1), RowAdam(0.1), RowAdam(0.1, decay=0.3, averaging=0.25)]
+)
 def test_updates_follow_the_printed_formulas(kernels: Kernels, optimizer: RowwiseAdagrad | RowAdam) -> None:
     """Against float64 and one row at a time; gradients of a repeated id are summed."""
     table, draw = DynamicTable(6, optimizer, kernels=kernels), np.random.default_rng(0)
-    twin = {int(i): [v.astype(float), 0.0, 0.0, 0] for i, v in enumerate(table.look_up(np.arange(9)))}
+    twin = {int(i): [v.astype(float), 0.0, 0.0, 0, None] for i, v in enumerate(table.look_up(np.arange(9)))}
     for _ in range(5):
         ids, gradients = draw.integers(0, 9, 20), draw.standard_normal((20, 6)).astype(np.float32)
         table.update(ids, gradients, scale=0.5)
@@ -197,9 +199,15 @@ def test_updates_follow_the_printed_formulas(kernels: Kernels, optimizer: Rowwis
             else:
                 row[1], row[2] = 0.9 * row[1] + 0.1 * g, 0.999 * row[2] + 0.001 * g * g
                 first, second = row[1] / (1 - 0.9 ** row[3]), row[2] / (1 - 0.999 ** row[3])
-                row[0] -= 0.1 * first / (np.sqrt(second) + 1e-8)
+                row[0] -= 0.1 * (optimizer.decay * row[0] + first / (np.sqrt(second) + 1e-8))
+                kept = min(optimizer.averaging, (row[3] - 1) / (row[3] + 8))
+                row[4] = row[0].copy() if row[3] == 1 else (1 - kept) * row[0] + kept * row[4]
     expected = np.stack([twin[i][0] for i in range(9)])
     np.testing.assert_allclose(table.read(np.arange(9)), expected, rtol=2e-4, atol=2e-5)
+    if isinstance(optimizer, RowAdam) and optimizer.averaging:
+        (part,) = table.export()
+        averages = np.stack([twin[i][4] for i in part.ids.tolist()])
+        np.testing.assert_allclose(optimizer.averages(part.state, 6), averages, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -75,11 +76,14 @@ def ragged(rows: list[dict], name: str) -> Ragged:
     )
 
 
-def train(world: World, settings: dict[str, Any], micro_batches: int = 1) -> dict[str, Any]:
+def train(
+    world: World, settings: dict[str, Any], micro_batches: int = 1, largest_norm: float = math.inf
+) -> dict[str, Any]:
     """A few steps; this rank's rows by dimension and id, the weights, and what was sent."""
     embeddings = ShardedEmbeddings(FEATURES, world, seed=1, **settings)
     model = Model()
-    step = TableStep(world, embeddings, model.parameters(), torch.optim.Adam(model.parameters(), 0.01))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    step = TableStep(world, embeddings, model.parameters(), optimizer, largest_norm)
     totals = []
     for number in range(STEPS):
         mine = share(samples(number), world.rank, world.ranks)
@@ -126,6 +130,34 @@ def test_accumulated_batches_are_one_update() -> None:
     alone = train(World(), {})
     assert_same([train(World(), {}, 3)], alone, marks=False)
     assert_same(on_ranks(2, train, {}, 3), alone, marks=False)
+
+
+def test_the_norm_is_that_of_all_ranks_and_ids() -> None:
+    """Clipped on one process or on two, in one batch or in parts, it is the same update, and another than unclipped."""
+    alone = train(World(), {}, largest_norm=0.01)
+    assert_same(on_ranks(2, train, {}, 1, 0.01), alone)
+    assert_same([train(World(), {}, 3, 0.01)], alone, marks=False)
+    with pytest.raises(AssertionError):
+        assert_same([train(World(), {})], alone)
+
+
+@pytest.mark.parametrize("largest", [0.5, 50.0])
+def test_clipping_is_torchs(largest: float) -> None:
+    """Against clip_grad_norm_ over the weight and a plain table, with SGD; a repeated id counts by its sum."""
+    embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], World(), RowAdam(0.1))
+    weight, ids = torch.nn.Parameter(torch.arange(1.0, 5.0)), np.array([3, 5, 3, 9])
+    table = torch.from_numpy(embeddings.sharded[4].table.look_up(np.array([3, 5, 9]))).requires_grad_()
+    step = TableStep(World(), embeddings, [weight], torch.optim.SGD([weight], 0.1), largest)
+    step.add((embeddings({"user": Ragged(ids, np.arange(5))})["user"] @ weight).exp().sum(), 4)
+    told: list[float] = []
+    step.embeddings.step = told.append  # type: ignore[method-assign]  # the scale that rows are given
+    before = weight.detach().clone().requires_grad_()
+    (table[[0, 1, 0, 2]] @ before).exp().mean().backward()
+    torch.nn.utils.clip_grad_norm_([before, table], largest)
+    step.update()
+    torch.testing.assert_close(weight.detach(), before.detach() - 0.1 * before.grad)
+    ours = embeddings.sharded[4]._summed()[0][1] * told[0]
+    torch.testing.assert_close(torch.from_numpy(ours), table.grad)
 
 
 def test_each_stage_of_deduplication_saves_its_part() -> None:

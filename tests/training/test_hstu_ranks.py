@@ -1,0 +1,122 @@
+"""An HSTU ranker trained on several ranks, ended and taken up: it ends where one whole training of one process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genrec.engine.instructions import AVX512_BF16, features
+from genrec.errors import InputError
+from tests.training.test_hstu import fresh_model, some_ratings
+from training.hstu import train_hstu
+from training.hstu_run import HstuRun
+from training.hstu_settings import HstuSettings, read_recipe
+from training.launch import on_ranks
+from training.sharded.world import RankLost, World
+
+SETTINGS = HstuSettings(epochs=3, patience=3, tokens=600, learning_rate=2e-3, averaging=0.9)
+LAST_STEP = 11  # before a rank is killed
+
+
+def trained(
+    world: World, folder: str, dropout: float = 0.0, killed: int | None = None, **other: Any
+) -> dict[str, Any]:
+    """The ranker's weights and the log; rank `killed` dies by SIGKILL after some steps."""
+    if world.rank == killed:
+        step = HstuRun.step
+
+        def last_step(run: HstuRun, *arguments: Any) -> float:
+            if run.steps == LAST_STEP:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(run, *arguments)
+
+        HstuRun.step = last_step  # of this process alone, which dies
+    settings = replace(SETTINGS, **other)
+    best, report = train_hstu(
+        world, some_ratings(), fresh_model(dropout), settings, Path(folder), save_every_s=0.0
+    )
+    return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}
+
+
+def assert_equal(ours: dict[str, Any], wanted: dict[str, Any], tolerance: float) -> None:
+    assert [each["epoch"] for each in ours["log"]] == [each["epoch"] for each in wanted["log"]]
+    for mine, theirs in zip(ours["log"], wanted["log"], strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=max(tolerance, 1e-9))
+    for name, weight in wanted["weights"].items():
+        np.testing.assert_allclose(ours["weights"][name], weight, tolerance, tolerance, err_msg=name)
+
+
+def test_two_ranks_end_where_one_ends(tmp_path: Path) -> None:
+    alone = trained(World(), str(tmp_path / "alone"))
+    two = on_ranks(2, trained, str(tmp_path / "two"), threads=2)
+    assert alone["resumed_after_step"] == two["resumed_after_step"] == 0 and two["ranks"] == 2
+    assert alone["weights"]["of_item.weight"][1:].any(1).all()
+    assert_equal(two, alone, 2e-4)
+
+
+def test_killed_and_taken_up_nothing_differs(tmp_path: Path) -> None:
+    """With dropout, whose chance is part of the checkpoint. The death of a rank ends the others with its reason."""
+    whole = on_ranks(2, trained, str(tmp_path / "whole"), 0.2, threads=2)
+    with pytest.raises(RankLost, match=r"rank 1 of the training died of signal 9 \(SIGKILL\)"):
+        on_ranks(2, trained, str(tmp_path / "killed"), 0.2, 1, threads=2)
+    rest = on_ranks(2, trained, str(tmp_path / "killed"), 0.2, threads=2)
+    assert rest["resumed_after_step"] == LAST_STEP
+    assert_equal(rest, whole, 0.0)
+
+
+def test_one_process_takes_up_what_two_began(tmp_path: Path) -> None:
+    alone = trained(World(), str(tmp_path / "alone"))
+    with pytest.raises(RankLost):
+        on_ranks(2, trained, str(tmp_path / "killed"), 0.0, 0, threads=2)
+    rest = trained(World(), str(tmp_path / "killed"))
+    assert rest["resumed_after_step"] == LAST_STEP
+    assert_equal(rest, alone, 2e-4)
+
+
+def test_accumulated_batches_are_one_update(tmp_path: Path) -> None:
+    whole = trained(World(), str(tmp_path / "whole"))
+    parts = trained(World(), str(tmp_path / "parts"), tokens=SETTINGS.tokens // 3, accumulate=3)
+    assert_equal(parts, whole, 2e-4)
+
+
+@pytest.mark.parametrize("other", [{"hot_every": 2}, {"bf16": True}], ids=["cold rows", "bf16"])
+def test_less_precision_learns_nearly_the_same(tmp_path: Path, other: dict[str, Any]) -> None:
+    if "bf16" in other and not features() >= AVX512_BF16:
+        pytest.skip("this CPU has no bf16")
+    whole = trained(World(), str(tmp_path / "whole"))
+    less = trained(World(), str(tmp_path / "less"), **other)
+    for mine, theirs in zip(less["log"], whole["log"], strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=0.005) and mine["loss"] != theirs["loss"]
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"recipe": "hstu-ranker", "accumulate": 0}, r"accumulate: is 0 \(accepted: .*at least 1\)"),
+        ({"recipe": "hstu-ranker", "averaging": 1.0}, "averaging: is 1.0"),
+        ({"recipe": "hstu-ranker", "tokens": 1.5}, r"tokens: is 1.5 \(accepted: a value of type int\)"),
+        ({"recipe": "hstu-ranker", "bf16": 1}, "bf16: is 1"),
+        ({"recipe": "hstu-ranker", "token": 1}, "token: is no setting"),
+        ({"epochs": 3}, "does not say that it is for hstu-ranker"),
+        ([], "does not say"),
+    ],
+)
+def test_a_recipe_file_is_checked(tmp_path: Path, said: object, problem: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(said))
+    with pytest.raises(InputError, match=problem):
+        read_recipe(str(path))
+
+
+def test_a_recipe_file_changes_what_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"recipe": "hstu-ranker", "accumulate": 4, "weight_decay": 1}')
+    assert read_recipe(str(path)) == HstuSettings(accumulate=4, weight_decay=1)
+    assert read_recipe("hstu-ranker") == HstuSettings()

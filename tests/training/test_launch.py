@@ -1,0 +1,69 @@
+"""Work on several ranks: started here, and by torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genrec.errors import InputError
+from training.launch import on_ranks
+from training.sharded.world import World
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+from tests.training.test_launch import numbers
+from training.launch import on_ranks
+try:
+    print("gave", on_ranks(int(sys.argv[1]), numbers, 5))
+except Exception as error:
+    print("raised", error)
+"""
+
+
+def numbers(world: World, first: int) -> list[int]:
+    return world.gather(np.array([first + world.rank], np.int64))[:, 0].tolist()
+
+
+def refuses(world: World) -> None:
+    if world.rank == 1:
+        raise InputError("ratings", "are not at hand", "ml-100k")
+    world.meet()
+
+
+def breaks(world: World) -> None:
+    raise LookupError("no such thing")
+
+
+def test_what_a_rank_raises_is_told() -> None:
+    with pytest.raises(InputError, match=r"ratings: are not at hand \(accepted: ml-100k\)"):
+        on_ranks(2, refuses, threads=2)
+    with pytest.raises(Exception, match=r"rank [01] failed: LookupError: no such thing"):
+        on_ranks(2, breaks, threads=2)
+
+
+def test_alone_it_is_this_process() -> None:
+    assert on_ranks(1, numbers, 5) == [5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (1, "gave [5, 6]"),
+        (3, "raised ranks: is 3, in one of the 2 that torchrun started (accepted: 2)"),
+    ],
+)
+def test_torchrun_starts_the_ranks(tmp_path: Path, asked: int, said: str) -> None:
+    (tmp_path / "work.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "work.py"), str(asked)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=True, timeout=200,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [said, said], done.stderr

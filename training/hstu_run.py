@@ -1,0 +1,181 @@
+"""An HSTU ranker while it is trained: item rows in dynamic tables over ranks, all else alike on every rank."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from genrec.nn.hstu import TASKS, HstuRanker
+from genrec.nn.hstu_attention import hstu_attention
+from training.balance import assign
+from training.embedding.optimizers import RowAdam
+from training.hstu_batches import (
+    Known,
+    Sample,
+    batches_of,
+    held_out_samples,
+    ratings_of,
+    tokens_of,
+    training_samples,
+)
+from training.hstu_measure import gaucs, labels_of, scores_of
+from training.hstu_settings import HstuSettings
+from training.ratings import HELD_OUT, Ratings
+from training.sharded.embeddings import ShardedEmbeddings
+from training.sharded.features import FeatureConfig, Ragged
+from training.sharded.step import TableStep
+from training.sharded.world import World
+from training.shards import dense
+from training.updates import LARGEST_NORM, cosine, follow
+
+VALIDATION_USERS, VALIDATION_EVENTS = 1000, 40  # users, and how many events one needs at least
+WARM_UP_STEPS = 100
+LEAST_RATE = 0.01  # of the learning rate, at the end
+MOMENTS = (0.9, 0.98)  # Adam's
+ITEM_SCALE = 0.035  # first rows are uniform: as wide as the other tables' normal ones
+ITEM = "item"
+
+
+def attend_in_fp32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Attention of products in bf16: our operation is of fp32 alone."""
+    return hstu_attention(q.float(), k.float(), v.float(), *rest)
+
+
+class ItemRows(torch.nn.Module):
+    """In the place of a ranker's plain item table: rows of `embeddings`, wherever they lie."""
+
+    def __init__(self, embeddings: ShardedEmbeddings) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+
+    def forward(self, item: torch.Tensor) -> torch.Tensor:
+        """[T, d] of int64[T], catalogue rows + 1; zeros for 0. All ranks call it."""
+        known = item.nonzero()[:, 0]
+        ids = Ragged(item[known].numpy() - 1, np.array([0, len(known)]))
+        rows = self.embeddings({ITEM: ids})[ITEM]
+        return rows.new_zeros(len(item), rows.shape[1]).index_copy(0, known, rows)
+
+
+class HstuRun:
+    """A `training.loop.Task`: the ranker, its optimisers, its averaged copy and the best of those so far."""
+
+    name = "hstu"
+
+    def __init__(
+        self, world: World, ratings: Ratings, model: HstuRanker, settings: HstuSettings, seed: int
+    ) -> None:
+        self.world, self.ratings, self.model, self.settings, self.seed = world, ratings, model, settings, seed
+        self.events, self.steps = len(ratings.items), 0
+        self.average = copy.deepcopy(model).eval()
+        self.average.of_item.requires_grad_(False)  # its rows are averaged where they lie
+        self.best = copy.deepcopy(self.average)
+        self.rows = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
+        feature = FeatureConfig(ITEM, ITEM, model.config.hidden_size)
+        self.embeddings = ShardedEmbeddings(
+            [feature], world, self.rows, scale=ITEM_SCALE, seed=seed, hot_every=settings.hot_every
+        )
+        model.add_module("of_item", ItemRows(self.embeddings))
+        if settings.bf16:
+            for layer in model.layers:
+                layer.attend = attend_in_fp32
+        weights = list(model.parameters())
+        self.optimiser = torch.optim.AdamW(
+            [{"params": [p for p in weights if p.dim() > 1], "weight_decay": settings.weight_decay},
+             {"params": [p for p in weights if p.dim() == 1], "weight_decay": 0.0}],
+            lr=settings.learning_rate, betas=MOMENTS, fused=True,
+        )  # fmt: skip
+        self.update = TableStep(world, self.embeddings, weights, self.optimiser, LARGEST_NORM)
+        self._choose_validation()
+
+    def _choose_validation(self) -> None:
+        """Users whose ten events before those held out are not trained on."""
+        ratings = self.ratings
+        long = np.flatnonzero(np.diff(ratings.offsets) >= VALIDATION_EVENTS)
+        chosen = np.sort(np.random.default_rng(0).permutation(long)[:VALIDATION_USERS])
+        self.checked = held_out_samples(ratings, chosen, HELD_OUT, self.model.config.max_history)
+        self.ends = ratings.offsets[1:] - HELD_OUT
+        self.ends[chosen] -= HELD_OUT
+
+    def batches(self, epoch: int) -> list[list[Sample]]:
+        """Each is of one update. Drawn from seed and epoch alone: alike on all ranks, and when a training goes on."""
+        draw, ratings = np.random.default_rng([self.seed, epoch]), self.ratings
+        samples = training_samples(ratings.offsets, self.ends, self.model.config.max_history, draw)
+        tokens = self.settings.tokens * self.settings.accumulate
+        return list(batches_of(samples, ratings.features.shape[1], tokens, draw))
+
+    def step(self, batch: list[Sample], done: float) -> float:
+        """One update, by the ranks' shares of a batch, each in `accumulate` parts. Returns the loss of all."""
+        self.model.train()
+        ranks, parts = self.world.ranks, self.settings.accumulate
+        sizes = np.array([each.size(self.ratings.features.shape[1]) for each in batch], np.float64)
+        owners = assign(sizes, ranks * parts)
+        draw = np.random.default_rng([self.seed, self.steps, len(batch)])  # alike on all ranks
+        known = Known.but(self.settings.unknown, len(batch), draw)
+        for part in range(parts):
+            places = np.flatnonzero(owners == part * ranks + self.world.rank)
+            mine = [batch[at] for at in places]
+            loss = self._loss(mine, Known(*(each[places] for each in known)))
+            self.update.add(loss, sum(len(each.asked) for each in mine))
+        rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.embeddings.set_rate(rate)
+        self.update.update()
+        self.steps += 1
+        follow(self.average, self.model, self.settings.averaging, self.steps)
+        return self.update.loss
+
+    def _loss(self, samples: list[Sample], known: Known) -> torch.Tensor | None:
+        """Summed over candidates, of tasks the mean; a rank without samples only helps the others look up."""
+        if not samples:
+            self.embeddings({ITEM: Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64))})
+            return None
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
+            logits = self.model(tokens_of(self.ratings, samples, known)).float()
+        labels = torch.from_numpy(labels_of(ratings_of(self.ratings, samples))).float()
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(TASKS)
+
+    def validate(self) -> tuple[float, dict[str, Any]]:
+        """GAUC of the averaged weights; every rank scores its part of the users."""
+        self._gather_items()
+        part = np.array_split(np.arange(len(self.checked)), self.world.ranks)[self.world.rank]
+        scores = np.zeros((0, len(TASKS)), np.float32)
+        if len(part):
+            samples = self.checked[part[0] : part[-1] + 1]
+            scores = scores_of(self.average, self.ratings, samples, "validate")
+        events = np.concatenate([each.asked for each in self.checked])
+        figures = gaucs(self.ratings, events, self.world.gather_rows(scores))
+        return figures[f"GAUC r>={TASKS[0]}"], figures
+
+    @torch.no_grad()
+    def _gather_items(self) -> None:
+        """The averaged rows of all ranks as the plain table of `average`; zeros for items that were never seen."""
+        (merged,), (sharded,) = self.embeddings.merged, self.embeddings.sharded.values()
+        weight = self.average.of_item.weight.zero_()
+        for ids, _, state, _ in sharded.table.export(len(weight)):
+            raw = merged.unpack(ids)[1]
+            weight[raw + 1] = torch.from_numpy(self.rows.averages(state, merged.dimension))
+        self.world.sum(weight)  # every item is a row of one rank
+
+    def keep(self) -> None:
+        """The average as it was measured."""
+        self.best.load_state_dict(self.average.state_dict())
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Model and optimiser, the average and the best, and the steps taken."""
+        tensors = dense.state_of(self.model, self.optimiser) | {"steps": torch.tensor(self.steps)}
+        for name, module in (("average", self.average), ("best", self.best)):
+            tensors |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+        return tensors
+
+    def take_up(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """What `state` gave. Raises ArtifactError."""
+        dense.restore(self.model, self.optimiser, tensors)
+        dense.restore_module(self.average, "average", tensors)
+        dense.restore_module(self.best, "best", tensors)
+        self.steps = int(tensors["steps"])

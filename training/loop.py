@@ -1,0 +1,173 @@
+"""The loop of a training over ranks: epochs and a budget, validation and patience, checkpoints to go on from.
+
+What is trained is a `Task`; all ranks run the loop together. The clock is that of rank 0, so that all ranks stop and
+save at the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from genrec.errors import ArtifactError
+from training.sharded.embeddings import ShardedEmbeddings
+from training.sharded.world import World
+from training.shards import checkpoint
+from training.windows import whole_share
+
+SAVE_EVERY_S = 60.0
+PROGRESS = "progress"  # the name of `Progress` among a checkpoint's tensors: JSON as bytes
+
+
+class Task(Protocol):
+    """What is trained."""
+
+    name: str
+    events: int  # of an epoch, for the progress bar
+    embeddings: ShardedEmbeddings
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """The global batches of an epoch, alike on all ranks and at every call."""
+
+    def step(self, batch: Any, done: float) -> float:
+        """One update by a global batch; `done` in 0..1 is the place in the schedule. Returns the loss."""
+
+    def validate(self) -> tuple[float, dict[str, Any]]:
+        """How good it is now, the higher the better, and all figures; alike on all ranks."""
+
+    def keep(self) -> None:
+        """What `validate` measured last is the best so far."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All but rows and chance, for a checkpoint."""
+
+    def take_up(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """What `state` gave."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a training ends: after `epochs`, `patience` validations without a better one, or `minutes`."""
+
+    epochs: int
+    patience: int
+    minutes: float | None = None
+
+    @property
+    def budget(self) -> float:
+        """Seconds."""
+        return math.inf if self.minutes is None else 60 * self.minutes
+
+
+@dataclass
+class Progress:
+    """Where a training stands: everything but tensors."""
+
+    epoch: int = 0
+    batch: int = 0  # of the epoch, done
+    step: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0  # sum over the epoch's batches
+    best: float = -math.inf
+    stale: int = 0
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    def ended(self, limits: Limits) -> bool:
+        """Out of epochs, of seconds, or of patience."""
+        return self.epoch >= limits.epochs or self.seconds >= limits.budget or self.stale >= limits.patience
+
+
+def train(
+    world: World, task: Task, limits: Limits, folder: Path, save_every_s: float = SAVE_EVERY_S
+) -> dict[str, Any]:
+    """Train from the checkpoint in `folder`, or from the start where there is none. Returns what happened.
+
+    Raises RankLost, ArtifactError.
+    """
+    at = _take_up(world, task, folder)
+    resumed = at.step
+    if resumed and world.rank == 0:
+        print(f"{task.name}: goes on after step {at.step}, in epoch {at.epoch + 1}", flush=True)
+    with tqdm(
+        total=limits.epochs * task.events, unit="event", unit_scale=True, desc=f"train {task.name}",
+        initial=at.epoch * task.events, disable=world.rank > 0,
+    ) as bar:  # fmt: skip
+        while not at.ended(limits):
+            mean = _epoch(world, task, limits, at, bar, folder, save_every_s)
+            begun = time.monotonic()
+            value, figures = task.validate()
+            at.log.append({"epoch": at.epoch, "loss": mean, **figures})
+            at.stale += 1
+            if value > at.best:
+                at.best, at.stale = value, 0
+                task.keep()
+            at.seconds += _lead_clock(world, begun)
+            _save(world, task, at, folder)
+    return {
+        "log": at.log,
+        "seconds": round(at.seconds, 1),
+        "ranks": world.ranks,
+        "resumed_after_step": resumed,
+    }
+
+
+def _epoch(
+    world: World, task: Task, limits: Limits, at: Progress, bar: tqdm, folder: Path, save_every_s: float
+) -> float:
+    """The batches of an epoch that are left, while the budget lasts. Returns the mean loss."""
+    todo, before, begun = task.batches(at.epoch), at.seconds, time.monotonic()
+    saved = before
+    bar.update(task.events * at.batch // len(todo))
+    while at.batch < len(todo) and at.seconds < limits.budget:
+        done = max((at.epoch + at.batch / len(todo)) / limits.epochs, at.seconds / limits.budget)
+        at.loss += task.step(todo[at.batch], min(done, 1.0))
+        at.batch += 1
+        at.step += 1
+        at.seconds = before + _lead_clock(world, begun)
+        bar.update(whole_share(task.events, at.batch, len(todo)))
+        bar.set_postfix(loss=f"{at.loss / at.batch:.4f}", best=f"{at.best:.4f}", refresh=False)
+        if at.seconds - saved >= save_every_s and at.batch < len(todo) and at.seconds < limits.budget:
+            _save(world, task, at, folder)
+            saved = at.seconds
+    mean = at.loss / max(at.batch, 1)
+    at.epoch, at.batch, at.loss = at.epoch + 1, 0, 0.0
+    return mean
+
+
+def _lead_clock(world: World, begun: float) -> float:
+    """Seconds since `begun` as rank 0 counts them."""
+    return float(world.gather(np.array([time.monotonic() - begun]))[0, 0])
+
+
+def _save(world: World, task: Task, at: Progress, folder: Path) -> None:
+    said = torch.frombuffer(bytearray(json.dumps(asdict(at)).encode()), dtype=torch.uint8)
+    checkpoint.save(folder, world, task.embeddings, at.step, {}, {**task.state(), PROGRESS: said})
+
+
+def _take_up(world: World, task: Task, folder: Path) -> Progress:
+    """From the last whole checkpoint; what was killed before its first is cleared away."""
+    if checkpoint.read_current(folder) is None:
+        world.meet()
+        if world.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        world.meet()
+        return Progress()
+    tensors = checkpoint.load(folder, world, task.embeddings).dense
+    try:
+        at = Progress(**json.loads(tensors.pop(PROGRESS).numpy().tobytes()))
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"has no progress of a training: {error!r}; without {folder} it begins anew"
+        raise ArtifactError(folder / checkpoint.CURRENT, problem) from error
+    task.take_up(tensors)
+    return at
