@@ -1,4 +1,4 @@
-# make demo | make serve | make test | make lint; V=1 shows all that pip says
+# make demo | make serve | make test | make test-all | make lint; V=1 shows all that pip says
 PYTHON ?= python3
 # torch trains and exports; it is never needed to serve. Elsewhere: make demo TORCH='torch>=2.4'
 TORCH ?= torch==2.13.0
@@ -9,7 +9,7 @@ PIP := $(BIN)/pip install --no-compile --disable-pip-version-check $(if $(V),,--
 # Bytecode is kept: the demo and the tests start processes that import torch, and compiling it takes seconds in each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test lint clean
+.PHONY: demo serve test test-all lint clean
 
 demo: .venv/demo
 	@$(BIN)/python -m cli.demo $(ARTIFACT) $(if $(V),-v,)
@@ -17,8 +17,14 @@ demo: .venv/demo
 serve: .venv/demo
 	@$(BIN)/python -m cli.demo $(ARTIFACT) --serve
 
+# Two processes on two cores: with three, servers starve each other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+test-all: .venv/test
+	$(PYTEST)
 
 lint: .venv/test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python -m ensembles.lint model_repository && $(BIN)/python -m tests.architecture

@@ -80,30 +80,6 @@ def test_a_process_that_was_stopped_is_replaced_while_other_ensembles_go_on(
     np.testing.assert_array_equal(items_of(weak, items, "recommend_draft"), before)
 
 
-def test_a_process_that_stood_still_for_a_moment_gives_no_wrong_answer(
-    weak: RunningServer, items: list[int]
-) -> None:
-    """Triton takes it for dead after a second, frees what it had asked, and the process goes on with that."""
-    before, stood = items_of(weak, items, "recommend_draft"), stub_of(weak.pid, "draft_beam")
-
-    def answer() -> bool:
-        try:
-            found = items_of(weak, items, "recommend_draft")
-        except InferenceServerException:
-            return False
-        np.testing.assert_array_equal(found, before)
-        return True
-
-    with ThreadPoolExecutor() as threads:
-        os.kill(stood, signal.SIGSTOP)
-        asked = [threads.submit(answer) for _ in range(4)]
-        time.sleep(1.5)
-        os.kill(stood, signal.SIGCONT)
-        for each in asked:
-            each.result()
-    until(answer)
-
-
 def test_a_stopped_server_is_replaced(weak: RunningServer, items: list[int]) -> None:
     """At once, not after probes: they would take longer than this waits."""
     assert watch.STOPPED_S < watch.PROBE_TIMEOUT_S
@@ -142,6 +118,30 @@ def test_a_restart_waits_for_room_and_for_its_ports(
     np.testing.assert_array_equal(items_of(weak, items), before)
     assert caplog.text.count("of /dev/shm") == supervisor.FAILED_STARTS + 1
     assert f"{HERE}:{weak.ports.metrics}' already in use" in caplog.text
+
+
+def test_a_process_that_stood_still_for_a_moment_gives_no_wrong_answer(
+    weak: RunningServer, items: list[int]
+) -> None:
+    """Triton takes it for dead after a second, frees what it had asked, and the process goes on with that."""
+    before, stood = items_of(weak, items, "recommend_draft"), stub_of(weak.pid, "draft_beam")
+
+    def answer() -> bool:
+        try:
+            found = items_of(weak, items, "recommend_draft")
+        except InferenceServerException:
+            return False
+        np.testing.assert_array_equal(found, before)
+        return True
+
+    with ThreadPoolExecutor() as threads:
+        os.kill(stood, signal.SIGSTOP)
+        asked = [threads.submit(answer) for _ in range(4)]
+        time.sleep(1.5)
+        os.kill(stood, signal.SIGCONT)
+        for each in asked:
+            each.result()
+    until(answer)
 
 
 def test_a_taken_metrics_port_ends_the_start_and_is_named(

@@ -11,6 +11,7 @@ from genrec.compiled import can_be_compiled
 from perf.training import hstu_attention as bench
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_be_compiled(), reason="there is no g++")
 def test_a_cell_has_ratios_and_the_fused_arm_needs_less_memory(capsys: pytest.CaptureFixture[str]) -> None:
     before = torch.get_num_threads()

@@ -225,6 +225,7 @@ def test_a_score_level_by_level_is_what_we_answer(model: PeerModel) -> None:
     np.testing.assert_allclose(answer["scores"][0], again, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.serving
 def test_ours_beside_a_peer(model: PeerModel, scripted) -> None:
     """The real server: it answers valid, distinct items, and says how long its phases took."""

@@ -31,6 +31,7 @@ def target(server: RunningServer) -> endpoints.Endpoint:
     return endpoints.read_server_json(server.run_dir / "server.json")
 
 
+@pytest.mark.long
 def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tmp_path: Path) -> None:
     """One point of one second; whether it holds is the machine's business."""
     found = sweep.sweep(

@@ -162,6 +162,7 @@ def test_options_are_named(given: str, capsys: pytest.CaptureFixture[str]) -> No
     assert f"{given.partition('=')[0]}: " in said and problems[given] in said
 
 
+@pytest.mark.long
 @pytest.mark.serving
 def test_the_command_measures_what_it_is_asked_and_says_null_of_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -95,6 +95,7 @@ def test_a_router_is_not_put_before_a_server_of_others(tiny: Path) -> None:
         overload.main([str(tiny), "--router", "--url", "127.0.0.1:1"])
 
 
+@pytest.mark.long
 @needs_haproxy
 @pytest.mark.serving
 def test_a_rollout_loses_nothing(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +106,7 @@ def test_a_rollout_loses_nothing(tiny: Path, capsys: pytest.CaptureFixture[str])
     assert found["answers_of"].keys() == {"new", "old"}
 
 
+@pytest.mark.long
 @needs_haproxy
 @pytest.mark.serving
 def test_overload_behind_a_router_tells_both_goals(

@@ -47,6 +47,7 @@ def within_bounds(samples: list[soak.Sample]) -> bool:
     return growth(samples) < BOUND and growth(samples, "tritonserver") < SERVER_BOUND
 
 
+@pytest.mark.long
 @pytest.mark.serving
 def test_nothing_grows(
     server: RunningServer, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

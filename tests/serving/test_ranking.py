@@ -94,6 +94,7 @@ def test_its_way_is_drawn(
     assert [name for name in drawn if name in models] == models
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])
 def test_a_sweep_asks_for_rankings(
     ranking: RunningServer, tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ensemble: str

@@ -23,6 +23,7 @@ from perf.gpu.timing import Missing, data_sheet_peak
 CPU = torch.device("cpu")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the emulated kernel is not compiled")
 def test_a_dry_run_goes_through_every_part(tmp_path):
     done = subprocess.run(
