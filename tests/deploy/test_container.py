@@ -42,6 +42,7 @@ def test_numba_caches_where_the_image_s_user_may_write(dockerfile: Path) -> None
     assert re.search(r"^ENV .*\bNUMBA_CACHE_DIR=/tmp/", served, re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.serving
 def test_what_the_image_gets_is_enough_to_serve(tiny: Path, tmp_path: Path) -> None:
     """Its folders alone, in an empty environment: serve, answer the probe, end."""

@@ -212,6 +212,7 @@ class TestServed:
             recommender.recommend(items[:3])
         until(lambda: total(scrape(asked.metrics_url), "genrec_draft_beams_total") > counted, 30)
 
+    @pytest.mark.long
     @needs_prometheus
     def test_prometheus_itself_evaluates_every_query_and_every_rule(
         self, asked: RunningServer, routed: Router | None, items: list[int], tmp_path: Path

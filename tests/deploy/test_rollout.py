@@ -161,6 +161,7 @@ def test_a_damaged_artifact_is_refused_before_a_request_sees_it(
     assert load.problems == [] and set(routed.shm()) == before
 
 
+@pytest.mark.long
 def test_a_caller_that_goes_away_undoes_its_rollout(world: World, routed: Routed) -> None:
     before = set(routed.shm())
     with Load(world, routed) as load:
@@ -192,6 +193,7 @@ def test_an_artifact_that_nobody_serves_is_named(world: World, tmp_path: Path) -
         rollout(tmp_path, world.new, 100, str)
 
 
+@pytest.mark.long
 def test_a_router_that_ends_takes_all_along(world: World, tmp_path: Path) -> None:
     """HAProxy killed: the command says so and leaves nothing behind."""
     running = Routed(world.old, tmp_path)

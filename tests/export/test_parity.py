@@ -149,7 +149,12 @@ def errors_of(generator, folder, kv_type, tmp_path):
 @pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX-512")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    ("model_type", "sizes"), [("qwen3", (32, 64, 32)), ("qwen2", (32, 64)), ("llama", (32, 64))]
+    ("model_type", "sizes"),
+    [
+        ("qwen3", (32, 64, 32)),
+        pytest.param("qwen2", (32, 64), marks=pytest.mark.long),
+        pytest.param("llama", (32, 64), marks=pytest.mark.long),
+    ],
 )
 @torch.no_grad()
 def test_operations_of_bf16_equal_torch_in_every_family(tmp_path, model_type, sizes):

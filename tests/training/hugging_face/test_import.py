@@ -129,7 +129,9 @@ def servable(imported):
 
 
 # Two of the layouts: an export is half a minute, and families differ in what the tests of export have.
-@pytest.mark.parametrize("imported", ["lc-rec", "openonerec"], indirect=True)
+@pytest.mark.parametrize(
+    "imported", [pytest.param("lc-rec", marks=pytest.mark.long), "openonerec"], indirect=True
+)
 def test_beams_of_the_built_engine_are_theirs(imported, theirs, servable):
     published = imported[0]
     with LocalRecommender(servable, beam_width=WIDTH, slots=4) as local:
