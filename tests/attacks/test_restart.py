@@ -120,6 +120,7 @@ def test_a_restart_waits_for_room_and_for_its_ports(
     assert f"{HERE}:{weak.ports.metrics}' already in use" in caplog.text
 
 
+@pytest.mark.long
 def test_a_process_that_stood_still_for_a_moment_gives_no_wrong_answer(
     weak: RunningServer, items: list[int]
 ) -> None:

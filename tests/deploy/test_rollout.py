@@ -129,6 +129,7 @@ class Load(UnderLoad):
         return set(self.whose)
 
 
+@pytest.mark.long
 def test_shares_undo_and_the_whole_way_lose_nothing_and_mix_nothing(world: World, routed: Routed) -> None:
     told: list[str] = []
     with Load(world, routed) as load:

@@ -122,6 +122,7 @@ def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Serv
     assert left_of(about["pid"]) == []
 
 
+@pytest.mark.long
 def test_a_server_that_sticks_while_it_loads_is_started_again(
     tiny: Path, tmp_path: Path, items: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

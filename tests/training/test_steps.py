@@ -127,6 +127,7 @@ def test_ended_between_its_files_it_moves_the_other(tmp_path: Path, monkeypatch:
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_process_killed_anywhere_leaves_what_goes_on(tmp_path: Path) -> None:
     """The same from outside, at moments that nobody chose: `genrec data`, killed again and again."""
     shown, described = many(1000, "csv", tmp_path)
