@@ -24,9 +24,8 @@ TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind
 RATINGS = 5
 LIMIT = 2**31  # of a position, and of seconds: differences of two must be int32
 MOST_FEATURES = 16  # of a user
-ITEM, RATING, FEATURE, TIME, CODES = range(
-    5
-)  # columns of a user's token; codes fill the last and all behind it
+# Columns of a user's token; codes fill the last and all behind it.
+ITEM, RATING, FEATURE, TIME, CODES = range(5)
 
 
 @dataclass(frozen=True)
