@@ -119,9 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--requests", type=int, default=700)
     parser.add_argument("--tokens", type=float, default=1.0, help="factor of users' and items' tokens")
-    parser.add_argument(
-        "--slo-ms", type=float, default=2500.0, help="of a request at P99, its wait included"
-    )
+    parser.add_argument("--slo-ms", type=float, default=2500.0, help="of a request at P99, its wait included")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-ranker"))
