@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,46 +21,64 @@ from tests.tiny import add_hstu, add_ranker, export_ranker, tiny_artifact
 BEAM_WIDTH = 32
 
 
+def _made_once(
+    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object], start: Path | None = None
+) -> Path:
+    """The folder that `make` fills, in a copy of `start` if that is given: one for all test processes of a run."""
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = base / "artifacts" / name
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            if start:
+                shutil.copytree(start, partial)
+            make(partial)
+            partial.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole artifact with random weights, L=3, engines in f32. Tests copy it before they change it."""
-    return tiny_artifact(tmp_path_factory.mktemp("tiny") / "artifact")
+    return _made_once(tmp_path_factory, "tiny", tiny_artifact)
 
 
 @pytest.fixture(scope="session")
 def tiny_of_nodes(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny` as it is built where there is no compiler: attention in OpenVINO's own nodes, not one operation."""
-    artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("nodes") / "artifact")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "")
-        build_engines(artifact, "f32")
-    return artifact
+        return _made_once(tmp_path_factory, "nodes", lambda artifact: build_engines(artifact, "f32"), tiny)
 
 
 @pytest.fixture(scope="session")
 def tiny_bf16(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny` with engines in bf16, as it is built where the CPU computes in it."""
-    artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("bf16") / "artifact")
-    build_engines(artifact, "bf16")
-    return artifact
+    return _made_once(tmp_path_factory, "bf16", lambda artifact: build_engines(artifact, "bf16"), tiny)
 
 
 @pytest.fixture(scope="session")
 def tiny_ranker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny` with a ranker of random weights over the generator's own KV, for all orders; `split` is its first."""
-    artifact = shutil.copytree(tiny, tmp_path_factory.mktemp("ranker") / "artifact")
-    add_ranker(artifact, RankerConfig(True, "all", 3))
-    export_ranker(artifact)
-    build_engines(artifact, "f32")
-    return artifact
+
+    def make(artifact: Path) -> None:
+        add_ranker(artifact, RankerConfig(True, "all", 3))
+        export_ranker(artifact)
+        build_engines(artifact, "f32")
+
+    return _made_once(tmp_path_factory, "ranker", make, tiny)
 
 
 @pytest.fixture(scope="session")
 def tiny_hstu(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny` with an HSTU ranker of random weights."""
-    artifact = add_hstu(shutil.copytree(tiny, tmp_path_factory.mktemp("hstu") / "artifact"))
-    build_engines(artifact, "f32")
-    return artifact
+    return _made_once(
+        tmp_path_factory, "hstu", lambda artifact: build_engines(add_hstu(artifact), "f32"), tiny
+    )
 
 
 @pytest.fixture(scope="session")

@@ -96,12 +96,15 @@ def random_ranker(generator: Generator, options: RankerConfig | None = None) -> 
 
 def add_ranker(artifact: Path, options: RankerConfig | None = None) -> Path:
     """Give the generator in `artifact`/model a random ranker beside it, entered in the manifest."""
+    import torch
+
     from genrec.manifest import record
     from genrec.nn.checkpoint import load_generator
     from genrec.nn.ranker_checkpoint import save_ranker
     from genrec.rank.options import OPTIONS, WEIGHTS
 
     model = artifact / "model"
+    torch.manual_seed(0)
     save_ranker(random_ranker(load_generator(model), options), model)
     record(artifact, "ranker", "tiny", (model / OPTIONS, model / WEIGHTS), {})
     return artifact
