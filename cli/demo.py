@@ -26,6 +26,7 @@ from deploy.launcher import RunningServer, running_server, serve
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of
+from genrec.engine.instructions import engine_of
 from genrec.manifest import digest_file, is_good, record, stage_key
 from perf.kit.counters import Triton
 from perf.kit.endpoints import Endpoint
@@ -176,7 +177,7 @@ def quality_of(artifact: Path, beam_width: int) -> dict[str, Any]:
     """Leave-one-out figures over all users, measured once per model and engine."""
     out = artifact / "quality.json"
     key = stage_key({"beam_width": beam_width, "manifest": [digest_file(artifact / "model" / "model.safetensors")]},
-                    [artifact / "catalogue.parquet", artifact / "engines" / "openvino" / "engine.json"])  # fmt: skip
+                    [artifact / "catalogue.parquet", engine_of(artifact, "openvino") / "engine.json"])  # fmt: skip
     if not is_good(artifact, "quality", key):
         out.write_text(json.dumps(measure(artifact, beam_width, remove_seen=True)) + "\n")
         record(artifact, "quality", key, [out], {})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from genrec.artifact import engines_folder, load_config
-from genrec.engine.instructions import chosen
+from genrec.artifact import load_config
+from genrec.engine.instructions import chosen, engine_of
 from genrec.engine.load import load_layout
 from genrec.settings import Settings
 from genrec.target import DEFAULT
@@ -19,7 +19,7 @@ def instruction_set(settings: Settings) -> str:
     if settings.target != DEFAULT:
         return settings.target
     kv_type = load_layout(settings, load_config(settings.artifact)).kv_type
-    found = chosen(engines_folder(settings.artifact, settings.target), kv_type)
+    found = chosen(engine_of(settings.artifact, settings.target), kv_type)
     return found.name if found else NODES
 
 

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import openvino
 
 from build.openvino.causal import QUERIES
-from build.openvino.graphs import LARGE, build_openvino, kv_type_of_this_cpu
+from build.openvino.graphs import LARGE, build_openvino
 from build.openvino.operations import SOURCES, can_be_compiled, libraries
 from genrec.artifact import engines_folder, load_config
+from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
+from genrec.kv.layout import KV_TYPES
 from genrec.manifest import is_good, record, stage_key
 from genrec.rank.options import OPTIONS, RankerConfig
 
-GRAPHS = 5  # raised when the same ONNX becomes other engines, so that artifacts are built anew
+OPERATION, NODES = "operation", "nodes"
+GRAPHS = 6  # raised when the same ONNX becomes other engines, so that artifacts are built anew
 
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
-    """OpenVINO engines of the artifact's ONNX; an empty `kv_type` follows the CPU. Returns whether work was done."""
-    kv_type, longest = kv_type or kv_type_of_this_cpu(), _longest(artifact)
-    operation = can_be_compiled(kv_type)
+    """OpenVINO engines of the artifact's ONNX, of one type or of all that can be built here. Whether work was done.
+
+    A CPU that lacks the instructions of one type serves the other (`genrec.engine.instructions.engine_of`).
+    """
+    types, longest = _types(kv_type), _longest(artifact)
     settings = {
-        "kv_type": kv_type,
+        "types": types,
         "openvino": openvino.get_version(),
         "one_graph_from": LARGE,
         "longest": longest,
         "queries": QUERIES,
         "graphs": GRAPHS,
-        "attention": "operation" if operation else "nodes",
     }
     key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
     if is_good(artifact, "openvino", key):
         return False
-    if operation and not _compiles(kv_type):
-        operation, settings["attention"] = False, "nodes"
-    out = engines_folder(artifact, "openvino")
-    build_openvino(artifact / "onnx", out, kv_type, longest, operation)
-    record(artifact, "openvino", key, [f for f in out.iterdir() if f.is_file()], settings)
+    root = engines_folder(artifact, "openvino")
+    shutil.rmtree(root, ignore_errors=True)
+    for each, attention in types.items():
+        if attention == OPERATION and not _compiles(each):
+            types[each] = NODES
+        build_openvino(artifact / "onnx", root / each, each, longest, types[each] == OPERATION)
+    record(artifact, "openvino", key, [f for f in root.rglob("*") if f.is_file()], settings)
     return True
+
+
+def _types(kv_type: str) -> dict[str, str]:
+    """Type -> how its graphs compute attention: `kv_type` alone, or the CPU's own and whatever can be compiled."""
+    own = kv_type or own_type()
+    types = [own] if kv_type else [own, *(each for each in KV_TYPES if each != own and can_be_compiled(each))]
+    return {each: OPERATION if can_be_compiled(each) else NODES for each in types}
 
 
 def _longest(artifact: Path) -> int:

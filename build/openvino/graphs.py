@@ -35,11 +35,6 @@ LARGE = 256 << 20  # bytes of weights from which on passes are one graph
 SHARED = 1 << 16  # bytes of a constant that is worth finding twice
 
 
-def kv_type_of_this_cpu() -> str:
-    """`bf16` on CPUs with AMX or AVX512-BF16, else `f32`."""
-    return "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
-
-
 def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, operation: bool) -> None:
     """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec import manifest
-from genrec.artifact import engines_folder, load_config
+from genrec.artifact import load_config
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Array, HstuPasses
 from genrec.engine.load import load_layout
 from genrec.engine.ranking import Reuse
@@ -160,7 +161,7 @@ def load_hstu_executor(settings: Settings) -> HstuExecutor:
     if not target.ranker:
         raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
     kv_type = load_layout(settings, load_config(artifact)).kv_type
-    folder = engines_folder(artifact, settings.target)
+    folder = engine_of(artifact, settings.target)
     passes = import_module(target.ranker).load_hstu(folder, kv_type, settings.threads)
     name = f"model/{WEIGHTS}"
     model = manifest.recorded(artifact, name) or digest_file(artifact / name)

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from genrec.artifact import engines_folder
 from genrec.errors import ArtifactError
 
 AVX2 = frozenset({"avx2", "fma"})
@@ -50,6 +51,32 @@ def sets_of(kv_type: str) -> list[InstructionSet]:
 def runs_here(each: InstructionSet) -> bool:
     """Whether this CPU has it."""
     return each.needs <= features()
+
+
+def own_type() -> str:
+    """What this CPU computes in fastest: `bf16` where it has products of it, else `f32`."""
+    return "bf16" if features() & {"avx512_bf16", "amx_bf16"} else "f32"
+
+
+def engine_of(artifact: Path, target: str) -> Path:
+    """The folder of the target's engines, of those by type (`engines/openvino/f32`) the best that runs on this CPU.
+
+    Raises ArtifactError when there are some, for other CPUs.
+    """
+    root = engines_folder(artifact, target)
+    types = sorted(("f32", "bf16"), key=lambda each: each != own_type())
+    found = [root / each for each in types if (root / each).is_dir()]
+    if not found:
+        return root
+    refused: list[ArtifactError] = []
+    for folder in found:
+        try:
+            chosen(folder, folder.name)
+        except ArtifactError as error:
+            refused.append(error)
+        else:
+            return folder
+    raise refused[0]
 
 
 def chosen(folder: Path, kv_type: str) -> InstructionSet | None:

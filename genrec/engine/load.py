@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from genrec.artifact import engines_folder
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Engine, Executor, Passes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
@@ -29,7 +29,7 @@ def load_passes(target: str, folder: Path, kv_type: str, threads: int = 0, strea
 
 def load_layout(settings: Settings, config: ModelConfig) -> Layout:
     """Where the target's engines put things in an arena slot."""
-    path = engines_folder(settings.artifact, settings.target) / "engine.json"
+    path = engine_of(settings.artifact, settings.target) / "engine.json"
     try:
         kv_type = read_json(path)["kv_type"]
     except (KeyError, TypeError) as error:
@@ -41,14 +41,14 @@ def load_layout(settings: Settings, config: ModelConfig) -> Layout:
 
 def load_engine(settings: Settings, config: ModelConfig) -> Engine:
     """The passes over arena memory."""
-    folder, layout = engines_folder(settings.artifact, settings.target), load_layout(settings, config)
+    folder, layout = engine_of(settings.artifact, settings.target), load_layout(settings, config)
     (passes,) = load_passes(settings.target, folder, layout.kv_type, settings.threads)
     return Engine(layout, passes)
 
 
 def load_executors(settings: Settings, config: ModelConfig) -> list[Executor]:
     """Executors of whole requests, as many as may run at once."""
-    folder, width = engines_folder(settings.artifact, settings.target), settings.beam_width
+    folder, width = engine_of(settings.artifact, settings.target), settings.beam_width
     target = target_of(settings.target)
     if target.executor:
         own: list[Executor] = import_module(target.engine).load_executors(folder, width)

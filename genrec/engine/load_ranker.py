@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from genrec import manifest
-from genrec.artifact import engines_folder
+from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.pre_infer import PreInferences
 from genrec.engine.ranking import RankExecutor
@@ -56,7 +56,7 @@ def load_rank_executors(settings: Settings, config: ModelConfig) -> list[RankExe
     target = target_of(settings.target)
     if not target.ranker:
         raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
-    folder, layout = engines_folder(settings.artifact, settings.target), load_entry_layout(settings, config)
+    folder, layout = engine_of(settings.artifact, settings.target), load_entry_layout(settings, config)
     load = import_module(target.ranker).load_rankers
     streams = load(folder, config, layout.kv_type, settings.threads, settings.streams)
     head = RankerHead.load(settings.artifact / "onnx" / HEAD, config)

@@ -18,6 +18,7 @@ import numpy as np
 from genrec.artifact import load_config
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.validity import ValidityIndex
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Engine
 from genrec.engine.load import load_layout, load_passes
 from genrec.kv.arena import Row
@@ -89,7 +90,7 @@ def decode_us(artifact: Path, width: int, repeats: int) -> dict[str, float]:
     """Microseconds of the last decode pass over the longest prompt, on all cores."""
     config = load_config(artifact)
     layout = load_layout(Settings(artifact, artifact, width), config)
-    (passes,) = load_passes("openvino", artifact / "engines" / "openvino", layout.kv_type)
+    (passes,) = load_passes("openvino", engine_of(artifact, "openvino"), layout.kv_type)
     memory = np.zeros(layout.slot_bytes, np.uint8)
     row = Row(memory, 1, config.max_prompt, 0)
     codes, engine = np.zeros(width, np.int64), Engine(layout, passes)

@@ -28,6 +28,7 @@ from build.openvino.graphs import build_openvino
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout, load_passes
 from genrec.nn.checkpoint import load_generator
@@ -113,7 +114,7 @@ def ways(artifact: Path, width: int, scratch: Path) -> dict[str, list[HostExecut
     """Name -> a generator per stream. Engines that do not serve are built in the folder `scratch`."""
     config = load_config(artifact)
     eager = EagerPasses(load_generator(artifact / "model"))
-    served, plain = artifact / "engines" / "openvino", scratch / "openvino"
+    served, plain = engine_of(artifact, "openvino"), scratch / "openvino"
     kv_type = load_layout(Settings(artifact, Path("none"), width), config).kv_type
     build_openvino(artifact / "onnx", plain, kv_type, config.max_prompt, operation=False)
 

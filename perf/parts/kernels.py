@@ -25,6 +25,7 @@ from tqdm import tqdm
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout
 from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
@@ -81,7 +82,7 @@ def measure(
     kv_type = load_layout(Settings(artifact, artifact, width), config).kv_type
     index = load_validity(artifact, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
-    passes = CountingPasses(artifact / "engines" / "openvino", kv_type)
+    passes = CountingPasses(engine_of(artifact, "openvino"), kv_type)
     generator = HostExecutor(passes, config, width, kv_type)
     prompts = np.random.default_rng(0).integers(0, config.vocab_size, (repeats + 1, 1, tokens))
     runs, scored = [], []

@@ -23,6 +23,7 @@ import numpy as np
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import DecodePass, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.search.constraint import Constraint
@@ -69,7 +70,7 @@ def measure(artifact: Path, width: int, top_k: list[int], requests: int, rounds:
     """Way -> what was seen, of one beam width; the first round is not counted."""
     config, index = load_config(artifact), load_validity(artifact, load_config(artifact))
     kv_type = load_layout(Settings(artifact, artifact, width), config).kv_type
-    passes = Counted(load_passes("openvino", artifact / "engines" / "openvino", kv_type)[0])
+    passes = Counted(load_passes("openvino", engine_of(artifact, "openvino"), kv_type)[0])
     free = index.blocked(np.array([-1], np.int32))
     wanted = {ALL: width, **{f"best {k}": k for k in sorted({*top_k, width}) if k <= width}}
     generators = {way: HostExecutor(passes, config, width, kv_type) for way in wanted}

@@ -29,6 +29,7 @@ import numpy as np
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.models.config import ModelConfig
@@ -77,7 +78,7 @@ def peak_bytes(artifact: Path, prompt: int, width: int, way: str) -> int:
     kv_type = load_layout(Settings(artifact, artifact, width), config).kv_type
     index = load_validity(artifact, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
-    (passes,) = load_passes("openvino", artifact / "engines" / "openvino", kv_type, THREADS)
+    (passes,) = load_passes("openvino", engine_of(artifact, "openvino"), kv_type, THREADS)
     # A graph compiles when it is first used.
     HostExecutor(passes, config, 1, kv_type).answers(
         np.zeros((1, 1), np.int64), np.ones(1, np.int64), [free], every_beam=True

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from genrec.artifact import engines_folder
+from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
@@ -107,7 +107,7 @@ def ours(artifact: Path, folder: Path, tokens: Any, items: Any) -> dict[str, Cal
     """Our ways, over a pool that has the user, and for one of them the items."""
     kv_type = load_layout(Settings(artifact, artifact), SHAPE).kv_type
     layout = EntryLayout(SHAPE, SHAPE.levels, kv_type, SHAPE.levels)
-    (passes,) = load_rankers(engines_folder(artifact, "openvino"), SHAPE, kv_type, 0, 1)
+    (passes,) = load_rankers(engine_of(artifact, "openvino"), SHAPE, kv_type, 0, 1)
     head = RankerHead.load(artifact / "onnx" / HEAD, SHAPE)
     request = RankRequest(1, tokens, items, items)
     arms = {}

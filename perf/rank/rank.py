@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from genrec.artifact import engines_folder
+from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
 from genrec.engine.prefix import PrefixChooser
@@ -138,7 +138,7 @@ def measure(artifact: Path, shape: DataShape, asked: argparse.Namespace) -> dict
     items, asks = requests_of(shape, asked.requests, asked.seed)
     kv_type = load_layout(Settings(artifact, artifact), MODEL).kv_type
     layout = EntryLayout(MODEL, shape.item_tokens, kv_type, MODEL.levels)
-    (passes,) = load_rankers(engines_folder(artifact, "openvino"), MODEL, kv_type, 0, 1)
+    (passes,) = load_rankers(engine_of(artifact, "openvino"), MODEL, kv_type, 0, 1)
     head = RankerHead.load(artifact / "onnx" / HEAD, MODEL)
 
     def executor(pool: Pool | None, whole: str = "user") -> RankExecutor:

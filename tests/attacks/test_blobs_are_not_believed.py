@@ -15,7 +15,7 @@ import openvino as ov
 import pytest
 
 from genrec.engine.blobs import ABANDONED_S, KeptGraphs
-from genrec.engine.instructions import chosen
+from genrec.engine.instructions import chosen, engine_of
 from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
 from genrec.errors import ArtifactError
 
@@ -36,7 +36,7 @@ def engine(tiny: Path, tmp_path: Path) -> Path:
 
 
 def without_blobs(artifact: Path, tmp_path: Path) -> Path:
-    engines = artifact / "engines" / "openvino"
+    engines = engine_of(artifact, "openvino")
     return Path(shutil.copytree(engines, tmp_path / "o", ignore=lambda *_: ["cache"]))
 
 

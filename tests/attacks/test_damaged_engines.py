@@ -13,8 +13,9 @@ import pytest
 
 from deploy.tensorrt import manifest as plans
 from deploy.tensorrt.manifest import Place
-from genrec.artifact import engines_folder, load_config
+from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
+from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_executors, load_layout
 from genrec.engine.openvino import _weights
 from genrec.errors import ArtifactError
@@ -57,7 +58,7 @@ def run(artifact: Path) -> None:
 @pytest.mark.parametrize("damage", [*NOT_A_FILE, *NOT_JSON])
 @pytest.mark.parametrize("name", ["engine.json", "config.json", "engines.json"])
 def test_json_of_engines_is_refused_by_name(artifact: Path, name: str, damage: str) -> None:
-    folder = engines_folder(artifact, "openvino")
+    folder = engine_of(artifact, "openvino")
     readers: dict[str, tuple[Path, Callable[[], object]]] = {
         "engine.json": (folder, lambda: run(artifact)),
         "config.json": (artifact / "model", lambda: family_of(artifact / "model")),
@@ -70,7 +71,7 @@ def test_json_of_engines_is_refused_by_name(artifact: Path, name: str, damage: s
 
 @pytest.mark.parametrize("kv_type", [None, [], {}, 7, "f64"])
 def test_an_unknown_type_of_kv_is_refused(artifact: Path, kv_type: Any) -> None:
-    (engines_folder(artifact, "openvino") / "engine.json").write_text(json.dumps({"kv_type": kv_type}))
+    (engine_of(artifact, "openvino") / "engine.json").write_text(json.dumps({"kv_type": kv_type}))
     refused("engine.json", lambda: run(artifact))
 
 
@@ -103,7 +104,7 @@ def test_a_file_of_weights_that_is_none_is_refused(weights: Path, damage: str) -
 @pytest.mark.parametrize("kind", ["bin", "xml"])
 def test_a_graph_that_was_cut_is_refused(artifact: Path, graph: str, kind: str) -> None:
     """Entered in the manifest as it is, or never entered: the hash does not tell."""
-    path = engines_folder(artifact, "openvino") / f"{graph}.{kind}"
+    path = engine_of(artifact, "openvino") / f"{graph}.{kind}"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     refused(path.name, lambda: run(artifact))
 

@@ -11,6 +11,7 @@ import pytest
 
 from deploy.launcher import running_server
 from genrec import manifest
+from genrec.engine.instructions import engine_of
 from genrec.errors import ArtifactError
 from genrec.manifest import Digests, verify
 from tests.serving.processes import stub_of, until
@@ -55,7 +56,7 @@ def test_a_file_is_read_again_only_when_it_may_have_changed(
     read.clear()
     verify(artifact, digests)
     assert read == []
-    path = artifact / "engines" / "openvino" / "prefill.bin"
+    path = engine_of(artifact, "openvino") / "prefill.bin"
     shutil.copy2(path, artifact / "copy")
     os.replace(artifact / "copy", path)  # alike in all but the inode
     verify(artifact, digests)
@@ -75,7 +76,7 @@ def test_what_was_changed_a_moment_ago_is_read_again(tmp_path: Path, monkeypatch
 
 @pytest.mark.serving
 def test_a_restart_does_not_serve_what_was_damaged_meanwhile(artifact: Path) -> None:
-    path = artifact / "engines" / "openvino" / "prefill.bin"
+    path = engine_of(artifact, "openvino") / "prefill.bin"
     with running_server(artifact, beam_width=8, ensembles=("recommend",)) as server:
         damage(path)
         shutil.rmtree(path.parent / "cache")

@@ -16,7 +16,7 @@ from build.openvino.operations import can_be_compiled, libraries
 from build.plugin.oracle import xattention as oracle
 from ensembles.local import LocalRecommender
 from genrec import manifest
-from genrec.engine.instructions import chosen
+from genrec.engine.instructions import chosen, engine_of
 from genrec.engine.openvino import OpenVinoGraphs
 from genrec.errors import ArtifactError
 from tests.build.sets import NUMPY_TYPES, PARAMS, library_of
@@ -152,7 +152,7 @@ def test_what_the_shapes_cannot_be_is_refused(run):
 
 def test_every_layer_of_every_graph_has_it(tiny):
     """But a prefill's last, which works for one position."""
-    folder = tiny / "engines" / "openvino"
+    folder = engine_of(tiny, "openvino")
     core = ov.Core()
     core.add_extension(str(folder / chosen(folder, "f32").library))
     for name, count in (("prefill", 1), ("prefill_draft", 1), ("decode_2", 2), ("decode_3", 2)):
@@ -165,7 +165,7 @@ def test_every_layer_of_every_graph_has_it(tiny):
 
 @pytest.mark.parametrize("decoder", ["beam", "staged", "draft"])
 def test_without_a_compiler_the_answers_are_the_same(tiny, tiny_of_nodes, decoder):
-    assert chosen(tiny_of_nodes / "engines" / "openvino", "f32") is None
+    assert chosen(engine_of(tiny_of_nodes, "openvino"), "f32") is None
     items = [int(i) for i in tiny_catalogue().item_ids]
     histories = [items[:3], items[5:9], items[20:36], items[40:43]]
     answers = []
@@ -189,15 +189,15 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
     assert build_engines(artifact, "f32")
     assert "attention stays in OpenVINO's own nodes" in (said := capfd.readouterr().err)
     assert "no headers here" in said
-    assert (artifact / "engines" / "openvino" / "prefill.xml").is_file()
-    assert chosen(artifact / "engines" / "openvino", "f32") is None
-    assert manifest.read(artifact)["openvino"]["facts"]["attention"] == "nodes"
+    assert (engine_of(artifact, "openvino") / "prefill.xml").is_file()
+    assert chosen(engine_of(artifact, "openvino"), "f32") is None
+    assert manifest.read(artifact)["openvino"]["facts"]["types"] == {"f32": "nodes"}
     assert not build_engines(artifact, "f32")
 
 
 def test_an_operation_that_cannot_run_here_is_an_error_that_says_so(tiny, tmp_path, monkeypatch):
     folder = tmp_path / "engines"
-    shutil.copytree(tiny / "engines" / "openvino", folder)
+    shutil.copytree(engine_of(tiny, "openvino"), folder)
     (folder / chosen(folder, "f32").library).write_bytes(b"no library")
     with pytest.raises(ArtifactError, match=r"operations_.*f32\.so.*cannot load it"):
         OpenVinoGraphs(folder, "f32", 1)

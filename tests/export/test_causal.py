@@ -13,6 +13,7 @@ from build.openvino.causal import QUERIES, InBlocks
 from build.openvino.graphs import build_openvino
 from build.openvino.read import read_inlined
 from export.decoder import export_graph
+from genrec.engine.instructions import engine_of
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 
@@ -52,4 +53,4 @@ def test_what_is_built_for_long_prompts_is_in_blocks(tiny, tiny_of_nodes, tmp_pa
     build_openvino(tiny / "onnx", tmp_path / "engines", "f32", 2 * QUERIES + 1, operation=False)
     for name in ("prefill", "prefill_draft"):
         assert softmaxes(ov.Core().read_model(tmp_path / "engines" / f"{name}.xml")) == 4
-    assert softmaxes(ov.Core().read_model(tiny_of_nodes / "engines" / "openvino" / "prefill.xml")) == 2
+    assert softmaxes(ov.Core().read_model(engine_of(tiny_of_nodes, "openvino") / "prefill.xml")) == 2

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from genrec.draft.options import DraftConfig
+from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_passes
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
@@ -61,5 +62,5 @@ def test_onnx_runtime_and_openvino_equal_torch(tiny):
     session = onnxruntime.InferenceSession(tiny / "onnx" / "prefill_draft.onnx")
     (got,) = session.run(None, {"tokens": tokens, "prompt_length": LENGTHS})
     assert np.allclose(got, want, atol=5e-5)
-    (engine,) = load_passes("openvino", tiny / "engines" / "openvino", "f32")
+    (engine,) = load_passes("openvino", engine_of(tiny, "openvino"), "f32")
     assert np.allclose(engine.draft_states(tokens, LENGTHS), want, atol=5e-5)

@@ -17,7 +17,7 @@ from export.decoder import export_graph, functions
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
-from genrec.engine.instructions import chosen
+from genrec.engine.instructions import chosen, engine_of
 from genrec.engine.interface import Engine
 from genrec.engine.load import load_passes
 from genrec.engine.openvino import WEIGHTS
@@ -122,7 +122,7 @@ def test_openvino_in_the_arena_equals_torch(tiny, tiny_bf16, tmp_path, kv_type, 
     better.
     """  # fmt: skip
     generator = load_generator(tiny / "model")
-    folder = {"f32": tiny, "bf16": tiny_bf16}[kv_type] / "engines" / "openvino"
+    folder = engine_of({"f32": tiny, "bf16": tiny_bf16}[kv_type], "openvino")
     errors = errors_of(generator, folder, kv_type, tmp_path)
     assert np.abs(errors).max() < worst and np.sqrt(np.mean(errors**2)) < usual
 
@@ -186,7 +186,7 @@ def test_operations_of_bf16_equal_torch_in_every_family(tmp_path, model_type, si
 def engines_of(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_graph: bool) -> Path:
     """The tiny engines, or the same passes as one graph, of OpenVINO's own nodes."""
     if not one_graph:
-        return tiny / "engines" / "openvino"
+        return engine_of(tiny, "openvino")
     monkeypatch.setattr(build.openvino.graphs, "LARGE", 0)
     monkeypatch.setattr(build.openvino.graphs, "SHARED", 1)
     build_openvino(tiny / "onnx", tmp_path / "one", "f32", 48, operation=False)
@@ -232,7 +232,7 @@ def test_one_graph_holds_its_weights_once_and_answers_as_many_do(tiny, tiny_of_n
     config, index = load_config(tiny), load_validity(tiny, load_config(tiny))
     one = engines_of(tiny, tmp_path, monkeypatch, one_graph=True)
     assert sorted(path.name for path in one.glob("*.xml")) == ["passes.xml", "prefill_draft.xml"]
-    many = tiny_of_nodes / "engines" / "openvino"
+    many = engine_of(tiny_of_nodes, "openvino")
     sizes = [path.stat().st_size for path in (one / "passes.bin", many / "prefill.bin")]
     assert sizes[0] < 1.3 * sizes[1]
     generators = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genrec.artifact import load_config
+from genrec.artifact import engines_folder, load_config
 from genrec.catalogue.indices import load_validity
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
@@ -32,7 +32,7 @@ def test_every_way_finds_what_the_slow_engine_finds(tiny: Path, tmp_path: Path, 
     index = load_validity(tiny, config)
     free = Constraint(index, index.blocked(np.array([-1], np.int32)))
     _, seconds, found = measure(ways(tiny, WIDTH, tmp_path)[name], PROMPTS, free)
-    slow = HostExecutor(TwinPasses(tiny / "engines" / "openvino", "f32", 1, 1), config, WIDTH, "f32")
+    slow = HostExecutor(TwinPasses(engines_folder(tiny, "twin"), "f32", 1, 1), config, WIDTH, "f32")
     whole = every_tuple(config.codebook_sizes) if name == BASE else index
     for (tokens, lengths), beams in zip(PROMPTS, found, strict=True):
         (want,) = slow.answers(tokens, lengths, [Constraint(whole, whole.blocked(np.array([-1], np.int32)))])

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from build.openvino.operations import can_be_compiled
+from genrec.engine.instructions import engine_of
 from perf.kit.work import Work
 from perf.parts.kernels import CountingPasses, measure, shares, table
 
 
 def test_every_phase_is_counted_and_nothing_is_kept_in_the_artifact(tiny: Path) -> None:
-    cache = tiny / "engines" / "openvino" / "cache"
+    cache = engine_of(tiny, "openvino") / "cache"
     before = sorted(cache.glob("*"))
     found, beams = measure(tiny, 9, 8, 2)
     assert len(beams) == 2 and all(0 < count <= 8 for count in beams)

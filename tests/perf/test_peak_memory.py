@@ -10,6 +10,7 @@ import pytest
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
+from genrec.engine.instructions import engine_of
 from genrec.engine.interface import DecodePass, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.kv.arena import Region, Row
@@ -44,7 +45,7 @@ def test_both_ways_compute_the_same(tiny: Path, lengths: list[int]) -> None:
     config, batch = load_config(tiny), len(lengths)
     kv_type = load_layout(Settings(tiny, tiny), config).kv_type
     index = load_validity(tiny, config)
-    (passes,) = load_passes("openvino", tiny / "engines" / "openvino", kv_type, 1)
+    (passes,) = load_passes("openvino", engine_of(tiny, "openvino"), kv_type, 1)
     free = [Constraint(index, index.blocked(np.array([-1], np.int32)))] * batch
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (batch, PROMPT))
     ours, below = Remembering(passes), Remembering(passes)

@@ -11,8 +11,11 @@ import pytest
 import tritonclient.grpc
 
 from build.engines import build_artifact
-from build.openvino.graphs import kv_type_of_this_cpu
+from build.openvino.operations import can_be_compiled
 from ensembles.local import LocalRecommender
+from genrec.artifact import engines_folder
+from genrec.engine import instructions
+from genrec.engine.instructions import engine_of, own_type
 from genrec.errors import GenrecError
 from tests.conftest import BEAM_WIDTH
 from tests.serving.servers import brief_server
@@ -42,9 +45,22 @@ def answers(artifact: Path, decoder: str, width: int, asked: list[Arrays]) -> li
     return found
 
 
-def test_genrec_build_follows_the_cpu(tiny: Path, tiny_bf16: Path, tmp_path: Path) -> None:
-    made = {"f32": tiny, "bf16": tiny_bf16}[kv_type_of_this_cpu()]
-    assert build_artifact(shutil.copytree(made, tmp_path / "artifact")) == []
+def test_genrec_build_serves_every_cpu(
+    tiny: Path, tmp_path: Path, asked: list[Arrays], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines of all types that can be compiled here: a CPU with AVX2 alone reads those in f32."""
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    (only,) = build_artifact(artifact)
+    assert only == "openvino" and build_artifact(artifact) == []
+    types = {own_type(), *(each for each in ("f32", "bf16") if can_be_compiled(each))}
+    assert {each.name for each in engines_folder(artifact, "openvino").iterdir()} == types
+    assert engine_of(artifact, "openvino").name == own_type()
+    if "f32" in types:
+        monkeypatch.setattr(instructions, "features", lambda: instructions.AVX2)
+        assert engine_of(artifact, "openvino").name == "f32"
+        theirs = answers(artifact, "beam", BEAM_WIDTH, asked[:5])
+        for mine, found in zip(answers(tiny, "beam", BEAM_WIDTH, asked[:5]), theirs, strict=True):
+            assert_alike(found, mine, 1e-5)
 
 
 @pytest.mark.parametrize("decoder", MODELS)

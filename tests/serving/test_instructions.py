@@ -13,7 +13,7 @@ from build.openvino.operations import can_be_compiled
 from deploy.instructions import NODES, instruction_set
 from deploy.launcher import RunningServer
 from genrec.engine import instructions
-from genrec.engine.instructions import AVX2, AVX512, AVX512_BF16, SETS, chosen, features, sets_of
+from genrec.engine.instructions import AVX2, AVX512, AVX512_BF16, SETS, chosen, engine_of, features, sets_of
 from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
 from genrec.errors import ArtifactError
 from genrec.settings import Settings
@@ -63,7 +63,7 @@ def logits(folder: Path, kv_type: str) -> tuple[str, np.ndarray]:
 def test_every_set_of_an_artifact_answers_alike(
     tiny: Path, tiny_bf16: Path, monkeypatch: pytest.MonkeyPatch, kv_type: str, close: float
 ) -> None:
-    folder = {"f32": tiny, "bf16": tiny_bf16}[kv_type] / "engines" / "openvino"
+    folder = engine_of({"f32": tiny, "bf16": tiny_bf16}[kv_type], "openvino")
     facts, has = json.loads((folder / "engine.json").read_text()), features()
     if not can_be_compiled(kv_type):
         pytest.skip(f"this CPU has no instruction set for {kv_type}")
@@ -80,7 +80,7 @@ def test_every_set_of_an_artifact_answers_alike(
 def test_a_server_says_in_which_it_runs(server: RunningServer, tiny: Path) -> None:
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         config = client.get_model_config("recommend", headers=server.grpc_headers).config
-    found = chosen(tiny / "engines" / "openvino", "f32")
+    found = chosen(engine_of(tiny, "openvino"), "f32")
     assert found is not None and config.parameters["instruction_set"].string_value == found.name
 
 

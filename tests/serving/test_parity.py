@@ -44,7 +44,7 @@ def real_artifact() -> Path | None:
     named = os.environ.get("GENREC_TEST_ARTIFACT")
     if not named:
         return None
-    for file in ("engines/openvino/engine.json", "histories.parquet"):
+    for file in ("manifest.json", "histories.parquet"):
         assert (Path(named) / file).is_file(), f"{named} has no {file}"
     return Path(named)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,26 +32,32 @@ WIDTH, TOP_K = 16, 8
 
 
 @pytest.fixture(scope="module")
-def ranking(tiny_ranker: Path) -> Iterator[RunningServer]:
+def artifact(tiny_ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of this file alone: pools are found by their artifact."""
+    return shutil.copytree(tiny_ranker, tmp_path_factory.mktemp("ranking") / "artifact")
+
+
+@pytest.fixture(scope="module")
+def ranking(artifact: Path) -> Iterator[RunningServer]:
     settings: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4}
     settings["trace_url"] = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
     with brief_server(
-        tiny_ranker, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **settings
+        artifact, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **settings
     ) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def asked(tiny_ranker: Path) -> list[tuple[list[int], list[int]]]:
+def asked(artifact: Path) -> list[tuple[list[int], list[int]]]:
     """Histories and candidates."""
-    ids = Catalogue.load(tiny_ranker / "catalogue.parquet").item_ids.tolist()
+    ids = Catalogue.load(artifact / "catalogue.parquet").item_ids.tolist()
     return [(ids[n : n + 3 + n], ids[50 + n : 90 + 2 * n]) for n in range(6)]
 
 
 @pytest.fixture(scope="module")
-def want(tiny_ranker: Path, asked: list[tuple[list[int], list[int]]]) -> list[Any]:
+def want(artifact: Path, asked: list[tuple[list[int], list[int]]]) -> list[Any]:
     """What the local runtime answers, with nothing in its pool."""
-    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=0, pool_item_mb=0) as local:
+    with LocalRecommender(artifact, WIDTH, decoder="rank", pool_user_mb=0, pool_item_mb=0) as local:
         return local.rank(asked, TOP_K)
 
 
@@ -97,11 +104,11 @@ def test_its_way_is_drawn(
 @pytest.mark.long
 @pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])
 def test_a_sweep_asks_for_rankings(
-    ranking: RunningServer, tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ensemble: str
+    ranking: RunningServer, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ensemble: str
 ) -> None:
     monkeypatch.setattr(asking, "CANDIDATES", WIDTH)  # as many as the generator may be asked for
     found = sweep.sweep(
-        tiny_ranker, 1e6, tmp_path, rates=(5, 5, 1), precision=100, window=Window(count=10), confirmations=0,
+        artifact, 1e6, tmp_path, rates=(5, 5, 1), precision=100, window=Window(count=10), confirmations=0,
         cross_check_s=1, histories=20, top_k=TOP_K, server_json=ranking.run_dir / "server.json",
         ensemble=ensemble,
     )  # fmt: skip
@@ -119,17 +126,17 @@ def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, items: li
 
 
 def test_a_user_is_forgotten_and_items_are_computed_ahead(
-    ranking: RunningServer, tiny_ranker: Path, items: list[int], capsys: pytest.CaptureFixture[str]
+    ranking: RunningServer, artifact: Path, items: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Ranker(ranking.grpc_url) as ranker:
         ranker.rank(items[:4], items[8:12], 1, user_id=77)
         assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 12
-        assert main.main(["pool", "forget", str(tiny_ranker), "77"]) == 0
+        assert main.main(["pool", "forget", str(artifact), "77"]) == 0
         assert "1 entries of user 77 deleted" in capsys.readouterr().out
         assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 0
-        assert main.main(["pool", "fill", str(tiny_ranker)]) == 0
+        assert main.main(["pool", "fill", str(artifact)]) == 0
         assert ranker.rank(items[:4], items[200:240], 1).items_reused == 3 * 40
-    assert main.main(["pool", "status", str(tiny_ranker)]) == 0
+    assert main.main(["pool", "status", str(artifact)]) == 0
     assert "item_hits" in capsys.readouterr().out
 
 
@@ -147,11 +154,11 @@ def test_metrics_say_what_was_reused(
 
 
 def test_killed_processes_and_a_lost_pool_change_no_answer(
-    ranking: RunningServer, tiny_ranker: Path, asked: list[tuple[list[int], list[int]]], want: list[Any]
+    ranking: RunningServer, artifact: Path, asked: list[tuple[list[int], list[int]]], want: list[Any]
 ) -> None:
     """The pool's files go while the server runs; then the process that ranks is killed."""
     (history, candidates), answer = asked[1], want[1]
-    (pool,) = pools_of(tiny_ranker)
+    (pool,) = pools_of(artifact)
     for file in pool.iterdir():
         file.unlink()
     with Ranker(ranking.grpc_url) as ranker:
