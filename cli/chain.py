@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +72,21 @@ def make_catalogue(artifact: Path, sizes: tuple[int, ...] | None = None, semanti
 
 
 def make_model(
-    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, tell: Tell = print
-) -> None:
-    """`model/`, trained by the recipe of the data; an interrupted training goes on where it stood."""
+    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
+    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+) -> None:  # fmt: skip
+    """`model/`, trained by the recipe of the data with `changes`; an ended training goes on where it stood."""
+    from training.recipe_file import changed
+    from training.recipes import OF_DATA
     from training.stages import recipe, train
 
-    settings = {"seed": seed, "minutes": minutes, "recipe": recipe(artifact).as_json()}
+    chosen = changed(recipe(artifact), changes or {}, OF_DATA)
+    settings = {"seed": seed, "minutes": minutes, "recipe": chosen.as_json()}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
-    model = artifact / "model"
-    _stage(artifact, "train", key, lambda: train(artifact, seed, threads, minutes, resume=True),
-           lambda: (model / n for n in ("config.json", "model.safetensors")), tell)  # fmt: skip
+    _training(
+        artifact, "train", key, ("config.json", "model.safetensors"), tell,
+        lambda state: _on_ranks(ranks, threads, train, artifact, chosen, state, seed, minutes),
+    )  # fmt: skip
 
 
 def make_draft(
@@ -115,57 +120,76 @@ def make_draft(
 
 def make_ranker(
     artifact: Path, order: str = "split", shared: bool = True, seed: int = 0, threads: int = 0,
-    minutes: float | None = None, history: str = "codes", tell: Tell = print,
+    minutes: float | None = None, history: str = "codes", ranks: int = 1,
+    changes: Mapping[str, Any] | None = None, tell: Tell = print,
 ) -> None:  # fmt: skip
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.rank.item_tokens import FILE_NAME
     from genrec.rank.options import OPTIONS, WEIGHTS
-    from training.ranker import RankerSettings, ranker_artifact
+    from training.ranker import RankerSettings, open_places, ranker_artifact
+    from training.recipe_file import changed
 
-    chosen, model = RankerSettings(), artifact / "model"
+    chosen, model = changed(RankerSettings(), changes or {}), artifact / "model"
     settings = {**vars(chosen), "order": order, "shared": shared, "history": history, "seed": seed}
     settings["minutes"] = minutes
     given = [artifact / "histories.parquet", artifact / "catalogue.parquet", model / "model.safetensors"]
     own_tokens = artifact / FILE_NAME
     key = stage_key(settings, [*given, *([own_tokens] if own_tokens.exists() else [])])
-    _stage(
-        artifact, "ranker", key,
-        lambda: ranker_artifact(artifact, chosen, order, shared, seed, threads, minutes, history),
-        lambda: (model / name for name in (OPTIONS, WEIGHTS)), tell,
-    )  # fmt: skip
+
+    def work(state: Path) -> dict[str, Any]:
+        if ranks > 1:
+            open_places(artifact, chosen.places, history)  # makes the candidates, once for all ranks
+        return _on_ranks(
+            ranks, threads, ranker_artifact, artifact, chosen, state, order, shared, seed, minutes, history
+        )
+
+    _training(artifact, "ranker", key, (OPTIONS, WEIGHTS), tell, work)
 
 
 def make_hstu(
-    artifact: Path, recipe: str = "hstu-ranker", seed: int = 0, threads: int = 0, minutes: float | None = None,
-    ranks: int = 1, tell: Tell = print,
+    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
+    changes: Mapping[str, Any] | None = None, tell: Tell = print,
 ) -> None:  # fmt: skip
-    """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator.
-
-    An interrupted training goes on where it stood. Of processes that torchrun started, rank 0 keeps the manifest.
-    """
+    """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
     from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
-    from training.hstu import STATE, hstu_artifact
-    from training.hstu_settings import read_recipe
-    from training.launch import on_ranks, torchrun_rank
+    from training.hstu import hstu_artifact
+    from training.hstu_settings import HstuSettings
+    from training.recipe_file import changed
 
-    chosen = read_recipe(recipe)
+    chosen = changed(HstuSettings(), changes or {})
     settings = {**vars(chosen), "seed": seed, "minutes": minutes}
-    key = stage_key(
-        settings, [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
-    )
-
-    def work() -> dict[str, Any]:
-        return on_ranks(ranks, hstu_artifact, artifact, chosen, key, seed, minutes, threads=threads)
-
-    if torchrun_rank():
-        if not is_good(artifact, "hstu", key):
-            work()
-        return
-    _stage(
-        artifact, "hstu", key, work,
-        lambda: (artifact / "model" / name for name in (CONFIG, WEIGHTS, FEATURES)), tell,
+    given = [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
+    _training(
+        artifact, "hstu", stage_key(settings, given), (CONFIG, WEIGHTS, FEATURES), tell,
+        lambda state: _on_ranks(ranks, threads, hstu_artifact, artifact, chosen, state, seed, minutes),
     )  # fmt: skip
-    shutil.rmtree(artifact / STATE, ignore_errors=True)
+
+
+def _training(
+    artifact: Path, name: str, key: str, files: Iterable[str], tell: Tell, work: Callable[[Path], dict[str, Any]]
+) -> None:  # fmt: skip
+    """A stage that writes `files` of `model/`, and goes on from `.training/<name>` where one of its key was ended.
+
+    Of processes that torchrun started, rank 0 keeps the manifest.
+    """
+    from training.launch import torchrun_rank
+
+    of_stage = artifact / ".training" / name
+    if torchrun_rank():
+        if not is_good(artifact, name, key):
+            work(of_stage / key[:16])
+        return
+    model = artifact / "model"
+    _stage(
+        artifact, name, key, lambda: work(of_stage / key[:16]), lambda: (model / each for each in files), tell
+    )
+    shutil.rmtree(of_stage, ignore_errors=True)
+
+
+def _on_ranks(ranks: int, threads: int, work: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    from training.launch import on_ranks
+
+    return dict(on_ranks(ranks, work, *arguments, threads=threads))
 
 
 def make_servable(artifact: Path, tell: Tell = print) -> None:

@@ -127,12 +127,10 @@ def parser() -> argparse.ArgumentParser:
     )
     beside.add_argument(
         "--recipe",
-        metavar="hstu-ranker",
-        help="another model than the generator: an HSTU ranker, of ratings; or a JSON file with its settings",
+        metavar="MODEL",
+        help="generator, ranker, hstu-ranker (of ratings), or a JSON file that changes settings of one",
     )
-    train.add_argument(
-        "--ranks", type=at_least(1), default=1, help="processes that train together; of the HSTU ranker"
-    )
+    train.add_argument("--ranks", type=at_least(1), default=1, help="processes that train together")
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
     serve = made["serve"]
@@ -208,23 +206,24 @@ def _data(a: argparse.Namespace) -> None:
 
 def _train(a: argparse.Namespace) -> None:
     from cli.chain import make_draft, make_hstu, make_model, make_ranker
+    from training.recipe_file import GENERATOR, HSTU, RANKER, read_recipe
 
-    if a.ranks > 1 and not a.recipe:
-        raise InputError("ranks", f"is {a.ranks}, without --recipe", "1")
-    if a.recipe:
-        make_hstu(a.artifact, a.recipe, a.seed, a.threads, a.minutes, a.ranks)
-    elif a.ranker:
-        make_ranker(
-            a.artifact, a.ranker_order, not a.own_backbone, a.seed, a.threads, a.minutes, a.ranker_history
-        )
-    elif a.draft:
-        if a.minutes:
-            raise InputError(
-                "minutes", f"is {a.minutes:g}, with --draft", "nothing: a draft head trains for epochs"
-            )
+    if a.draft:
+        for option, value in (("minutes", a.minutes), ("ranks", a.ranks > 1)):
+            if value:
+                raise InputError(
+                    option, "is given with --draft", "nothing: a draft head trains for epochs, alone"
+                )
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
+        return
+    model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
+    if model == HSTU:
+        make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
+    elif model == RANKER:
+        order, shared, history = a.ranker_order, not a.own_backbone, a.ranker_history
+        make_ranker(a.artifact, order, shared, a.seed, a.threads, a.minutes, history, a.ranks, changes)
     else:
-        make_model(a.artifact, a.seed, a.threads, a.minutes)
+        make_model(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
 
 
 def _export(a: argparse.Namespace) -> None:

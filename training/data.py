@@ -64,8 +64,12 @@ class Histories:
         if users < 1:
             raise InputError("users", f"is {users}", f"1 or more; there are {len(self)}")
         chosen = np.random.default_rng(seed).permutation(len(self))[:users]
-        chosen = chosen[np.argsort(self.lengths[chosen], kind="stable")]
-        items = np.concatenate([self.items[self.offsets[u] : self.offsets[u + 1]] for u in chosen])
+        return self.of(chosen[np.argsort(self.lengths[chosen], kind="stable")])
+
+    def of(self, chosen: np.ndarray) -> Histories:
+        """Those of the users number `chosen` int64[n]."""
+        parts = [self.items[self.offsets[u] : self.offsets[u + 1]] for u in chosen]
+        items = np.concatenate([self.items[:0], *parts])
         return Histories(self.user_ids[chosen], items, np.concatenate(([0], np.cumsum(self.lengths[chosen]))))
 
     def rows(self) -> list[np.ndarray]:

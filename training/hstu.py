@@ -27,8 +27,6 @@ from training.loop import SAVE_EVERY_S, Limits, train
 from training.ratings import Ratings, load_ratings
 from training.sharded.world import World
 
-STATE = ".hstu"  # folder of an artifact: where a training that was ended goes on from
-
 
 def train_hstu(
     world: World, ratings: Ratings, model: HstuRanker, settings: HstuSettings, state: Path, seed: int = 0,
@@ -49,14 +47,13 @@ def hstu_artifact(
     world: World,
     artifact: Path,
     settings: HstuSettings,
-    key: str,
+    state: Path,
     seed: int = 0,
     minutes: float | None = None,
 ) -> dict[str, object]:
     """`artifact`/model/hstu.*. Returns what happened. All ranks call it.
 
-    `key` stands for settings and inputs: an ended training of the same key is taken up. Raises InputError,
-    ArtifactError, RankLost.
+    Goes on from the checkpoint in `state`. Raises InputError, ArtifactError, RankLost.
     """
     torch.manual_seed(seed)
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
@@ -67,7 +64,7 @@ def hstu_artifact(
         world.meet()
     config = HstuConfig(len(catalogue), tuple(catalogue.codebook_sizes), ratings.sizes)
     model = HstuRanker(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
-    best, report = train_hstu(world, ratings, model, settings, artifact / STATE / key[:16], seed, minutes)
+    best, report = train_hstu(world, ratings, model, settings, state, seed, minutes)
     if world.rank == 0:
         save_hstu(best, artifact / "model")
         (artifact / "model" / FEATURES).write_text(json.dumps(ratings.numbers, indent=2) + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,14 @@ from training.hstu_batches import (
 from training.hstu_measure import gaucs, labels_of, scores_of
 from training.hstu_settings import HstuSettings
 from training.ratings import HELD_OUT, Ratings
+from training.run import MOMENTS, Pace, Run
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig, Ragged
-from training.sharded.step import TableStep
 from training.sharded.world import World
-from training.shards import dense
-from training.updates import LARGEST_NORM, cosine, follow
 
 VALIDATION_USERS, VALIDATION_EVENTS = 1000, 40  # users, and how many events one needs at least
 WARM_UP_STEPS = 100
 LEAST_RATE = 0.01  # of the learning rate, at the end
-MOMENTS = (0.9, 0.98)  # Adam's
 ITEM_SCALE = 0.035  # first rows are uniform: as wide as the other tables' normal ones
 ITEM = "item"
 
@@ -61,35 +57,30 @@ class ItemRows(torch.nn.Module):
         return rows.new_zeros(len(item), rows.shape[1]).index_copy(0, known, rows)
 
 
-class HstuRun:
-    """A `training.loop.Task`: the ranker, its optimisers, its averaged copy and the best of those so far."""
+class HstuRun(Run[HstuRanker]):
+    """A `training.loop.Task`."""
 
     name = "hstu"
 
     def __init__(
         self, world: World, ratings: Ratings, model: HstuRanker, settings: HstuSettings, seed: int
     ) -> None:
-        self.world, self.ratings, self.model, self.settings, self.seed = world, ratings, model, settings, seed
-        self.events, self.steps = len(ratings.items), 0
-        self.average = copy.deepcopy(model).eval()
-        self.average.of_item.requires_grad_(False)  # its rows are averaged where they lie
-        self.best = copy.deepcopy(self.average)
+        self.ratings, self.settings, self.seed, self.events = ratings, settings, seed, len(ratings.items)
+        average = copy.deepcopy(model).eval()
+        average.of_item.requires_grad_(False)  # its rows are averaged where they lie
         self.rows = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
         feature = FeatureConfig(ITEM, ITEM, model.config.hidden_size)
-        self.embeddings = ShardedEmbeddings(
+        embeddings = ShardedEmbeddings(
             [feature], world, self.rows, scale=ITEM_SCALE, seed=seed, hot_every=settings.hot_every
         )
-        model.add_module("of_item", ItemRows(self.embeddings))
+        model.add_module("of_item", ItemRows(embeddings))
         if settings.bf16:
             for layer in model.layers:
                 layer.attend = attend_in_fp32
-        weights = list(model.parameters())
-        self.optimiser = torch.optim.AdamW(
-            [{"params": [p for p in weights if p.dim() > 1], "weight_decay": settings.weight_decay},
-             {"params": [p for p in weights if p.dim() == 1], "weight_decay": 0.0}],
-            lr=settings.learning_rate, betas=MOMENTS, fused=True,
-        )  # fmt: skip
-        self.update = TableStep(world, self.embeddings, weights, self.optimiser, LARGEST_NORM)
+        pace = Pace(
+            settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
+        )
+        super().__init__(world, model, average, pace, embeddings)
         self._choose_validation()
 
     def _choose_validation(self) -> None:
@@ -121,14 +112,7 @@ class HstuRun:
             mine = [batch[at] for at in places]
             loss = self._loss(mine, Known(*(each[places] for each in known)))
             self.update.add(loss, sum(len(each.asked) for each in mine))
-        rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        self.embeddings.set_rate(rate)
-        self.update.update()
-        self.steps += 1
-        follow(self.average, self.model, self.settings.averaging, self.steps)
-        return self.update.loss
+        return self.learn(done)
 
     def _loss(self, samples: list[Sample], known: Known) -> torch.Tensor | None:
         """Summed over candidates, of tasks the mean; a rank without samples only helps the others look up."""
@@ -161,21 +145,3 @@ class HstuRun:
             raw = merged.unpack(ids)[1]
             weight[raw + 1] = torch.from_numpy(self.rows.averages(state, merged.dimension))
         self.world.sum(weight)  # every item is a row of one rank
-
-    def keep(self) -> None:
-        """The average as it was measured."""
-        self.best.load_state_dict(self.average.state_dict())
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Model and optimiser, the average and the best, and the steps taken."""
-        tensors = dense.state_of(self.model, self.optimiser) | {"steps": torch.tensor(self.steps)}
-        for name, module in (("average", self.average), ("best", self.best)):
-            tensors |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
-        return tensors
-
-    def take_up(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """What `state` gave. Raises ArtifactError."""
-        dense.restore(self.model, self.optimiser, tensors)
-        dense.restore_module(self.average, "average", tensors)
-        dense.restore_module(self.best, "best", tensors)
-        self.steps = int(tensors["steps"])

@@ -62,6 +62,7 @@ class Limits:
     epochs: int
     patience: int
     minutes: float | None = None
+    validate_every: int = 1  # epochs
 
     @property
     def budget(self) -> float:
@@ -104,14 +105,8 @@ def train(
     ) as bar:  # fmt: skip
         while not at.ended(limits):
             mean = _epoch(world, task, limits, at, bar, folder, save_every_s)
-            begun = time.monotonic()
-            value, figures = task.validate()
-            at.log.append({"epoch": at.epoch, "loss": mean, **figures})
-            at.stale += 1
-            if value > at.best:
-                at.best, at.stale = value, 0
-                task.keep()
-            at.seconds += _lead_clock(world, begun)
+            if at.epoch % limits.validate_every == 0 or at.ended(limits):
+                _validate(world, task, at, mean)
             _save(world, task, at, folder)
     return {
         "log": at.log,
@@ -142,6 +137,17 @@ def _epoch(
     mean = at.loss / max(at.batch, 1)
     at.epoch, at.batch, at.loss = at.epoch + 1, 0, 0.0
     return mean
+
+
+def _validate(world: World, task: Task, at: Progress, loss: float) -> None:
+    begun = time.monotonic()
+    value, figures = task.validate()
+    at.log.append({"epoch": at.epoch, "loss": loss, **figures})
+    at.stale += 1
+    if value > at.best:
+        at.best, at.stale = value, 0
+        task.keep()
+    at.seconds += _lead_clock(world, begun)
 
 
 def _lead_clock(world: World, begun: float) -> float:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from genrec.models.config import ModelConfig
+from training.recipe_file import MOST_AVERAGING, check_least, check_within
+
+OF_DATA = ("codebook_sizes", "text_weight")  # settings of `genrec data`
+LEAST = {"batch_items": 1, "epochs": 1, "patience": 1, "validate_every": 1}
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,14 @@ class Recipe:
     patience: int = 3  # validations without a better NDCG@10 before it stops
     validate_every: int = 2  # epochs
     averaging: float = 0.99  # decay of the moving average of weights, which is what is saved
+
+    def __post_init__(self) -> None:
+        check_least(
+            self, {"hidden_size": 1, "num_hidden_layers": 1, "head_dim": 2, "max_history": 2, **LEAST}
+        )
+        check_within(
+            self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99}
+        )
 
     def model(self, codebook_sizes: tuple[int, ...]) -> ModelConfig:
         """The generator these settings describe, over a catalogue's codebooks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,16 @@ from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
 from genrec.manifest import stage_key
-from genrec.nn.checkpoint import load_generator
-from training import train as trainer
+from genrec.nn.checkpoint import load_generator, save_generator
 from training.data import Histories, stored_items
 from training.evaluate import evaluate, popularity_baseline, transition_baseline
 from training.recipes import Recipe, recipe_for
 from training.recommend import model_recommender
+from training.sharded.world import World
 from training.sources import open_source, read_tables
 from training.steps import Steps
 from training.tokenise import item_vectors, read_semantic_ids, training_part
+from training.train import train_generator
 from training.vectors.quantise import codebook_means, collisions, quantise
 from training.writing import write_data
 
@@ -126,23 +126,18 @@ def published_codes(path: Path, keys: list[str]) -> tuple[tuple[int, ...], np.nd
 
 
 def train(
-    out: Path,
-    seed: int = 0,
-    threads: int = 0,
-    minutes: float | None = None,
-    epochs: int | None = None,
-    resume: bool = False,
-) -> dict[str, object]:
-    """`out`/model/ by the recipe of the data; the log is `out`/training/report.json. Returns it."""
-    settings = recipe(out)
-    if epochs is not None:
-        settings = replace(settings, epochs=epochs)
-    catalogue = Catalogue.load(out / CATALOGUE)
-    report = trainer.train(
-        load_histories(out), catalogue, settings, out / "model", out / "training",
-        seed, threads, minutes, resume, load_codebooks(out),
-    )  # fmt: skip
-    (out / "training" / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    world: World, out: Path, settings: Recipe, state: Path, seed: int = 0, minutes: float | None = None
+) -> dict[str, object]:  # fmt: skip
+    """`out`/model/, or what of it a training that was ended in `state` lacks. Returns what happened.
+
+    All ranks call it. Raises RankLost, ArtifactError.
+    """
+    histories, catalogue = load_histories(out), Catalogue.load(out / CATALOGUE)
+    best, report = train_generator(
+        world, histories, catalogue, settings, state, seed, minutes, load_codebooks(out)
+    )
+    if world.rank == 0:
+        save_generator(best, out / "model")
     return report
 
 

@@ -16,7 +16,18 @@ from genrec.nn.model import Generator
 
 
 def level_losses(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tensor:
-    """Mean cross entropy per level: catalogue rows int64[B, n], real bool[B, n] (False: padding) -> float32[L].
+    """Mean cross entropy per level: catalogue rows int64[B, n], real bool[B, n] (False: padding) -> float32[L]."""
+    return level_sums(model, tree, rows, real) / targets_of(real.sum(1), model.config.levels)
+
+
+def targets_of(lengths: Tensor, levels: int) -> Tensor:
+    """How many codes of each level are predicted in windows of `lengths` int64[B] items: int64[L]."""
+    total = int(lengths.sum())
+    return torch.tensor([total - len(lengths), *[total] * (levels - 1)]).clamp(min=1)
+
+
+def level_sums(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tensor:
+    """Summed cross entropy per level; tensors as in `level_losses`.
 
     The position that holds the code of level l predicts level l + 1 of the same item; the one that holds an
     item's last code predicts level 1 of the next item, so the first item's level 1 is never a target.
@@ -35,5 +46,5 @@ def level_losses(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Te
             parent = tree.node_of[level - 2][rows]
         invalid = tree.invalid[level - 1][parent[keep]]
         logits = model.head(at[keep], level).float().masked_fill(invalid, -torch.inf)
-        losses.append(F.cross_entropy(logits, tree.codes[target[keep], level - 1]))
+        losses.append(F.cross_entropy(logits, tree.codes[target[keep], level - 1], reduction="sum"))
     return torch.stack(losses)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from perf.kit import report
 from training.rank_candidates import Candidates
 from training.rank_evaluate import Places, figures, gains, scores_of, together
 from training.ranker import RankerSettings, fresh_ranker, open_places, train_ranker
+from training.sharded.world import World
 
 # What a row is trained for, and whether it leaves the generator as it is.
 ROWS = {
@@ -88,7 +90,10 @@ def train_rows(
         found[row] = []
         for seed in seeds:
             fresh = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed)
-            kept, log = train_ranker(fresh, places, candidates, settings, seed, minutes)
+            with TemporaryDirectory() as state:
+                kept, log = train_ranker(
+                    World(), fresh, places, candidates, settings, Path(state), seed, minutes
+                )
             found[row].append({**log, "orders": read(kept, places, test)})
             print(f"{artifact.name}, {row}, seed {seed}", flush=True)
             print(ranker_table(found | {"orders": found[row][-1]["orders"]}), flush=True)

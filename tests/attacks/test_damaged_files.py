@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from genrec import manifest
@@ -20,8 +21,10 @@ from genrec.errors import ArtifactError
 from tests.tiny import tiny_catalogue
 from training.data import Histories
 from training.recipes import Recipe
+from training.sharded.world import World
+from training.shards.checkpoint import CURRENT
 from training.stages import CODEBOOKS, load_codebooks, load_items
-from training.train import PROGRESS, Run
+from training.train import train_generator
 
 Damage = Callable[[Path], object]
 
@@ -119,10 +122,11 @@ def test_a_configuration_without_a_size_is_refused(artifact: Path, name: str) ->
 
 @pytest.mark.parametrize("damage", NOT_JSON)
 def test_a_damaged_checkpoint_is_named_before_training(tmp_path: Path, damage: str) -> None:
-    replace(tmp_path / PROGRESS, NOT_JSON[damage])
-    run = Run(Recipe(), tiny_catalogue(20), seed=0, data="")
-    with pytest.raises(ArtifactError, match=PROGRESS):
-        run.resume(tmp_path, tmp_path / "weights")
+    replace(tmp_path / CURRENT, NOT_JSON[damage])
+    catalogue = tiny_catalogue(20)
+    histories = Histories(np.arange(1), catalogue.item_ids[:9], np.array([0, 9]))
+    with pytest.raises(ArtifactError, match=CURRENT):
+        train_generator(World(), histories, catalogue, Recipe(), tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64])

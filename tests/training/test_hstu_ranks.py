@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -13,11 +12,10 @@ import numpy as np
 import pytest
 
 from genrec.engine.instructions import AVX512_BF16, features
-from genrec.errors import InputError
 from tests.training.test_hstu import fresh_model, some_ratings
 from training.hstu import train_hstu
 from training.hstu_run import HstuRun
-from training.hstu_settings import HstuSettings, read_recipe
+from training.hstu_settings import HstuSettings
 from training.launch import on_ranks
 from training.sharded.world import RankLost, World
 
@@ -95,29 +93,3 @@ def test_less_precision_learns_nearly_the_same(tmp_path: Path, other: dict[str, 
     for mine, theirs in zip(less["log"], whole["log"], strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=0.005)
     assert less["log"][-1]["loss"] != whole["log"][-1]["loss"]
-
-
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        ({"recipe": "hstu-ranker", "accumulate": 0}, r"accumulate: is 0 \(accepted: .*at least 1\)"),
-        ({"recipe": "hstu-ranker", "averaging": 1.0}, "averaging: is 1.0"),
-        ({"recipe": "hstu-ranker", "tokens": 1.5}, r"tokens: is 1.5 \(accepted: a value of type int\)"),
-        ({"recipe": "hstu-ranker", "bf16": 1}, "bf16: is 1"),
-        ({"recipe": "hstu-ranker", "token": 1}, "token: is no setting"),
-        ({"epochs": 3}, "does not say that it is for hstu-ranker"),
-        ([], "does not say"),
-    ],
-)
-def test_a_recipe_file_is_checked(tmp_path: Path, said: object, problem: str) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(said))
-    with pytest.raises(InputError, match=problem):
-        read_recipe(str(path))
-
-
-def test_a_recipe_file_changes_what_it_names(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text('{"recipe": "hstu-ranker", "accumulate": 4, "weight_decay": 1}')
-    assert read_recipe(str(path)) == HstuSettings(accumulate=4, weight_decay=1)
-    assert read_recipe("hstu-ranker") == HstuSettings()

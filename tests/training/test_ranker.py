@@ -23,30 +23,37 @@ from tests.oracles.twin import score_every_item
 from training.data import Histories
 from training.rank_candidates import FILE_NAME, Candidates, load_candidates, places_of
 from training.rank_evaluate import choose_weight, figures, ranks, scores_of, together
-from training.ranker import RankerSettings, draw, fresh_ranker, open_places, ranker_artifact, train_ranker
+from training.ranker import fresh_ranker, open_places, ranker_artifact, train_ranker
+from training.ranker_run import RankerSettings, draw
 from training.recipes import Recipe
+from training.sharded.world import World
 
 SIZES, ITEMS = (4, 3), 12
 QUICK = RankerSettings(places=200, epochs=2, batch=16, negatives=3)
 
 
-@pytest.fixture
-def artifact(tmp_path: Path) -> Path:
+def ring_artifact(folder: Path) -> Path:
     """Users who walk round a ring of 12 items, as `test_draft` has them; the generator has learnt nothing."""
     items = np.arange(ITEMS)
     codes = np.stack((items // 3, items % 3), axis=1).astype(np.int32)
     Catalogue(items + 100, codes, [str(i) for i in items], np.ones(ITEMS, np.int64), SIZES).save(
-        tmp_path / "catalogue.parquet"
+        folder / "catalogue.parquet"
     )
     walks = [(np.arange(8) + start) % ITEMS + 100 for start in range(40)]
     histories = Histories(np.arange(40), np.concatenate(walks), np.arange(41) * 8)
-    histories.save(tmp_path / "histories.parquet", [str(u) for u in range(40)])
+    histories.save(folder / "histories.parquet", [str(u) for u in range(40)])
     torch.manual_seed(0)
     generator = Generator(Recipe(max_history=4, hidden_size=16, head_dim=8).model(SIZES))
     torch.nn.init.normal_(generator.lm_head.weight, std=0.3)  # as made it finds all codes alike
-    save_generator(generator, tmp_path / "model")
-    record(tmp_path, "train", "as made", (tmp_path / "model").iterdir(), {})
-    return tmp_path
+    save_generator(generator, folder / "model")
+    record(folder, "train", "as made", (folder / "model").iterdir(), {})
+    return folder
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    """See `ring_artifact`."""
+    return ring_artifact(tmp_path)
 
 
 def test_places_are_of_the_past_and_one_of_each_held_out_item() -> None:
@@ -140,7 +147,7 @@ def test_it_learns_what_was_taken(artifact: Path, shared: bool) -> None:
     reports = []
     for name in ("a", "b"):
         folder = shutil.copytree(artifact, artifact / name, ignore=shutil.ignore_patterns("a", "b"))
-        reports.append(ranker_artifact(folder, settings, "split", shared, seed=4, threads=1))
+        reports.append(ranker_artifact(World(), folder, settings, folder / "state", "split", shared, seed=4))
     assert [line["loss"] for line in reports[0]["log"]] == [line["loss"] for line in reports[1]["log"]]
     a, b = (load_file(artifact / name / "model" / "ranker.safetensors") for name in ("a", "b"))
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -173,13 +180,15 @@ def test_a_history_may_be_made_of_items_own_tokens(artifact: Path) -> None:
     user = places.ask(some, some.rows).user
     newest = places.rows[some.user[0]][: some.cut[0]][-places.most :]
     assert user[0, : 3 * len(newest)].tolist() == [(row + n) % 7 for row in newest for n in range(3)]
-    ranker_artifact(artifact, RankerSettings(places=50, epochs=1), threads=1, history="tokens")
+    ranker_artifact(
+        World(), artifact, RankerSettings(places=50, epochs=1), artifact / "state", history="tokens"
+    )
     kept = load_ranker(artifact / "model")
     assert kept.options.history == "tokens" and kept.options.history_step(kept.config) == 3
     assert kept.options.longest_history(kept.config) == 3 * kept.config.max_history
 
 
-def test_both_orders_are_drawn(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_orders_are_drawn(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places, candidates = open_places(artifact, QUICK.places)
     ranker = fresh_ranker(artifact, "both", True, 0.1, 2, 0)
     seen: list[str] = []
@@ -191,19 +200,21 @@ def test_both_orders_are_drawn(artifact: Path, monkeypatch: pytest.MonkeyPatch) 
         return plain(self, user, length, items, codes, order)
 
     monkeypatch.setattr(type(ranker), "forward", watched)
-    kept, report = train_ranker(ranker, places, candidates, QUICK)
+    kept, report = train_ranker(World(), ranker, places, candidates, QUICK, tmp_path / "state")
     assert set(seen) == {"user", "item"} and kept.options.orders == ("user", "item")
     assert len(report["log"]) == 2 and not kept.training
 
 
 def test_time_and_patience_end_it(artifact: Path) -> None:
     places, candidates = open_places(artifact, QUICK.places)
-    for settings, minutes, epochs in (
+    for n, (settings, minutes, epochs) in enumerate((
         (RankerSettings(places=200, epochs=50, batch=16), 1e-9, 1),
         (RankerSettings(places=200, epochs=50, batch=64, learning_rate=0.0, patience=2), None, 3),
-    ):
+    )):  # fmt: skip
         ranker = fresh_ranker(artifact, "split", True, 0.0, 2, 0)
-        _, report = train_ranker(ranker, places, candidates, settings, minutes=minutes)
+        _, report = train_ranker(
+            World(), ranker, places, candidates, settings, artifact / str(n), minutes=minutes
+        )
         assert len(report["log"]) == epochs
 
 
@@ -235,15 +246,15 @@ def test_what_is_missing_is_named(artifact: Path) -> None:
     with pytest.raises(ArtifactError, match=r"ranker\.json: does not exist; train a ranker first"):
         measure_ranker(artifact)
     with pytest.raises(InputError, match=r"order: is 'sideways'.*split, user, item, both"):
-        ranker_artifact(artifact, QUICK, "sideways")
+        ranker_artifact(World(), artifact, QUICK, artifact / "state", "sideways")
     Histories(np.arange(2), np.arange(6) + 100, np.arange(3) * 3).save(
         artifact / "histories.parquet", ["a", "b"]
     )
     with pytest.raises(InputError, match=r"histories: have no place.*a history of 5 items or more"):
-        ranker_artifact(artifact, QUICK)
+        ranker_artifact(World(), artifact, QUICK, artifact / "state")
     (artifact / "model" / "config.json").unlink()
     with pytest.raises(ArtifactError, match=r"config\.json"):
-        ranker_artifact(artifact, QUICK)
+        ranker_artifact(World(), artifact, QUICK, artifact / "state")
 
 
 def test_bench_trains_rows_and_compares_them(artifact: Path) -> None:

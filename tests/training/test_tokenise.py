@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
+from training.sharded.world import World
 from training.stages import CODEBOOKS, load_histories, prepare, quality, recipe, tokenise, train
 from training.steps import Steps
 from training.tokenise import read_semantic_ids, training_part
@@ -134,7 +136,7 @@ def test_the_training_part_is_what_cut_leaves(folder: Path, monkeypatch: pytest.
 
 def test_whole_pipeline(folder: Path) -> None:
     assert "every item has a semantic ID of its own" in tokenise(folder, (6, 4, 24))
-    train(folder, threads=1, epochs=1)
+    train(World(), folder, replace(recipe(folder), epochs=1), folder / "state")
     figures = quality(folder, beam_width=16)
     assert {"popularity", "transition counts", "model"} < figures.keys()
     assert figures["transition counts"]["HR@10"] == 1.0  # the walk is certain

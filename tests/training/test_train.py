@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,12 @@ from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
-from training import train as trainer
 from training import windows
 from training.data import Histories
+from training.generator_run import GeneratorRun
 from training.recipes import RECIPES, Recipe, recipe_for
+from training.sharded.world import World
+from training.train import train_generator
 from training.windows import batches, cut_windows, gather, training_rows, whole_share
 
 TINY = Recipe(
@@ -124,85 +127,55 @@ def data(users: int = 40, items: int = 30) -> tuple[Histories, Catalogue]:
     return histories, Catalogue(np.arange(items), codes, [""] * items, popularity, (6, 5))
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_generator(folder).state_dict()
-
-
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def test_it_learns_repeats_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def trained(
+    folder: Path, settings: Recipe = TINY, **other: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Weights and report, saved at every step."""
+    torch.set_num_threads(1)
     histories, catalogue = data()
-    books = [torch.randn(6, 7), torch.randn(5, 7)]
-    whole = trainer.train(
-        histories, catalogue, TINY, tmp_path / "a", tmp_path / "a-state", seed=5, threads=1, codebooks=books
+    books = [torch.linspace(-1, 1, 7 * size).sin().view(size, 7) for size in (6, 5)]
+    best, report = train_generator(
+        World(), histories, catalogue, settings, folder, 5, codebooks=books, save_every_s=0.0, **other
     )
-    assert whole["epoch"] == 4 and whole["log"][-1]["loss"] < whole["log"][0]["loss"]
+    return best.state_dict(), report
 
-    saves = []
 
-    def stop_after_two(run: trainer.Run, folder: Path, keep=trainer.Run.save) -> None:
-        keep(run, folder)
-        saves.append(run.at.epoch)
-        if run.at.epoch == 2:
+def test_it_learns_and_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ended in the middle of an epoch, with dropout."""
+    whole, report = trained(tmp_path / "a")
+    assert [each["epoch"] for each in report["log"]] == [1, 2, 3, 4] and report["resumed_after_step"] == 0
+    assert report["log"][-1]["loss"] < report["log"][0]["loss"]
+
+    def ended(run: GeneratorRun, batch: np.ndarray, done: float, step=GeneratorRun.step) -> float:
+        if run.steps == 11:
             raise KeyboardInterrupt
+        return step(run, batch, done)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(trainer.Run, "save", stop_after_two)
-        trainer.train(
-            histories,
-            catalogue,
-            TINY,
-            tmp_path / "b",
-            tmp_path / "b-state",
-            seed=5,
-            threads=1,
-            codebooks=books,
-        )
-    assert saves == [1, 2]
+        patched.setattr(GeneratorRun, "step", ended)
+        trained(tmp_path / "b")
     assert not any(path.suffix in (".pkl", ".pt", ".bin") for path in tmp_path.rglob("*"))
-    rest = trainer.train(
-        histories, catalogue, TINY, tmp_path / "b", tmp_path / "b-state", 5, 1, resume=True, codebooks=books
-    )
-    assert rest["resumed"] and [entry["epoch"] for entry in rest["log"]] == [1, 2, 3, 4]
-    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
-    state = [next((tmp_path / f"{n}-state").glob("4.*")).read_bytes() for n in "ab"]
-    assert state[0] == state[1]
-
-    finished = trainer.train(
-        histories, catalogue, TINY, tmp_path / "b", tmp_path / "b-state", 5, 1, resume=True, codebooks=books
-    )
-    assert finished["resumed"] and finished["step"] == rest["step"]
+    weights, rest = trained(tmp_path / "b")
+    assert rest["resumed_after_step"] == 11 and same(weights, whole)
+    assert [each["loss"] for each in rest["log"]] == [each["loss"] for each in report["log"]]
+    again, finished = trained(tmp_path / "b")
+    assert finished["log"] == rest["log"] and same(again, whole)
 
 
-@pytest.mark.parametrize("change", ["settings", "seed", "data", "weights"])
-def test_another_run_is_not_resumed(tmp_path: Path, change: str) -> None:
-    histories, catalogue = data()
-    short = replace(TINY, epochs=1)
-    trainer.train(histories, catalogue, short, tmp_path / "m", tmp_path / "s", 5, 1)
-    if change == "data":
-        catalogue = replace(catalogue, codes=catalogue.codes[::-1])
-    if change == "weights":
-        (tmp_path / "m" / "model.safetensors").unlink()
-    settings = replace(short, learning_rate=1e-3) if change == "settings" else short
-    seed = 6 if change == "seed" else 5
-    again = trainer.train(
-        histories, catalogue, settings, tmp_path / "m", tmp_path / "s", seed, 1, resume=True
-    )
-    assert not again["resumed"] and again["epoch"] == 1
-    assert (tmp_path / "m" / "model.safetensors").is_file()
+def test_it_is_validated_every_few_epochs_and_at_the_end(tmp_path: Path) -> None:
+    _, report = trained(tmp_path, replace(TINY, epochs=3, validate_every=2))
+    assert [each["epoch"] for each in report["log"]] == [2, 3]
 
 
 def test_early_stop_and_minutes(tmp_path: Path) -> None:
-    histories, catalogue = data()
-    frozen = replace(TINY, learning_rate=0.0, patience=2, epochs=30)
-    report = trainer.train(histories, catalogue, frozen, tmp_path / "a", tmp_path / "s", threads=1)
-    assert report["epoch"] == 3 and report["best_epoch"] == 1
-    report = trainer.train(
-        histories, catalogue, TINY, tmp_path / "b", tmp_path / "t", threads=1, minutes=1e-6
-    )
-    assert report["epoch"] == 1 and (tmp_path / "b" / "model.safetensors").is_file()
+    _, report = trained(tmp_path / "a", replace(TINY, learning_rate=0.0, patience=2, epochs=30))
+    assert [each["epoch"] for each in report["log"]] == [1, 2, 3]
+    _, report = trained(tmp_path / "b", minutes=1e-6)
+    assert [each["epoch"] for each in report["log"]] == [1]
 
 
 def test_checkpoint_round_trip_and_refusals(tmp_path: Path) -> None:

@@ -81,10 +81,8 @@ def merge(features: Sequence[FeatureConfig]) -> list[MergedTable]:
     Raises InputError for two features of one name and for a table of two dimensions.
     """
     names = [feature.name for feature in features]
-    if not features or len(set(names)) < len(names):
-        twice = next((name for name in names if names.count(name) > 1), "none")
-        raise InputError("features", f"has {twice} of them" if not features else f"has {twice!r} twice",
-                         "at least one, of distinct names")  # fmt: skip
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError("features", f"has {twice[0]!r} twice", "distinct names")
     sizes: dict[str, int] = {}
     for feature in features:
         if sizes.setdefault(feature.table, feature.dimension) != feature.dimension:

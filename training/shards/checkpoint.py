@@ -38,6 +38,7 @@ from training.sharded.world import World
 
 CURRENT, ABOUT, DENSE = "current.json", "checkpoint.json", "dense.safetensors"
 FORMAT, VERSION = "genrec-checkpoint", 1
+NO_ROWS = {"name": "none"}  # of a model that has dense weights alone
 PART_BYTES = 32 << 20  # of rows in a file: what saving and loading take of memory
 
 
@@ -162,8 +163,8 @@ def _about(embeddings: ShardedEmbeddings) -> dict[str, Any]:
     optimizers = [as_json(each.table.optimizer) for each in embeddings.sharded.values()]
     features = [asdict(feature) for feature in embeddings.features]
     return {
-        "format": FORMAT, "version": VERSION, "features": features, "optimizer": optimizers[0],
-        "stamp": embeddings.stamp,
+        "format": FORMAT, "version": VERSION, "features": features,
+        "optimizer": optimizers[0] if optimizers else NO_ROWS, "stamp": embeddings.stamp,
     }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from training.draft import DraftSettings, draft_artifact
 from training.hugging_face.checkpoint import import_checkpoint
 from training.ranker import RankerSettings, ranker_artifact
 from training.recommend import model_recommender
+from training.sharded.world import World
 from training.stages import load_histories, quality
 
 transformers = pytest.importorskip("transformers", reason="compares with transformers where it is installed")
@@ -156,7 +157,7 @@ def test_the_real_server_answers_their_beams(imported, theirs, servable):
 def test_what_knows_no_text_between_items_is_not_trained_beside_it(imported):
     for train in (
         lambda: draft_artifact(imported[1], DraftSettings()),
-        lambda: ranker_artifact(imported[1], RankerSettings()),
+        lambda: ranker_artifact(World(), imported[1], RankerSettings(), imported[1] / ".training"),
     ):
         with pytest.raises(
             InputError, match=r"model: reads text around items, which a (draft head|ranker) does not"

@@ -65,7 +65,6 @@ def test_ids_that_would_be_another_tables_are_refused(ids: list, says: str) -> N
 @pytest.mark.parametrize(
     ("features", "says"),
     [
-        ([], "features: has none of them"),
         ([USER, USER], "features: has 'user' twice"),
         (
             [HISTORY, FeatureConfig("other", "item", 32)],

@@ -1,0 +1,79 @@
+"""A generator and a ranker trained on several ranks, ended and taken up: they end where one process does."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.test_hstu_ranks import assert_equal
+from tests.training.test_ranker import QUICK, ring_artifact
+from tests.training.test_train import TINY, data
+from training.generator_run import GeneratorRun
+from training.launch import on_ranks
+from training.ranker import fresh_ranker, open_places, train_ranker
+from training.ranker_run import RankerRun
+from training.sharded.world import RankLost, World
+from training.train import train_generator
+
+LAST_STEP = 5  # before a rank is killed
+TASKS = {"generator": GeneratorRun, "ranker": RankerRun}
+
+
+def trained(
+    world: World, what: str, folder: Path, dropout: float = 0.0, killed: int | None = None
+) -> dict[str, Any]:
+    """Weights and the log, of an artifact beside `folder`; rank `killed` dies by SIGKILL after some steps."""
+    task: Any = TASKS[what]
+    if world.rank == killed:
+        step = task.step
+
+        def last_step(run: Any, *arguments: Any) -> float:
+            if run.steps == LAST_STEP:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return float(step(run, *arguments))
+
+        task.step = last_step  # of this process alone, which dies
+    best: Any
+    if what == "generator":
+        settings = replace(TINY, dropout=dropout)
+        best, report = train_generator(world, *data(), settings, folder, save_every_s=0.0)
+    else:
+        artifact = folder.parent / "artifact"
+        places, candidates = open_places(artifact, QUICK.places)
+        fresh = fresh_ranker(artifact, "both", True, dropout, places.tokens.shape[1], 0)
+        best, report = train_ranker(world, fresh, places, candidates, QUICK, folder, save_every_s=0.0)
+    return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a ring's artifact in it, whose candidates are made."""
+    artifact = tmp_path / "artifact"
+    artifact.mkdir()
+    open_places(ring_artifact(artifact), QUICK.places)
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", TASKS)
+def test_two_ranks_end_where_one_ends(folder: Path, what: str) -> None:
+    alone = trained(World(), what, folder / "alone")
+    two = on_ranks(2, trained, what, folder / "two", threads=2)
+    assert two["ranks"] == 2 and alone["resumed_after_step"] == two["resumed_after_step"] == 0
+    assert_equal(two, alone, 2e-4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", TASKS)
+def test_killed_and_taken_up_nothing_differs(folder: Path, what: str) -> None:
+    """With dropout, whose chance is part of the checkpoint."""
+    whole = on_ranks(2, trained, what, folder / "whole", 0.2, threads=2)
+    with pytest.raises(RankLost, match=r"rank 1 of the training died of signal 9 \(SIGKILL\)"):
+        on_ranks(2, trained, what, folder / "killed", 0.2, 1, threads=2)
+    rest = on_ranks(2, trained, what, folder / "killed", 0.2, threads=2)
+    assert rest["resumed_after_step"] == LAST_STEP
+    assert_equal(rest, whole, 0.0)

@@ -1,0 +1,52 @@
+"""A recipe file names a model and changes settings of it; what it says wrong is told by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from genrec.errors import InputError
+from training.hstu_settings import HstuSettings
+from training.ranker_run import RankerSettings
+from training.recipe_file import changed, read_recipe
+from training.recipes import OF_DATA, Recipe
+
+USUAL = {"hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator": Recipe()}
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"recipe": "hstu-ranker", "accumulate": 0}, r"accumulate: is 0 \(accepted: .*at least 1\)"),
+        ({"recipe": "hstu-ranker", "averaging": 1.0}, "averaging: is 1.0"),
+        ({"recipe": "hstu-ranker", "tokens": 1.5}, r"tokens: is 1.5 \(accepted: a value of type int\)"),
+        ({"recipe": "hstu-ranker", "bf16": 1}, "bf16: is 1"),
+        ({"recipe": "hstu-ranker", "token": 1}, "token: is no setting"),
+        ({"recipe": "ranker", "batch": 0}, "batch: is 0"),
+        ({"recipe": "generator", "learning_rate": float("nan")}, "learning_rate: is nan"),
+        ({"recipe": "generator", "dropout": -1}, r"dropout: is -1 \(accepted: a number, 0 to 0.99\)"),
+        ({"recipe": "generator", "codebook_sizes": [4, 4]}, "codebook_sizes: is no setting"),
+        ({"epochs": 3}, "does not say which model it is for"),
+        ([], "does not say"),
+    ],
+)
+def test_a_recipe_file_is_checked(tmp_path: Path, said: object, problem: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(said))
+    with pytest.raises(InputError, match=problem):
+        model, changes = read_recipe(str(path))
+        changed(USUAL[model], changes, OF_DATA)
+
+
+def test_it_changes_what_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"recipe": "hstu-ranker", "accumulate": 4, "weight_decay": 1}')
+    model, changes = read_recipe(str(path))
+    assert model == "hstu-ranker"
+    assert changed(HstuSettings(), changes) == replace(HstuSettings(), accumulate=4, weight_decay=1)
+    assert read_recipe("ranker") == ("ranker", {})
+    with pytest.raises(InputError, match="recipe: is 'rankers'"):
+        read_recipe("rankers")

@@ -1,0 +1,140 @@
+"""A ranker while it is trained on the generator's candidates (BAT, section 4): which of them did the user take?
+
+The loss has two parts: the item taken, and the generator's order, of which a click alone says too little.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from genrec.nn.ranker import Ranker
+from training.rank_candidates import Candidates
+from training.rank_evaluate import Places, choose_weight, scores_of
+from training.recipe_file import MOST_AVERAGING, check_least, check_within
+from training.run import Pace, Run
+from training.sharded.world import World
+
+VALIDATION_USERS = 2000
+WARM_UP_STEPS = 50
+LEAST_RATE = 0.02  # of the learning rate, at the end
+
+
+@dataclass(frozen=True)
+class RankerSettings:
+    """How a ranker is trained; chosen on validation items."""
+
+    places: int = 145_000  # of training in all, about, and at least one of every history
+    epochs: int = 2  # twice over more places is better than four times over a quarter of them
+    patience: int = 2  # validations without a better NDCG@10 before it stops
+    negatives: int = 31  # of a place, drawn anew from its candidates
+    batch: int = 32  # places
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.05
+    averaging: float = 0.995
+    dropout: float = 0.2  # of the layers that learn
+    teacher: float = 1.0  # weight of the generator's order in the loss
+
+    def __post_init__(self) -> None:
+        check_least(self, {"places": 1, "epochs": 1, "patience": 1, "negatives": 1, "batch": 1})
+        check_within(
+            self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99}
+        )
+
+
+class RankerRun(Run[Ranker]):
+    """A `training.loop.Task`."""
+
+    name = "ranker"
+
+    def __init__(
+        self, world: World, ranker: Ranker, places: Places, candidates: dict[str, Candidates],
+        settings: RankerSettings, seed: int,
+    ) -> None:  # fmt: skip
+        pace = Pace(
+            settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
+        )
+        super().__init__(world, ranker, copy.deepcopy(ranker).eval(), pace)
+        self.places, self.settings, self.seed, self.learnt = places, settings, seed, candidates["train"]
+        self.events = len(self.learnt)
+        sample = np.random.default_rng(0).permutation(len(candidates["validation"]))[:VALIDATION_USERS]
+        self.checked = candidates["validation"].at(np.sort(sample))
+        self.entries = places.entries(ranker) if ranker.shared else None
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        """Numbers of places of one update each, drawn from seed and epoch alone."""
+        lengths = np.minimum(self.learnt.cut, self.places.most)
+        return shuffled_batches(lengths, self.settings.batch, np.random.default_rng([self.seed, epoch]))
+
+    def step(self, batch: np.ndarray, done: float) -> float:
+        """One update by the ranks' shares of a batch, in one of the ranker's orders. Returns the loss."""
+        self.model.train()
+        self.model.generator.train(not self.model.shared)  # a frozen generator does not drop anything
+        chance = np.random.default_rng([self.seed, self.steps, len(batch)])  # alike on all ranks
+        orders = self.model.options.orders
+        order = orders[int(chance.integers(len(orders)))]
+        rows, teacher = draw(self.learnt.at(batch), self.settings.negatives, chance)
+        mine = np.arange(self.world.rank, len(batch), self.world.ranks)
+        loss = (
+            self._loss(self.learnt.at(batch[mine]), order, rows[mine], teacher[mine]) if len(mine) else None
+        )
+        self.update.add(loss, len(mine))
+        return self.learn(done)
+
+    def _loss(self, picked: Candidates, order: str, rows: np.ndarray, teacher: np.ndarray) -> torch.Tensor:
+        """Summed over places."""
+        asked = self.places.ask(picked, rows)
+        scores = asked.scores(self.model, order, self.entries).masked_fill(torch.from_numpy(rows < 0), -1e9)
+        loss = F.cross_entropy(scores, torch.zeros(len(rows), dtype=torch.long), reduction="sum")
+        likely = torch.from_numpy(teacher).softmax(1)
+        return loss + self.settings.teacher * F.cross_entropy(scores, likely, reduction="sum")
+
+    def validate(self) -> tuple[float, dict[str, object]]:
+        """NDCG@10 of the averaged weights and the generator together, over all orders."""
+        weight, figures = self.choose(self.average, self.checked)
+        return figures["NDCG@10"], {"generator_weight": weight, **figures}
+
+    def choose(self, ranker: Ranker, places: Candidates) -> tuple[float, dict[str, float]]:
+        """What the generator's log-probability counts best beside scores, and how good both then are.
+
+        Every rank scores its part.
+        """
+        part = places.at(np.array_split(np.arange(len(places)), self.world.ranks)[self.world.rank])
+        scored = {
+            order: self.world.gather_rows(scores_of(ranker, self.places, part, order))
+            for order in ranker.options.orders
+        }
+        return choose_weight(places, scored)
+
+
+def draw(picked: Candidates, negatives: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The target and some of the other candidates: rows int64[B, 1 + negatives], -1 padded, and log-probabilities.
+
+    The target comes first: no order lets a score depend on its place. One that the generator did not find is taken to
+    be a little less likely than all it found.
+    """
+    wanted = picked.target[:, None]
+    found, real = picked.rows == wanted, picked.rows >= 0
+    lottery = np.where(real & ~found, rng.random(picked.rows.shape), 2)
+    others = lottery.argsort(1)[:, :negatives]
+    least = np.where(real, picked.scores, np.inf).min(1, initial=0) - 1
+    of_target = np.where(found.any(1), np.where(found, picked.scores, -np.inf).max(1), least)
+    valid = np.take_along_axis(lottery, others, 1) < 2
+    rows = np.where(valid, np.take_along_axis(picked.rows, others, 1), -1)
+    scores = np.where(valid, np.take_along_axis(picked.scores, others, 1), -np.inf)
+    return (
+        np.concatenate((wanted, rows), 1).astype(np.int64),
+        np.concatenate((of_target[:, None], scores), 1).astype(np.float32),
+    )
+
+
+def shuffled_batches(lengths: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Numbers of places in batches of like length (ties at random), in random order: prompts pad little."""
+    order = np.lexsort((rng.random(len(lengths)), lengths))
+    groups = [order[start : start + size] for start in range(0, len(order), size)]
+    rng.shuffle(groups)  # type: ignore[arg-type]
+    return groups
