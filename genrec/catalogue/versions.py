@@ -113,7 +113,9 @@ def check_files(artifact: Path, version: int) -> None:
     stages = manifest.read(folder)
     entry = stages.get(INDEXED)
     if entry is None:
-        raise ArtifactError(folder, "has no index of its items; `genrec build` makes it, after `genrec export`")
+        raise ArtifactError(
+            folder, "has no index of its items; `genrec build` makes it, after `genrec export`"
+        )
     for name in (CATALOGUE, VALIDITY, VALID_IDS):
         if entry["outputs"].get(name) != manifest.digest_file(folder / name):
             raise ArtifactError(folder / name, f"is not the file that {manifest.NAME} beside it describes")

@@ -58,7 +58,10 @@ def shop(tmp_path: Path) -> list[str]:
         (["evaluate", "a", "--users", "-3"], "--users: is '-3'"),
         (["evaluate", "a", "--users", "many"], "--users: is 'many'"),
         (["train", "a", "--seed", "-1"], "--seed: is '-1'"),
-        (["train", "a", "--recipe", "other"], r"recipe: is 'other' \(accepted: generator, ranker, hstu-ranker, or"),
+        (
+            ["train", "a", "--recipe", "other"],
+            r"recipe: is 'other' \(accepted: generator, ranker, hstu-ranker, or",
+        ),
         (["train", "a", "--draft", "alone", "--ranks", "2"], "ranks: is given with --draft"),
         (["train", "a", "--ranks", "0"], "--ranks: is '0'"),
         (["train", "a", "--recipe", "hstu-ranker", "--ranker"], "not allowed with argument"),
