@@ -1,11 +1,14 @@
 """A user's prefix is there, 100 candidates are not ranked yet: ours beside what people would use, the same weights.
 
-    genrec bench rank_peers [--peers transformers,vllm] [--prompts 510,1500] [--rounds 15]
+    genrec bench rank_peers [--peers transformers,vllm] [--prompts 528,1488] [--rounds 15]
 
 Transformers ranks them in one pass behind a copy of the cached prefix, items masked from each other, all at the same
 positions; vLLM takes a prompt per candidate and finds the prefix in its cache. Both give the likelihood of the
 candidates' codes, ours one discriminant token per candidate. Ours reuses the user's KV and computes the candidates
 (`user`, and `split` with items that are missing), or reuses both (`split`).
+
+vLLM caches blocks of 16 tokens. Prompts are whole blocks and whole items, so that its cache has all of the prefix and,
+after the first round, nothing of a candidate.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = report.arguments("rank_peers", __doc__)
     parser.add_argument("--peers", default="transformers")
-    parser.add_argument("--prompts", default="510,1500")
+    parser.add_argument("--prompts", default="528,1488")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--folder", type=Path, default=Path("artifacts/rank-peers"))
     parser.add_argument("--envs", type=Path, default=Path("artifacts/peers/envs"))
