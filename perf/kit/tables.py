@@ -181,8 +181,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "relay": (
         Figure("longest history within the budgets, over inline", "relay", "longest_history_ratio", "{:.2f}"),
         Figure("requests/s within the budgets, over inline", "relay", "slo_rate_ratio", "{:.2f}"),
-        Figure("the same, half of the users come again", "relay", "slo_rate_ratio_returning_50", "{:.2f}"),
-        Figure("the same, half from the second tier", "relay", "slo_rate_ratio_second_tier_50", "{:.2f}"),
+        Figure("the same, half of the users come again", "relay", "slo_rate_ratio_second_tier_50", "{:.2f}"),
         Figure("shared backbone over two models", "relay", "slo_rate_ratio_shared_backbone", "{:.2f}"),
         Figure("two servers, users fixed to one, over any", "relay", "slo_rate_ratio_affinity", "{:.2f}"),
         Figure("core-ms a request over inline, a tenth abandoned", "relay", "compute_ratio", "{:.2f}"),

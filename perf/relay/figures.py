@@ -16,7 +16,7 @@ TWO, TWO_RELAY = "two models", "two models, relay"
 # Of the rates at one length: the ratio's name, the way, and over which.
 RATIOS = {
     "slo_rate_ratio": (RELAY, INLINE),
-    "slo_rate_ratio_returning_50": (RETURNING, INLINE),
+    "slo_rate_ratio_second_tier_50": (RETURNING, INLINE),  # one memory is both tiers
     "slo_rate_ratio_shared_backbone": (SHARED, TWO),
     "slo_rate_ratio_shared_two_calls": (SHARED_CALLS, TWO),
     "slo_rate_ratio_shared_over_relay": (SHARED, TWO_RELAY),
@@ -25,24 +25,32 @@ RATIOS = {
 Rates = Mapping[tuple[str, str], float]
 
 
-def ratio(value: float | None, base: float | None) -> float | None:
-    """None where either was not measured, or the base held nothing."""
-    return value / base if value is not None and base else None
+def ratio(value: float | None, base: float | None, least: float = 0.0) -> float | None:
+    """None where either was not measured. Over `least`, from which on was searched, where the base held nothing."""
+    if not value or base is None or not (base or least):
+        return None
+    return value / (base or least)
 
 
 def figures_of(
     length: int, rounds: Sequence[Rates], rates: Rates, longest: Mapping[str, float],
-    core_ms: Mapping[str, Sequence[float]], alone: Mapping[int, Mapping[str, float]],
+    core_ms: Mapping[str, Sequence[float]], alone: Mapping[int, Mapping[str, float]], least: float,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Everything but the single loads, and (lowest, highest) of the ratios that were measured more than once.
 
     `rounds`: rates at `length`, by way; `rates`: (way, length) -> rate; `longest`: way -> tokens; `core_ms`: way ->
     core-milliseconds per request at each turn; `alone`: tokens -> ms of a ranking, inline and with a ready prefix.
+    A way that holds less than `least` requests/s counts as `least`: ratios over it, named in `at_least`, are bounds.
     """
-    figures: dict[str, Any] = {"slo_rate_ratio_second_tier_50": None}  # no server has a second tier yet
+    figures: dict[str, Any] = {"at_least": []}
     spread = {}
     for name, (way, base) in RATIOS.items():
-        found = [ratio(each.get((way, str(length))), each.get((base, str(length)))) for each in rounds]
+        bases = [each.get((base, str(length))) for each in rounds]
+        found = [
+            ratio(each.get((way, str(length))), of, least) for each, of in zip(rounds, bases, strict=True)
+        ]
+        if 0.0 in bases:
+            figures["at_least"].append(name)
         known = [each for each in found if each is not None]
         figures[name] = median(known) if known else None
         if known:

@@ -24,7 +24,7 @@ from perf.relay.search import LargestHeld, largest_held
 
 MIXTURE = "mixture"  # of lengths, log-normal: median 1,500 tokens, sigma 0.8
 SHORTEST = 96  # tokens
-LEAST_RATE = 1.0  # requests/s: what does not hold there holds nowhere
+LEAST_RATE = 0.5  # requests/s: what does not hold there holds nowhere
 GONE = 0.1
 Servers = Mapping[str, RunningServer]
 

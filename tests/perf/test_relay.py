@@ -104,17 +104,22 @@ def test_what_was_not_measured_is_null() -> None:
         {"inline": 3000.0, "relay": 4500.0},
         {"inline": [20.0, 22.0], "relay": [21.0]},
         alone,
+        0.5,
     )
     assert found["slo_rate_ratio"] == 3.5 and spread == {"slo_rate_ratio": (3.0, 4.0)}
     assert found["longest_history_ratio"] == 1.5 and found["compute_ratio"] == 1.0
     assert found["ready_growth"] == 1.25
     assert found["rates"] == {"inline": {"1500": 2.0, "8192": 0.0}, "relay": {"1500": 7.0, "8192": 1.5}}
-    for name in ("second_tier_50", "returning_50", "shared_backbone", "affinity"):
+    for name in ("second_tier_50", "shared_backbone", "affinity"):
         assert found[f"slo_rate_ratio_{name}"] is None
-    nothing, _ = figures.figures_of(
-        1500, [{("inline", "1500"): 0.0, ("relay", "1500"): 1.0}], {}, {}, {}, alone
-    )
+    assert found["at_least"] == []
+    nothing, _ = figures.figures_of(1500, [{("relay", "1500"): 1.0}], {}, {}, {}, alone, 0.5)
     assert nothing["slo_rate_ratio"] is nothing["compute_ratio"] is nothing["longest_history_ratio"] is None
+    base = {("inline", "1500"): 0.0, ("relay", "1500"): 4.0, ("two models", "1500"): 0.0}
+    bound, _ = figures.figures_of(1500, [base], {}, {}, {}, alone, 0.5)
+    assert bound["slo_rate_ratio"] == 8.0 and "slo_rate_ratio" in bound["at_least"], (
+        "over the least rate tried"
+    )
     assert "1500" in figures.tables(found) and "3000" in figures.tables(found)
 
 
@@ -190,6 +195,6 @@ def test_the_command_measures_what_it_is_asked_and_says_null_of_the_rest(
         assert point["requests"] >= 4 and not point["problems"] and point["success"] == 1
         if point["way"] == "inline":
             assert point["reused"] == 0, "nobody comes twice"
-    for name in ("second_tier_50", "returning_50", "shared_backbone", "affinity"):
+    for name in ("second_tier_50", "shared_backbone", "affinity"):
         assert found[f"slo_rate_ratio_{name}"] is None
     assert set(found["alone"]) == {"96", "192"} and set(found["longest"]) == {"inline", "relay"}
