@@ -25,6 +25,7 @@ class Ranking(Answered):
     items_reused: int  # tokens of the candidates whose KV was there
     order: int  # 0: the user first, 1: the items first, 2: both apart, 3: nothing reused
     catalogue_version: int
+    delta: int  # the last one in the ranker that gave the scores; 0: it is as it was exported
 
 
 @dataclass(frozen=True)

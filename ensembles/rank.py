@@ -33,6 +33,7 @@ PRIOR = Tensor("prior", "FP32", (-1,))
 LEFT_OUT = Tensor("left_out", "INT32", (1,))
 PLAN = Tensor("plan", "INT64", (3,))
 REUSE = Tensor("reuse", "INT64", (4,))
+DELTA = Tensor("delta", "INT64", (1,))
 REPORT = Tensor("report", "INT64", (len(RankReport._fields),))
 ANSWER = (ITEM_IDS, SCORES, REPORT)
 
@@ -55,7 +56,7 @@ PREFIX_CHOICE = Model(
 SCORE_CANDIDATES = Model(
     "score_candidates",
     inputs=(TOKENS, TICKET, OWNER, *RANKED, PLAN),
-    outputs=(SCORES, REUSE),
+    outputs=(SCORES, REUSE, DELTA),
     # Nothing is read of tokens but that they are there: an item's number of them is the ranker's.
     warmups=(
         WarmUp(
@@ -67,12 +68,16 @@ SCORE_CANDIDATES = Model(
 )
 RANK_LOOKUP = Model(
     "rank_lookup",
-    inputs=(ITEM_IDS, PRIOR, SCORES, REUSE, PLAN, TICKET, LEFT_OUT),
+    inputs=(ITEM_IDS, PRIOR, SCORES, REUSE, DELTA, PLAN, TICKET, LEFT_OUT),
     outputs=ANSWER,
     warmups=(
         WarmUp(
             "no_prompt",
-            {"item_ids": (1,), "prior": (1,), "scores": (1,), "reuse": (4,), "plan": (3,), "left_out": (1,)},
+            {
+                **{name: (1,) for name in ("item_ids", "prior", "scores", "delta", "left_out")},
+                "reuse": (4,),
+                "plan": (3,),
+            },
             NO_PROMPT,
         ),
     ),
@@ -85,7 +90,7 @@ def rank_steps(request: dict[str, str], before: str = "") -> tuple[Step, ...]:
     made = {tensor.name: f"{before}{tensor.name}" for tensor in ENCODE_CANDIDATES.outputs}
     if not before:  # what comes in and what goes out has these names
         made |= {"candidates": "candidate_tokens", "item_ids": "known_ids"}
-    ranked = {"scores": "rank_scores", "reuse": "reuse"}
+    ranked = {"scores": "rank_scores", "reuse": "reuse", "delta": "delta"}
 
     def of(model: Model) -> dict[str, str]:
         names = {**made, "plan": "plan", **ranked}

@@ -1,22 +1,63 @@
-"""The writer of HSTU rankers: `hstu_user.onnx` makes a user's KV, `hstu_rank.onnx` scores candidates over it."""
+"""The writer of HSTU rankers: `hstu_user.onnx` makes a user's KV, `hstu_rank.onnx` scores candidates over it.
+
+Their weights are inputs, and lie in `hstu_weights.safetensors`.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from torch import Tensor, nn
 from torch.export import Dim
+from torch.func import functional_call
 
 from export.graph import Traced, write
+from genrec.engine.interface import WEIGHTS
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_graphs import HstuRankGraph, HstuUserGraph
 from genrec.rank.hstu import RANK_GRAPH, USER_GRAPH, HstuConfig
+from genrec.rank.hstu_weights import FILE, TABLES
 from genrec.rank.options import MOST_CANDIDATES
 
 
 def export_hstu_graph(ranker: HstuRanker, name: str, folder: Path) -> Path:
-    """Write one graph of `ranker`, of plain nodes; returns the ONNX file."""
-    return write(HSTU_GRAPHS[name](ranker), {}, folder / f"{name}.onnx")
+    """Write one graph of `ranker`, of plain nodes, and beside the ranking's the weights; returns the ONNX file."""
+    if name == RANK_GRAPH:
+        save_file(weights_of(ranker), folder / FILE)
+        (folder / FILE).chmod(0o644)  # as `genrec.nn.checkpoint` does
+    return write(_of_weights(HSTU_GRAPHS[name](ranker), ranker), {}, folder / f"{name}.onnx")
+
+
+def weights_of(ranker: HstuRanker) -> dict[str, NDArray[Any]]:
+    """All weights, and the rows of items' codes, by torch's names."""
+    return {name: np.ascontiguousarray(each.numpy()) for name, each in ranker.state_dict().items()}
+
+
+class _OfWeights(nn.Module):
+    """A graph that is given its weights too, so that a server may change them."""
+
+    def __init__(self, graph: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self._graph, self._names = [graph], names  # in a list: its weights are no constants of the trace
+
+    def forward(self, weights: list[Tensor], given: list[Any]) -> Any:
+        """What the graph makes of `given` with these weights."""
+        named = {f"ranker.{name}": each for name, each in zip(self._names, weights, strict=True)}
+        return functional_call(self._graph[0], named, tuple(given))
+
+
+def _of_weights(graph: Traced, ranker: HstuRanker) -> Traced:
+    weights = {name: each.detach() for name, each in ranker.named_parameters()}
+    rows = [{0: Dim(f"rows{place}")} if name in TABLES else None for place, name in enumerate(weights)]
+    return Traced(
+        _OfWeights(graph.module, list(weights)), ([*weights.values()], list(graph.example)),
+        (rows, list(graph.axes)), [*(f"{WEIGHTS}{name}" for name in weights), *graph.inputs], graph.outputs,
+    )  # fmt: skip
 
 
 def _names(config: HstuConfig, of: str) -> list[str]:

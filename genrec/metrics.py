@@ -195,6 +195,15 @@ CATALOGUE_SWAPS = Counter("genrec_catalogue_swaps_total", "catalogue versions ta
 CATALOGUE_REFUSALS = Counter(
     "genrec_catalogue_refusals_total", "catalogue versions that could not be loaded", _VERSIONED
 )
+MODEL_DELTA = Gauge(
+    "genrec_model_delta",
+    "the last delta of the ranker that is taken in; 0: as exported",
+    ("score_candidates",),
+)
+DELTAS = Counter("genrec_deltas_total", "deltas taken in between two requests", ("score_candidates",))
+DELTA_REFUSALS = Counter(
+    "genrec_delta_refusals_total", "deltas that were not sound, or not to this model", ("score_candidates",)
+)
 ARENA_SLOTS = Gauge(
     "genrec_arena_slots",
     "slots of the KV arena; only recommend_staged has one",
@@ -252,7 +261,8 @@ POOL_LEASES = Gauge(
 FAMILIES: tuple[MetricFamily, ...] = (
     REQUESTS, PROCESS_START, HISTORY_ITEMS, PROMPT_TOKENS, QUEUE_REQUESTS, QUEUE_SECONDS, BATCH_SECONDS,
     BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
-    CATALOGUE_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS, RANK_COPIED, PRE_INFER,
+    CATALOGUE_REFUSALS, MODEL_DELTA, DELTAS, DELTA_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS,
+    RANK_COPIED, PRE_INFER,
     PRE_INFERENCES, PRE_INFERRED_TOKENS, POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,
 )  # fmt: skip
 PROCESS_START.set(time.time())

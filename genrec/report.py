@@ -1,4 +1,4 @@
-"""What an answer says about itself: the output `report`, INT64[6], of rankings INT64[8], of pre-inferences INT64[4]."""
+"""What an answer says about itself: the output `report`, INT64[6], of rankings INT64[9], of pre-inferences INT64[4]."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class RankReport(NamedTuple):
     items_reused: int  # tokens of the candidates whose KV was there
     order: int  # 0: the user first, 1: the items first, 2: both apart, 3: nothing reused
     catalogue_version: int
+    delta: int  # the last one in the ranker that gave the scores; 0: it is as it was exported
 
 
 class PreInferReport(NamedTuple):

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
 from build.openvino.graph import Graph, attribute, operation
-from genrec.engine.openvino import LINE, WEIGHTS, WeightPlace
+from genrec.engine.interface import WEIGHTS
+from genrec.engine.openvino import LINE, WeightPlace
 
 BLOCK = 32  # columns, and rows, of what the operation computes at once
 PRODUCTS = {

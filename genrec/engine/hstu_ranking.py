@@ -6,7 +6,7 @@ It holds 2N tensors float32[1, H, span, D]: k, v of layer 0, then of layer 1, ..
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec import manifest
 from genrec.artifact import load_config
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Array, HstuPasses
@@ -22,7 +21,6 @@ from genrec.engine.load import load_layout
 from genrec.engine.ranking import Reuse
 from genrec.engine.user_entry import copy_past, held, padded
 from genrec.errors import InputError
-from genrec.manifest import digest_file
 from genrec.pool.keys import owner_key, user_words
 from genrec.pool.pool import Pool
 from genrec.rank.hstu import (
@@ -31,12 +29,12 @@ from genrec.rank.hstu import (
     FEATURE,
     ITEM,
     RATING,
-    WEIGHTS,
     HstuConfig,
     Marks,
     candidate_marks,
     user_marks,
 )
+from genrec.rank.hstu_weights import HstuWeights
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
 
@@ -155,15 +153,16 @@ def _padded(marks: Marks, *shape: int) -> NDArray[np.int64]:
     return whole
 
 
-def load_hstu_executor(settings: Settings) -> HstuExecutor:
-    """Of the artifact's HSTU ranker. Raises InputError, ArtifactError."""
+def load_hstu_executors(settings: Settings) -> Callable[[HstuWeights], HstuExecutor]:
+    """What makes executors of weights of the artifact's HSTU ranker; they share a pool, where KV of one is not found by
+    another. Raises InputError, ArtifactError, as what it returns does.
+    """
     target, artifact = target_of(settings.target), settings.artifact
     if not target.ranker:
         raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
     kv_type = load_layout(settings, load_config(artifact)).kv_type
     folder = engine_of(artifact, settings.target)
     passes = import_module(target.ranker).load_hstu(folder, kv_type, settings.threads)
-    name = f"model/{WEIGHTS}"
-    model = manifest.recorded(artifact, name) or digest_file(artifact / name)
+    config = HstuConfig.load(artifact / "model" / CONFIG)
     pool = Pool(settings.pool) if settings.pool else None
-    return HstuExecutor(passes, HstuConfig.load(artifact / "model" / CONFIG), model, pool)
+    return lambda weights: HstuExecutor(passes(weights), config, weights.name, pool)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # they import numba, which a device run need not have
     from genrec.search.expand import Beams
 
 Array = NDArray[Any]
+WEIGHTS = "weights_"  # begins the name of a graph's input that is a weight
 
 
 class DecodePass(NamedTuple):

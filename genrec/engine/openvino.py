@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.blobs import KeptGraphs
 from genrec.engine.instructions import chosen
-from genrec.engine.interface import Array, DecodePass, Passes
+from genrec.engine.interface import WEIGHTS, Array, DecodePass, Passes
 from genrec.engine.quiet_openvino import ov
 from genrec.errors import ArtifactError
 from genrec.files import check_regular, read_json
@@ -30,10 +30,7 @@ ALONE = {
     USER_GRAPH,
     RANK_GRAPH,
 }  # never a part of it
-WEIGHTS = (
-    "weights_"  # begins the name of an input that is a tensor of WEIGHTS_FILE (build/openvino/linear.py)
-)
-WEIGHTS_FILE = "weights.bin"
+WEIGHTS_FILE = "weights.bin"  # tensors that are inputs of graphs (build/openvino/linear.py)
 LINE = 64  # bytes; tensors in it start on cache lines
 MOST_TOKENS = 1024  # of one prefill call: more prompts at once only take memory
 MOST_SCORES = 400_000  # beams x prompt tokens of one decode call, per head
@@ -89,6 +86,32 @@ class OpenVinoGraphs:
             raise ArtifactError(
                 self._folder / "engine.json", f"has no place for {error} of {file}.xml"
             ) from error
+
+    def request_with(
+        self, file: str, constants: Mapping[str, Array], tables: Mapping[str, Array]
+    ) -> InferRequest:
+        """An infer request of a graph with weights of its caller's, by name.
+
+        Those of `constants` become a part of the compiled graph, which then lays them out as it likes: as inputs they
+        made a ranking of 64 columns 20 % slower. `tables` stay inputs and are read where they lie. Raises
+        ArtifactError.
+        """
+        path = self._folder / f"{file}.xml"
+        try:
+            graph = self._core.read_model(str(path))
+            for port in graph.get_parameters():
+                name = port.output(0).any_name
+                if name.startswith(WEIGHTS) and name.removeprefix(WEIGHTS) not in tables:
+                    values = ov.opset13.constant(constants[name.removeprefix(WEIGHTS)])
+                    port.output(0).replace(values.output(0))
+                    graph.remove_parameter(port)
+            graph.validate_nodes_and_infer_types()
+            compiled = self._core.compile_model(graph, "CPU", self.hints)
+        except KeyError as error:
+            raise ArtifactError(path, f"reads the weight {error}, which was not exported") from error
+        except RuntimeError as error:
+            raise ArtifactError(path, f"OpenVINO cannot load it: {_said(error)}") from error
+        return InferRequest(compiled, {f"{WEIGHTS}{name}": values for name, values in tables.items()})
 
     def _add(self, library: Path) -> None:
         try:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array, RankPasses
+from genrec.engine.interface import Array, HstuPasses, RankPasses
 from genrec.engine.openvino import MOST_TOKENS, InferRequest, OpenVinoGraphs
 from genrec.models.config import ModelConfig
 from genrec.rank.hstu import RANK_GRAPH, TASKS, USER_GRAPH
+from genrec.rank.hstu_weights import HstuWeights
 
 PREFILL = "rank_prefill"  # of a ranker with a generator of its own
 
@@ -81,9 +83,11 @@ def load_rankers(
 class OpenVinoHstu:
     """See `genrec.engine.interface.HstuPasses`. One at a time per object."""
 
-    def __init__(self, graphs: OpenVinoGraphs) -> None:
-        self._graphs = graphs  # their constants lie in its memory
-        self._user, self._rank = (graphs.new_request(name) for name in (USER_GRAPH, RANK_GRAPH))
+    def __init__(self, graphs: OpenVinoGraphs, weights: HstuWeights) -> None:
+        self._user, self._rank = (
+            graphs.request_with(name, weights.arrays, weights.tables) for name in (USER_GRAPH, RANK_GRAPH)
+        )
+        self._weights = weights  # requests read them where they lie
 
     def user(
         self, tokens: Array, marks: Array, past_marks: Array, past: Sequence[Array], new: Sequence[Array]
@@ -98,8 +102,10 @@ class OpenVinoHstu:
         return found
 
 
-def load_hstu(folder: Path, kv_type: str, threads: int) -> OpenVinoHstu:
-    """The passes of the HSTU ranker built in `folder`, in float32 whatever the type of the generator's KV is."""
+def load_hstu(folder: Path, kv_type: str, threads: int) -> Callable[[HstuWeights], HstuPasses]:
+    """What makes passes of weights, by the graphs built in `folder`: in float32 whatever the type of the generator's KV
+    is. Raises ArtifactError, as what it returns does.
+    """
     graphs = OpenVinoGraphs(folder, kv_type, threads)
     graphs.hints["INFERENCE_PRECISION_HINT"] = "f32"
-    return OpenVinoHstu(graphs)
+    return partial(OpenVinoHstu, graphs)

@@ -15,7 +15,7 @@ from genrec.steps.ticket import read_ticket
 
 
 class RankLookup:
-    """item_ids, prior, scores, reuse, plan, ticket, left_out -> the best items first, their scores, report.
+    """item_ids, prior, scores, reuse, delta, plan, ticket, left_out -> the best items first, their scores, report.
 
     An item's score is the ranker's and, of a candidate that came with a score, that one times a weight that was chosen
     on validation items; no weight is chosen for an HSTU ranker, whose score stands alone. Without a history the score
@@ -40,6 +40,7 @@ class RankLookup:
         ids = check_tensor(request, "item_ids", np.int64)
         prior = check_tensor(request, "prior", np.float32, len(ids))
         reuse = check_tensor(request, "reuse", np.int64, 4)
+        delta = int(check_tensor(request, "delta", np.int64, 1)[0])
         order = int(check_tensor(request, "plan", np.int64, 3)[0])
         left_out = int(check_tensor(request, "left_out", np.int32, 1)[0])
         ticket.check_deadline("rank_lookup")
@@ -50,7 +51,9 @@ class RankLookup:
             source, scores = POPULARITY, prior
         best = np.lexsort((ids, -scores))[: ticket.top_k]
         user, items = (int(x) for x in reuse[:2])
-        report = RankReport(source, ticket.dropped, ticket.cut, left_out, user, items, order, ticket.version)
+        report = RankReport(
+            source, ticket.dropped, ticket.cut, left_out, user, items, order, ticket.version, delta
+        )
         return {
             "item_ids": ids[best][None],
             "scores": scores[best][None],

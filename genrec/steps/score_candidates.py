@@ -30,7 +30,11 @@ from genrec.steps.prompts import read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 
 log = logging.getLogger("genrec.score_candidates")
-NOTHING: Tensors = {"scores": np.zeros((1, 1), np.float32), "reuse": np.zeros((1, 4), np.int64)}
+NOTHING: Tensors = {
+    "scores": np.zeros((1, 1), np.float32),
+    "reuse": np.zeros((1, 4), np.int64),
+    "delta": np.zeros((1, 1), np.int64),  # none changes this ranker
+}
 
 
 class _Asked(NamedTuple):
@@ -41,7 +45,7 @@ class _Asked(NamedTuple):
 
 
 class ScoreCandidates(AnswersLater):
-    """tokens, ticket, owner, candidates, codes, plan -> scores, and the tokens that were reused.
+    """tokens, ticket, owner, candidates, codes, plan -> scores, the tokens that were reused, delta.
 
     A request is a pass of its own, since its KV lies where the pool has it. The queue refuses what cannot be in time.
     A plan of the user's entry alone is answered at once, without candidates: `reuse` is a `PreInferReport` then.
@@ -135,7 +139,7 @@ class ScoreCandidates(AnswersLater):
                         "scores", "have NaN or infinite values", "finite ones: look at the weights"
                     )
                 count_ranking(asked.plan.order, reuse)
-                answer: Answer = {"scores": scores[None], "reuse": np.array([reuse], np.int64)}
+                answer: Answer = {**NOTHING, "scores": scores[None], "reuse": np.array([reuse], np.int64)}
             except GenrecError as error:
                 answer = error
             except Exception as error:  # the thread must live on

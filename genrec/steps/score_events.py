@@ -5,25 +5,35 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.hstu_ranking import HstuRequest, load_hstu_executor
+from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest, load_hstu_executors
 from genrec.errors import InputError
 from genrec.rank.hstu import CODES, CONFIG, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME, HstuConfig
+from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.candidates import count_ranking
+from genrec.steps.followed_deltas import FollowedDeltas
+from genrec.steps.score_candidates import NOTHING
 from genrec.steps.ticket import read_ticket
-
-NOTHING: Tensors = {"scores": np.zeros((1, 1), np.float32), "reuse": np.zeros((1, 4), np.int64)}
 
 
 class ScoreEvents:
-    """In the place of `ScoreCandidates`: tokens, ticket, owner, candidates, codes, plan -> scores, reuse."""
+    """In the place of `ScoreCandidates`: tokens, ticket, owner, candidates, codes, plan -> scores, reuse, delta.
+
+    A request reads the ranker once, and ends with it, whatever delta comes meanwhile.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._config = HstuConfig.load(settings.artifact / "model" / CONFIG)
-        self._executor = load_hstu_executor(settings)
-        self._executor.rehearse()
+        self._executor_of = load_hstu_executors(settings)
+        self._followed = FollowedDeltas(settings, self._load)
+        self.close = self._followed.close
+
+    def _load(self, weights: HstuWeights) -> HstuExecutor:
+        executor = self._executor_of(weights)
+        executor.rehearse()
+        return executor
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
@@ -32,14 +42,18 @@ class ScoreEvents:
     def _score(self, request: Tensors) -> Tensors:
         ticket = read_ticket(request, self._config.longest)
         ticket.check_deadline("score_candidates")
+        delta, executor = self._followed.current
         if not ticket.prompt_length:
-            return NOTHING
-        asked = self._read(request, ticket.prompt_length)
-        scores, reuse = self._executor.scores(asked)
+            return {**NOTHING, "delta": np.array([[delta]])}
+        scores, reuse = executor.scores(self._read(request, ticket.prompt_length))
         if not np.isfinite(scores).all():
             raise InputError("scores", "have NaN or infinite values", "finite ones: look at the weights")
         count_ranking("user", reuse)
-        return {"scores": scores[None], "reuse": np.array([reuse], np.int64)}
+        return {
+            "scores": scores[None],
+            "reuse": np.array([reuse], np.int64),
+            "delta": np.array([[delta]]),
+        }
 
     def _read(self, request: Tensors, length: int) -> HstuRequest:
         c = self._config

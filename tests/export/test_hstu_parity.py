@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest
+from genrec.engine.interface import WEIGHTS
 from genrec.nn import hstu_layout
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.hstu import (
@@ -26,6 +27,8 @@ from genrec.rank.hstu import (
     time_bucket,
     user_marks,
 )
+from genrec.rank.hstu_weights import FILE
+from genrec.tensor_file import mapped_tensors
 from tests.oracles.hstu_asked import Asked, logits_of
 
 
@@ -36,6 +39,7 @@ class OnnxPasses:
         self._user, self._rank = (
             onnxruntime.InferenceSession(str(onnx / f"{name}.onnx")) for name in (USER_GRAPH, RANK_GRAPH)
         )
+        self._weights = mapped_tensors(onnx / FILE)
         self.rows = 0  # of tokens that were computed, those padded included
 
     def user(self, tokens: Any, marks: Any, past_marks: Any, past: Sequence[Any], new: Sequence[Any]) -> None:
@@ -48,7 +52,9 @@ class OnnxPasses:
 
     def _run(self, session: Any, given: Sequence[Any]) -> Any:
         names = [each.name for each in session.get_inputs()]
-        return session.run(None, dict(zip(names, given, strict=True)))
+        weights = {name: name.removeprefix(WEIGHTS) for name in names if name.startswith(WEIGHTS)}
+        inputs = dict(zip([name for name in names if name not in weights], given, strict=True))
+        return session.run(None, inputs | {name: self._weights[of] for name, of in weights.items()})
 
 
 @pytest.mark.parametrize(("events", "features"), [(0, 2), (1, 0), (1, 3), (16, 0), (16, 3), (29, 3)])

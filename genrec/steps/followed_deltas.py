@@ -1,0 +1,85 @@
+"""What a step has made of a model with its deltas: the next one is taken in between two requests."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from genrec import metrics
+from genrec.errors import ArtifactError
+from genrec.rank.deltas import folder_of
+from genrec.rank.hstu_weights import HstuWeights, load_weights, with_next
+from genrec.settings import Settings
+from genrec.steps.versioned import POLL_S
+
+T = TypeVar("T")
+log = logging.getLogger("genrec.deltas")
+
+
+class FollowedDeltas(Generic[T]):
+    """What `load` makes of the exported weights with all deltas that are sound, in order.
+
+    In a server, a thread looks for the next delta. It is checked and loaded beside what serves, and then `current` is
+    another object: who holds the former one ends with it. A delta that is refused is told in the log and counted,
+    nothing else changes, and it is tried again once its folder is another.
+    """
+
+    def __init__(self, settings: Settings, load: Callable[[HstuWeights], T]) -> None:
+        """Raises ArtifactError when what was exported cannot be loaded."""
+        self._artifact, self._load = settings.artifact, load
+        self._refused: tuple[int, ...] | None = None  # how the folder of the refused delta was
+        weights = load_weights(self._artifact)
+        try:
+            while self._waits(weights.delta + 1):
+                weights = with_next(self._artifact, weights)
+        except ArtifactError as error:
+            self._refuse(weights.delta + 1, error)
+        self._take(weights.delta, load(weights))
+        self._stop = threading.Event()
+        if settings.swap is not None:
+            threading.Thread(target=self._keep_following, name="genrec-deltas", daemon=True).start()
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._stop.set()
+
+    def _keep_following(self) -> None:
+        while not self._stop.wait(POLL_S):
+            number = self.current[0] + 1
+            if self._waits(number):
+                self._try(number)
+
+    def _try(self, number: int) -> None:
+        try:
+            loaded = self._load(load_weights(self._artifact, number))
+        except Exception as error:  # whatever is wrong with the delta, what serves goes on
+            self._refuse(number, error)
+        else:
+            self._take(number, loaded)
+            metrics.DELTAS.add()
+
+    def _take(self, number: int, loaded: T) -> None:
+        self.current = (number, loaded)  # in one step: who reads it has both of one delta
+        metrics.MODEL_DELTA.set(number)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        self._refused = _stamp(folder_of(self._artifact, number))
+        metrics.DELTA_REFUSALS.add()
+        log.error("delta %d is refused, delta %d goes on: %s", number, number - 1, error)
+
+    def _waits(self, number: int) -> bool:
+        """Whether there is a delta of that number, but as it was refused."""
+        found = _stamp(folder_of(self._artifact, number))
+        return found is not None and found != self._refused
+
+
+def _stamp(folder: Path) -> tuple[int, ...] | None:
+    """Of a folder another one for what is put in its place; None where there is none."""
+    try:
+        at = folder.stat()
+    except OSError:
+        return None
+    return at.st_dev, at.st_ino, at.st_ctime_ns
