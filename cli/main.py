@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cli import bench, cascade, catalogue, importing, looking, pool, rank, router
-from cli.options import add_settings, at_least, folder, numbers, positive, sizes
+from cli.options import add_settings, at_least, counts, folder, names, numbers, positive, sizes
 from cli.run import run, start_log
 from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
@@ -133,6 +133,11 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--ranks", type=at_least(1), default=1, help="processes that train together")
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
+    made["export"].add_argument(
+        "--delta", action="store_true",
+        help="of an HSTU ranker trained further, only the rows that changed; servers that run take them in",
+    )  # fmt: skip
+
     serve = made["serve"]
     for name in ("http", "grpc", "metrics"):
         serve.add_argument(f"--{name}-port", type=int, help="default: a free one")
@@ -147,10 +152,10 @@ def parser() -> argparse.ArgumentParser:
     add_settings(made["build"], "target")
     add_settings(serve, *(each.name for each in chosen_fields()))
     serve.add_argument(
-        "--instances", type=_counts, default={}, help="processes of a model, e.g. encode_history=2,decode=2"
+        "--instances", type=counts, default={}, help="processes of a model, e.g. encode_history=2,decode=2"
     )
     serve.add_argument(
-        "--ensembles", type=_names, default=(), help="e.g. recommend: fewer models, less memory; default: all"
+        "--ensembles", type=names, default=(), help="e.g. recommend: fewer models, less memory; default: all"
     )
 
     ask = made["recommend"]
@@ -227,6 +232,11 @@ def _train(a: argparse.Namespace) -> None:
 
 
 def _export(a: argparse.Namespace) -> None:
+    if a.delta:
+        from export.hstu_delta import export_delta
+
+        print(export_delta(a.artifact) or "export: nothing has changed")
+        return
     from export.generator import export_artifact
 
     print("export: done" if export_artifact(a.artifact) else "export: still good")
@@ -241,10 +251,10 @@ def _build(a: argparse.Namespace) -> None:
 def _serve(a: argparse.Namespace) -> None:
     from deploy.launcher import serve
 
-    names = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
-    names += ["address", "i_know"]
-    names += [each.name for each in chosen_fields()]
-    serve(a.artifact, **{name: getattr(a, name) for name in names})
+    given = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
+    given += ["address", "i_know"]
+    given += [each.name for each in chosen_fields()]
+    serve(a.artifact, **{name: getattr(a, name) for name in given})
 
 
 def _recommend(a: argparse.Namespace) -> None:
@@ -280,19 +290,6 @@ def _sweep(a: argparse.Namespace) -> None:
     from perf.slo.sweep import sweep
 
     print(json.dumps(sweep(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _counts(text: str) -> dict[str, int]:
-    pairs = (each.partition("=") for each in text.split(","))
-    try:
-        return {name: int(count) for name, _, count in pairs}
-    except ValueError as error:
-        problem = f"is {text!r} (accepted: model=count with commas between, as encode_history=2,decode=2)"
-        raise argparse.ArgumentTypeError(problem) from error
 
 
 if __name__ == "__main__":

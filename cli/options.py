@@ -46,6 +46,15 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def counts(text: str) -> dict[str, int]:
+    """Names with counts, as `encode_history=2,decode=2`."""
+    pairs = (each.partition("=") for each in text.split(","))
+    try:
+        return {name: int(count) for name, _, count in pairs}
+    except ValueError as error:
+        raise _refused(text, "model=count with commas between, as encode_history=2,decode=2") from error
+
+
 def at_least(low: int) -> Callable[[str], int]:
     """A whole number of `low` or more, within 63 bits."""
 

@@ -19,6 +19,7 @@ from export.names import DRAFT, GRAPHS, OPSET, rank_graphs
 from genrec.manifest import is_good, record, stage_key
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
+from genrec.rank.deltas import FOLDER as DELTAS
 from genrec.rank.hstu import CONFIG as HSTU
 from genrec.rank.hstu import RANK_GRAPH, USER_GRAPH
 from genrec.rank.options import OPTIONS, RankerConfig
@@ -33,6 +34,7 @@ def export_artifact(artifact: Path) -> bool:
     if is_good(artifact, "export", key):
         return False
     export_generator(model, artifact / "onnx")
+    shutil.rmtree(artifact / DELTAS, ignore_errors=True)  # what they changed has gone
     record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET})
     return True
 

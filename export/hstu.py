@@ -5,6 +5,8 @@ Their weights are inputs, and lie in `hstu_weights.safetensors`.
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,9 @@ from genrec.rank.options import MOST_CANDIDATES
 def export_hstu_graph(ranker: HstuRanker, name: str, folder: Path) -> Path:
     """Write one graph of `ranker`, of plain nodes, and beside the ranking's the weights; returns the ONNX file."""
     if name == RANK_GRAPH:
-        save_file(weights_of(ranker), folder / FILE)
+        # What else a delta must not change: graphs are of these numbers.
+        about = {"format": "pt", "config": json.dumps(asdict(ranker.config))}
+        save_file(weights_of(ranker), folder / FILE, metadata=about)
         (folder / FILE).chmod(0o644)  # as `genrec.nn.checkpoint` does
     return write(_of_weights(HSTU_GRAPHS[name](ranker), ranker), {}, folder / f"{name}.onnx")
 

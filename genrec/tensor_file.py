@@ -30,10 +30,16 @@ def read_tensors(path: Path, kind: str, version: str) -> tuple[dict[str, str], d
 
 def read_metadata(path: Path, kind: str, version: str) -> dict[str, str]:
     """As `read_tensors`, without the tensors."""
-    with safe_open(check_regular(path), framework="numpy") as file:
-        metadata: dict[str, str] = file.metadata() or {}
+    metadata = read_plain_metadata(path)
     if (metadata.get("format"), metadata.get("version")) != (kind, version):
         raise ArtifactError(path, f"is not a {kind} file of version {version}")
+    return metadata
+
+
+def read_plain_metadata(path: Path) -> dict[str, str]:
+    """Metadata of any safetensors file; what the library raises for a damaged one is the caller's."""
+    with safe_open(check_regular(path), framework="numpy") as file:
+        metadata: dict[str, str] = file.metadata() or {}
     return metadata
 
 

@@ -1,0 +1,115 @@
+"""`genrec export --delta`: of an HSTU ranker that was trained further, what has changed since it was exported.
+
+A row of a table is written where one of its numbers is another, any other weight whole where one is. What serves is the
+export with all deltas before; a server takes the new one in while it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from genrec.errors import ArtifactError, InputError
+from genrec.manifest import record
+from genrec.rank.deltas import FILE, FOLDER, FORMAT, ROWS, STAGE, VALUES, VERSION, Arrays, folder_of
+from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
+from genrec.rank.hstu_weights import CODES_OF_ITEMS, TABLES, HstuWeights, load_weights, with_next
+from genrec.rank.hstu_weights import FILE as EXPORTED
+from genrec.tensor_file import mapped_tensors, read_plain_metadata
+
+
+class Written(NamedTuple):
+    """A delta's number; of every table that has others, how many rows of how many; other weights; bytes of both."""
+
+    number: int
+    rows: dict[str, tuple[int, int]]
+    whole: int
+    bytes: int
+    model_bytes: int
+
+    def __str__(self) -> str:
+        parts = [f"{some} of {all_} rows of {name.split('.')[0]}" for name, (some, all_) in self.rows.items()]
+        parts += [f"{self.whole} other weights"] if self.whole else []
+        return (
+            f"delta {self.number}: {', '.join(parts)}; {self.bytes} bytes, the model has {self.model_bytes}"
+        )
+
+
+def export_delta(artifact: Path) -> Written | None:
+    """Write `deltas/<n>/`, which appears whole or not at all; None where nothing has changed.
+
+    Raises InputError where there is no export to change, ArtifactError naming what does not fit it.
+    """
+    base, path = _served(artifact), artifact / "model" / WEIGHTS
+    now = mapped_tensors(path)
+    _check(artifact, base, now)
+    tensors: Arrays = {}
+    rows: dict[str, tuple[int, int]] = {}
+    whole = 0
+    for name, was in base.arrays.items():
+        if name in TABLES:
+            changed = np.flatnonzero((now[name] != was).any(1))
+            if len(changed):
+                tensors |= {name + ROWS: changed, name + VALUES: now[name][changed]}
+                rows[name] = len(changed), len(was) - 1
+        elif not np.array_equal(now[name], was):
+            tensors[name], whole = np.array(now[name]), whole + 1
+    if not tensors:
+        return None
+    number = base.delta + 1
+    size = _write(artifact, number, base.name, tensors, {"rows": rows, "whole": whole})
+    return Written(number, rows, whole, size, path.stat().st_size)
+
+
+def _served(artifact: Path) -> HstuWeights:
+    """The export with all deltas that there are."""
+    if not (artifact / "onnx" / EXPORTED).is_file():
+        problem = f"has nothing to change: onnx/{EXPORTED} is not there"
+        raise InputError("delta", problem, "an artifact whose HSTU ranker was exported; `genrec export` it")
+    weights = load_weights(artifact)
+    while folder_of(artifact, weights.delta + 1).exists():
+        weights = with_next(artifact, weights)
+    return weights
+
+
+def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
+    path, again = artifact / "model" / WEIGHTS, "; `genrec export` exports it anew"
+    said = read_plain_metadata(artifact / "onnx" / EXPORTED).get("config")
+    config = asdict(HstuConfig.load(artifact / "model" / CONFIG))
+    was = json.loads(said) if said else {}
+    for name, value in json.loads(json.dumps(config)).items():
+        if was.get(name) != value:
+            problem = f"has {name} {value}, the model that was exported has {was.get(name)}{again}"
+            raise ArtifactError(artifact / "model" / CONFIG, problem)
+    for name, values in base.arrays.items():
+        if name not in now or now[name].shape != values.shape:
+            found = f"{list(now[name].shape)}" if name in now else "nothing"
+            raise ArtifactError(path, f"{name} is {found}, it was exported as {list(values.shape)}{again}")
+        if name != CODES_OF_ITEMS and not np.isfinite(now[name]).all():
+            raise ArtifactError(path, f"{name} has NaN or infinite values")
+    if not np.array_equal(now[CODES_OF_ITEMS], base.arrays[CODES_OF_ITEMS]):
+        raise ArtifactError(path, f"is of another catalogue: items have other codes{again}")
+
+
+def _write(artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[str, object]) -> int:
+    """Returns the bytes of the tensors' file."""
+    (artifact / FOLDER).mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=artifact / FOLDER) as scratch:
+        folder = Path(scratch) / str(number)
+        folder.mkdir()
+        save_file(tensors, folder / FILE, metadata={"format": FORMAT, "version": VERSION})
+        (folder / FILE).chmod(0o644)  # as `genrec.nn.checkpoint` does
+        size = (folder / FILE).stat().st_size
+        record(folder, STAGE, base, [folder / FILE], {"number": number, "bytes": size, **facts})
+        try:
+            folder.rename(folder_of(artifact, number))
+        except OSError as error:  # another process was faster
+            problem = f"cannot be put in place: {error.strerror}"
+            raise ArtifactError(folder_of(artifact, number), problem) from error
+    return size
