@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +190,25 @@ def _on_ranks(ranks: int, threads: int, work: Callable[..., Any], *arguments: An
     from training.launch import on_ranks
 
     return dict(on_ranks(ranks, work, *arguments, threads=threads))
+
+
+def make_further(
+    artifact: Path, events: Sequence[Path], seed: int = 0, threads: int = 0, ranks: int = 1,
+    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+) -> None:  # fmt: skip
+    """`model/hstu.*` trained further on events that came since."""
+    from training.hstu_further import further_artifact
+    from training.hstu_settings import HstuSettings
+    from training.launch import on_ranks
+    from training.recipe_file import changed
+
+    begun, chosen = time.monotonic(), changed(HstuSettings(), changes or {})
+    facts = on_ranks(ranks, further_artifact, artifact, events, chosen, seed, threads=threads)
+    if facts is None:
+        tell(f"hstu: has learnt {events[-1]}")
+        return
+    said = ", ".join(f"{name} {value}" for name, value in facts.items())
+    tell(f"hstu: trained further in {time.monotonic() - begun:.1f} s: {said}")
 
 
 def make_servable(artifact: Path, tell: Tell = print) -> None:

@@ -7,11 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from cli import bench, cascade, catalogue, importing, looking, pool, rank, router
+from cli import bench, cascade, catalogue, importing, looking, pool, rank, router, training
 from cli.options import add_settings, at_least, counts, folder, names, numbers, positive, sizes
 from cli.run import run, start_log
-from genrec.errors import InputError
-from genrec.rank.options import HISTORIES, TRAINED_FOR
 from genrec.settings import chosen_fields
 
 VERBS = {
@@ -66,6 +64,7 @@ VERBS = {
 }
 # Verbs with a file of their own: what adds their arguments, and what runs them.
 OWN = {
+    "train": (training.add_arguments, training.run),
     "catalogue": (catalogue.add_arguments, catalogue.run),
     "rank": (rank.add_arguments, rank.run),
     "cascade": (cascade.add_arguments, cascade.run),
@@ -105,38 +104,8 @@ def parser() -> argparse.ArgumentParser:
     )
     data.add_argument("--semantic-ids", type=Path, help="published semantic IDs instead of trained ones")
 
-    train = made["train"]
-    train.add_argument("--seed", type=at_least(0), default=0)
-    train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
-    beside = train.add_mutually_exclusive_group()
-    beside.add_argument(
-        "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
-    )
-    beside.add_argument(
-        "--ranker", action="store_true", help="a ranker over the generator, of its own best candidates"
-    )
-    train.add_argument(
-        "--ranker-order", choices=tuple(TRAINED_FOR), default="split", help="what the ranker is trained for"
-    )
-    train.add_argument(
-        "--ranker-history", choices=HISTORIES, default="codes",
-        help="what the ranker reads for an item of a history: its semantic ID, or its row of item_tokens.safetensors",
-    )  # fmt: skip
-    train.add_argument(
-        "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
-    )
-    beside.add_argument(
-        "--recipe",
-        metavar="MODEL",
-        help="generator, ranker, hstu-ranker (of ratings), or a JSON file that changes settings of one",
-    )
-    train.add_argument("--ranks", type=at_least(1), default=1, help="processes that train together")
-    train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
-
-    made["export"].add_argument(
-        "--delta", action="store_true",
-        help="of an HSTU ranker trained further, only the rows that changed; servers that run take them in",
-    )  # fmt: skip
+    rows = "of an HSTU ranker trained further, only the rows that changed; servers that run take them in"
+    made["export"].add_argument("--delta", action="store_true", help=rows)
 
     serve = made["serve"]
     for name in ("http", "grpc", "metrics"):
@@ -209,36 +178,13 @@ def _data(a: argparse.Namespace) -> None:
     make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
 
 
-def _train(a: argparse.Namespace) -> None:
-    from cli.chain import make_draft, make_hstu, make_model, make_ranker
-    from training.recipe_file import GENERATOR, HSTU, RANKER, read_recipe
-
-    if a.draft:
-        for option, value in (("minutes", a.minutes), ("ranks", a.ranks > 1)):
-            if value:
-                raise InputError(
-                    option, "is given with --draft", "nothing: a draft head trains for epochs, alone"
-                )
-        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
-        return
-    model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
-    if model == HSTU:
-        make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
-    elif model == RANKER:
-        order, shared, history = a.ranker_order, not a.own_backbone, a.ranker_history
-        make_ranker(a.artifact, order, shared, a.seed, a.threads, a.minutes, history, a.ranks, changes)
-    else:
-        make_model(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
-
-
 def _export(a: argparse.Namespace) -> None:
-    if a.delta:
-        from export.hstu_delta import export_delta
+    from export.generator import export_artifact
+    from export.hstu_delta import export_delta
 
+    if a.delta:
         print(export_delta(a.artifact) or "export: nothing has changed")
         return
-    from export.generator import export_artifact
-
     print("export: done" if export_artifact(a.artifact) else "export: still good")
 
 

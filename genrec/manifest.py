@@ -106,12 +106,28 @@ def is_good(artifact: Path, stage: str, key: str) -> bool:
 
 def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts: dict[str, Any]) -> None:
     """Enter a finished stage; the file is replaced as a whole."""
-    manifest = read(artifact)
     hashes = {str(path.relative_to(artifact)): digest_file(path) for path in sorted(outputs)}
-    manifest[stage] = {"key": key, "outputs": hashes, "facts": facts}
-    partial = artifact / (NAME + ".partial")
-    partial.write_text(json.dumps(manifest, indent=2) + "\n")
+    os.replace(_with(artifact, stage, {"key": key, "outputs": hashes, "facts": facts}), artifact / NAME)
+
+
+def replace(artifact: Path, stage: str, written: Mapping[Path, Path], facts: dict[str, Any]) -> None:
+    """Put files that were `written` aside in the place of outputs of a finished stage, whose key stays.
+
+    The manifest follows at once: a start that verifies in between is a matter of two renames, not of hashing.
+    """
+    made = read(artifact)[stage]
+    hashes = {str(path.relative_to(artifact)): digest_file(aside) for aside, path in written.items()}
+    partial = _with(artifact, stage, {**made, "outputs": {**made["outputs"], **hashes}, "facts": facts})
+    for aside, path in written.items():
+        os.replace(aside, path)
     os.replace(partial, artifact / NAME)
+
+
+def _with(artifact: Path, stage: str, entry: dict[str, Any]) -> Path:
+    """The manifest with this entry, beside the one that counts."""
+    partial = artifact / (NAME + ".partial")
+    partial.write_text(json.dumps({**read(artifact), stage: entry}, indent=2) + "\n")
+    return partial
 
 
 def recorded(artifact: Path, name: str) -> str | None:

@@ -77,6 +77,23 @@ def training_samples(
     return samples
 
 
+def further_samples(ratings: Ratings, learnt: np.ndarray, max_history: int) -> list[Sample]:
+    """Events `learnt` int64[n], ascending, as candidates in lists of HELD_OUT, in order of time; all that a user did
+    before is history, and so are those of his lists before.
+    """
+    samples = []
+    for events in np.split(learnt, np.flatnonzero(np.diff(ratings.users[learnt])) + 1):
+        while len(events):
+            # Half of what the model reads, so that the first of them have a history too.
+            asked = events[events < events[0] + max_history // 2]
+            events = events[len(asked) :]
+            user = int(ratings.users[asked[0]])
+            start = max(int(ratings.offsets[user]), int(asked[-1]) - max_history)
+            now = asked[np.arange(len(asked)) // HELD_OUT * HELD_OUT]
+            samples.append(Sample(user, start, int(asked[-1]), asked, now - start, now))
+    return samples
+
+
 def batches_of(
     samples: Sequence[Sample], features: int, tokens: int, rng: np.random.Generator | None = None
 ) -> Iterator[list[Sample]]:
@@ -98,7 +115,8 @@ def tokens_of(ratings: Ratings, samples: Sequence[Sample], known: Known | None =
     A user of unknown features has none of their tokens. Unknown ratings are 0, and unknown times are all one.
     """
     known = known or Known.but(0.0, len(samples), np.random.default_rng(0))
-    widths = np.where(known.features, ratings.features.shape[1], 0).tolist()
+    has = ratings.features[[each.user for each in samples]].all(1)
+    widths = np.where(known.features & has, ratings.features.shape[1], 0).tolist()
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("item", "rating", "feature", "reach", "position",
                                                                 "time", "group")}  # fmt: skip
     for number, (each, width) in enumerate(zip(samples, widths, strict=True)):

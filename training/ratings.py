@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +30,8 @@ HELD_OUT = 10  # of every user, the newest
 class Ratings:
     """U users, one after the other, oldest first: `offsets` int64[U + 1]; of events `items` int64 (catalogue row),
     `ratings` int64 (1 to 5) and `times` int64 (seconds). Of users `features` int64[U, F], numbered from 1 on, `sizes`
-    how many there are; `numbers` says which value of which feature has which number.
+    how many there are; `numbers` says which value of which feature has which number. A user of unknown features has
+    zeros. `file` int64 says of every event where it was read: 0 is the data set, 1 the first file after it.
     """
 
     offsets: np.ndarray
@@ -38,6 +41,7 @@ class Ratings:
     features: np.ndarray
     sizes: int
     numbers: dict[str, dict[str, int]] = field(default_factory=dict)
+    file: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -53,10 +57,12 @@ class Ratings:
         return np.arange(len(self.items)) >= self.offsets[1:][self.users] - HELD_OUT
 
 
-def load_ratings(artifact: Path, catalogue: Catalogue, cache: Path | None = None) -> Ratings:
-    """Of the data set that `genrec data` made `artifact` of. Events of one second stay in file order.
+def load_ratings(
+    artifact: Path, catalogue: Catalogue, cache: Path | None = None, more: Sequence[Path] = ()
+) -> Ratings:
+    """Of the data set that `genrec data` made `artifact` of, and of `more` files: user, item, rating, timestamp.
 
-    Raises InputError.
+    Events of one second stay in file order. Raises InputError.
     """
     source = artifact / "source.json"
     name = read_json(source)["name"] if source.is_file() else ""
@@ -70,38 +76,58 @@ def load_ratings(artifact: Path, catalogue: Catalogue, cache: Path | None = None
             name, cache or artifact.parent / ".downloads", Path(folder), (".inter", ".user")
         )
         return read_ratings(
-            events, users, items["key"].combine_chunks(), items["item_id"].to_numpy(), catalogue
+            events, users, items["key"].combine_chunks(), items["item_id"].to_numpy(), catalogue, more
         )
+
+
+class _Events(NamedTuple):
+    """Of a file, in its order: `user` string[n], row of the items' keys, rating and second, int64[n]."""
+
+    user: pa.Array
+    row: np.ndarray
+    rating: np.ndarray
+    time: np.ndarray
 
 
 def read_ratings(
-    events: Path, users: Path, keys: pa.Array, item_ids: np.ndarray, catalogue: Catalogue
-) -> Ratings:
-    """Of two tables; `keys` string[m] and `item_ids` int64[m] say which item is which. Raises InputError."""
-    table = read_table(events)
-    times = seconds(table, events).astype(np.int64)
-    row = pc.index_in(required(table, events, ITEM), keys)
-    if row.null_count:
-        raise InputError(
-            str(events), f"has {row.null_count} events of unknown items", "items of items.parquet"
-        )
-    who = required(table, events, USER).dictionary_encode()
-    ratings = column(table, events, RATING).combine_chunks().cast(pa.float64()).to_numpy()
-    if not np.isin(ratings, np.arange(1, RATINGS + 1)).all():
-        odd = ratings[~np.isin(ratings, np.arange(1, RATINGS + 1))][0]
-        raise InputError(f"{events}, column rating", f"has {odd}", f"whole numbers, 1 to {RATINGS}")
+    events: Path, users: Path, keys: pa.Array, item_ids: np.ndarray, catalogue: Catalogue,
+    more: Sequence[Path] = (),
+) -> Ratings:  # fmt: skip
+    """Of two tables, and of `more` tables of events, whose users may be others; `keys` string[m] and `item_ids`
+    int64[m] say which item is which. Raises InputError.
+    """
+    parts = [_read_events(path, keys) for path in (events, *more)]
+    who = pa.concat_arrays([part.user for part in parts]).dictionary_encode()
+    row, rating, time = (np.concatenate(values) for values in list(zip(*parts, strict=True))[1:])
     user = who.indices.to_numpy()
-    order = np.lexsort((times, user))  # stable
-    features, numbers = read_features(users, who.dictionary)
+    order = np.lexsort((time, user))  # stable
+    of_set = int(user[: len(parts[0].row)].max()) + 1  # users, who come first
+    features, numbers = read_features(users, who.dictionary[:of_set])
+    new = np.zeros((len(who.dictionary) - of_set, features.shape[1]), np.int64)
     return Ratings(
         np.concatenate(([0], np.cumsum(np.bincount(user)))),
-        catalogue.rows_of(item_ids[row.to_numpy()])[order],
-        ratings[order].astype(np.int64),
-        times[order],
-        features,
+        catalogue.rows_of(item_ids[row])[order],
+        rating[order],
+        time[order],
+        np.concatenate((features, new)),
         sum(map(len, numbers.values())),
         numbers,
+        np.repeat(np.arange(len(parts)), [len(part.row) for part in parts])[order],
     )
+
+
+def _read_events(path: Path, keys: pa.Array) -> _Events:
+    table = read_table(path)
+    times = seconds(table, path).astype(np.int64)
+    row = pc.index_in(required(table, path, ITEM), keys)
+    if row.null_count:
+        problem = f"has {row.null_count} events of unknown items"
+        raise InputError(str(path), problem, "items of items.parquet")
+    ratings = column(table, path, RATING).combine_chunks().cast(pa.float64()).to_numpy()
+    if not np.isin(ratings, np.arange(1, RATINGS + 1)).all():
+        odd = ratings[~np.isin(ratings, np.arange(1, RATINGS + 1))][0]
+        raise InputError(f"{path}, column rating", f"has {odd}", f"whole numbers, 1 to {RATINGS}")
+    return _Events(required(table, path, USER), row.to_numpy(), ratings.astype(np.int64), times)
 
 
 def read_features(users: Path, keys: pa.Array) -> tuple[np.ndarray, dict[str, dict[str, int]]]:

@@ -116,6 +116,14 @@ PANELS = (
         ),
     ),
     Panel(
+        "Delta of the ranker",
+        "short",
+        (
+            ("{{instance}}", "genrec_model_delta"),
+            ("taken in in an hour", "sum by (instance) (increase(genrec_deltas_total[1h]))"),
+        ),
+    ),
+    Panel(
         "Slots of the KV arena",
         "short",
         (

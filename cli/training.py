@@ -1,0 +1,71 @@
+"""`genrec train`: the generator, what stands beside it, or another model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cli.options import at_least, folder, positive
+from genrec.errors import InputError
+from genrec.rank.options import HISTORIES, TRAINED_FOR
+
+
+def add_arguments(train: argparse.ArgumentParser) -> None:
+    """What can be trained, and how."""
+    train.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    train.add_argument("--seed", type=at_least(0), default=0)
+    train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
+    beside = train.add_mutually_exclusive_group()
+    beside.add_argument(
+        "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
+    )
+    beside.add_argument(
+        "--ranker", action="store_true", help="a ranker over the generator, of its own best candidates"
+    )
+    train.add_argument(
+        "--ranker-order", choices=tuple(TRAINED_FOR), default="split", help="what the ranker is trained for"
+    )
+    train.add_argument(
+        "--ranker-history", choices=HISTORIES, default="codes",
+        help="what the ranker reads for an item of a history: its semantic ID, or its row of item_tokens.safetensors",
+    )  # fmt: skip
+    train.add_argument(
+        "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
+    )
+    beside.add_argument(
+        "--recipe",
+        metavar="MODEL",
+        help="generator, ranker, hstu-ranker (of ratings), or a JSON file that changes settings of one",
+    )
+    more = "train an hstu-ranker further, on the last file's events (CSV or Parquet: user, item, rating, timestamp)"
+    train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
+    train.add_argument("--ranks", type=at_least(1), default=1, help="processes that train together")
+    train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
+
+
+def run(a: argparse.Namespace) -> None:
+    """Train what was asked for."""
+    from cli.chain import make_draft, make_further, make_hstu, make_model, make_ranker
+    from training.recipe_file import GENERATOR, HSTU, RANKER, read_recipe
+
+    if a.draft:
+        for option, value in (("minutes", a.minutes), ("ranks", a.ranks > 1), ("events", a.events)):
+            if value:
+                raise InputError(
+                    option, "is given with --draft", "nothing: a draft head trains for epochs, alone"
+                )
+        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
+        return
+    model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
+    if a.events and (a.minutes or model != HSTU):
+        limit = "with --recipe hstu-ranker, and without --minutes: they are learnt once"
+        raise InputError("events", "are given", limit)
+    if a.events:
+        make_further(a.artifact, a.events, a.seed, a.threads, a.ranks, changes)
+    elif model == HSTU:
+        make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
+    elif model == RANKER:
+        order, shared, history = a.ranker_order, not a.own_backbone, a.ranker_history
+        make_ranker(a.artifact, order, shared, a.seed, a.threads, a.minutes, history, a.ranks, changes)
+    else:
+        make_model(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
