@@ -93,6 +93,8 @@ def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
             raise ArtifactError(path, f"{name} is {found}, it was exported as {list(values.shape)}{again}")
         if name != CODES_OF_ITEMS and not np.isfinite(now[name]).all():
             raise ArtifactError(path, f"{name} has NaN or infinite values")
+        if name in TABLES and now[name][0].any():
+            raise ArtifactError(path, f"{name} has numbers in row 0, which stands for none")
     if not np.array_equal(now[CODES_OF_ITEMS], base.arrays[CODES_OF_ITEMS]):
         raise ArtifactError(path, f"is of another catalogue: items have other codes{again}")
 

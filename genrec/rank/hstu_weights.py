@@ -35,9 +35,15 @@ class HstuWeights(NamedTuple):
         return {name: self.arrays[name] for name in TABLES}
 
 
-def load_weights(artifact: Path, deltas: int = 0) -> HstuWeights:
-    """As exported, with deltas 1 to `deltas` taken in. Raises ArtifactError naming the file that is not sound."""
+def load_weights(artifact: Path, deltas: int = 0, export: str = "") -> HstuWeights:
+    """As exported, with deltas 1 to `deltas` taken in; `export`: the name that the export must have.
+
+    Raises ArtifactError naming the file that is not sound.
+    """
     weights = _exported(artifact)
+    if export and weights.name != export:
+        problem = "is another export than the one that is served: start the server again"
+        raise ArtifactError(artifact / "onnx" / FILE, problem)
     for _ in range(deltas):
         weights = with_next(artifact, weights)
     return weights

@@ -16,6 +16,7 @@ from genrec.settings import Settings
 from genrec.steps.versioned import POLL_S
 
 T = TypeVar("T")
+Stamp = tuple[tuple[str, int, int, int], ...] | None
 log = logging.getLogger("genrec.deltas")
 
 
@@ -24,14 +25,15 @@ class FollowedDeltas(Generic[T]):
 
     In a server, a thread looks for the next delta. It is checked and loaded beside what serves, and then `current` is
     another object: who holds the former one ends with it. A delta that is refused is told in the log and counted,
-    nothing else changes, and it is tried again once its folder is another.
+    nothing else changes, and it is tried again once its folder or a file in it has changed.
     """
 
     def __init__(self, settings: Settings, load: Callable[[HstuWeights], T]) -> None:
         """Raises ArtifactError when what was exported cannot be loaded."""
         self._artifact, self._load = settings.artifact, load
-        self._refused: tuple[int, ...] | None = None  # how the folder of the refused delta was
+        self._refused: Stamp = None  # how the folder of the refused delta was
         weights = load_weights(self._artifact)
+        self._export = weights.name
         try:
             while self._waits(weights.delta + 1):
                 weights = with_next(self._artifact, weights)
@@ -54,7 +56,7 @@ class FollowedDeltas(Generic[T]):
 
     def _try(self, number: int) -> None:
         try:
-            loaded = self._load(load_weights(self._artifact, number))
+            loaded = self._load(load_weights(self._artifact, number, self._export))
         except Exception as error:  # whatever is wrong with the delta, what serves goes on
             self._refuse(number, error)
         else:
@@ -76,10 +78,10 @@ class FollowedDeltas(Generic[T]):
         return found is not None and found != self._refused
 
 
-def _stamp(folder: Path) -> tuple[int, ...] | None:
-    """Of a folder another one for what is put in its place; None where there is none."""
+def _stamp(folder: Path) -> Stamp:
+    """Another one when the folder or a file in it is put in place or written to; None where there is no folder."""
     try:
-        at = folder.stat()
+        found = [(each, each.stat()) for each in (folder, *sorted(folder.iterdir()))]
     except OSError:
         return None
-    return at.st_dev, at.st_ino, at.st_ctime_ns
+    return tuple((str(path), at.st_ino, at.st_size, at.st_ctime_ns) for path, at in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,18 @@ from safetensors.numpy import load_file, save_file
 
 from cli.main import main
 from export import hstu_delta
+from export.hstu import export_hstu_graph
 from export.hstu_delta import export_delta
-from genrec import manifest
+from genrec import manifest, metrics
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank import deltas
-from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
+from genrec.rank.hstu import CONFIG, RANK_GRAPH, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import FILE, load_weights
 from genrec.settings import Settings
 from genrec.steps.followed_deltas import FollowedDeltas
 from tests.oracles.hstu_further import changed_further
+from tests.serving.processes import until
 
 ITEMS = "of_item.weight"
 
@@ -114,6 +117,7 @@ def damaged_before(artifact: Path) -> None:
         (other_heads, "hstu.json: has heads 4, the model that was exported has 2; `genrec export`"),
         (changed(ITEMS, lambda rows: rows[:-1]), r"of_item.weight is \[300, 16\], it was exported as \[301"),
         (changed(ITEMS, lambda rows: rows * np.float32("nan")), "of_item.weight has NaN or infinite values"),
+        (changed(ITEMS, lambda rows: rows + 1), "of_item.weight has numbers in row 0, which stands for none"),
         (changed("codes", lambda codes: codes[::-1].copy()), "is of another catalogue: items have other"),
         (damaged_before, "deltas/1/delta.safetensors: is not the file that stage `delta` made"),
     ],
@@ -180,6 +184,24 @@ def test_a_start_takes_in_what_is_sound_and_goes_on_when_the_rest_is_mended(
     assert FollowedDeltas(settings, lambda weights: weights.delta).current == (1, 1)
     path.write_bytes(good)
     assert FollowedDeltas(settings, lambda weights: weights.delta).current == (2, 2)
+
+
+def test_a_server_that_runs_follows_no_deltas_of_a_later_export(artifact: Path, tmp_path: Path) -> None:
+    (tmp_path / "swap").mkdir()
+    followed = FollowedDeltas(
+        Settings(artifact, tmp_path / "arena", swap=tmp_path / "swap"), lambda weights: weights.delta
+    )
+    refused = metrics.DELTA_REFUSALS.value()
+    changed_further(artifact, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, about names of axes
+        export_hstu_graph(load_hstu(artifact / "model"), RANK_GRAPH, artifact / "onnx")
+    manifest.record(artifact, "export", "anew", (artifact / "onnx").iterdir(), {})
+    changed_further(artifact, 2)
+    export_delta(artifact)
+    until(lambda: metrics.DELTA_REFUSALS.value() == refused + 1)
+    assert followed.current == (0, 0)
+    followed.close()
 
 
 def test_of_a_model_as_it_was_read_nothing_has_changed(artifact: Path) -> None:

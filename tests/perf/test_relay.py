@@ -52,7 +52,7 @@ ASKED = Asked(np.array([1]), np.array([7, 8, 9]), WANT)
 
 
 def ranked(items: list[int], scores: list[float], reused: int = 0) -> Ranking:
-    return Ranking(np.array(items), np.array(scores, np.float32), "model", 0, 0, 0, reused, 0, 2, 1)
+    return Ranking(np.array(items), np.array(scores, np.float32), "model", 0, 0, 0, reused, 0, 2, 1, 0)
 
 
 @pytest.mark.parametrize(
