@@ -31,7 +31,7 @@ class FollowedDeltas(Generic[T]):
     def __init__(self, settings: Settings, load: Callable[[HstuWeights], T]) -> None:
         """Raises ArtifactError when what was exported cannot be loaded."""
         self._artifact, self._load = settings.artifact, load
-        self._refused: Stamp = None  # how the folder of the refused delta was
+        self._tried: Stamp = None  # how the folder of the delta was that was tried last
         weights = load_weights(self._artifact)
         self._export = weights.name
         try:
@@ -68,14 +68,13 @@ class FollowedDeltas(Generic[T]):
         metrics.MODEL_DELTA.set(number)
 
     def _refuse(self, number: int, error: Exception) -> None:
-        self._refused = _stamp(folder_of(self._artifact, number))
         metrics.DELTA_REFUSALS.add()
         log.error("delta %d is refused, delta %d goes on: %s", number, number - 1, error)
 
     def _waits(self, number: int) -> bool:
-        """Whether there is a delta of that number, but as it was refused."""
-        found = _stamp(folder_of(self._artifact, number))
-        return found is not None and found != self._refused
+        """Whether there is a delta of that number, not as it was tried before; it is to be tried now."""
+        before, self._tried = self._tried, _stamp(folder_of(self._artifact, number))
+        return self._tried is not None and self._tried != before
 
 
 def _stamp(folder: Path) -> Stamp:
