@@ -150,7 +150,7 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
         (
             [*recipe, "--minutes", "1"],
             "",
-            "events: are given (accepted: with --recipe, and without --minutes",
+            "events: are given (accepted: with --recipe hstu-ranker, and without",
         ),
         (recipe, "a,other,5,1\n", "has 1 events of unknown items (accepted: items of items.parquet)"),
         (recipe, f"a,i{item},0,1\n", "column rating: has 0.0 (accepted: whole numbers, 1 to 5)"),
