@@ -1,4 +1,4 @@
-"""The C ABI of the attention kernel, repeated from `build/plugin/xattention.h`: in Python it is declared here alone."""
+"""The C ABI of the kernels, repeated from `build/plugin/xattention.h` and `fused.h`: in Python it is declared here alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from genrec.errors import ArtifactError
 
 TYPES = {"f32": 0, "f16": 1, "bf16": 2}
-TENSORS = 8  # pointers of a call: six inputs, the output, the workspace
+TENSORS = 8  # pointers of a call of the attention: six inputs, the output, the workspace
 
 
 class Shape(ctypes.Structure):
@@ -16,6 +16,45 @@ class Shape(ctypes.Structure):
 
     NAMES = ("requests", "beams", "heads", "kv_heads", "size", "span", "unshared", "splits", "type")
     _fields_ = [(name, ctypes.c_int) for name in NAMES]
+
+
+class Heads(ctypes.Structure):
+    """FusedHeads: B, X, H, G, D, one of TYPES, and strides in elements of the tables and of k and v."""
+
+    NAMES = ("requests", "positions", "heads", "kv_heads", "size", "type",
+             "table_request", "table_position", "kv_request", "kv_position", "kv_head")  # fmt: skip
+    _fields_ = [(name, ctypes.c_int64) for name in NAMES]
+
+
+class Rows(ctypes.Structure):
+    """FusedRows: rows, their size, and one of TYPES."""
+
+    NAMES = ("rows", "size", "type")
+    _fields_ = [(name, ctypes.c_int64) for name in NAMES]
+
+
+class Expand(ctypes.Structure):
+    """FusedExpand: B, W', F, T, P and W of a step of beam search."""
+
+    NAMES = ("requests", "parents", "family", "size", "nodes", "width")
+    _fields_ = [(name, ctypes.c_int64) for name in NAMES]
+
+
+class Beams(ctypes.Structure):
+    """FusedBeams: the addresses of five tensors."""
+
+    NAMES = ("paths", "nodes", "scores", "parents", "bad")
+    _fields_ = [(name, ctypes.c_void_p) for name in NAMES]
+
+
+_ADDRESS, _FLOAT = ctypes.c_void_p, ctypes.c_float
+# Per function what comes behind its shape; the last is the stream.
+FUSED = {
+    "fused_heads": (Heads, [*[_ADDRESS] * 8, _FLOAT, _ADDRESS]),
+    "fused_add_norm": (Rows, [*[_ADDRESS] * 4, _FLOAT, _ADDRESS]),
+    "fused_swiglu": (Rows, [_ADDRESS] * 3),
+    "fused_expand": (Expand, [*[_ADDRESS] * 4, *[ctypes.POINTER(Beams)] * 2, *[_ADDRESS] * 3]),
+}
 
 
 def load(path: Path) -> ctypes.CDLL:
@@ -29,4 +68,6 @@ def load(path: Path) -> ctypes.CDLL:
     for function in (library.xattention_workspace, library.xattention_counters):
         function.argtypes, function.restype = [shape], ctypes.c_size_t
     library.xattention.argtypes = [shape, *[ctypes.c_void_p] * (TENSORS + 1)]
+    for name, (given, rest) in FUSED.items():
+        getattr(library, name).argtypes = [ctypes.POINTER(given), *rest]
     return library
