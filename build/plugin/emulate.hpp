@@ -142,8 +142,8 @@ template <> inline Float16 narrow<Float16>(float x) {
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   const float size = std::fabs(x);
   if (!(size < 65520.0f)) return {uint16_t(sign | (std::isnan(x) ? 0x7e00 : 0x7c00))};
-  int exponent;
-  std::frexp(size, &exponent);
+  int exponent = -13;
+  if (size > 0) std::frexp(size, &exponent);
   const int step = (exponent < -13 ? -13 : exponent) - 11;  // of the last bit
   const long units = std::lrint(std::ldexp(size, -step));    // to nearest, ties to even
   return {uint16_t(sign | (units + (long(step + 24) << 10)))};
