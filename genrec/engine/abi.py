@@ -1,9 +1,10 @@
-"""The C ABI of the kernels, repeated from `build/plugin/xattention.h` and `fused.h`: in Python it is declared here alone."""
+"""The C ABI of the kernels, repeated from `build/plugin/xattention.h` and `fused.h`: in Python declared here alone."""
 
 from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 from genrec.errors import ArtifactError
 
@@ -49,7 +50,7 @@ class Beams(ctypes.Structure):
 
 _ADDRESS, _FLOAT = ctypes.c_void_p, ctypes.c_float
 # Per function what comes behind its shape; the last is the stream.
-FUSED = {
+FUSED: dict[str, tuple[type[ctypes.Structure], list[Any]]] = {
     "fused_heads": (Heads, [*[_ADDRESS] * 8, _FLOAT, _ADDRESS]),
     "fused_add_norm": (Rows, [*[_ADDRESS] * 4, _FLOAT, _ADDRESS]),
     "fused_swiglu": (Rows, [_ADDRESS] * 3),

@@ -38,7 +38,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Selection:
-    """B, the sizes of the levels, items, W; the share of nodes that are blocked; how many logits there are to tell apart."""
+    """B, the sizes of the levels, items, W; the share of nodes that are blocked; how many values logits have."""
 
     batch: int
     sizes: tuple[int, ...]
@@ -107,7 +107,9 @@ def check_heads(fused: Operations, device: torch.device, dtype: torch.dtype, cas
     product = _random(device, dtype, case.batch, case.positions, columns)
     weights = _random(device, dtype, 2, case.size) + 1
     shared = case.unshared > 0  # by the beams of a request: they stand at one position
-    tables = _random(device, dtype, 2, case.batch if shared else 1, 1 if shared else case.positions, 1, case.size // 2)
+    tables = _random(
+        device, dtype, 2, case.batch if shared else 1, 1 if shared else case.positions, 1, case.size // 2
+    )
     found = []
     for do, of in ((fused, dtype), (TWIN, torch.float32)):
         k, v, rooms = _rooms(case, device, of)
@@ -121,7 +123,9 @@ def _rooms(case: Heads, device: torch.device, dtype: torch.dtype) -> tuple[Tenso
     """k and v as views [B, X, G, D] of one memory, which is of NaN: the prompt's, or the last of the beams' own."""
     batch, positions, kv_heads, size = case.batch, case.positions, case.kv_heads, case.size
     if case.unshared:
-        room = torch.full((2, batch, positions, case.unshared, kv_heads, size), torch.nan, dtype=dtype, device=device)
+        room = torch.full(
+            (2, batch, positions, case.unshared, kv_heads, size), torch.nan, dtype=dtype, device=device
+        )
         return room[0][:, :, -1], room[1][:, :, -1], room[None]
     room = torch.full((2, batch, kv_heads, positions, size), torch.nan, dtype=dtype, device=device)
     return room[0].transpose(1, 2), room[1].transpose(1, 2), room[None]
@@ -137,7 +141,7 @@ def check_norm(fused: Operations, device: torch.device, dtype: torch.dtype, rows
         total = x if added is None else x + added
         want = TWIN.add_norm(total.float(), None, weight.float(), EPS)[1]
         got_sum, got = fused.add_norm(x.clone(), added, weight, EPS)
-        assert torch.equal(got_sum.isnan(), total.isnan()) and torch.equal(got_sum.nan_to_num(), total.nan_to_num())
+        assert torch.allclose(got_sum, total, rtol=0, atol=0, equal_nan=True), (rows, size, dtype)
         worst = max(worst, error(got, want, (rows, size, dtype)))
     return worst
 
@@ -151,7 +155,7 @@ def check_swiglu(fused: Operations, device: torch.device, dtype: torch.dtype, ro
 
 
 def check_selection(fused: Operations, device: torch.device, case: Selection) -> None:
-    """All levels, one after the other; some logits -inf. Beams, dead ones too, and their order are those of the twin."""
+    """All levels, one after the other; some logits -inf. Beams and their order are the twin's, dead ones too."""
     tree = random_tree(case.sizes, case.items, device)
     mine = theirs = first_beams(case.batch, device)
     for level, width in enumerate(tree.beam_counts(case.width), 1):

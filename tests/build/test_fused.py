@@ -1,4 +1,4 @@
-"""The fused kernels: their own source, run thread by thread on this CPU, against torch; and how many launches they save."""
+"""The fused kernels: their own source, run thread by thread on this CPU, against torch; the launches that they save."""
 
 import shutil
 
@@ -28,7 +28,9 @@ from tests.build.test_cuda import index_of
 from tests.tiny import tiny_catalogue
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the emulated kernels are not compiled")
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="no g++: the emulated kernels are not compiled"
+)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +218,8 @@ def launches(model_type, layers, make, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("model_type", "fused", "want"), [("qwen3", False, 29), ("qwen2", False, 27), ("qwen3", True, 9), ("qwen2", True, 9)]
+    ("model_type", "fused", "want"),
+    [("qwen3", False, 29), ("qwen2", False, 27), ("qwen3", True, 9), ("qwen2", True, 9)],
 )
 def test_launches_of_a_layer(library, monkeypatch, model_type, fused, want):
     """Of one layer more: nine are two products, heads, attention, and two times a product and what lies behind it."""

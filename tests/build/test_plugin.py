@@ -34,7 +34,12 @@ def test_python_repeats_the_header():
 
 @pytest.mark.parametrize(
     ("name", "repeated"),
-    [("FusedHeads", abi.Heads), ("FusedRows", abi.Rows), ("FusedExpand", abi.Expand), ("FusedBeams", abi.Beams)],
+    [
+        ("FusedHeads", abi.Heads),
+        ("FusedRows", abi.Rows),
+        ("FusedExpand", abi.Expand),
+        ("FusedBeams", abi.Beams),
+    ],
 )
 def test_python_repeats_the_header_of_the_fused_kernels(name, repeated):
     (fields,) = re.findall(rf"typedef struct \{{([^}}]*)\}} {name};", (plugin.FOLDER / "fused.h").read_text())

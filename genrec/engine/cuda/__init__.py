@@ -1,4 +1,4 @@
-"""Target `cuda`: the generator in torch, with kernels of ours around its products. The only part of serving that imports torch.
+"""Target `cuda`: the generator in torch, with kernels of ours around its products. No other serving imports torch.
 
 `CudaPasses` works on arrays of the host, so every ensemble runs with it unchanged, at the price of copying KV to
 the device for each decode. `CudaExecutor` is the fast path, a whole request without the host.

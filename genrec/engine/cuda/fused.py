@@ -21,18 +21,22 @@ class FusedOperations:
         self._library, self._device = abi.load(library), device
         self._counters: dict[int, Tensor] = {}  # by batch; at 0, as every launch leaves them
 
-    def heads(self, product: Tensor, norms: Norms, eps: float, tables: Tables, k: Tensor, v: Tensor) -> Tensor:
+    def heads(
+        self, product: Tensor, norms: Norms, eps: float, tables: Tables, k: Tensor, v: Tensor
+    ) -> Tensor:
         """See `Operations.heads`."""
         (batch, positions, columns), (_, _, kv_heads, size) = product.shape, k.shape
         heads = columns // size - 2 * kv_heads
         if k.stride() != v.stride() or (kv_heads and k.stride(3) != 1):
-            raise ValueError("k and v must have the same strides, and the elements of a head beside each other")
+            raise ValueError(
+                "k and v must have the same strides, and the elements of a head beside each other"
+            )
         _contiguous(product, *tables, *(norms or ()))
         q = product.new_empty(batch, positions, heads, size)
-        table = [n if many > 1 else 0 for n, many in zip(tables[0].stride()[:2], tables[0].shape, strict=False)]
-        shape = abi.Heads(
-            batch, positions, heads, kv_heads, size, _type(product), *table, *k.stride()[:3]
-        )
+        table = [
+            n if many > 1 else 0 for n, many in zip(tables[0].stride()[:2], tables[0].shape, strict=False)
+        ]
+        shape = abi.Heads(batch, positions, heads, kv_heads, size, _type(product), *table, *k.stride()[:3])
         given = (product, *(norms or (None, None)), *tables, q, k, v)
         self._call("fused_heads", shape, *map(_address, given), eps)
         return q
@@ -58,14 +62,14 @@ class FusedOperations:
     ) -> DeviceBeams:  # fmt: skip
         """See `Operations.expand`."""
         pointers, codes, family = tree.pointers[level - 1], tree.codes[level - 1], tree.families[level - 1]
-        (batch, parents, size), options = logits.shape, {"device": self._device}
+        batch, parents, size = logits.shape
         _contiguous(logits, pointers, codes, *before, *(() if blocked is None else (blocked,)))
-        after = DeviceBeams(
-            *(x.new_empty(batch, width) for x in before[:4]), bad=before.bad.new_empty(batch)
+        after = DeviceBeams._make(
+            (*(x.new_empty(batch, width) for x in before[:4]), before.bad.new_empty(batch))
         )
         if batch not in self._counters:
-            self._counters[batch] = torch.zeros(batch, 2, dtype=torch.int32, **options)
-        keys = torch.empty(batch, parents * family, dtype=torch.int32, **options)
+            self._counters[batch] = torch.zeros(batch, 2, dtype=torch.int32, device=self._device)
+        keys = torch.empty(batch, parents * family, dtype=torch.int32, device=self._device)
         shape = abi.Expand(batch, parents, family, size, len(codes), width)
         self._call(
             "fused_expand", shape, *map(_address, (logits, pointers, codes, blocked)),

@@ -139,9 +139,7 @@ class DeviceGenerator:
                 own = self.inherit(own, beams.parents)
                 codes = beams.paths % self.tree.sizes[level - 2]
                 logits = self.forward.decode(level, codes, lengths, shared, own)
-            beams = self.forward.operations.expand(
-                self.tree, level, logits, beams, count, blocked[level - 1]
-            )
+            beams = self.forward.operations.expand(self.tree, level, logits, beams, count, blocked[level - 1])
         return beams
 
     def inherit(self, own: Tensor | None, parents: Tensor) -> Tensor:

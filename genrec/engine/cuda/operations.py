@@ -21,7 +21,9 @@ Tables = tuple[Tensor, Tensor]  # cosines and sines [B or 1, X or 1, 1, D/2] in 
 class Operations(Protocol):
     """On contiguous tensors of one device and type, if nothing else is said."""
 
-    def heads(self, product: Tensor, norms: Norms, eps: float, tables: Tables, k: Tensor, v: Tensor) -> Tensor:
+    def heads(
+        self, product: Tensor, norms: Norms, eps: float, tables: Tables, k: Tensor, v: Tensor
+    ) -> Tensor:
         """product [B, X, (H + 2G) D] -> q [B, X, H, D]; fills k and v, views [B, X, G, D] of where they are read.
 
         The heads of q and k are normed, where there are `norms`, and rotated. H or G may be 0.
@@ -42,7 +44,9 @@ class Operations(Protocol):
 class TorchOperations:
     """See `Operations`: torch, launch by launch."""
 
-    def heads(self, product: Tensor, norms: Norms, eps: float, tables: Tables, k: Tensor, v: Tensor) -> Tensor:
+    def heads(
+        self, product: Tensor, norms: Norms, eps: float, tables: Tables, k: Tensor, v: Tensor
+    ) -> Tensor:
         """See `Operations.heads`."""
         heads, kv_heads = product.unflatten(-1, (-1, k.shape[-1])), k.shape[2]
         q, keys, values = heads.split((heads.shape[2] - 2 * kv_heads, kv_heads, kv_heads), dim=2)
