@@ -64,6 +64,16 @@ def load(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ArtifactError(path, f"cannot be loaded: {error}") from error
+    try:
+        _declare(library)
+    except AttributeError as error:
+        problem = f"was compiled from other sources ({error}): run `genrec build` again"
+        raise ArtifactError(path, problem) from error
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Raises AttributeError where the library lacks a function."""
     shape = ctypes.POINTER(Shape)
     library.xattention_splits.argtypes = [shape, ctypes.c_int]
     for function in (library.xattention_workspace, library.xattention_counters):
@@ -71,4 +81,3 @@ def load(path: Path) -> ctypes.CDLL:
     library.xattention.argtypes = [shape, *[ctypes.c_void_p] * (TENSORS + 1)]
     for name, (given, rest) in FUSED.items():
         getattr(library, name).argtypes = [ctypes.POINTER(given), *rest]
-    return library

@@ -59,6 +59,26 @@ def test_a_library_that_is_none_is_an_error_that_says_so(tmp_path):
         abi.load(tmp_path / "xattention.so")
 
 
+@needs_gxx
+def test_a_library_of_earlier_sources_is_an_error_that_says_what_to_do(tmp_path):
+    source = plugin.FOLDER / "xattention.cu"
+    plugin.run(
+        [
+            "g++",
+            "-shared",
+            "-fPIC",
+            "-DXATTENTION_ONLY=16",
+            "-x",
+            "c++",
+            str(source),
+            "-o",
+            str(tmp_path / "old.so"),
+        ]
+    )
+    with pytest.raises(ArtifactError, match=r"old\.so.*fused_heads.*genrec build"):
+        abi.load(tmp_path / "old.so")
+
+
 @needs_nvcc
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
 def test_cmake_says_whether_it_builds_the_plugin(tmp_path):
