@@ -2,10 +2,13 @@
 
 The twin computes in float32 what a kernel computes of the same 16-bit numbers, so that a tolerance is of one rounding
 or two. What a kernel is to leave alone is compared too. Selection is compared exactly, but for the last bits of scores.
+
+python -m perf.gpu.fused LIBRARY      # on small shapes: what compute-sanitizer runs
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +55,7 @@ HEADS = [
     Heads(2, 5, 4, 2, 16, True, 0),
     Heads(1, 7, 3, 1, 10, True, 2),  # halves of five elements
     Heads(2, 3, 5, 5, 6, False, 1),
-    Heads(1, 2, 4, 0, 128, True, 0),  # queries alone
+    Heads(2, 3, 4, 0, 128, True, 0),  # queries alone
     Heads(2, 2, 0, 3, 64, True, 0),  # keys and values alone
     Heads(1, 3, 2, 1, 256, True, 3),
 ]
@@ -106,10 +109,9 @@ def check_heads(fused: Operations, device: torch.device, dtype: torch.dtype, cas
     columns = (case.heads + 2 * case.kv_heads) * case.size
     product = _random(device, dtype, case.batch, case.positions, columns)
     weights = _random(device, dtype, 2, case.size) + 1
-    shared = case.unshared > 0  # by the beams of a request: they stand at one position
-    tables = _random(
-        device, dtype, 2, case.batch if shared else 1, 1 if shared else case.positions, 1, case.size // 2
-    )
+    # A prompt's positions are those of all requests; beams of a request stand at one; queries alone where they like.
+    rows = case.batch if case.unshared or not case.kv_heads else 1
+    tables = _random(device, dtype, 2, rows, 1 if case.unshared else case.positions, 1, case.size // 2)
     found = []
     for do, of in ((fused, dtype), (TWIN, torch.float32)):
         k, v, rooms = _rooms(case, device, of)
@@ -196,3 +198,8 @@ def _coarse(case: Selection, device: torch.device, *shape: int) -> Tensor:
     logits = torch.randint(case.values, shape, device=device).float() * 8 / case.values
     logits = logits.masked_fill(torch.rand(shape, device=device) < 0.1, -torch.inf)
     return logits.masked_fill(torch.rand(*shape[:2], 1, device=device) < 0.1, -torch.inf)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    check(Path(sys.argv[1]), torch.device("cuda"), small=True)

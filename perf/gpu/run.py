@@ -155,7 +155,10 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
     def sanitize() -> None:
         if dry:
             raise Missing("no GPU")
-        results["sanitizer"] = attention.sanitize(library)
+        found = attention.sanitize(library, "perf.gpu.fused")
+        results["sanitizer"] = attention.sanitize(library) | {
+            f"{tool}, fused": said for tool, said in found.items()
+        }
         results["checked"] |= {tool: "ERROR SUMMARY" in said for tool, said in results["sanitizer"].items()}
 
     def time_kernel() -> None:

@@ -219,7 +219,13 @@ def launches(model_type, layers, make, monkeypatch):
 
 @pytest.mark.parametrize(
     ("model_type", "fused", "want"),
-    [("qwen3", False, 29), ("qwen2", False, 27), ("qwen3", True, 9), ("qwen2", True, 9)],
+    [
+        ("qwen3", False, 29),
+        ("qwen2", False, 27),
+        ("llama", False, 27),
+        ("qwen3", True, 9),
+        ("qwen2", True, 9),
+    ],
 )
 def test_launches_of_a_layer(library, monkeypatch, model_type, fused, want):
     """Of one layer more: nine are two products, heads, attention, and two times a product and what lies behind it."""
