@@ -114,7 +114,7 @@ def check(library: Path, device: torch.device, cases: list[Case]) -> float:
 
 
 def sanitize(library: Path, checks: str = "perf.gpu.attention") -> dict[str, str]:
-    """A module's checks under compute-sanitizer's tools: the last line that each says. Raises AssertionError, Missing."""
+    """A module's checks under compute-sanitizer's tools: what each says last. Raises AssertionError, Missing."""
     if shutil.which("compute-sanitizer") is None:
         raise Missing("compute-sanitizer is not on PATH")
     return {tool: _sanitized(tool, library, checks) for tool in TOOLS}

@@ -41,7 +41,10 @@ class Heads:
 
 @dataclass(frozen=True)
 class Selection:
-    """B, the sizes of the levels, items, W; the share of nodes that are blocked; how many values logits have."""
+    """B, the levels' sizes, items, W; the share of nodes that are blocked; how many values logits have.
+
+    These are a power of 2: then differences are exact, and what ties does so whatever computes it.
+    """
 
     batch: int
     sizes: tuple[int, ...]
@@ -61,16 +64,16 @@ HEADS = [
 ]
 ROWS = [(1, 1), (3, 7), (2, 64), (5, 1030), (2, 2048)]  # rows, their size
 SELECTIONS = [
-    Selection(3, (5, 4, 3), 30, 7, 0.0, 3),
+    Selection(3, (5, 4, 3), 30, 7, 0.0, 4),
     Selection(2, (12, 9, 7), 300, 40, 0.3, 4),
     Selection(2, (3, 70, 2), 200, 64, 0.9, 2),  # most are blocked: fewer candidates than beams
-    Selection(1, (40, 33), 600, 200, 0.1, 1000),
-    Selection(2, (6, 1, 5), 20, 50, 0.2, 5),  # only children
+    Selection(1, (40, 33), 600, 200, 0.1, 1024),
+    Selection(2, (6, 1, 5), 20, 50, 0.2, 8),  # only children
 ]
 LARGE = (
     [*HEADS, Heads(1, 1000, 16, 8, 128, True, 0), Heads(8, 256, 16, 8, 128, True, 2)],
     [*ROWS, (2048, 2048), (256, 6144)],
-    [*SELECTIONS, Selection(8, (256, 256, 256), 1_000_000, 256, 0.01, 50)],
+    [*SELECTIONS, Selection(8, (256, 256, 256), 1_000_000, 256, 0.01, 64)],
 )
 
 

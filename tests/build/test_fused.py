@@ -228,7 +228,7 @@ def launches(model_type, layers, make, monkeypatch):
     ],
 )
 def test_launches_of_a_layer(library, monkeypatch, model_type, fused, want):
-    """Of one layer more: nine are two products, heads, attention, and two times a product and what lies behind it."""
+    """Of one layer more. Nine are four products, attention, heads, SwiGLU, and two residuals with their norms."""
 
     def make(config, patch, seen):
         forward = forwards(config, library)[fused]
