@@ -1,4 +1,4 @@
-"""Compile the attention kernel: for GPUs with nvcc, for this CPU (emulated) with g++."""
+"""Compile the kernels: for GPUs with nvcc, for this CPU (emulated) with g++."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from genrec.compiled import run
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("xattention.h", "xattention.cuh", "device.cuh", "xattention.cu")
+SOURCES = ("xattention.h", "xattention.cuh", "device.cuh", "xattention.cu",
+           "fused.h", "fused_device.cuh", "fused.cuh", "select.cuh", "fused.cu")  # fmt: skip
+COMPILED = tuple(name for name in SOURCES if name.endswith(".cu"))
 ARCHITECTURES = (80, 89, 90)
 
 
@@ -19,11 +21,11 @@ def compile_for_gpu(
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures]
     return run(
         ["nvcc", "-std=c++17", "-O3", "--threads=0", "-Xptxas=-v", "-shared", "-Xcompiler=-fPIC", *codes, *extra,
-         str(FOLDER / "xattention.cu"), "-o", str(out)]
+         *(str(FOLDER / name) for name in COMPILED), "-o", str(out)]
     )  # fmt: skip
 
 
 def compile_for_host(out: Path, extra: Sequence[str] = ()) -> None:
     """The same kernels for this CPU, thread by thread (`emulate.hpp`): slow, and for tests only."""
     flags = ["-O1", "-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC"]
-    run(["g++", *flags, *extra, "-x", "c++", str(FOLDER / "xattention.cu"), "-o", str(out)])
+    run(["g++", *flags, *extra, "-x", "c++", *(str(FOLDER / name) for name in COMPILED), "-o", str(out)])

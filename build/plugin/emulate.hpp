@@ -27,25 +27,29 @@ namespace emulate {
 
 enum Call { RUNNING, WARP, BLOCK, DONE };
 struct Slot { uint32_t words[8]; const void* address; };
+using Place = void* [5];  // of GCC's own setjmp: swapcontext asks the system at every turn, and longjmp may look for misuse
 struct Fiber {
-  ucontext_t context;
+  Place place;  // where it goes on
+  bool begun = false;
   std::vector<char> stack = std::vector<char>(256 << 10);
   Call call = RUNNING;
   int turn = 0;
 };
 struct Block {
   int thread = 0, x = 0, y = 0, z = 0, blocks_x = 0;
-  ucontext_t scheduler;
+  Place scheduler;
   std::vector<Fiber> fibers;
   std::vector<Slot> slots[2];  // by turn: nobody can be two calls ahead of a lane of its warp
   std::function<void()> body;
 };
 inline Block block;
 
-inline void give_way(Call call) {
+[[noreturn]] __attribute__((noinline)) inline void jump(Place& place) { __builtin_longjmp(place, 1); }
+
+__attribute__((noinline)) inline void give_way(Call call) {
   Fiber& me = block.fibers[block.thread];
   me.call = call;
-  swapcontext(&me.context, &block.scheduler);
+  if (!__builtin_setjmp(me.place)) jump(block.scheduler);
 }
 
 // Leave words for the warp; what lane l left is then `exchange(...)[l]`.
@@ -57,15 +61,31 @@ inline const Slot* exchange(const Slot& mine) {
 }
 
 inline void fiber_main() {
-  block.body();
-  give_way(DONE);
+  for (;;) {  // block after block
+    block.body();
+    give_way(DONE);
+  }
+}
+
+// Let a fiber run until it gives way. Its first turn begins on a stack of its own.
+__attribute__((noinline)) inline void turn(Fiber& fiber) {
+  if (__builtin_setjmp(block.scheduler)) return;
+  if (fiber.begun) jump(fiber.place);
+  fiber.begun = true;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.data();
+  context.uc_stack.ss_size = fiber.stack.size();
+  context.uc_link = nullptr;
+  makecontext(&context, fiber_main, 0);
+  setcontext(&context);
 }
 
 inline Call run_warp(int warp) {
   for (;;) {
     for (int lane = 0; lane < 32; ++lane) {
       block.thread = warp * 32 + lane;
-      swapcontext(&block.scheduler, &block.fibers[block.thread].context);
+      turn(block.fibers[block.thread]);
     }
     const Call call = block.fibers[warp * 32].call;
     for (int lane = 1; lane < 32; ++lane) {
@@ -83,17 +103,10 @@ inline void launch(int grid_x, int grid_y, int grid_z, int threads, const std::f
   block.body = body;
   block.blocks_x = grid_x;
   for (auto& slots : block.slots) slots.resize(threads);
-  block.fibers.resize(threads);
+  if (int(block.fibers.size()) < threads) block.fibers.resize(threads);  // stacks stay for launches to come
   for (block.z = 0; block.z < grid_z; ++block.z)
     for (block.y = 0; block.y < grid_y; ++block.y)
       for (block.x = 0; block.x < grid_x; ++block.x) {
-        for (Fiber& fiber : block.fibers) {
-          getcontext(&fiber.context);
-          fiber.context.uc_stack.ss_sp = fiber.stack.data();
-          fiber.context.uc_stack.ss_size = fiber.stack.size();
-          fiber.context.uc_link = nullptr;
-          makecontext(&fiber.context, fiber_main, 0);
-        }
         for (bool done = false; !done;) {
           int finished = 0;
           for (int warp = 0; warp < threads / 32; ++warp) finished += run_warp(warp) == DONE;
@@ -142,8 +155,8 @@ template <> inline Float16 narrow<Float16>(float x) {
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   const float size = std::fabs(x);
   if (!(size < 65520.0f)) return {uint16_t(sign | (std::isnan(x) ? 0x7e00 : 0x7c00))};
-  int exponent;
-  std::frexp(size, &exponent);
+  int exponent = -13;
+  if (size > 0) std::frexp(size, &exponent);
   const int step = (exponent < -13 ? -13 : exponent) - 11;  // of the last bit
   const long units = std::lrint(std::ldexp(size, -step));    // to nearest, ties to even
   return {uint16_t(sign | (units + (long(step + 24) << 10)))};

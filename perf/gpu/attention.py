@@ -113,16 +113,16 @@ def check(library: Path, device: torch.device, cases: list[Case]) -> float:
     return worst
 
 
-def sanitize(library: Path) -> dict[str, str]:
-    """The checks under compute-sanitizer's tools: the last line that each says. Raises AssertionError, Missing."""
+def sanitize(library: Path, checks: str = "perf.gpu.attention") -> dict[str, str]:
+    """A module's checks under compute-sanitizer's tools: what each says last. Raises AssertionError, Missing."""
     if shutil.which("compute-sanitizer") is None:
         raise Missing("compute-sanitizer is not on PATH")
-    return {tool: _sanitized(tool, library) for tool in TOOLS}
+    return {tool: _sanitized(tool, library, checks) for tool in TOOLS}
 
 
-def _sanitized(tool: str, library: Path) -> str:
+def _sanitized(tool: str, library: Path, checks: str) -> str:
     options = [f"--tool={tool}", f"--error-exitcode={FOUND}"]
-    command = ["compute-sanitizer", *options, sys.executable, "-m", "perf.gpu.attention", str(library)]
+    command = ["compute-sanitizer", *options, sys.executable, "-m", checks, str(library)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
     except subprocess.TimeoutExpired:

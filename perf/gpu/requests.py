@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from genrec.engine.cuda.beams import DeviceTree, expand, first_beams
 from genrec.engine.cuda.forward import Attend, Forward
 from genrec.engine.cuda.generate import DeviceGenerator
+from genrec.engine.cuda.operations import Operations
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 from perf.gpu.reference import Reference, check_answers, check_passes
@@ -81,10 +82,16 @@ def random_weights(setting: Setting, device: torch.device) -> Generator:
         return Generator(setting.config).to(torch.bfloat16).eval()
 
 
-def make_generator(setting: Setting, attend: Attend, device: torch.device) -> DeviceGenerator:
-    """Requests over random weights and a random catalogue, the attention of decode steps by `attend`."""
+def make_generator(
+    setting: Setting, attend: Attend, device: torch.device, operations: Operations | None = None
+) -> DeviceGenerator:
+    """Requests over random weights and a random catalogue, the attention of decode steps by `attend`.
+
+    Without `operations` torch does what is between products, and beam search.
+    """
     tree = random_tree(setting.config.codebook_sizes, setting.items, device)
-    return DeviceGenerator(Forward(random_weights(setting, device), attend), tree, setting.width)
+    forward = Forward(random_weights(setting, device), attend, operations)
+    return DeviceGenerator(forward, tree, setting.width)
 
 
 def requests_of(
@@ -141,8 +148,11 @@ def check(generator: DeviceGenerator, setting: Setting) -> float:
     )
     logits = torch.randn(batch, 1, sizes[0], device=tree.codes[0].device).round()
     sides = [
-        expand(t, 1, logits.to(d), first_beams(batch, d), generator.counts[0], None)
-        for t, d in ((tree, logits.device), (host, torch.device("cpu")))
+        by(t, 1, logits.to(d), first_beams(batch, d), generator.counts[0], None)
+        for by, t, d in (
+            (generator.forward.operations.expand, tree, logits.device),
+            (expand, host, torch.device("cpu")),
+        )
     ]
     assert torch.equal(sides[0].nodes.cpu(), sides[1].nodes), "selection differs from the CPU's"
     return float(found.alive.mean())
@@ -191,7 +201,8 @@ def _decode(generator, level, codes, lengths, shared, own, parents):  # type: ig
 
 
 def _select(generator, level, logits, beams, count, blocked):  # type: ignore[no-untyped-def]
-    return lambda: expand(generator.tree, level, logits, beams, count, blocked)
+    do = generator.forward.operations
+    return lambda: do.expand(generator.tree, level, logits, beams, count, blocked)
 
 
 def prefill_operations(config: ModelConfig, span: int, batch: int) -> int:

@@ -27,8 +27,9 @@ from typing import Any
 import torch
 
 from build.plugin.compile import compile_for_gpu, compile_for_host
+from genrec.engine.cuda.fused import FusedOperations
 from genrec.engine.cuda.kernel import XAttentionKernel
-from perf.gpu import attention, requests
+from perf.gpu import attention, fused, requests
 from perf.gpu.timing import Missing, bytes_per_second, data_sheet_peak, operations_per_second
 from perf.kit import report
 
@@ -37,7 +38,7 @@ PARTS = (
     "kernel",
     "sanitizer",
     "triton",
-)  # beside the build and the check of the kernel, which come first
+)  # beside the build and the checks of the kernels, which come first
 OWN = (
     "build",
     "clients",
@@ -147,10 +148,17 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         )
         results["checked"]["kernel against the float64 oracle"] = True
 
+    def check_fused() -> None:
+        results["fused_worst_error_over_tolerance"] = fused.check(library, device, small=dry)
+        results["checked"]["fused kernels against torch"] = True
+
     def sanitize() -> None:
         if dry:
             raise Missing("no GPU")
-        results["sanitizer"] = attention.sanitize(library)
+        found = attention.sanitize(library, "perf.gpu.fused")
+        results["sanitizer"] = attention.sanitize(library) | {
+            f"{tool}, fused": said for tool, said in found.items()
+        }
         results["checked"] |= {tool: "ERROR SUMMARY" in said for tool, said in results["sanitizer"].items()}
 
     def time_kernel() -> None:
@@ -162,7 +170,9 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
 
     def whole_requests() -> None:
         setting = requests.DRY if dry else requests.FULL
-        generator = requests.make_generator(setting, XAttentionKernel(library, device), device)
+        generator = requests.make_generator(
+            setting, XAttentionKernel(library, device), device, FusedOperations(library, device)
+        )
         results["errors"] = requests.check_reference(generator, setting)
         results["checked"]["logits and answers against the generator in float32"] = True
         results["share_of_beams_alive"] = requests.check(generator, setting)
@@ -186,7 +196,8 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
     if not kept.part("build", build) or not kept.part("ceilings", ceilings):
         return
     if kept.part("check", check_kernel):
-        kept.part("requests", whole_requests)
+        if kept.part("fused", check_fused):
+            kept.part("requests", whole_requests)
         kept.part("kernel", time_kernel)
         kept.part("sanitizer", sanitize)
         torch.cuda.empty_cache()  # the server is another process, with weights of its own

@@ -157,10 +157,21 @@ def test_splits_fill_the_gpu_and_no_more(emulated):
     assert splits(1024, 100) == 1
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: the kernel is not compiled for GPUs")
-def test_nvcc_compiles_the_kernel_for_every_architecture(tmp_path):
-    """One head size only, for the time it takes; `perf.gpu.run` compiles them all."""
+@pytest.mark.parametrize("kind", DTYPES)
+def test_zero_is_zero_in_every_type(emulated, kind):
+    """The emulation's own 16-bit numbers."""
+    case = random_case(0, 1, 3, 2, 1, 16, 5, 1, kind)
+    case[2][:], case[4][:] = 0, 0
+    assert not call(emulated, case).any()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: the kernels are not compiled for GPUs")
+def test_nvcc_compiles_the_kernels_for_every_architecture(tmp_path):
+    """One head size only, for the time it takes; `perf.gpu.run` compiles all. The fused ones keep to registers."""
     report = plugin.compile_for_gpu(tmp_path / "kernel.so", extra=["-DXATTENTION_ONLY=128"])
     abi.load(tmp_path / "kernel.so")
     for architecture in plugin.ARCHITECTURES:
         assert f"sm_{architecture}" in report
+    fused = [lines for lines in report.split("Compiling entry function") if "5fused" in lines.split("\n")[0]]
+    assert len(fused) == 19 * len(plugin.ARCHITECTURES)
+    assert all("0 bytes spill stores, 0 bytes spill loads" in lines for lines in fused)

@@ -32,10 +32,51 @@ def test_python_repeats_the_header():
     assert arguments.count("*") == 1 + abi.TENSORS + 1  # the shape before, the stream behind
 
 
+@pytest.mark.parametrize(
+    ("name", "repeated"),
+    [
+        ("FusedHeads", abi.Heads),
+        ("FusedRows", abi.Rows),
+        ("FusedExpand", abi.Expand),
+        ("FusedBeams", abi.Beams),
+    ],
+)
+def test_python_repeats_the_header_of_the_fused_kernels(name, repeated):
+    (fields,) = re.findall(rf"typedef struct \{{([^}}]*)\}} {name};", (plugin.FOLDER / "fused.h").read_text())
+    assert re.findall(r"(\w+)[,;]", fields) == list(repeated.NAMES)
+
+
+def test_python_repeats_the_functions_of_the_fused_kernels():
+    found = re.findall(r"int (fused_\w+)\(const (\w+)\*([^)]*)\)", (plugin.FOLDER / "fused.h").read_text())
+    assert {name: (shape, rest.count(",")) for name, shape, rest in found} == {
+        name: (f"Fused{shape.__name__}", len(rest)) for name, (shape, rest) in abi.FUSED.items()
+    }
+
+
 def test_a_library_that_is_none_is_an_error_that_says_so(tmp_path):
     (tmp_path / "xattention.so").write_bytes(b"no library")
     with pytest.raises(ArtifactError, match=r"xattention\.so.*cannot be loaded"):
         abi.load(tmp_path / "xattention.so")
+
+
+@needs_gxx
+def test_a_library_of_earlier_sources_is_an_error_that_says_what_to_do(tmp_path):
+    source = plugin.FOLDER / "xattention.cu"
+    plugin.run(
+        [
+            "g++",
+            "-shared",
+            "-fPIC",
+            "-DXATTENTION_ONLY=16",
+            "-x",
+            "c++",
+            str(source),
+            "-o",
+            str(tmp_path / "old.so"),
+        ]
+    )
+    with pytest.raises(ArtifactError, match=r"old\.so.*fused_heads.*genrec build"):
+        abi.load(tmp_path / "old.so")
 
 
 @needs_nvcc

@@ -1,4 +1,4 @@
-"""Target `cuda`: the generator in torch with the attention kernel. The only part of serving that imports torch.
+"""Target `cuda`: the generator in torch, with kernels of ours around its products. No other serving imports torch.
 
 `CudaPasses` works on arrays of the host, so every ensemble runs with it unchanged, at the price of copying KV to
 the device for each decode. `CudaExecutor` is the fast path, a whole request without the host.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genrec.engine.cuda.forward import Forward
+from genrec.engine.cuda.fused import FusedOperations
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.engine.interface import Array, DecodePass, Executor, Passes
 from genrec.errors import ArtifactError
@@ -42,7 +43,9 @@ def load_forward(folder: Path) -> Forward:
         raise ArtifactError(path, "is for a GPU, and torch sees none")
     generator = load_generator(folder.parent.parent / "model").to(device, dtype)
     library = folder / LIBRARY
-    return Forward(generator, XAttentionKernel(library, device) if library.exists() else xattention)
+    if not library.exists():  # on a CPU torch does the kernels' work
+        return Forward(generator, xattention)
+    return Forward(generator, XAttentionKernel(library, device), FusedOperations(library, device))
 
 
 def load_passes(folder: Path, kv_type: str, threads: int, streams: int) -> list[Passes]:

@@ -12,17 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from genrec.engine.cuda.operations import Norms, Operations, Tables, TorchOperations
 from genrec.models.config import ModelConfig
 from genrec.nn.functions import rotary
 from genrec.nn.model import Block, Generator, RMSNorm
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE on x [..., D] with tables [..., D/2] that broadcast to it; half-split layout."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 def _attend_at(q: Tensor, k: Tensor, v: Tensor, wanted: Tensor) -> Tensor:
@@ -50,54 +45,26 @@ class _Layer:
         self.gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
         self.down = mlp.down_proj.weight
         self.norms = (block.input_layernorm.weight, block.post_attention_layernorm.weight)
-        self.qk_norms: tuple[Tensor, Tensor] | None = None
+        self.qk_norms: Norms = None
         if isinstance(attention.q_norm, RMSNorm) and isinstance(attention.k_norm, RMSNorm):
             self.qk_norms = (attention.q_norm.weight, attention.k_norm.weight)
-        self.config = config
-        self._queries = config.num_attention_heads * config.head_dim  # rows of `qkv` before those of k
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, X, hidden] -> q [B, X, H, D], k, v [B, X, G, D], q and k rotated; tables [B or 1, X or 1, 1, D/2]."""
-        c = self.config
-        q, k, v = self._heads(x, slice(None)).split(
-            (c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads), dim=-2
-        )
-        return self._turned(q, 0, cos, sin), self._turned(k, 1, cos, sin), v
-
-    def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The q of `project` alone."""
-        return self._turned(self._heads(x, slice(self._queries)), 0, cos, sin)
-
-    def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """The k and v of `project` alone."""
-        k, v = self._heads(x, slice(self._queries, None)).chunk(2, dim=-2)
-        return self._turned(k, 1, cos, sin), v
-
-    def _heads(self, x: Tensor, which: slice) -> Tensor:
-        """x [B, X, hidden] -> some of the rows of the fused matrix, by heads [B, X, any, D]."""
+    def product(self, normed: Tensor, which: slice = slice(None)) -> Tensor:
+        """normed [B, X, hidden] -> q, k and v of all heads [B, X, (H + 2G) D], or of some of the fused rows."""
         bias = None if self.qkv_bias is None else self.qkv_bias[which]
-        product = F.linear(self.norm(x, self.norms[0]), self.qkv[which], bias)
-        return product.unflatten(-1, (-1, self.config.head_dim))
-
-    def _turned(self, x: Tensor, which: int, cos: Tensor, sin: Tensor) -> Tensor:
-        return _rotate(self.norm(x, self.qk_norms[which]) if self.qk_norms else x, cos, sin)
-
-    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Residual, output projection, SwiGLU: x [B, X, hidden], attended [B, X, H, D] -> [B, X, hidden]."""
-        x = x + F.linear(attended.flatten(-2), self.out)
-        gate, up = F.linear(self.norm(x, self.norms[1]), self.gate_up).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, self.down)
-
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
+        return F.linear(normed, self.qkv[which], bias)
 
 
 class Forward:
     """Prefill and decode of one generator on one device, in the generator's own type."""
 
-    def __init__(self, generator: Generator, attend: Attend) -> None:
-        """`attend` computes the attention of a decode step: the kernel, or `genrec.nn.xattention.xattention`."""
+    def __init__(self, generator: Generator, attend: Attend, operations: Operations | None = None) -> None:
+        """`attend` computes the attention of a decode step: the kernel, or `genrec.nn.xattention.xattention`.
+
+        `operations` do what is between products: the fused kernels, or torch where none are given.
+        """
         self.config, self.attend = generator.config, attend
+        self.operations = operations or TorchOperations()
         with torch.no_grad():
             self.layers = [_Layer(cast(Block, block), generator.config) for block in generator.layers]
         self.embedding = generator.embed_tokens.weight.detach()
@@ -115,25 +82,30 @@ class Forward:
     def prefill_at(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Embedded x [B, S, hidden] -> normed hidden [B, n, hidden] at `wanted` [B, n], per layer k, v [B, G, S, D].
 
-        As `Generator.prefill_at`: the last layer makes KV of all positions, all else of the wanted ones.
+        As `Generator.prefill_at`: the last layer makes KV of all positions, all else of the wanted ones. What x holds
+        may be lost.
         """
-        positions = torch.arange(x.shape[1], device=self.device)
-        cos, sin = self._tables(positions[None, :])
-        kv: list[Tensor] = []
-        for layer in self.layers[:-1]:
-            q, k, v = layer.project(x, cos, sin)
-            k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
+        c, (batch, span, hidden) = self.config, x.shape
+        tables = self._tables(torch.arange(span, device=self.device)[None, :])
+        room = 2 * len(self.layers), batch, c.num_key_value_heads, span, c.head_dim
+        kv = list(x.new_empty(room))
+        x, normed = self._first(x)
+        for n, layer in enumerate(self.layers[:-1]):
+            k, v = kv[2 * n : 2 * n + 2]
+            q = self._heads(layer, layer.product(normed), tables, k.transpose(1, 2), v.transpose(1, 2))
             attended = F.scaled_dot_product_attention(
                 q.transpose(1, 2), k, v, is_causal=True, enable_gqa=True
             )
-            kv += [k, v]
-            x = layer.finish(x, attended.transpose(1, 2))
-        last = self.layers[-1]
-        k, v = last.keys_and_values(x, cos, sin)
-        k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
-        x = x.gather(1, wanted.unsqueeze(2).expand(-1, -1, x.shape[2]))
-        q = last.queries(x, *self._tables(wanted))
-        return self._normed(last.finish(x, _attend_at(q, k, v, wanted))), [*kv, k, v]
+            x, normed = self._finish(n, x, attended.transpose(1, 2))
+        last, queries, (k, v) = self.layers[-1], c.num_attention_heads * c.head_dim, kv[-2:]
+        keys_and_values = last.product(normed, slice(queries, None))
+        self._heads(last, keys_and_values, tables, k.transpose(1, 2), v.transpose(1, 2))
+        places = wanted.unsqueeze(2).expand(-1, -1, hidden)
+        x, normed = x.gather(1, places), normed.gather(1, places)
+        none = k.new_empty(*wanted.shape, 0, c.head_dim)
+        q = self._heads(last, last.product(normed, slice(queries)), self._tables(wanted), none, none)
+        _, normed = self._finish(len(self.layers) - 1, x, _attend_at(q, k, v, wanted))
+        return normed, kv
 
     @torch.no_grad()
     def decode(self, level: int, codes: Tensor, lengths: Tensor, shared: list[Tensor], own: Tensor) -> Tensor:
@@ -142,18 +114,35 @@ class Forward:
         `shared` as prefill gives it; `own` [2N, B, W, U, G, D] holds the U - 1 earlier tokens' k and v per
         layer; this token's are written behind them.
         """
-        x = F.embedding(codes + self.config.code_offsets[level - 2], self.embedding)
-        cos, sin = self._tables((lengths + level - 2)[:, None])
+        x, normed = self._first(F.embedding(codes + self.config.code_offsets[level - 2], self.embedding))
+        tables = self._tables((lengths + level - 2)[:, None])
         for n, layer in enumerate(self.layers):
-            q, k, v = layer.project(x, cos, sin)
-            own[2 * n][:, :, -1], own[2 * n + 1][:, :, -1] = k, v
-            attended = self.attend(
-                q.contiguous(), shared[2 * n], shared[2 * n + 1], own[2 * n], own[2 * n + 1], lengths
-            )
-            x = layer.finish(x, attended)
-        return self._logits(self._normed(x), level)
+            k, v = own[2 * n], own[2 * n + 1]
+            q = self._heads(layer, layer.product(normed), tables, k[:, :, -1], v[:, :, -1])
+            attended = self.attend(q, shared[2 * n], shared[2 * n + 1], k, v, lengths)
+            x, normed = self._finish(n, x, attended)
+        return self._logits(normed, level)
 
-    def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _first(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Embedded x [..., hidden], and what the first layer reads of it."""
+        return self.operations.add_norm(x, None, self.layers[0].norms[0], self.config.rms_norm_eps)
+
+    def _heads(self, layer: _Layer, product: Tensor, tables: Tables, k: Tensor, v: Tensor) -> Tensor:
+        """See `Operations.heads`."""
+        return self.operations.heads(product, layer.qk_norms, self.config.rms_norm_eps, tables, k, v)
+
+    def _finish(self, n: int, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """The rest of layer `n`: output projection and SwiGLU, each added to x [B, X, hidden]; attended [B, X, H, D].
+
+        Beside x what the next layer, or the head, reads of it: the norm goes with the residual before it.
+        """
+        do, layer, eps = self.operations, self.layers[n], self.config.rms_norm_eps
+        following = self.layers[n + 1].norms[0] if n + 1 < len(self.layers) else self.norm
+        x, normed = do.add_norm(x, F.linear(attended.flatten(-2), layer.out), layer.norms[1], eps)
+        inner = do.swiglu(F.linear(normed, layer.gate_up))
+        return do.add_norm(x, F.linear(inner, layer.down), following, eps)
+
+    def _tables(self, positions: Tensor) -> Tables:
         """positions [B, X] -> cosine and sine [B, X, 1, D/2] in the model's type."""
         cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
         return cos.unsqueeze(-2).to(self.dtype), sin.unsqueeze(-2).to(self.dtype)
@@ -163,6 +152,3 @@ class Forward:
         start = self.config.code_offsets[level - 1]
         block = self.head[start : start + self.config.codebook_sizes[level - 1]]
         return F.linear(x, block).float()
-
-    def _normed(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.norm, self.config.rms_norm_eps)

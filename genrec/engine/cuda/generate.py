@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, expand, first_beams, nothing_blocked
+from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
@@ -139,7 +139,7 @@ class DeviceGenerator:
                 own = self.inherit(own, beams.parents)
                 codes = beams.paths % self.tree.sizes[level - 2]
                 logits = self.forward.decode(level, codes, lengths, shared, own)
-            beams = expand(self.tree, level, logits, beams, count, blocked[level - 1])
+            beams = self.forward.operations.expand(self.tree, level, logits, beams, count, blocked[level - 1])
         return beams
 
     def inherit(self, own: Tensor | None, parents: Tensor) -> Tensor:

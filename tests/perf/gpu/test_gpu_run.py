@@ -37,8 +37,8 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
     kept = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert {key: last[key] for key in kept} == kept and last["machine"]["device"] == "CPU dry run"
     assert last["failed"] == {} and set(last["skipped"]) == {"sanitizer"}
-    assert len(last["checked"]) == 4 and all(last["checked"].values())
-    assert last["worst_error_over_tolerance"] < 1
+    assert len(last["checked"]) == 5 and all(last["checked"].values())
+    assert last["worst_error_over_tolerance"] < 1 and last["fused_worst_error_over_tolerance"] < 1
     assert set(last["ms"]) == {"s12_b1", "s12_b2"}
     for row in last["kernel"].values():
         assert {"ms", "baseline_ms", "floor_ms"} <= set(row)
