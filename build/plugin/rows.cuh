@@ -138,8 +138,9 @@ template <typename T, int D> XATT_FN void write_rows(const Running<D>& run, cons
   XATT_UNROLL for (int i = 0; i < 2; ++i) {
     if (p.row[i] >= p.rows) continue;
     T* const out = static_cast<T*>(t.out) + p.head_of(p.row[i]) * D + 2 * (thread_index() % 4);
+    const float share = 1 / run.total[i];
     XATT_UNROLL for (int n = 0; n < D / 8; ++n)
-      *reinterpret_cast<uint32_t*>(out + 8 * n) = pack<T>(run.out[n][2 * i] / run.total[i], run.out[n][2 * i + 1] / run.total[i]);
+      *reinterpret_cast<uint32_t*>(out + 8 * n) = pack<T>(run.out[n][2 * i] * share, run.out[n][2 * i + 1] * share);
   }
 }
 
