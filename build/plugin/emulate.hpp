@@ -40,7 +40,7 @@ struct Block {
   ucontext_t scheduler;
   std::vector<Fiber> fibers;
   std::vector<Slot> slots[2];  // by turn: nobody can be two calls ahead of a lane of its warp
-  std::function<void()> body, after_turn;  // of a warp
+  std::function<void()> body, when_idle;  // of a thread; of a block in which every warp waits
   Barrier barriers[16];
   bool moved = false;  // whether a round of turns changed anything
 };
@@ -100,19 +100,15 @@ inline void run_block(int warps) {
     block.moved = false;
     int held = 0, done = 0;
     for (int warp = 0; warp < warps; ++warp) {
-      if (at[warp] != BLOCK && at[warp] != DONE) {
-        block.moved |= (at[warp] = run_warp(warp)) != WAIT;
-        if (block.after_turn) block.after_turn();
-      }
+      if (at[warp] != BLOCK && at[warp] != DONE) block.moved |= (at[warp] = run_warp(warp)) != WAIT;
       held += at[warp] == BLOCK;
       done += at[warp] == DONE;
     }
     if (done == warps) return;
     if (held && done) give_up("warps of a block are at different collectives");
-    if (held == warps)
-      std::fill(at.begin(), at.end(), RUNNING);
-    else if (!block.moved)
-      give_up("every warp of a block waits");
+    if (held == warps) std::fill(at.begin(), at.end(), RUNNING);
+    if (!block.moved && block.when_idle) block.when_idle();
+    if (!block.moved) give_up("every warp of a block waits");
   }
 }
 

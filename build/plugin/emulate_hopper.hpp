@@ -2,7 +2,8 @@
 // manual has them.
 //
 // What runs in the background on a GPU is done as late as it may be: a product at its wgmma_wait, after all other warps had
-// a turn; a copy between turns, in any order. So a missing wait reads old numbers, and a tile left too early is overwritten.
+// a turn; a copy when every warp waits, or, by dice, at once. So a missing wait reads old numbers, and a tile that is left
+// too early is overwritten.
 #pragma once
 
 #include <algorithm>
@@ -57,15 +58,11 @@ inline void copy(const Copy& c) {
   end_phase_if_complete(c.at);
 }
 
-// After a warp's turn: some of the copies that are under way land.
-inline void land_copies() {
-  std::vector<Copy> later;
-  for (const Copy& c : background.copies) {
-    background.dice = background.dice * 1664525 + 1013904223;
-    background.dice >> 31 ? copy(c) : later.push_back(c);
-  }
-  background.copies = later;
-  block.moved |= !later.empty();
+// When every warp waits: one of the copies that are under way lands.
+inline void land_a_copy() {
+  if (background.copies.empty()) return;
+  copy(background.copies.front());
+  background.copies.erase(background.copies.begin());
 }
 
 // Element (k, n) of a [16, N] operand in shared memory, by its descriptor.
@@ -102,7 +99,7 @@ inline void launch_with_background(int grid_x, int grid_y, int grid_z, int threa
   std::vector<unsigned char> memory(bytes + 1024);
   unsigned char* const aligned = memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024;
   background = Background{aligned, std::vector<std::vector<Product>>(threads), std::vector<int>(threads), {}, 1};
-  block.after_turn = land_copies;
+  block.when_idle = land_a_copy;
   launch(grid_x, grid_y, grid_z, threads, [&] {
     if (!background.copies.empty()) give_up("a block has ended with copies under way");
     sync_block();
@@ -111,7 +108,7 @@ inline void launch_with_background(int grid_x, int grid_y, int grid_z, int threa
     body(aligned);
     if (!background.products[block.thread].empty()) give_up("a thread ends with products under way");
   });
-  block.after_turn = nullptr;
+  block.when_idle = nullptr;
 }
 
 }  // namespace emulate
@@ -131,7 +128,10 @@ XATT_FN void wait_for(Arrivals* at, int parity) {
   emulate::wait_until([=] { return at->phase != parity; });
 }
 XATT_FN void copy_box(void* shared, const TensorMap* map, int column, int key, int plane, Arrivals* at) {
-  emulate::background.copies.push_back({static_cast<unsigned char*>(shared), map, column, key, plane, at});
+  const emulate::Copy copy{static_cast<unsigned char*>(shared), map, column, key, plane, at};
+  uint32_t& dice = emulate::background.dice;
+  dice = dice * 1664525 + 1013904223;
+  dice >> 31 ? emulate::copy(copy) : emulate::background.copies.push_back(copy);
 }
 
 template <int> void give_registers() {}

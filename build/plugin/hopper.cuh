@@ -156,7 +156,6 @@ XATT_FN void consume(Running<D>& run, const uint32_t (&q)[D / 16][4], const Stag
 
   for (int n = 1; n < p.stages; ++n) {
     wait_for(ring.full_keys(n), ring.parity(n));
-    wait_for(ring.full_values(n - 1), ring.parity(n - 1));
     if (mine == 1 || n > 1) sync_at(TURN + mine, CONSUMERS);  // the first warpgroup begins
     wgmma_begin();
     score_keys<T, D>(score, q, ring.keys(n));
@@ -168,6 +167,7 @@ XATT_FN void consume(Running<D>& run, const uint32_t (&q)[D / 16][4], const Stag
     settle(score);
     leave(ring.empty_keys(n));
     soften(run, score, shrink, scale);
+    wait_for(ring.full_values(n), ring.parity(n));  // here, a loop: ptxas would move the wait below to before the softmax
     wgmma_wait<0>();
     settle(run.out);
     leave(ring.empty_values(n - 1));
@@ -175,7 +175,6 @@ XATT_FN void consume(Running<D>& run, const uint32_t (&q)[D / 16][4], const Stag
     pack_weights<T>(weight, score);
   }
   const int last = p.stages - 1;
-  wait_for(ring.full_values(last), ring.parity(last));
   wgmma_begin();
   add_values<T, D>(run.out, weight, ring.values(last));
   wgmma_close();
@@ -209,7 +208,7 @@ XATT_FN void attend_on_hopper(const Shape& s, const Tensors& t, const TensorMap*
     Running<D> run;
     if (p.stages) consume<T, D>(run, q, ring, p, scale);
     finish_rows<T, D>(run, q, p, s, t, scale);
-    end_rows<T, D, HOPPER_ROWS>(run, p, s, t, CONSUMERS);
+    end_rows<T, D, HOPPER_ROWS, CONSUMERS>(run, p, s, t);
   }
 }
 

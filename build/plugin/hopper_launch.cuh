@@ -68,7 +68,9 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_tiles(Shape s, Tensors t, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "compile for sm_90a, not sm_90: devices of capability 9.0 take this kernel"
-#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+  __trap();  // no such device is given this kernel
+#else
   extern __shared__ __align__(1024) unsigned char memory[];
   attend_on_hopper<T, D>(s, t, &k, &v, memory + (1024 - shared_address(memory) % 1024) % 1024);
 #endif

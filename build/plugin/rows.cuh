@@ -144,49 +144,67 @@ template <typename T, int D> XATT_FN void write_rows(const Running<D>& run, cons
   }
 }
 
+struct alignas(8) Two { float x[2]; };
+struct alignas(16) Four { float x[4]; };
+
 // With splits: sums, maximum and sum of weights of this lane's rows, for whichever block merges.
 template <int D, int ROWS> XATT_FN void leave_part(const Running<D>& run, const Place& p, float* left) {
   const int pair = 2 * (thread_index() % 4);
   XATT_UNROLL for (int i = 0; i < 2; ++i) {
     const int line = p.row[i] - p.first_row;
-    XATT_UNROLL for (int n = 0; n < D / 8; ++n) {
-      left[line * D + 8 * n + pair] = run.out[n][2 * i];
-      left[line * D + 8 * n + pair + 1] = run.out[n][2 * i + 1];
+    XATT_UNROLL for (int n = 0; n < D / 8; ++n)
+      *reinterpret_cast<Two*>(left + line * D + 8 * n + pair) = {run.out[n][2 * i], run.out[n][2 * i + 1]};
+    if (pair == 0) *reinterpret_cast<Two*>(left + ROWS * D + 2 * line) = {run.top[i], run.total[i]};
+  }
+}
+
+// Add up what the splits of one tile left, `parts` being the first's. A thread takes four columns of every so many rows, up
+// to eight rows at a time: the time is that of the loads, so many of them must be under way. From the last split to the
+// first: the last one's maximum is finite, with its beams' own tokens.
+template <typename T, int D, int ROWS, int THREADS>
+XATT_FN void merge_splits(const Shape& s, const Tensors& t, const float* parts, const Place& p) {
+  constexpr int APART = THREADS / (D / 4), LINES = ROWS / APART, AT_ONCE = LINES < 8 ? LINES : 8;
+  const int column = thread_index() % (D / 4) * 4;
+  for (int first = thread_index() / (D / 4); first < ROWS; first += APART * AT_ONCE) {
+    float top[AT_ONCE], total[AT_ONCE] = {};
+    Four sum[AT_ONCE] = {};
+    XATT_UNROLL for (int i = 0; i < AT_ONCE; ++i) top[i] = -INFINITY;
+    for (int split = s.splits - 1; split >= 0; --split) {
+      const float* const left = parts + long(split) * ROWS * (D + 2);
+      Four more[AT_ONCE];
+      Two ends[AT_ONCE];
+      XATT_UNROLL for (int i = 0; i < AT_ONCE; ++i) {
+        const int line = first + APART * i;
+        more[i] = *reinterpret_cast<const Four*>(left + line * D + column);
+        ends[i] = *reinterpret_cast<const Two*>(left + ROWS * D + 2 * line);
+      }
+      XATT_UNROLL for (int i = 0; i < AT_ONCE; ++i) {
+        const float former = top[i];
+        top[i] = larger(former, ends[i].x[0]);
+        const float shrink = power_of_two(former - top[i]), weight = power_of_two(ends[i].x[0] - top[i]);
+        total[i] = total[i] * shrink + ends[i].x[1] * weight;
+        XATT_UNROLL for (int c = 0; c < 4; ++c) sum[i].x[c] = sum[i].x[c] * shrink + more[i].x[c] * weight;
+      }
     }
-    if (pair == 0) {
-      left[ROWS * D + 2 * line] = run.top[i];
-      left[ROWS * D + 2 * line + 1] = run.total[i];
+    XATT_UNROLL for (int i = 0; i < AT_ONCE; ++i) {
+      const int row = p.first_row + first + APART * i;
+      if (row >= p.rows) continue;
+      const float share = 1 / total[i];
+      uint32_t* const out = reinterpret_cast<uint32_t*>(static_cast<T*>(t.out) + p.head_of(row) * D + column);
+      out[0] = pack<T>(sum[i].x[0] * share, sum[i].x[1] * share);
+      out[1] = pack<T>(sum[i].x[2] * share, sum[i].x[3] * share);
     }
   }
 }
 
-// Add up what the splits of one tile left; `threads` threads, each two neighbours of a row at a time.
-template <typename T, int D, int ROWS>
-XATT_FN void merge_splits(const Shape& s, const Tensors& t, long first_part, const Place& p, int threads) {
-  for (int i = thread_index(); i < smaller(ROWS, p.rows - p.first_row) * D / 2; i += threads) {
-    const int line = i / (D / 2), column = i % (D / 2) * 2;
-    float top = -INFINITY, total = 0, first = 0, second = 0;
-    for (int part = 0; part < s.splits; ++part)
-      top = larger(top, t.partial[(first_part + part) * ROWS * (D + 2) + ROWS * D + 2 * line]);
-    for (int part = 0; part < s.splits; ++part) {
-      const float* left = t.partial + (first_part + part) * ROWS * (D + 2);
-      const float weight = power_of_two(left[ROWS * D + 2 * line] - top);
-      total += weight * left[ROWS * D + 2 * line + 1];
-      first += weight * left[line * D + column];
-      second += weight * left[line * D + column + 1];
-    }
-    const long to = p.head_of(p.first_row + line) * D + column;
-    *reinterpret_cast<uint32_t*>(static_cast<T*>(t.out) + to) = pack<T>(first / total, second / total);
-  }
-}
-
-// Write a tile's rows, or leave them to the last of its splits, which merges; all of a block's `threads` that hold rows.
-template <typename T, int D, int ROWS>
-XATT_FN void end_rows(const Running<D>& run, const Place& p, const Shape& s, const Tensors& t, int threads) {
+// Write a tile's rows, or leave them to the last of its splits, which merges; by the first THREADS of a block, which hold them.
+template <typename T, int D, int ROWS, int THREADS>
+XATT_FN void end_rows(const Running<D>& run, const Place& p, const Shape& s, const Tensors& t) {
   if (s.splits == 1) return write_rows<T, D>(run, p, t);
   const long tile = (long(p.request) * s.kv_heads + p.head) * blocks_x() + block_x();
-  leave_part<D, ROWS>(run, p, t.partial + (tile * s.splits + p.split) * ROWS * (D + 2));
-  if (last_to_arrive(t.counter + tile, s.splits, threads)) merge_splits<T, D, ROWS>(s, t, tile * s.splits, p, threads);
+  float* const parts = t.partial + tile * s.splits * ROWS * (D + 2);
+  leave_part<D, ROWS>(run, p, parts + long(p.split) * ROWS * (D + 2));
+  if (last_to_arrive(t.counter + tile, s.splits, THREADS)) merge_splits<T, D, ROWS, THREADS>(s, t, parts, p);
 }
 
 }  // namespace genrec

@@ -104,7 +104,7 @@ template <typename T, int D> XATT_FN void attend(const Shape& s, const Tensors& 
     sync_block();  // nobody may still read what the next copies overwrite
   }
   finish_rows<T, D>(run, q, p, s, t, scale);
-  end_rows<T, D, ROWS>(run, p, s, t, THREADS);
+  end_rows<T, D, ROWS, THREADS>(run, p, s, t);
 }
 
 constexpr int LARGEST = 256;  // D of `attend_by_row`, 8 elements for each lane
