@@ -21,10 +21,17 @@ class Shape(ctypes.Structure):
 def load(path: Path) -> ctypes.CDLL:
     """A compiled library with the types of its functions. Raises ArtifactError."""
     try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
+        return _typed(ctypes.CDLL(str(path)))
+    except (
+        OSError,
+        AttributeError,
+    ) as error:  # no library, or one without a function: it was built before it
         raise ArtifactError(path, f"cannot be loaded: {error}") from error
+
+
+def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     shape = ctypes.POINTER(Shape)
+    library.xattention_kernel.argtypes, library.xattention_kernel.restype = [shape], ctypes.c_char_p
     library.xattention_splits.argtypes = [shape, ctypes.c_int]
     for function in (library.xattention_workspace, library.xattention_counters):
         function.argtypes, function.restype = [shape], ctypes.c_size_t
