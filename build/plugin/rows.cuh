@@ -98,26 +98,30 @@ template <int D> struct Running {
   XATT_FN void raise(int i, float score) { shrink_out(i, raise_top(i, score)); }
 };
 
-// The beam's own tokens of row `i`, `at` being [beam, token 0, head] in k and v; in the layout the fragments have anyway.
+// The beams' own tokens, in the layout the fragments have anyway. A token's loads, of both rows, come before what uses them,
+// and rows that are not there read the last one's: without a branch all loads are under way together.
 template <typename T, int D>
-XATT_FN void take_unshared(Running<D>& run, int i, const uint32_t (&q)[D / 16][4], const T* k, const T* v, long at, const Shape& s, bool real, float scale) {
-  const int pair = 2 * (thread_index() % 4);
-  for (int u = 0; u < s.unshared; ++u, at += long(s.kv_heads) * D) {
-    float score = 0;
-    if (real) {
-      XATT_UNROLL for (int step = 0; step < D / 16; ++step)
-        score += dot_pair<T>(q[step][i], pair_at(k + at + 16 * step + pair)) +
-                 dot_pair<T>(q[step][2 + i], pair_at(k + at + 16 * step + 8 + pair));
+XATT_FN void take_unshared(Running<D>& run, const uint32_t (&q)[D / 16][4], const Place& p, const Shape& s, const Tensors& t, float scale) {
+  const long token = long(s.kv_heads) * D;
+  for (int u = 0; u < s.unshared; ++u) {
+    uint32_t k[2][D / 8], v[2][D / 8];
+    XATT_UNROLL for (int i = 0; i < 2; ++i) {
+      const long beam = long(p.request) * s.beams + smaller(p.row[i], p.rows - 1) / p.group;
+      const long at = (beam * s.unshared + u) * token + p.head * D + 2 * (thread_index() % 4);
+      XATT_UNROLL for (int n = 0; n < D / 8; ++n) k[i][n] = pair_at(static_cast<const T*>(t.unshared_k) + at + 8 * n);
+      XATT_UNROLL for (int n = 0; n < D / 8; ++n) v[i][n] = pair_at(static_cast<const T*>(t.unshared_v) + at + 8 * n);
     }
-    score = sum_of_four(score) * scale;
-    run.raise(i, score);
-    const float weight = power_of_two(score - run.top[i]);
-    run.total[i] += weight;
-    if (!real) continue;
-    XATT_UNROLL for (int n = 0; n < D / 8; ++n) {
-      const uint32_t two = pair_at(v + at + 8 * n + pair);
-      run.out[n][2 * i] += weight * widen(T{uint16_t(two)});
-      run.out[n][2 * i + 1] += weight * widen(T{uint16_t(two >> 16)});
+    XATT_UNROLL for (int i = 0; i < 2; ++i) {
+      float score = 0;
+      XATT_UNROLL for (int n = 0; n < D / 8; ++n) score += dot_pair<T>(q[n / 2][i + n % 2 * 2], k[i][n]);
+      score = sum_of_four(score) * scale;
+      run.raise(i, score);
+      const float weight = power_of_two(score - run.top[i]);
+      run.total[i] += weight;
+      XATT_UNROLL for (int n = 0; n < D / 8; ++n) {
+        run.out[n][2 * i] += weight * widen(T{uint16_t(v[i][n])});
+        run.out[n][2 * i + 1] += weight * widen(T{uint16_t(v[i][n] >> 16)});
+      }
     }
   }
 }
@@ -125,12 +129,8 @@ XATT_FN void take_unshared(Running<D>& run, int i, const uint32_t (&q)[D / 16][4
 // Behind the prompt: the lanes' sums become rows' sums, and the last split takes the beams' own tokens.
 template <typename T, int D>
 XATT_FN void finish_rows(Running<D>& run, const uint32_t (&q)[D / 16][4], const Place& p, const Shape& s, const Tensors& t, float scale) {
-  XATT_UNROLL for (int i = 0; i < 2; ++i) {
-    run.total[i] = sum_of_four(run.total[i]);
-    if (p.split < s.splits - 1) continue;
-    const long own = ((long(p.request) * s.beams + p.row[i] / p.group) * s.unshared * s.kv_heads + p.head) * D;
-    take_unshared<T, D>(run, i, q, static_cast<const T*>(t.unshared_k), static_cast<const T*>(t.unshared_v), own, s, p.row[i] < p.rows, scale);
-  }
+  XATT_UNROLL for (int i = 0; i < 2; ++i) run.total[i] = sum_of_four(run.total[i]);
+  if (p.split == s.splits - 1) take_unshared<T, D>(run, q, p, s, t, scale);
 }
 
 // Without splits: this lane's part of its rows of the output.
