@@ -150,6 +150,7 @@ XATT_FN void consume(Running<D>& run, const uint32_t (&q)[D / 16][4], const Stag
   leave(ring.empty_keys(0));
   mask_keys(score, real);
   soften(run, score, shrink, scale);
+  XATT_UNROLL for (int i = 0; i < 2; ++i) run.shrink_out(i, shrink[i]);
   pack_weights<T>(weight, score);
   wait_for(ring.full_values(0), 0);
   if (real < HOPPER_KEYS) zero_values<D>(ring.values(0), real);
@@ -206,8 +207,8 @@ XATT_FN void attend_on_hopper(const Shape& s, const Tensors& t, const TensorMap*
     uint32_t q[D / 16][4];
     load_queries<T, D>(q, p, t);
     Running<D> run;
+    take_unshared<T, D>(run, q, p, s, t, scale);
     if (p.stages) consume<T, D>(run, q, ring, p, scale);
-    finish_rows<T, D>(run, q, p, s, t, scale);
     end_rows<T, D, HOPPER_ROWS, CONSUMERS>(run, p, s, t);
   }
 }

@@ -98,10 +98,11 @@ template <int D> struct Running {
   XATT_FN void raise(int i, float score) { shrink_out(i, raise_top(i, score)); }
 };
 
-// The beams' own tokens, in the layout the fragments have anyway. A token's loads, of both rows, come before what uses them,
+// The beams' own tokens, first of all and by the last split: while the prompt's first keys are on their way. In the layout the fragments have anyway. A token's loads, of both rows, come before what uses them,
 // and rows that are not there read the last one's: without a branch all loads are under way together.
 template <typename T, int D>
 XATT_FN void take_unshared(Running<D>& run, const uint32_t (&q)[D / 16][4], const Place& p, const Shape& s, const Tensors& t, float scale) {
+  if (p.split < s.splits - 1) return;
   const long token = long(s.kv_heads) * D;
   for (int u = 0; u < s.unshared; ++u) {
     uint32_t k[2][D / 8], v[2][D / 8];
@@ -117,20 +118,13 @@ XATT_FN void take_unshared(Running<D>& run, const uint32_t (&q)[D / 16][4], cons
       score = sum_of_four(score) * scale;
       run.raise(i, score);
       const float weight = power_of_two(score - run.top[i]);
-      run.total[i] += weight;
+      if (thread_index() % 4 == 0) run.total[i] += weight;
       XATT_UNROLL for (int n = 0; n < D / 8; ++n) {
         run.out[n][2 * i] += weight * widen(T{uint16_t(v[i][n])});
         run.out[n][2 * i + 1] += weight * widen(T{uint16_t(v[i][n] >> 16)});
       }
     }
   }
-}
-
-// Behind the prompt: the lanes' sums become rows' sums, and the last split takes the beams' own tokens.
-template <typename T, int D>
-XATT_FN void finish_rows(Running<D>& run, const uint32_t (&q)[D / 16][4], const Place& p, const Shape& s, const Tensors& t, float scale) {
-  XATT_UNROLL for (int i = 0; i < 2; ++i) run.total[i] = sum_of_four(run.total[i]);
-  if (p.split == s.splits - 1) take_unshared<T, D>(run, q, p, s, t, scale);
 }
 
 // Without splits: this lane's part of its rows of the output.
@@ -145,6 +139,7 @@ template <typename T, int D> XATT_FN void write_rows(const Running<D>& run, cons
 }
 
 struct alignas(8) Two { float x[2]; };
+struct alignas(8) TwoPairs { uint32_t first, second; };
 struct alignas(16) Four { float x[4]; };
 
 // With splits: sums, maximum and sum of weights of this lane's rows, for whichever block merges.
@@ -190,16 +185,16 @@ XATT_FN void merge_splits(const Shape& s, const Tensors& t, const float* parts, 
       const int row = p.first_row + first + APART * i;
       if (row >= p.rows) continue;
       const float share = 1 / total[i];
-      uint32_t* const out = reinterpret_cast<uint32_t*>(static_cast<T*>(t.out) + p.head_of(row) * D + column);
-      out[0] = pack<T>(sum[i].x[0] * share, sum[i].x[1] * share);
-      out[1] = pack<T>(sum[i].x[2] * share, sum[i].x[3] * share);
+      *reinterpret_cast<TwoPairs*>(static_cast<T*>(t.out) + p.head_of(row) * D + column) = {
+          pack<T>(sum[i].x[0] * share, sum[i].x[1] * share), pack<T>(sum[i].x[2] * share, sum[i].x[3] * share)};
     }
   }
 }
 
 // Write a tile's rows, or leave them to the last of its splits, which merges; by the first THREADS of a block, which hold them.
 template <typename T, int D, int ROWS, int THREADS>
-XATT_FN void end_rows(const Running<D>& run, const Place& p, const Shape& s, const Tensors& t) {
+XATT_FN void end_rows(Running<D>& run, const Place& p, const Shape& s, const Tensors& t) {
+  XATT_UNROLL for (int i = 0; i < 2; ++i) run.total[i] = sum_of_four(run.total[i]);
   if (s.splits == 1) return write_rows<T, D>(run, p, t);
   const long tile = (long(p.request) * s.kv_heads + p.head) * blocks_x() + block_x();
   float* const parts = t.partial + tile * s.splits * ROWS * (D + 2);

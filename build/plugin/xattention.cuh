@@ -93,6 +93,7 @@ template <typename T, int D> XATT_FN void attend(const Shape& s, const Tensors& 
   Running<D> run;
   if (p.stages) stage_keys<T, D>(tile, tile + Stage::ELEMENTS, shared_k, shared_v, p.begin, p.end);
   copies_close();
+  take_unshared<T, D>(run, q, p, s, t, scale);
   for (int n = 0; n < p.stages; ++n) {
     T* const here = tile + n % 2 * 2 * Stage::ELEMENTS;
     T* const next = tile + (n + 1) % 2 * 2 * Stage::ELEMENTS;
@@ -103,7 +104,6 @@ template <typename T, int D> XATT_FN void attend(const Shape& s, const Tensors& 
     take_stage<T, D>(run, q, here, here + Stage::ELEMENTS, p.begin + n * KEYS, p.end, scale);
     sync_block();  // nobody may still read what the next copies overwrite
   }
-  finish_rows<T, D>(run, q, p, s, t, scale);
   end_rows<T, D, ROWS, THREADS>(run, p, s, t);
 }
 
