@@ -13,6 +13,7 @@
 
 #define XATT_FN __device__ __forceinline__
 #define XATT_UNROLL _Pragma("unroll")
+#define XATT_UNROLL_TWO _Pragma("unroll 2")
 
 namespace genrec {
 

@@ -18,6 +18,7 @@
 
 #define XATT_FN inline
 #define XATT_UNROLL
+#define XATT_UNROLL_TWO
 
 namespace genrec {
 

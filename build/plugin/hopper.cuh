@@ -1,11 +1,11 @@
 // Attention of a decode step on Hopper (compute capability 9.0): the tensors of xattention.cuh, types of 16 bits, D of 64
 // and 128, and rows enough for tiles of 128. In the manner of FlashAttention-3.
 //
-// A block has two warpgroups of 64 rows each and a third, one warp of which feeds them. The feeder's TMA fills a ring of STAGES stages,
-// each a tile of 128 keys and one of 128 values; mbarriers tell when a tile is full, and when both warpgroups have left it.
-// A warpgroup holds q, the weights of a stage and its sums in registers. While the tensor cores compute the scores of a
-// stage and add up the values of the one before, nothing waits but this warpgroup; while it computes its softmax, the
-// other one has the tensor cores: they take turns.
+// A block has two warpgroups of 64 rows each, and a third of which one warp feeds them. The feeder's TMA fills a ring of
+// STAGES stages, each a tile of 128 keys and one of 128 values; mbarriers tell when a tile is full, and when both warpgroups
+// have left it. A warpgroup holds q, the weights of a stage and its sums in registers. It issues the scores of a stage and
+// the sums over the one before together, and computes the softmax of the former while the latter go on. The two warpgroups
+// issue in turns, so that one has the tensor cores while the other computes its softmax.
 //
 // Stages are taken from the last to the first. So the one that the prompt may end in comes before the loop, and the loop
 // has no mask. TMA reads beyond a prompt's end what memory holds there: those scores are masked, those values zeroed.

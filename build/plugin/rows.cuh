@@ -28,7 +28,7 @@ struct Tensors {
 constexpr float LOG2_E = 1.4426950408889634f;
 
 XATT_FN int ceil_div(int a, int b) { return (a + b - 1) / b; }
-XATT_FN int smaller(int a, int b) { return a < b ? a : b; }
+XATT_FN constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 template <typename T> XATT_FN float dot_pair(uint32_t a, uint32_t b) {
   return widen(T{uint16_t(a)}) * widen(T{uint16_t(b)}) + widen(T{uint16_t(a >> 16)}) * widen(T{uint16_t(b >> 16)});
@@ -98,8 +98,9 @@ template <int D> struct Running {
   XATT_FN void raise(int i, float score) { shrink_out(i, raise_top(i, score)); }
 };
 
-// The beams' own tokens, first of all and by the last split: while the prompt's first keys are on their way. In the layout the fragments have anyway. A token's loads, of both rows, come before what uses them,
-// and rows that are not there read the last one's: without a branch all loads are under way together.
+// The beams' own tokens, in the layout the fragments have anyway: by the last split, and before all else, while the prompt's
+// first keys are on their way. A token's loads, of both rows, come before what uses them, and rows that are not there read
+// the last one's: without a branch all loads are under way together.
 template <typename T, int D>
 XATT_FN void take_unshared(Running<D>& run, const uint32_t (&q)[D / 16][4], const Place& p, const Shape& s, const Tensors& t, float scale) {
   if (p.split < s.splits - 1) return;
@@ -153,18 +154,18 @@ template <int D, int ROWS> XATT_FN void leave_part(const Running<D>& run, const 
   }
 }
 
-// Add up what the splits of one tile left, `parts` being the first's. A thread takes four columns of every so many rows, up
-// to eight rows at a time: the time is that of the loads, so many of them must be under way. From the last split to the
-// first: the last one's maximum is finite, with its beams' own tokens.
+// Add up what the splits of one tile left, `parts` being the first's. A thread takes four columns of every so many rows, of
+// several rows and two splits at a time: the time is that of the loads, so many of them must be under way, as many as there
+// are registers. From the last split to the first: the last one's maximum is finite, with its beams' own tokens.
 template <typename T, int D, int ROWS, int THREADS>
 XATT_FN void merge_splits(const Shape& s, const Tensors& t, const float* parts, const Place& p) {
-  constexpr int APART = THREADS / (D / 4), LINES = ROWS / APART, AT_ONCE = LINES < 8 ? LINES : 8;
+  constexpr int APART = THREADS / (D / 4), LINES = ROWS / APART, AT_ONCE = smaller(LINES, D / 16);
   const int column = thread_index() % (D / 4) * 4;
   for (int first = thread_index() / (D / 4); first < ROWS; first += APART * AT_ONCE) {
     float top[AT_ONCE], total[AT_ONCE] = {};
     Four sum[AT_ONCE] = {};
     XATT_UNROLL for (int i = 0; i < AT_ONCE; ++i) top[i] = -INFINITY;
-    for (int split = s.splits - 1; split >= 0; --split) {
+    XATT_UNROLL_TWO for (int split = s.splits - 1; split >= 0; --split) {
       const float* const left = parts + long(split) * ROWS * (D + 2);
       Four more[AT_ONCE];
       Two ends[AT_ONCE];

@@ -24,7 +24,7 @@ bool fits(const XAttentionShape& s) {
 }
 
 #ifdef __CUDACC__
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 3) tiles(Shape s, Tensors t) {
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, Tile<T, D>::BLOCKS) tiles(Shape s, Tensors t) {
   extern __shared__ __align__(16) unsigned char memory[];
   attend<T, D>(s, t, memory);
 }

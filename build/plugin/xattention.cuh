@@ -4,8 +4,8 @@
 // H = G * R query heads: KV head g serves heads g * R .. g * R + R - 1. A ROW is a (beam, head of g) pair, W * R of them.
 //
 // `attend` (16-bit types, D of 16, 32, 64, 128): a block of four warps takes 64 rows of one KV head and walks over the
-// prompt's KV once for all of them, on tensor cores; the KV is read W * R / 64 times rather than W * R. Then each row
-// takes its beam's few unshared tokens, merged into the same running maximum and sum (online softmax). With `splits` > 1
+// prompt's KV once for all of them, on tensor cores; the KV is read W * R / 64 times rather than W * R. Each row also takes
+// its beam's few unshared tokens, into the same running maximum and sum (online softmax). With `splits` > 1
 // the prompt is cut among as many blocks, and the last of them to finish merges (the paper's soft synchronisation,
 // without waiting). `attend_by_row` (any type, D up to 256) takes one row per warp: for fp32 and odd head sizes.
 //
@@ -21,6 +21,7 @@ constexpr int WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS, KEYS = 32;
 template <typename T, int D> struct Tile {
   // 8 elements of padding put the 8 rows of a matrix load into different banks; two stages of k and v.
   static constexpr int STRIDE = D + 8, ELEMENTS = KEYS * STRIDE, BYTES = 4 * ELEMENTS * int(sizeof(T));
+  static constexpr int BLOCKS = D > 64 ? 3 : D > 32 ? 4 : 5;  // on a multiprocessor: what a block may take of its registers
 };
 
 // Start copying keys `first` .. `first` + KEYS - 1 (zeros from `end` on) of one head into one stage.
