@@ -38,6 +38,13 @@ def test_a_library_that_is_none_is_an_error_that_says_so(tmp_path):
         abi.load(tmp_path / "xattention.so")
 
 
+@needs_gxx
+def test_a_library_from_before_a_function_was_there_is_told(tmp_path):
+    plugin.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", str(tmp_path / "old.so")])
+    with pytest.raises(ArtifactError, match=r"old\.so.*cannot be loaded.*xattention"):
+        abi.load(tmp_path / "old.so")
+
+
 @needs_nvcc
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
 def test_cmake_says_whether_it_builds_the_plugin(tmp_path):
