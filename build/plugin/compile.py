@@ -8,14 +8,21 @@ from pathlib import Path
 from genrec.compiled import run
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("xattention.h", "xattention.cuh", "device.cuh", "xattention.cu",
-           "fused.h", "fused_device.cuh", "fused.cuh", "select.cuh", "fused.cu")  # fmt: skip
+SOURCES = (
+    "xattention.h", "rows.cuh", "xattention.cuh", "device.cuh", "hopper.cuh", "hopper_device.cuh",
+    "hopper_launch.cuh", "xattention.cu", "fused.h", "fused_device.cuh", "fused.cuh", "select.cuh", "fused.cu",
+)  # fmt: skip
 COMPILED = tuple(name for name in SOURCES if name.endswith(".cu"))
-ARCHITECTURES = (80, 89, 90)
+ARCHITECTURES = ("80", "89", "90a")
+
+
+def architecture_of(major: int, minor: int) -> str:
+    """What to compile for on a device of this capability: 90a is 90 with what Hopper alone has, which is used."""
+    return f"{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
 
 def compile_for_gpu(
-    out: Path, architectures: Sequence[int] = ARCHITECTURES, extra: Sequence[str] = ()
+    out: Path, architectures: Sequence[str] = ARCHITECTURES, extra: Sequence[str] = ()
 ) -> str:
     """Shared library with machine code for every architecture; returns the compiler's resource report."""
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures]

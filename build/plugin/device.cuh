@@ -13,6 +13,7 @@
 
 #define XATT_FN __device__ __forceinline__
 #define XATT_UNROLL _Pragma("unroll")
+#define XATT_UNROLL_TWO _Pragma("unroll 2")
 
 namespace genrec {
 
@@ -25,8 +26,15 @@ XATT_FN int block_y() { return blockIdx.y; }
 XATT_FN int block_z() { return blockIdx.z; }
 XATT_FN int blocks_x() { return gridDim.x; }
 XATT_FN void sync_block() { __syncthreads(); }
+// `threads` threads, whole warps of a block, wait for one another; so many named barriers, 1 to 15, are not sync_block's.
+XATT_FN void sync_at(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 XATT_FN float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
-XATT_FN float power_of_two(float x) { return exp2f(x); }
+XATT_FN float power_of_two(float x) {  // one instruction; 0 where exp2f would be subnormal
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+XATT_FN float larger(float a, float b) { return fmaxf(a, b); }
 
 XATT_FN float widen(float x) { return x; }
 XATT_FN float widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
@@ -36,6 +44,19 @@ template <typename T> XATT_FN T narrow(float x);
 template <> XATT_FN float narrow<float>(float x) { return x; }
 template <> XATT_FN Float16 narrow<Float16>(float x) { return {__half_as_ushort(__float2half_rn(x))}; }
 template <> XATT_FN BFloat16 narrow<BFloat16>(float x) { return {__bfloat16_as_ushort(__float2bfloat16_rn(x))}; }
+
+// Two numbers in one register, the first in its lower half.
+template <typename T> XATT_FN uint32_t pack(float first, float second);
+template <> XATT_FN uint32_t pack<Float16>(float first, float second) {
+  uint32_t both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  return both;
+}
+template <> XATT_FN uint32_t pack<BFloat16>(float first, float second) {
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  return both;
+}
 
 // c += a * b for one 16x8 tile, by the whole warp.
 template <typename T> XATT_FN void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
@@ -71,16 +92,17 @@ XATT_FN void copy_16(void* shared, const void* global, bool real) {
 XATT_FN void copies_close() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> XATT_FN void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
-// Whether this block is the last of `total` to come here; it then sees what the others wrote, and leaves `counter` at 0.
-XATT_FN bool last_to_arrive(int* counter, int total) {
+// Whether this block is the last of `total` to come here, with threads 0 to `threads` - 1; it then sees what the others
+// wrote, and leaves `counter` at 0.
+XATT_FN bool last_to_arrive(int* counter, int total, int threads) {
   __shared__ bool last;
   __threadfence();
-  __syncthreads();
+  sync_at(1, threads);
   if (threadIdx.x == 0) {
     last = atomicAdd(counter, 1) == total - 1;
     if (last) *counter = 0;
   }
-  __syncthreads();
+  sync_at(1, threads);
   __threadfence();
   return last;
 }

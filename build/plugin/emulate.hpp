@@ -7,6 +7,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +18,7 @@
 
 #define XATT_FN inline
 #define XATT_UNROLL
+#define XATT_UNROLL_TWO
 
 namespace genrec {
 
@@ -25,7 +27,7 @@ struct BFloat16 { uint16_t bits; };
 
 namespace emulate {
 
-enum Call { RUNNING, WARP, BLOCK, DONE };
+enum Call { RUNNING, WARP, BLOCK, WAIT, DONE };  // WAIT: for what other warps do, looked at again in every round
 struct Slot { uint32_t words[8]; const void* address; };
 using Place = void* [5];  // of GCC's own setjmp: swapcontext asks the system at every turn, and longjmp may look for misuse
 struct Fiber {
@@ -35,16 +37,24 @@ struct Fiber {
   Call call = RUNNING;
   int turn = 0;
 };
+struct Barrier { int here = 0, times = 0; };
 struct Block {
   int thread = 0, x = 0, y = 0, z = 0, blocks_x = 0;
   Place scheduler;
   std::vector<Fiber> fibers;
   std::vector<Slot> slots[2];  // by turn: nobody can be two calls ahead of a lane of its warp
-  std::function<void()> body;
+  std::function<void()> body, when_idle;  // of a thread; of a block in which every warp waits
+  Barrier barriers[16];
+  bool moved = false;  // whether a round of turns changed anything
 };
 inline Block block;
 
 [[noreturn]] __attribute__((noinline)) inline void jump(Place& place) { __builtin_longjmp(place, 1); }
+
+[[noreturn]] inline void give_up(const char* why) {
+  std::fprintf(stderr, "xattention: %s\n", why);
+  std::abort();
+}
 
 __attribute__((noinline)) inline void give_way(Call call) {
   Fiber& me = block.fibers[block.thread];
@@ -90,11 +100,36 @@ inline Call run_warp(int warp) {
     const Call call = block.fibers[warp * 32].call;
     for (int lane = 1; lane < 32; ++lane) {
       if (block.fibers[warp * 32 + lane].call != call) {
-        std::fprintf(stderr, "xattention: lanes of a warp are at different collectives\n");
-        std::abort();
+        give_up("lanes of a warp are at different collectives");
       }
     }
     if (call != WARP) return call;
+  }
+}
+
+// Go on when `ready` says so, and not before all other warps had a turn.
+template <typename Ready> void wait_until(const Ready& ready) {
+  do give_way(WAIT);
+  while (!ready());
+  block.moved = true;
+}
+
+// One block: its warps take turns until each waits for something, round after round.
+inline void run_block(int warps) {
+  std::vector<Call> at(warps, RUNNING);
+  for (;;) {
+    block.moved = false;
+    int held = 0, done = 0;
+    for (int warp = 0; warp < warps; ++warp) {
+      if (at[warp] != BLOCK && at[warp] != DONE) block.moved |= (at[warp] = run_warp(warp)) != WAIT;
+      held += at[warp] == BLOCK;
+      done += at[warp] == DONE;
+    }
+    if (done == warps) return;
+    if (held && done) give_up("warps of a block are at different collectives");
+    if (held == warps) std::fill(at.begin(), at.end(), RUNNING);
+    if (!block.moved && block.when_idle) block.when_idle();
+    if (!block.moved) give_up("every warp of a block waits");
   }
 }
 
@@ -107,15 +142,9 @@ inline void launch(int grid_x, int grid_y, int grid_z, int threads, const std::f
   for (block.z = 0; block.z < grid_z; ++block.z)
     for (block.y = 0; block.y < grid_y; ++block.y)
       for (block.x = 0; block.x < grid_x; ++block.x) {
-        for (bool done = false; !done;) {
-          int finished = 0;
-          for (int warp = 0; warp < threads / 32; ++warp) finished += run_warp(warp) == DONE;
-          done = finished == threads / 32;
-          if (finished && !done) {
-            std::fprintf(stderr, "xattention: warps of a block are at different collectives\n");
-            std::abort();
-          }
-        }
+        run_block(threads / 32);
+        for (const Barrier& barrier : block.barriers)
+          if (barrier.here) give_up("a block leaves a barrier that threads have come to");
       }
 }
 
@@ -130,7 +159,18 @@ XATT_FN int block_y() { return emulate::block.y; }
 XATT_FN int block_z() { return emulate::block.z; }
 XATT_FN int blocks_x() { return emulate::block.blocks_x; }
 XATT_FN void sync_block() { emulate::give_way(emulate::BLOCK); }
+XATT_FN void arrive_at(int barrier, int threads) {
+  emulate::Barrier& at = emulate::block.barriers[barrier];
+  if (++at.here == threads) at.here = 0, ++at.times;
+  emulate::block.moved = true;
+}
+XATT_FN void sync_at(int barrier, int threads) {
+  const int times = emulate::block.barriers[barrier].times;
+  arrive_at(barrier, threads);
+  emulate::wait_until([&] { return emulate::block.barriers[barrier].times != times; });
+}
 XATT_FN float power_of_two(float x) { return std::exp2(x); }
+XATT_FN float larger(float a, float b) { return std::fmax(a, b); }
 XATT_FN float shuffle_xor(float x, int mask) {
   const emulate::Slot* all = emulate::exchange({{emulate::float_to_bits(x)}, nullptr});
   return emulate::bits_to_float(all[(thread_index() % 32) ^ mask].words[0]);
@@ -160,6 +200,10 @@ template <> inline Float16 narrow<Float16>(float x) {
   const int step = (exponent < -13 ? -13 : exponent) - 11;  // of the last bit
   const long units = std::lrint(std::ldexp(size, -step));    // to nearest, ties to even
   return {uint16_t(sign | (units + (long(step + 24) << 10)))};
+}
+
+template <typename T> uint32_t pack(float first, float second) {
+  return narrow<T>(first).bits | uint32_t(narrow<T>(second).bits) << 16;
 }
 
 namespace emulate {
@@ -203,14 +247,14 @@ XATT_FN void copy_16(void* shared, const void* global, bool real) {
 XATT_FN void copies_close() {}
 template <int LEFT> void copies_wait() {}
 
-XATT_FN bool last_to_arrive(int* counter, int total) {
+XATT_FN bool last_to_arrive(int* counter, int total, int threads) {
   static bool last;  // as one thread of a block would leave it in shared memory
-  sync_block();
+  sync_at(1, threads);
   if (thread_index() == 0) {
     last = (*counter)++ == total - 1;
     if (last) *counter = 0;
   }
-  sync_block();
+  sync_at(1, threads);
   return last;
 }
 

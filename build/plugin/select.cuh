@@ -176,7 +176,7 @@ XATT_FN void choose(const Expand& s, const Level& t, const Beams& from, const Be
 XATT_FN void expand(const Expand& s, const Level& t, const Beams& from, const Beams& to, Choice& m) {
   const int request = block_z(), parent = block_x() * (CHOOSING / 32) + thread_index() / 32;
   if (parent < s.parents) score_family(s, t, from, request, parent);
-  if (last_to_arrive(t.counters + 2 * request, blocks_x())) choose(s, t, from, to, request, m);
+  if (last_to_arrive(t.counters + 2 * request, blocks_x(), CHOOSING)) choose(s, t, from, to, request, m);
 }
 
 }  // namespace genrec::fused

@@ -15,7 +15,10 @@ typedef struct {
   int requests, beams, heads, kv_heads, size, span, unshared, splits, type;
 } XAttentionShape;
 
-/* Splits of S that give every multiprocessor two blocks, no split under 128 keys; 1 where the kernel cannot split. */
+/* The kernel that a launch on the current device takes: "wgmma" (hopper.cuh), "mma" or "rows" (xattention.cuh). */
+const char* xattention_kernel(const XAttentionShape* shape);
+
+/* Splits of S that keep every multiprocessor at work, no split under 128 keys; 1 where the kernel cannot split. */
 int xattention_splits(const XAttentionShape* shape, int multiprocessors);
 
 /* Bytes of workspace for a shape, 0 without splits. Its first xattention_counters() bytes must be 0 at a launch, and are 0 after it. */

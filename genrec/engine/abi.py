@@ -61,23 +61,21 @@ FUSED: dict[str, tuple[type[ctypes.Structure], list[Any]]] = {
 def load(path: Path) -> ctypes.CDLL:
     """A compiled library with the types of its functions. Raises ArtifactError."""
     try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
+        return _typed(ctypes.CDLL(str(path)))
+    except (
+        OSError,
+        AttributeError,
+    ) as error:  # no library, or one without a function: it was built before it
         raise ArtifactError(path, f"cannot be loaded: {error}") from error
-    try:
-        _declare(library)
-    except AttributeError as error:
-        problem = f"was compiled from other sources ({error}): run `genrec build` again"
-        raise ArtifactError(path, problem) from error
-    return library
 
 
-def _declare(library: ctypes.CDLL) -> None:
-    """Raises AttributeError where the library lacks a function."""
+def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     shape = ctypes.POINTER(Shape)
+    library.xattention_kernel.argtypes, library.xattention_kernel.restype = [shape], ctypes.c_char_p
     library.xattention_splits.argtypes = [shape, ctypes.c_int]
     for function in (library.xattention_workspace, library.xattention_counters):
         function.argtypes, function.restype = [shape], ctypes.c_size_t
     library.xattention.argtypes = [shape, *[ctypes.c_void_p] * (TENSORS + 1)]
     for name, (given, rest) in FUSED.items():
         getattr(library, name).argtypes = [ctypes.POINTER(given), *rest]
+    return library

@@ -80,6 +80,7 @@ CHECKS = [
     Case(1, 40, 4, 2, 32, 70, 2),
     Case(3, 33, 6, 2, 64, 300, 3),
     Case(1, 70, 2, 2, 128, 257, 2),
+    Case(1, 100, 2, 1, 128, 1100, 1),
 ]
 TIMED = [
     Case(b, w, 16, 8, 128, s, 2)
@@ -152,6 +153,7 @@ def measure(
     floors = case.floors_ms(*rates)
     return {
         **asdict(case),
+        "kernel": kernels[0].which(sets[0][0], sets[0][1], sets[0][3]),
         "sets": len(sets),
         "worst_error_over_tolerance": worst,
         "ms": times.pop(0),

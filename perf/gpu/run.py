@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from build.plugin.compile import compile_for_gpu, compile_for_host
+from build.plugin.compile import architecture_of, compile_for_gpu, compile_for_host
 from genrec.engine.cuda.fused import FusedOperations
 from genrec.engine.cuda.kernel import XAttentionKernel
 from perf.gpu import attention, fused, requests
@@ -128,10 +128,9 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         if dry:
             compile_for_host(library, extra=["-DXATTENTION_ONLY=16"])
         else:
-            capability = torch.cuda.get_device_capability()
-            lines = compile_for_gpu(library, (10 * capability[0] + capability[1],))
+            lines = compile_for_gpu(library, [architecture_of(*torch.cuda.get_device_capability())])
             results["compiler"] = [
-                line for line in lines.splitlines() if "registers" in line or "spill" in line
+                line for line in lines.splitlines() if re.search("registers|spill|serialized", line)
             ]
 
     def ceilings() -> None:
@@ -206,11 +205,15 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
 
 def table(results: dict[str, Any]) -> str:
     """For people: kernel, then requests."""
-    lines = [f"{'kernel (bf16)':16} {'ms':>8} {'floor':>8} {'x floor':>8} {'per beam':>9} {'faster':>7}"]
+    lines = [
+        f"{'kernel (bf16)':16} {'which':>6} {'ms':>8} {'floor':>8} {'x floor':>8} {'per beam':>9} {'faster':>7}"
+    ]
     for name, row in results["kernel"].items():
         ms, floor = row["ms"], row["floor_ms"]
         base = row["baseline_ms"] if isinstance(row["baseline_ms"], float) else float("nan")
-        lines.append(f"{name:16} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x")
+        lines.append(
+            f"{name:16} {row['kernel']:>6} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x"
+        )
     names = ("prefill", "decode", "selection", "gaps")
     lines.append(
         f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}"

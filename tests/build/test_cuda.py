@@ -29,6 +29,7 @@ from genrec.engine.cuda.beams import DeviceTree, _best, block, expand, first_bea
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_passes
 from genrec.errors import InputError
 from genrec.models.config import ModelConfig
@@ -294,7 +295,7 @@ def test_draft_states_are_those_of_the_default_target(mine, monkeypatch):
     """NEZHA's one pass, for the ensemble that is served beside `recommend`; with the weights that are there."""
     build_cuda(mine, "f32", "cpu")
     tokens, lengths = np.random.default_rng(0).integers(0, 36, (2, 12)), np.array([9, 4])
-    passes = [load_passes(t, mine / "engines" / t, "f32")[0] for t in ("openvino", "cuda")]
+    passes = [load_passes(t, engine_of(mine, t), "f32")[0] for t in ("openvino", "cuda")]
     monkeypatch.setattr("genrec.engine.cuda.load_generator", None)  # a second copy of them cannot be loaded
     states = [each.draft_states(tokens, lengths) for each in passes]
     assert states[1].dtype == np.float32 and np.allclose(*states, atol=1e-4)

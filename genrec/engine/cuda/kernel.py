@@ -40,10 +40,7 @@ class XAttentionKernel:
         inputs = (q, shared_k, shared_v, unshared_k, unshared_v, prompt_length)
         if not all(x.is_contiguous() for x in inputs) or prompt_length.dtype != torch.int64:
             raise ValueError("xattention takes contiguous tensors and int64 prompt lengths")
-        (batch, beams, heads, size), kv_heads = q.shape, shared_k.shape[1]
-        span, unshared = shared_k.shape[2], unshared_k.shape[2]
-        shape = Shape(batch, beams, heads, kv_heads, size, span, unshared, 1, TYPES[NAMES[q.dtype]])
-        shape.splits = self._splits or self._library.xattention_splits(shape, self._processors)
+        shape = self._shape(q, shared_k, unshared_k)
         out = torch.empty_like(q)
         stream = torch.cuda.current_stream().cuda_stream if q.is_cuda else None
         pointers = [x.data_ptr() for x in (*inputs, out, self._workspace(shape))]
@@ -51,6 +48,18 @@ class XAttentionKernel:
         if status:
             raise RuntimeError(f"xattention refused {tuple(q.shape)} over {tuple(shared_k.shape)}: {status}")
         return out
+
+    def which(self, q: Tensor, shared_k: Tensor, unshared_k: Tensor) -> str:
+        """The kernel that a call with such tensors takes on the current device: `wgmma`, `mma` or `rows`."""
+        name: bytes = self._library.xattention_kernel(self._shape(q, shared_k, unshared_k))
+        return name.decode()
+
+    def _shape(self, q: Tensor, shared_k: Tensor, unshared_k: Tensor) -> Shape:
+        (batch, beams, heads, size), kv_heads = q.shape, shared_k.shape[1]
+        span, unshared = shared_k.shape[2], unshared_k.shape[2]
+        shape = Shape(batch, beams, heads, kv_heads, size, span, unshared, 1, TYPES[NAMES[q.dtype]])
+        shape.splits = self._splits or self._library.xattention_splits(shape, self._processors)
+        return shape
 
     def _workspace(self, shape: Shape) -> Tensor:
         key = tuple(getattr(shape, name) for name in Shape.NAMES)
