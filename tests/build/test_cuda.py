@@ -1,7 +1,4 @@
-"""Target `cuda` on CPU tensors: its forward, its beam search and its binding, each against its slow twin.
-
-What only a GPU can show (graphs, streams, the compiled kernel) is checked by `perf.gpu.run`.
-"""
+"""Target `cuda` on CPU tensors: its forward, beam search and binding, each against its slow twin (else: perf.gpu.run)."""
 
 import shutil
 import time
