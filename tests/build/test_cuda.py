@@ -1,4 +1,4 @@
-"""Target `cuda` on CPU tensors: its forward, beam search and binding, each against its slow twin (else: perf.gpu.run)."""
+"""Target `cuda` on CPU tensors: forward, beam search and binding, each against its slow twin (else: perf.gpu.run)."""
 
 import shutil
 import time
