@@ -93,6 +93,7 @@ def test_splits_fill_the_gpu_and_no_more(emulated, batch, beams, span, splits):
 LEAVE, WAIT = "    leave(ring.empty_values(n - 1));\n", "    wgmma_wait<0>();\n    settle(run.out);\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -29,6 +29,7 @@ def test_histories_are_long_and_short_and_within_the_model(tiny: Path):
 
 
 @pytest.mark.serving
+@pytest.mark.long
 def test_the_plain_server_answers_as_ours_does(tiny: Path, server: RunningServer, items: list[int]) -> None:
     ours = launcher.REPOSITORY
     with repository(plain=True):

@@ -103,7 +103,8 @@ class Load(UnderLoad):
 
 
 @pytest.mark.parametrize(
-    ("ensemble", "model"), [("recommend", "generate"), (STAGED, "prefill"), (STAGED, "decode")]
+    ("ensemble", "model"),
+    [("recommend", "generate"), (STAGED, "prefill"), pytest.param(STAGED, "decode", marks=pytest.mark.long)],
 )
 def test_kill_9_of_an_engine_process_under_load(
     small: RunningServer, histories: list[list[int]], ensemble: str, model: str
@@ -134,6 +135,7 @@ def beam_search(server: RunningServer, held: Arrays) -> Arrays:
     return ask(GRPC, server.grpc_url, {**held, "excluded": np.array([[-1]], np.int32)}, "beam_search")
 
 
+@pytest.mark.long
 def test_lost_requests_fill_the_arena_until_their_leases_end(
     small: RunningServer, histories: list[list[int]]
 ) -> None:

@@ -105,6 +105,7 @@ def test_killed_server_is_noticed_and_answers_again(served: Served, items: list[
     assert left_of(about["pid"]) == []
 
 
+@pytest.mark.long
 def test_a_server_that_hangs_is_restarted_after_three_failed_probes(served: Served, items: list[int]) -> None:
     """One or two failures are forgiven."""
     before, about = served.ask(items[:3]), served.about
