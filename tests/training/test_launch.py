@@ -24,7 +24,7 @@ try:
     said = f"gave {on_ranks(int(sys.argv[1]), numbers, 5)}"
 except Exception as error:
     said = f"raised {error}"
-os.write(1, f"{said}\n".encode())  # at once: ranks share the pipe
+os.write(1, f"{said}\\n".encode())  # at once: ranks share the pipe
 """
 
 
