@@ -8,6 +8,8 @@ from training.embedding.arrays import LINE, NO_LINES, Int32, Int64, Lines
 from training.embedding.kernels import Kernels
 
 MAX_LOAD = 0.75  # keys per slot at which the table doubles
+NEXT_FROM = 0.70  # keys per slot from which on the next lines are made ready
+PAGE = 4096  # bytes
 MOST_ROWS = 2**31 - 2  # a slot holds row + 1 in 32 bits
 HELD, GIVEN, FREE, FRESH = range(4)  # of `state`, as in kernels.cpp
 KEY_SIGN = np.uint64(1 << 63)
@@ -25,6 +27,7 @@ class Index:
         self._kernels = kernels
         bits = max(int(np.ceil(np.log2(max(room, 1) / (LINE * MAX_LOAD)))), 0)
         self.lines, self.old, self._moved = Lines.empty(bits), NO_LINES, 0
+        self._next, self._ready = NO_LINES, 0.0  # the lines to come, and which share of their pages is there
         self._state, self._free = np.zeros(4, np.int64), np.empty(0, np.int32)
 
     def __len__(self) -> int:
@@ -37,8 +40,8 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """Of the slots, those being left included, and of the list of free rows."""
-        return self.lines.nbytes + self.old.nbytes + self._free.nbytes
+        """Of the slots, those being left and those to come included, and of the list of free rows."""
+        return self.lines.nbytes + self.old.nbytes + int(self._next.nbytes * self._ready) + self._free.nbytes
 
     def find(self, ids: Int64) -> Int32:
         """Rows int32[n] of ids int64[n], -1 where absent."""
@@ -49,6 +52,7 @@ class Index:
         rows, fresh, done = np.empty(len(ids), np.int32), np.empty(len(ids), np.int64), 0
         self._state[FRESH] = 0
         self._move_on(len(ids))
+        self._make_next_ready()
         while True:
             new = fresh[self._state[FRESH] :]
             before, self._state[FRESH] = self._state[FRESH], 0
@@ -86,7 +90,22 @@ class Index:
 
     def _double(self) -> None:
         self._move_on(1 << self.old.bits)  # a batch may be larger than the table
-        self.old, self.lines, self._moved = self.lines, Lines.empty(self.lines.bits + 1), 0
+        following = self._next if self._next.slots else Lines.empty(self.lines.bits + 1)
+        self.old, self.lines, self._moved = self.lines, following, 0
+        self._next, self._ready = NO_LINES, 0.0
+
+    def _make_next_ready(self) -> None:
+        """Touch some pages of the lines to come: a batch whose ids meet them all fresh would wait for all to be zeroed."""
+        since = self.lines.slots * NEXT_FROM
+        ready = min((len(self) - since) / (self.lines.slots * MAX_LOAD - since), 1.0)
+        if ready <= self._ready:
+            return
+        if not self._next.slots:
+            self._next = Lines.empty(self.lines.bits + 1)
+        for values in (self._next.keys, self._next.rows):
+            pages = values.nbytes / PAGE
+            values.view(np.uint8)[int(pages * self._ready) * PAGE : int(pages * ready) * PAGE : PAGE] = 0
+        self._ready = ready
 
     def _move_on(self, lines: int) -> None:
         """Move some lines of `old`. A line per id inserted is enough to be done before the next doubling."""
