@@ -178,6 +178,30 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
         "begins with",
     ),
+    "rank-peers": Table(
+        "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
+        (
+            Column("system", "cells/*/system", "{}"), Column("user's tokens", "cells/*/prompt", "{}"),
+            Column("ms", "cells/*/ms"), Column("times the last of ours", "cells/*/over_ours"),
+        ),
+    ),
+    "embedding": (
+        Figure("look-up, torch.searchsorted over ours, a million ids", "embedding", "over_searchsorted_1m"),
+        Figure("the same, ten million", "embedding", "over_searchsorted_10m"),
+        Figure("bytes per id beside its vector", "embedding", "bytes_per_key"),
+        Figure("longest pause of an insert while it grows, ms", "embedding", "largest_pause_ms"),
+        Figure("time of a static table over that of a training look-up", "embedding", "over_static", "{:.2f}"),
+        Figure("look-ups trained per second over managed collisions", "embedding", "over_mch", "{:.2f}"),
+    ),
+    "training": (
+        Figure("samples/s over TorchRec, dimension 64", "training", "over_torchrec_dim64", "{:.2f}"),
+        Figure("the same, dimension 512", "training", "over_torchrec_dim512", "{:.2f}"),
+        Figure("bytes sent without deduplication over with it, 8 ranks", "training", "dedup_bytes_ratio", "{:.2f}"),
+        Figure("rows read, the same", "training", "rows_read_ratio", "{:.2f}"),
+        Figure("tokens of the fullest rank over the mean, 64 ranks", "training", "token_imbalance", "{:.3f}"),
+        Figure("HSTU layer, plain formula over ours, time at least", "hstu_attention", "time_ratio_worst", "{:.2f}"),
+        Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
+    ),
     "relay": (
         Figure("longest history within the budgets, over inline", "relay", "longest_history_ratio", "{:.2f}"),
         Figure("requests/s within the budgets, over inline", "relay", "slo_rate_ratio", "{:.2f}"),

@@ -95,7 +95,7 @@ class Index:
         self._next, self._ready = NO_LINES, 0.0
 
     def _make_next_ready(self) -> None:
-        """Touch some pages of the lines to come: a batch whose ids meet them all fresh would wait for all to be zeroed."""
+        """Touch some pages of the lines to come: a batch that met them all fresh would wait for all to be zeroed."""
         since = self.lines.slots * NEXT_FROM
         ready = min((len(self) - since) / (self.lines.slots * MAX_LOAD - since), 1.0)
         if ready <= self._ready:
