@@ -57,11 +57,8 @@ def hstu_artifact(
     """
     torch.manual_seed(seed)
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
-    if world.rank:
-        world.meet()
-    ratings = load_ratings(artifact, catalogue)  # rank 0 first: the data set may have to be fetched
-    if world.rank == 0:
-        world.meet()
+    with world.lead_first():  # the data set may have to be fetched
+        ratings = load_ratings(artifact, catalogue)
     config = HstuConfig(len(catalogue), tuple(catalogue.codebook_sizes), ratings.sizes)
     model = HstuRanker(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
     best, report = train_hstu(world, ratings, model, settings, state, seed, minutes)

@@ -109,11 +109,8 @@ def further_artifact(
     if sha in made["facts"].get(LEARNT, ()):
         return None
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
-    if world.rank:
-        world.meet()
-    ratings = load_ratings(artifact, catalogue, more=events)  # rank 0 first: as `training.hstu` does
-    if world.rank == 0:
-        world.meet()
+    with world.lead_first():  # the data set may have to be fetched
+        ratings = load_ratings(artifact, catalogue, more=events)
     model = load_hstu(artifact / "model")
     _check(artifact, model, catalogue, ratings)
     learnt = np.flatnonzero(ratings.file == len(events))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
@@ -82,6 +83,15 @@ class World:
     def meet(self) -> None:
         """Go on when everyone has come here."""
         self.gather(np.zeros(1, np.int64))
+
+    @contextmanager
+    def lead_first(self) -> Iterator[None]:
+        """Rank 0 goes first, then all others: what it leaves behind need not be made again."""
+        if self.rank:
+            self.meet()
+        yield
+        if self.rank == 0:
+            self.meet()
 
     def leave(self) -> None:
         """Go, after everyone has come here."""
