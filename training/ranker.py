@@ -67,7 +67,6 @@ def ranker_artifact(
 
     Raises InputError, ArtifactError, RankLost.
     """
-    load_config(artifact).check_codes_alone("a ranker")
     places, candidates = open_places(artifact, settings.places, history)
     ranker = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed, history)
     kept, report = train_ranker(world, ranker, places, candidates, settings, state, seed, minutes)
@@ -81,9 +80,9 @@ def open_places(
 ) -> tuple[Places, dict[str, Candidates]]:
     """Histories and items as a ranker reads them, and candidates by split, about `wanted` of training.
 
-    `history` as in `RankerConfig`.
-    Raises ArtifactError.
+    `history` as in `RankerConfig`. Raises InputError for a generator that reads text too, and ArtifactError.
     """
+    load_config(artifact).check_codes_alone("a ranker")
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     histories, config = (
         Histories.load(artifact / "histories.parquet"),
