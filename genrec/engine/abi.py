@@ -62,11 +62,8 @@ def load(path: Path) -> ctypes.CDLL:
     """A compiled library with the types of its functions. Raises ArtifactError."""
     try:
         return _typed(ctypes.CDLL(str(path)))
-    except (
-        OSError,
-        AttributeError,
-    ) as error:  # no library, or one without a function: it was built before it
-        raise ArtifactError(path, f"cannot be loaded: {error}") from error
+    except (OSError, AttributeError) as error:  # no library, or one of earlier sources that lacks a function
+        raise ArtifactError(path, f"cannot be loaded: {error}; `genrec build` compiles it anew") from error
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
