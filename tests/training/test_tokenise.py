@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import BASE, check_files
 from genrec.errors import ArtifactError, InputError
 from training.sharded.world import World
 from training.stages import CODEBOOKS, load_histories, prepare, quality, recipe, tokenise, train
@@ -137,6 +138,8 @@ def test_the_training_part_is_what_cut_leaves(folder: Path, monkeypatch: pytest.
 def test_whole_pipeline(folder: Path) -> None:
     assert "every item has a semantic ID of its own" in tokenise(folder, (6, 4, 24))
     train(World(), folder, replace(recipe(folder), epochs=1), folder / "state")
+    with pytest.raises(ArtifactError, match="has no index of its items; `genrec build` makes it"):
+        check_files(folder, BASE)
     figures = quality(folder, beam_width=16)
     assert {"popularity", "transition counts", "model"} < figures.keys()
     assert figures["transition counts"]["HR@10"] == 1.0  # the walk is certain
