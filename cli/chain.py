@@ -199,11 +199,13 @@ def make_further(
     """`model/hstu.*` trained further on events that came since."""
     from training.hstu_further import further_artifact
     from training.hstu_settings import HstuSettings
-    from training.launch import on_ranks
+    from training.launch import on_ranks, torchrun_rank
     from training.recipe_file import changed
 
     begun, chosen = time.monotonic(), changed(HstuSettings(), changes or {})
     facts = on_ranks(ranks, further_artifact, artifact, events, chosen, seed, threads=threads)
+    if torchrun_rank():  # rank 0 tells
+        return
     if facts is None:
         tell(f"hstu: has learnt {events[-1]}")
         return

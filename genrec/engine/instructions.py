@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from genrec.artifact import engines_folder
 from genrec.errors import ArtifactError
+from genrec.kv.layout import KV_TYPES
 
 AVX2 = frozenset({"avx2", "fma"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -64,7 +65,7 @@ def engine_of(artifact: Path, target: str) -> Path:
     Raises ArtifactError when there are some, for other CPUs.
     """
     root = engines_folder(artifact, target)
-    types = sorted(("f32", "bf16"), key=lambda each: each != own_type())
+    types = sorted(KV_TYPES, key=lambda each: each != own_type())
     found = [root / each for each in types if (root / each).is_dir()]
     if not found:
         return root
