@@ -56,13 +56,17 @@ class CountingPasses(OpenVinoPasses):
         super()._decode(given)
 
     def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
-        """OpenVINO tells the mean over all calls of a graph, whichever pass they were of: a call is the difference."""
+        """OpenVINO tells the mean over all calls of a graph, whichever pass they were of: a call is the difference.
+
+        The mean is in whole microseconds, so all calls together are known to as many microseconds as there were calls,
+        and may seem to have taken less than before: then the last took nothing yet.
+        """
         request = super()._infer(name, inputs, outputs)
         spent, file = self.ms[name.partition("_")[0]], self._graphs.file_of(name)
         self._calls[file] += 1
         before = self._before[file]
         for place, node in enumerate(request.profiling_info):
-            whole = self._calls[file] * node.real_time.total_seconds() * 1000
+            whole = max(self._calls[file] * node.real_time.total_seconds() * 1000, before[place])
             spent[_kind(node)] += whole - before[place]
             before[place] = whole
         return request
