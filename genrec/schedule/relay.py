@@ -34,7 +34,7 @@ from genrec.settings import Settings
 
 # Tokens that are computed before the queue is looked at again. Of 8,192 tokens, parts of 1,024 cost 7 % more than all
 # at once, 512 15 %, 256 18 %, 128 42 % (256 wide, 2 layers, AVX2): what is before a part is copied for it.
-PARTS = (1024, 512, 256)
+PARTS = (2048, 1536, 1024, 768, 512, 256)
 PATIENCE = 0.2  # of its budget that a ranking may wait for a part
 MOST = LIMIT // 2  # that wait: rankings must find room in the queue
 log = logging.getLogger("genrec.relay")

@@ -115,14 +115,20 @@ async def replay(
 
 
 async def open_loop(
-    arrivals: traffic.Seconds, start: float, send: Callable[[int, float], Coroutine[Any, Any, None]]
-) -> None:
-    """`send(number, due)` at every arrival, `due` seconds after `start` (time.monotonic); ends when all have."""
+    arrivals: traffic.Seconds, start: float, send: Callable[[int, float], Coroutine[Any, Any, None]],
+    decided: Callable[[], bool] = lambda: False,
+) -> None:  # fmt: skip
+    """`send(number, due)` at every arrival, `due` seconds after `start` (time.monotonic); ends when all have.
+
+    Nothing more is sent once what the load was to show is `decided`.
+    """
     tasks: set[asyncio.Task[None]] = set()
     for number, due in enumerate(arrivals.tolist()):
         wait = start + due - time.monotonic()
         if wait > 0:  # what is overdue leaves at once
             await asyncio.sleep(wait)
+        if decided():
+            break
         task = asyncio.create_task(send(number, due))
         tasks.add(task)  # asyncio keeps weak references only
         task.add_done_callback(tasks.discard)

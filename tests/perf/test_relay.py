@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from clients.rank_wire import Ranking
 from perf.relay import figures, load, measure
 from perf.relay.load import Asked, Cascaded, RelayWay
 from perf.relay.search import LargestHeld, largest_held
+from perf.slo.replay import open_loop
 
 
 @given(st.floats(0.1, 5000), st.floats(1, 1000))
@@ -88,6 +90,24 @@ def test_a_load_holds_within_both_budgets_and_with_nearly_all_answered() -> None
     left = Cascaded(0, 0, None, ASKED, left=True)
     assert load.point_of(RelayWay("relay"), [*good, left]).held, "who has left needs no answer"
     assert not load.point_of(RelayWay("relay"), [left]).held
+
+
+def test_nothing_more_is_sent_once_it_is_decided() -> None:
+    sent: list[int] = []
+
+    async def one(number: int, due: float) -> None:
+        sent.append(number)
+
+    decided = iter([False, False, False, True])
+    asyncio.run(open_loop(np.zeros(9), time.monotonic(), one, lambda: next(decided)))
+    assert sent == [0, 1, 2]
+
+
+def test_who_is_late_or_unanswered_is_not_in_time() -> None:
+    way = RelayWay("relay")
+    assert load.in_time(way, cascaded(50, 135))
+    assert not load.in_time(way, cascaded(51, 52)) and not load.in_time(way, cascaded(40, 136))
+    assert not load.in_time(way, Cascaded(0, 0, None, ASKED, "", "rank: full"))
 
 
 def test_what_was_not_measured_is_null() -> None:
