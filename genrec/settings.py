@@ -60,7 +60,7 @@ class Settings:
     rank_budget_ms: int = _chosen(50, "when a ranking without a deadline_ms is due", 1)
     lease_ms: int = _chosen(1000, "how long a prefix computed ahead waits for its ranking", 1)
     pre_infer_risk: int = _chosen(
-        60, "percent of its budget from which a ranking's prefix is computed ahead; 0: always", 0, 100
+        40, "percent of its budget from which a ranking's prefix is computed ahead; 0: always", 0, 100
     )
     pre_infer_share: int = _chosen(50, "percent of the engine's time that prefixes ahead may take", 1, 100)
     pool: Path | None = None  # the folder of both in /dev/shm; None: rankings compute everything
