@@ -170,6 +170,39 @@ class TestServed:
             assert answer.pre_inference and answer.pre_inference.tokens == 6 * LEVELS
             assert stages.PRE_INFER in answer.ms and not answer.problem
 
+    def test_ten_cascades_of_one_user_at_once(self, served: RunningServer, items: list[int]) -> None:
+        """He reloads two tabs in which he did different things: prefixes are told apart by what they are of."""
+        histories = [items[6:16], items[6:15] + items[20:21]]
+
+        async def session() -> list[Any]:
+            async with AsyncRanker(served.grpc_url) as ranker:
+
+                async def retrieve(request: CascadeRequest) -> Candidates:
+                    await asyncio.sleep(0.05)
+                    return Candidates(items[20:40])
+
+                cascade = AsyncCascade(ranker, retrieve, cascade_ms=60_000)
+                asked = [cascade.ask(histories[n % 2], 77, TOP_K) for n in range(10)]
+                return await asyncio.gather(*asked)
+
+        answers = asyncio.run(session())
+        with Ranker(served.grpc_url) as ranker:
+            wanted = [ranker.rank(history, items[20:40], TOP_K) for history in histories]
+        for number, answer in enumerate(answers):
+            same(answer.ranking, wanted[number % 2])
+        told = {answer.pre_inference.outcome for answer in answers if answer.pre_inference}
+        assert told <= {"admitted", "under_way", "ready"}
+
+    def test_a_ranking_of_another_history_than_was_said(
+        self, served: RunningServer, items: list[int]
+    ) -> None:
+        with Ranker(served.grpc_url) as ranker:
+            until(lambda: ranker.pre_infer(items[:9], 78, deadline_ms=60_000).outcome == "ready", 60)
+            other = items[30:39]
+            found = ranker.rank(other, items[20:40], TOP_K, user_id=78)
+            assert found.user_reused == 0
+            same(found, ranker.rank(other, items[20:40], TOP_K))
+
     @every_way
     def test_a_failing_signal_fails_nothing(
         self,
