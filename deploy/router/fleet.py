@@ -20,7 +20,7 @@ from typing import Any
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import Ports
 from deploy.router.config import ServerPlace
-from deploy.router.haproxy import Router, RouterError, running_router
+from deploy.router.haproxy import Router, running_router
 from deploy.router.limits import Limits
 from genrec.errors import InputError
 
@@ -94,13 +94,22 @@ class Fleet:
                 generation.stack.close()
 
     def check(self) -> None:
-        """Raises RouterError, or a server's error, when one has given up."""
-        if self.router.process.poll() is not None:
-            raise RouterError(f"haproxy: ended with {self.router.process.returncode}: {self.router.log()}")
+        """Start a router again that has ended. Raises RouterError, or a server's error, when one has given up."""
+        self._keep_router()
         for generation in filter(None, (self.serving, self.coming)):
             for server in generation.servers:
                 if server.supervisor.error:
                     raise server.supervisor.error
+
+    def _keep_router(self) -> None:
+        """One that was started again has forgotten who serves whom, and is told. Raises RouterError."""
+        if not self.router.revive():
+            return
+        for generation, share in ((self.serving, 100 - self.share), (self.coming, self.share)):
+            if generation:
+                for place, server in zip(generation.places, generation.servers, strict=True):
+                    self.router.fill(place, server.ports)
+                self._weigh(dict.fromkeys(generation.places, share))
 
     def _start(self, artifact: Path, tell: Tell) -> Generation:
         """Servers that answer, in the places that are free, with no users yet; all of them or none."""
@@ -140,6 +149,7 @@ class Fleet:
         """All users to the old servers; the new ones end."""
         over, self.coming, self.share = self.coming, None, 0
         assert over
+        self._keep_router()
         self._weigh(dict.fromkeys(self.serving.places, 100) | dict.fromkeys(over.places, 0))
         try:
             self._drain(over, log.info)

@@ -23,7 +23,9 @@ from deploy.router.limits import Limits
 from genrec.errors import ArtifactError, GenrecError
 
 FOLDER = "router"  # of one router in /dev/shm: short enough a name for sockets, and gone with its owner
+CONFIG = "haproxy.cfg"
 START_S, ANSWER_S, LOOK_S = 10.0, 5.0, 0.05
+SETTLED_S = 2.0  # who ends sooner after a start cannot run at all
 log = logging.getLogger("genrec.serve")
 
 
@@ -31,13 +33,14 @@ class RouterError(GenrecError):
     """HAProxy refuses its configuration or a command, or has ended."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Router:
     """A running HAProxy. Only the thread that started it may outlive it."""
 
     ports: Ports
     folder: Path
     process: subprocess.Popen[bytes]
+    started: float  # on the monotonic clock
 
     @property
     def grpc_url(self) -> str:
@@ -100,6 +103,20 @@ class Router:
         except OSError as error:
             raise RouterError(f"haproxy: {command}: no answer: {error}; {self.log()}") from error
 
+    def revive(self) -> bool:
+        """Whether it had ended and was started again. Its places are then as they were at the first start.
+
+        Raises RouterError when it ends so soon after a start that another would not help.
+        """
+        if self.process.poll() is None:
+            return False
+        if time.monotonic() < self.started + SETTLED_S:
+            raise RouterError(f"haproxy: ended with {self.process.returncode}: {self.log()}")
+        log.warning("haproxy ended with %d; it is started again", self.process.returncode)
+        self.process, self.started = _start(self.folder), time.monotonic()
+        _wait(self)
+        return True
+
     def log(self) -> str:
         """The end of what it wrote."""
         return (self.folder / "log").read_text(errors="replace")[-500:]
@@ -113,25 +130,34 @@ def running_router(
 
     Raises ArtifactError without HAProxy, RouterError.
     """
-    binary = shutil.which("haproxy")
-    if not binary:
-        raise ArtifactError("haproxy", "is not on PATH (Debian, Ubuntu: apt-get install haproxy)")
+    binary = _binary()
     prefix = leftovers.own_prefix()
     folder = leftovers.SHM / f"{prefix}{FOLDER}"
     folder.mkdir(mode=0o700)
     try:
-        config = folder / "haproxy.cfg"
+        config = folder / CONFIG
         config.write_text(render(places, servers, limits, ports, folder / "admin"))
         _check(binary, config)
-        process = tritonserver.start([binary, "-db", "-f", str(config)], dict(os.environ), folder / "log")
+        router = Router(ports, folder, _start(folder), time.monotonic())
         try:
-            router = Router(ports, folder, process)
             _wait(router)
             yield router
         finally:
-            tritonserver.end(process, grace_s=2)
+            tritonserver.end(router.process, grace_s=2)
     finally:
         leftovers.remove(prefix)
+
+
+def _binary() -> str:
+    binary = shutil.which("haproxy")
+    if not binary:
+        raise ArtifactError("haproxy", "is not on PATH (Debian, Ubuntu: apt-get install haproxy)")
+    return binary
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    command = [_binary(), "-db", "-f", str(folder / CONFIG)]
+    return tritonserver.start(command, dict(os.environ), folder / "log")
 
 
 def _check(binary: str, config: Path) -> None:

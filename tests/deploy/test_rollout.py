@@ -194,21 +194,44 @@ def test_an_artifact_that_nobody_serves_is_named(world: World, tmp_path: Path) -
         rollout(tmp_path, world.new, 100, str)
 
 
+def test_a_killed_router_is_started_again_and_has_the_same_servers(world: World, routed: Routed) -> None:
+    before, killed = set(routed.shm()), child_of(routed.process.pid, "haproxy")
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: child_of(routed.process.pid, "haproxy", killed), 30)
+    until(lambda: answered(routed.grpc_url, world), 30)
+    with Load(world, routed) as load:
+        assert load.look() == {"old"}
+    assert load.problems == [] and set(routed.shm()) == before
+
+
 @pytest.mark.long
-def test_a_router_that_ends_takes_all_along(world: World, tmp_path: Path) -> None:
-    """HAProxy killed: the command says so and leaves nothing behind."""
+def test_a_router_that_cannot_live_takes_all_along(world: World, tmp_path: Path) -> None:
+    """HAProxy killed as soon as it is started again: the command says so and leaves nothing behind."""
     running = Routed(world.old, tmp_path)
-    os.kill(child_of(running.process.pid, "haproxy"), signal.SIGKILL)
+    first = child_of(running.process.pid, "haproxy")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: child_of(running.process.pid, "haproxy", first), 30)
+    os.kill(child_of(running.process.pid, "haproxy", first), signal.SIGKILL)
     assert running.process.wait(60) != 0
     assert running.shm() == []
 
 
-def child_of(pid: int, name: str) -> int:
+def answered(url: str, world: World) -> bool:
+    with Recommender(url) as recommender:
+        try:
+            return len(recommender.recommend(world.histories[0], TOP_K).item_ids) == TOP_K
+        except GenrecError:
+            return False
+
+
+def child_of(pid: int, name: str, but: int = 0) -> int:
+    """The process of this name that `pid` has started; with `but` another one, 0 as long as there is none."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             head, _, tail = (entry / "stat").read_text().rpartition(")")
         except OSError:
             continue
-        if head.endswith(f"({name}") and int(tail.split()[1]) == pid:
+        if head.endswith(f"({name}") and int(tail.split()[1]) == pid and int(entry.name) != but:
             return int(entry.name)
-    raise AssertionError(f"{pid} has no child {name}")
+    assert but, f"{pid} has no child {name}"
+    return 0
