@@ -51,6 +51,9 @@ BENCHMARKS = {
     "relay": Benchmark(
         "perf.relay.bench", "what is a prefix worth that is computed one stage ahead of its ranking?", 60
     ),
+    "relay_fetch": Benchmark(
+        "perf.relay.fetch", "is a prefix on another server cheaper to fetch or to compute again?", 2
+    ),
     "rank_peers": Benchmark("perf.rank.peers", "how fast are candidates ranked beside what people use?", 3),
     "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
     "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),

@@ -216,6 +216,14 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "relay", "a ranking alone on its server, model {model}, ms", "alone",
         (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
     ),
+    "relay-fetch": Table(
+        "relay_fetch", "a user's prefix, model {model}, {token_bytes} bytes a token, ms", "ms",
+        (
+            Column("read where it lies", "ms/*/local", "{:.2f}"), Column("fetched from the other node", "ms/*/remote"),
+            Column("computed again", "ms/*/computed"),
+        ),
+        "tokens of the history",
+    ),
     "swap": (
         Figure("requests", "swap", "requests", "{}"),
         Figure("swaps among them", "swap", "swaps", "{}"),
