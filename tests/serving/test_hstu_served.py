@@ -122,7 +122,7 @@ def made(url: str, asked: dict[str, Any], user: int) -> PreInference:
 def test_a_ranking_finds_what_was_computed_ahead_of_it(
     ranking: RunningServer, asked: dict[str, Any], want: dict[int, float], protocol: Any
 ) -> None:
-    user = 10 + len(protocol)
+    user = 11 if protocol == "grpc" else 12
     assert made(ranking.grpc_url, asked, user) == PreInference("ready", 9, 9, 0)
     with Ranker(ranking.grpc_url if protocol == "grpc" else ranking.http_url, protocol) as ranker:
         found, inline = ranker.rank(**asked, user_id=user), ranker.rank(**asked, user_id=user + 100)
