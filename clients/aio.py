@@ -142,10 +142,12 @@ class AsyncRanker(AsyncClient):
         return await self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
     async def pre_infer(
-        self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None
-    ) -> PreInference:
+        self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None,
+        ratings: ArrayLike | None = None, times: ArrayLike | None = None, features: ArrayLike | None = None,
+    ) -> PreInference:  # fmt: skip
         """See `Ranker.pre_infer`."""
         tensors = pre_infer_tensors(history, user_id, deadline_ms)
+        tensors |= event_tensors(ratings, times, None, features)
         return await self._ask(
             Question(PRE_INFER, tensors, parse_pre_inference, user_id, outputs=("report",))
         )

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from numpy.typing import ArrayLike
 
@@ -39,11 +39,25 @@ class Candidates(NamedTuple):
     scores: ArrayLike | None = None
 
 
+class _Past(TypedDict):
+    ratings: ArrayLike | None
+    times: ArrayLike | None
+    features: ArrayLike | None
+
+
 class CascadeRequest(NamedTuple):
-    """What the stages are told."""
+    """What the stages are told; the last four are for an HSTU ranker, where they are known (`Ranker.rank`)."""
 
     history: ArrayLike  # item ids, oldest first
     user_id: int
+    ratings: ArrayLike | None = None
+    times: ArrayLike | None = None
+    now: int | None = None
+    features: ArrayLike | None = None
+
+    def past(self) -> _Past:
+        """What is known of the user beside items: the signal and the ranking say the same."""
+        return {"ratings": self.ratings, "times": self.times, "features": self.features}
 
 
 Retrieve = Callable[[CascadeRequest], Candidates]
@@ -111,28 +125,36 @@ class Cascade:
         self._cascade_ms, self._rank_ms = cascade_ms, rank_ms
         self._signals = ThreadPoolExecutor(SIGNALS, thread_name_prefix="pre-infer")
 
-    def ask(self, history: ArrayLike, user_id: int, top_k: int = 10) -> CascadeAnswer:
-        """The `top_k` best of what is retrieved. Raises CascadeError; never because of pre-inference."""
-        request, times = CascadeRequest(history, user_id), StageTimes()
-        signal = self._signals.submit(self._signal, request, times)
+    def ask(
+        self, history: ArrayLike, user_id: int, top_k: int = 10, *, ratings: ArrayLike | None = None,
+        times: ArrayLike | None = None, now: int | None = None, features: ArrayLike | None = None,
+    ) -> CascadeAnswer:  # fmt: skip
+        """The `top_k` best of what is retrieved. Raises CascadeError; never because of pre-inference.
+
+        The last four are what only an HSTU ranker reads, as of `Ranker.rank`.
+        """
+        request, stages = CascadeRequest(history, user_id, ratings, times, now, features), StageTimes()
+        signal = self._signals.submit(self._signal, request, stages)
         try:
-            with times.of(RETRIEVAL):
+            with stages.of(RETRIEVAL):
                 candidates = self._retrieve(request)
             if self._pre_process:
-                with times.of(PRE_PROCESSING):
+                with stages.of(PRE_PROCESSING):
                     candidates = self._pre_process(request, candidates)
-            with times.of(RANKING):
+            with stages.of(RANKING):
                 ranking = self._ranker.rank(
                     history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
-                    deadline_ms=self._rank_ms,
+                    deadline_ms=self._rank_ms, now=now, **request.past(),
                 )  # fmt: skip
         finally:
             signal.cancel()  # one that has not been sent: nobody will come for it
-        return times.answer(ranking, _outcome(signal))
+        return stages.answer(ranking, _outcome(signal))
 
-    def _signal(self, request: CascadeRequest, times: StageTimes) -> PreInference:
-        with times.of(PRE_INFER):
-            return self._ranker.pre_infer(request.history, request.user_id, deadline_ms=self._cascade_ms)
+    def _signal(self, request: CascadeRequest, stages: StageTimes) -> PreInference:
+        with stages.of(PRE_INFER):
+            return self._ranker.pre_infer(
+                request.history, request.user_id, deadline_ms=self._cascade_ms, **request.past()
+            )
 
     def close(self) -> None:
         """Wait for the signals that were sent."""
@@ -158,31 +180,34 @@ class AsyncCascade:
         self._ranker, self._retrieve, self._pre_process = ranker, retrieve, pre_process
         self._cascade_ms, self._rank_ms = cascade_ms, rank_ms
 
-    async def ask(self, history: ArrayLike, user_id: int, top_k: int = 10) -> CascadeAnswer:
+    async def ask(
+        self, history: ArrayLike, user_id: int, top_k: int = 10, *, ratings: ArrayLike | None = None,
+        times: ArrayLike | None = None, now: int | None = None, features: ArrayLike | None = None,
+    ) -> CascadeAnswer:  # fmt: skip
         """See `Cascade.ask`."""
-        request, times = CascadeRequest(history, user_id), StageTimes()
-        signal = asyncio.create_task(self._signal(request, times))
+        request, stages = CascadeRequest(history, user_id, ratings, times, now, features), StageTimes()
+        signal = asyncio.create_task(self._signal(request, stages))
         try:
-            with times.of(RETRIEVAL):
+            with stages.of(RETRIEVAL):
                 candidates = await self._retrieve(request)
             if self._pre_process:
-                with times.of(PRE_PROCESSING):
+                with stages.of(PRE_PROCESSING):
                     candidates = await self._pre_process(request, candidates)
-            with times.of(RANKING):
+            with stages.of(RANKING):
                 ranking = await self._ranker.rank(
                     history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
-                    deadline_ms=self._rank_ms,
+                    deadline_ms=self._rank_ms, now=now, **request.past(),
                 )  # fmt: skip
         finally:
             signal.cancel()  # the wait for its answer; a call on the wire runs to its end (clients.aio.AsyncClient)
             # Seen, so that asyncio does not log it where the cascade fails too.
             signal.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return times.answer(ranking, _outcome(signal))
+        return stages.answer(ranking, _outcome(signal))
 
-    async def _signal(self, request: CascadeRequest, times: StageTimes) -> PreInference:
-        with times.of(PRE_INFER):
+    async def _signal(self, request: CascadeRequest, stages: StageTimes) -> PreInference:
+        with stages.of(PRE_INFER):
             return await self._ranker.pre_infer(
-                request.history, request.user_id, deadline_ms=self._cascade_ms
+                request.history, request.user_id, deadline_ms=self._cascade_ms, **request.past()
             )
 
 

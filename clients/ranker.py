@@ -46,13 +46,18 @@ class Ranker(Client):
         tensors |= event_tensors(ratings, times, now, features)
         return self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
-    def pre_infer(self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None) -> PreInference:
+    def pre_infer(
+        self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None,
+        ratings: ArrayLike | None = None, times: ArrayLike | None = None, features: ArrayLike | None = None,
+    ) -> PreInference:  # fmt: skip
         """Say that this history will be ranked for this user; the server computes its prefix ahead, if that pays.
 
         Answered at once, before anything is computed. `deadline_ms`: how long from now until the ranking is due.
-        Neither whether it is called nor its answer changes what `rank` answers. RelayGR. Raises as `rank`.
+        The last three as the ranking will have them: what differs is computed anew. Neither whether it is called nor
+        its answer changes what `rank` answers. RelayGR. Raises as `rank`.
         """
         tensors = pre_infer_tensors(history, user_id, deadline_ms)
+        tensors |= event_tensors(ratings, times, None, features)
         return self._ask(Question(PRE_INFER, tensors, parse_pre_inference, user_id, outputs=("report",)))
 
     def recommend_and_rank(

@@ -40,7 +40,7 @@ from genrec.draft.options import has_draft
 from genrec.errors import InputError
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
-from genrec.rank.kinds import DISCRIMINANT, NO_RANKER, ranker_of
+from genrec.rank.kinds import NO_RANKER, ranker_of
 from genrec.settings import Settings, chosen_fields
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -238,10 +238,8 @@ def _ensembles(
     artifact: Path, target: str, wanted: tuple[str, ...] = (), ranker: str = "auto"
 ) -> tuple[Ensemble, ...]:
     """Those wanted, of all that can be served. Raises InputError for a name that is none of them."""
-    kind = ranker_of(artifact, ranker)
-    found = served(
-        load_config(artifact).levels, has_draft(artifact), kind != NO_RANKER, target, kind == DISCRIMINANT
-    )
+    ranks = ranker_of(artifact, ranker) != NO_RANKER
+    found = served(load_config(artifact).levels, has_draft(artifact), ranks, target)
     names = [ensemble.name for ensemble in found]
     if unknown := [name for name in wanted if name not in names]:
         raise InputError("ensembles", f"names {', '.join(unknown)}", f"of this artifact: {', '.join(names)}")

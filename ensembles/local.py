@@ -33,7 +33,6 @@ from genrec.errors import GenrecError, InputError
 from genrec.kv.arena import Arena
 from genrec.manifest import verify as verify_files
 from genrec.progress import ticking
-from genrec.rank.kinds import DISCRIMINANT, ranker_of
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 from genrec.steps.outcome import count
@@ -121,7 +120,6 @@ class LocalRecommender:
         self.settings = Settings(
             artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify, **pool
         )
-        discriminant = ranker_of(artifact, self.settings.ranker) == DISCRIMINANT
         if decoder in RANKINGS:
             self.settings = replace(self.settings, pool=Path(self._folder.name) / "pool")
         try:
@@ -135,7 +133,7 @@ class LocalRecommender:
             self.ahead: LocalRuntime | None = None
             with ticking("loading the engines"):
                 self.runtime = LocalRuntime(ensemble, self.settings)
-                if decoder in RANKINGS and discriminant:
+                if decoder in RANKINGS:
                     self.ahead = LocalRuntime(pre_infer(), self.settings, self.runtime)
         except BaseException:
             self._folder.cleanup()
@@ -168,10 +166,13 @@ class LocalRecommender:
         )
 
     def pre_infer(
-        self, histories: Sequence[Sequence[int]], user_id: int, deadline_ms: int | None = None
+        self, histories: Sequence[Sequence[int]], user_id: int, deadline_ms: int | None = None, **events: Any
     ) -> list[Answer]:
-        """One batch for one user, where rankings are; the answers of `ensembles.pre_infer`, in order."""
-        known = {"user_id": np.array([[user_id]], np.int64)}
+        """One batch for one user, where rankings are; the answers of `ensembles.pre_infer`, in order.
+
+        `events`: as for `rank`, without `now`.
+        """
+        known: Tensors = {**events, "user_id": np.array([[user_id]], np.int64)}
         if deadline_ms is not None:
             known["deadline_ms"] = np.array([[deadline_ms]], np.int64)
         wanted = ({"history": request(history, 1)["history"], **known} for history in histories)

@@ -1,19 +1,21 @@
 """Ensemble `pre_infer`: a user's history in, and what becomes of the wish to have his prefix ready for a ranking.
 
 encode_prefix -> score_candidates (RelayGR). It answers at once; the prefix is computed behind the answer, in the
-queue of the rankings.
+queue of the rankings. It is told all that the ranking will say of the user.
 """
 
 from __future__ import annotations
 
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
-from ensembles.rank import PLAN, SCORE_CANDIDATES
+from ensembles.rank import EVENTS, PLAN, SCORE_CANDIDATES
 from ensembles.recommend import HISTORY, OWNER, TICKET, TOKENS
+from genrec.rank.kinds import PAST_INPUTS
 from genrec.report import PreInferReport
 
 USER_ID = Tensor("user_id", "INT64", (1,))
 DEADLINE_MS = Tensor("deadline_ms", "INT64", (1,), optional=True)  # until the ranking is due
-REQUEST = (HISTORY, USER_ID, DEADLINE_MS)
+PAST = tuple(each for each in EVENTS if each.name in PAST_INPUTS)  # `now` is the ranking's own
+REQUEST = (HISTORY, USER_ID, DEADLINE_MS, *PAST)
 REPORT = Tensor("report", "INT64", (len(PreInferReport._fields),))
 
 ENCODE_PREFIX = Model(

@@ -18,18 +18,16 @@ from genrec.target import DEFAULT, target_of
 MOST_INSTANCES = 16  # each is a process that loads what its step needs
 
 
-def served(
-    levels: int, draft: bool, ranker: bool, target: str = DEFAULT, ahead: bool = True
-) -> tuple[Ensemble, ...]:
+def served(levels: int, draft: bool, ranker: bool, target: str = DEFAULT) -> tuple[Ensemble, ...]:
     """`recommend` and `recommend_staged`; `recommend_draft` too when the generator has a draft head, and rankings
-    when there is a ranker beside it; `pre_infer` when its prefixes can be computed `ahead`.
+    and `pre_infer` when there is a ranker beside it.
 
     Whether `recommend_staged` and rankings are among them the target's row says.
     """
     staged = (recommend_staged(levels),) if target_of(target).staged else ()
     drafts = (recommend_draft(),) if draft else ()
-    prefixes = (pre_infer(),) if ahead else ()
-    rankings = (rank(), recommend_and_rank(), *prefixes) if ranker and target_of(target).ranker else ()
+    ranks = ranker and target_of(target).ranker
+    rankings = (rank(), recommend_and_rank(), pre_infer()) if ranks else ()
     return (recommend(), *staged, *drafts, *rankings)
 
 

@@ -236,9 +236,9 @@ PRE_INFER = Counter(
 PRE_INFERENCES = Counter(
     "genrec_pre_inferences_total",
     "admitted pre-inferences by how they ended: overtaken, the ranking finished it; not_begun, the ranking came first; "
-    "late, the ranking was due",
+    "late, the ranking was due; old_weights, a delta came",
     ("score_candidates",),
-    end=("made", "overtaken", "not_begun", "late", "no_place", "failed"),
+    end=("made", "overtaken", "not_begun", "late", "old_weights", "no_place", "failed"),
 )
 PRE_INFERRED_TOKENS = Counter(
     "genrec_pre_inferred_tokens_total", "tokens of users that pre-inferences computed", ("score_candidates",)

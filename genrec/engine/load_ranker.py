@@ -9,6 +9,7 @@ from genrec import manifest
 from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.pre_infer import PreInferences
+from genrec.engine.rank_users import RankEntries
 from genrec.engine.ranking import RankExecutor
 from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
@@ -65,7 +66,8 @@ def load_rank_executors(settings: Settings, config: ModelConfig) -> list[RankExe
     if pool:
         pool.rule = policy(name, pool.hotness)
         if settings.pool_user_mb and name not in ("recompute", "item"):  # these read no user's entry
-            ahead = PreInferences(pool, layout, model, settings.lease_ms / 1e3)
+            entries = RankEntries(layout, model)
+            ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3)
     return [RankExecutor(passes, head, layout, model, pool, options.orders[0], ahead) for passes in streams]
 
 

@@ -13,26 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec import metrics
-from genrec.engine.interface import Array, RankPasses
-from genrec.engine.user_entry import copy_past, fill, padded
-from genrec.kv.entries import EntryLayout
-from genrec.pool.keys import Words, owner_key, user_words
+from genrec.engine.interface import Array
+from genrec.engine.user_entry import UserEntries, UserPasses, copy_past, padded
+from genrec.pool.keys import Words, owner_key
 from genrec.pool.look import hold
 from genrec.pool.pool import Pool
 from genrec.pool.users import Writing
-from genrec.search.scratch import Scratch
 
 
 class PreInference:
-    """The prefix of one user, tokens int32[S], for a ranking that is due at `due_s` on the monotonic clock."""
+    """The prefix of one user, tokens int32[S] or [S, n], for a ranking due at `due_s` on the monotonic clock.
 
-    def __init__(self, owner: int | None, tokens: NDArray[np.int32], hashes: Words, due_s: float) -> None:
+    `entries` are those of the weights that it was admitted with; no others ever make a part of it.
+    """
+
+    def __init__(
+        self, owner: int | None, tokens: NDArray[np.int32], hashes: Words, due_s: float, entries: UserEntries
+    ) -> None:
         self.owner, self.tokens, self.hashes, self.due_s = owner, tokens, hashes, due_s
+        self.entries = entries
         self.done = 0  # tokens whose KV is in `kv`
         self.awaited = False  # by its ranking, which is in the queue
         self.writing: Writing | None = None  # the entry's place, from the first part on
         self.kv: list[Array] = []
-        self.size = 0  # bytes of its entry
+        self.size = entries.user_bytes(padded(len(tokens)))  # bytes of its entry
         self.expected_s, self.spent_s = 0.0, 0.0  # what it was to take, and what it took
         self.computing = threading.Lock()  # who computes a part has it
 
@@ -45,10 +49,9 @@ class PreInference:
 class PreInferences:
     """Those of one process."""
 
-    def __init__(self, pool: Pool, layout: EntryLayout, model: str, lease_s: float) -> None:
-        """An entry that no ranking has used leaves after `lease_s`."""
-        self.pool, self.layout, self._model, self._lease_s = pool, layout, model, lease_s
-        self.step = layout.step
+    def __init__(self, pool: Pool, entries: Callable[[], UserEntries], lease_s: float) -> None:
+        """`entries`: those of the weights that serve now. One that no ranking has used leaves after `lease_s`."""
+        self.pool, self._entries, self._lease_s = pool, entries, lease_s
         self._jobs: dict[bytes, PreInference] = {}
         self._lock = threading.Lock()
         # What to do with one that a ranking has taken; it is called before the ranking looks at it.
@@ -56,9 +59,10 @@ class PreInferences:
 
     def new(self, owner: int | None, tokens: NDArray[np.int32], due_s: float) -> tuple[PreInference, int]:
         """One that is not in the table yet, and how many of its tokens the pool has; they stay for a lease more."""
-        hashes = user_words(self.pool.secret, self._model, self.layout.name, owner, tokens, self.step)
-        job = PreInference(owner, tokens, hashes, due_s)
-        return job, hold(self.pool, hashes, self.step, self._lease_s)
+        entries = self._entries()
+        hashes = entries.names(self.pool.secret, owner, tokens)
+        job = PreInference(owner, tokens, hashes, due_s, entries)
+        return job, hold(self.pool, hashes, entries.step, self._lease_s)
 
     def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
         """How many of a user's tokens his ranking will have to compute; those that are there stay for a lease more."""
@@ -68,10 +72,6 @@ class PreInferences:
             return len(tokens) - ready
         job.awaited = True
         return len(tokens) - max(ready, job.done)
-
-    def size_of(self, tokens: NDArray[np.int32]) -> int:
-        """Bytes of the entry of a user's tokens."""
-        return self.layout.user_bytes(padded(len(tokens)))
 
     @property
     def count(self) -> int:
@@ -114,12 +114,12 @@ class PreInferences:
             self._jobs.clear()
             return jobs
 
-    def reserve(self, job: PreInference, span: int) -> bool:
+    def reserve(self, job: PreInference) -> bool:
         """A place in the pool for its entry; False where there is none."""
-        size, owner = self.layout.user_bytes(span), owner_key(self.pool.secret, job.owner)
-        job.writing = self.pool.write_user(job.hashes, span, size, owner)
+        span, owner = padded(len(job.tokens)), owner_key(self.pool.secret, job.owner)
+        job.writing = self.pool.write_user(job.hashes, span, job.size, owner)
         if job.writing:
-            job.kv = self.layout.user(job.writing.memory, span)
+            job.kv = job.entries.user(job.writing.memory, span)
         return job.writing is not None
 
     def publish(self, job: PreInference, leased: bool = True) -> None:
@@ -137,35 +137,39 @@ class PreInferences:
 class PartByPart:
     """Pre-inferences by the passes of one stream."""
 
-    def __init__(self, passes: RankPasses, jobs: PreInferences) -> None:
-        self._passes, self.jobs, self._scratch = passes, jobs, Scratch()
+    def __init__(self, passes: UserPasses, jobs: PreInferences) -> None:
+        self._passes, self.jobs = passes, jobs
+
+    def makes(self, job: PreInference) -> bool:
+        """Whether it is of the weights of these passes."""
+        return job.entries == self._passes.entries
 
     def advance(self, job: PreInference, most: int) -> bool:
         """Compute at most `most` more tokens of a job that this thread holds; False: no place for its entry."""
-        self._scratch.clear()
         if job.writing is None and not self._begin(job):
             return False
         end = min(job.done + most, len(job.tokens))
         if job.done < end:
-            fill(self._passes, self.jobs.layout, self._scratch, job.tokens, job.kv, job.done, end)
+            self._passes.fill(job.tokens, job.kv, job.done, end)
             metrics.PRE_INFERRED_TOKENS.add(end - job.done)
             job.done = end
         return True
 
-    def rehearse(self, past: int, new: int) -> None:
-        """A later part of so many tokens: the first run of a graph takes a second, which no ranking should wait for."""
-        layout, span = self.jobs.layout, padded(past + new)
-        self._scratch.clear()
-        kv = layout.user(self._scratch.take((layout.user_bytes(span),), np.dtype(np.uint8)), span)
-        fill(self._passes, layout, self._scratch, np.zeros(past + new, np.int32), kv, past, past + new)
+    def rehearse(self, tokens: NDArray[np.int32], past: int) -> None:
+        """A later part, of `tokens` behind the first `past` of them: the first run of a graph takes a second, which no
+        ranking should wait for.
+        """
+        entries, span = self._passes.entries, padded(len(tokens))
+        kv = entries.user(np.zeros(entries.user_bytes(span), np.uint8), span)
+        self._passes.fill(tokens, kv, past, len(tokens))
 
     def _begin(self, job: PreInference) -> bool:
         """A place for its entry, with what the pool has of it already."""
-        jobs = self.jobs
-        if not jobs.reserve(job, padded(len(job.tokens))):
+        jobs, entries = self.jobs, job.entries
+        if not jobs.reserve(job):
             return False
-        if found := jobs.pool.find_user(job.hashes, jobs.step):
-            copy_past(jobs.layout.user(found.memory, found.span), job.kv, found.tokens)
+        if found := jobs.pool.find_user(job.hashes, entries.step):
+            copy_past(entries.user(found.memory, found.span), job.kv, found.tokens)
             job.done = found.tokens
             jobs.pool.release(found)
         return True

@@ -6,8 +6,7 @@ kept. An answer never depends on what was found: entries that changed while they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +14,11 @@ from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, RankPasses
 from genrec.engine.pre_infer import PartByPart, PreInferences
-from genrec.engine.user_entry import copy_past, fill, held, padded
+from genrec.engine.rank_users import RankUsers
+from genrec.engine.users import Users
 from genrec.kv.entries import EntryLayout
-from genrec.pool.keys import Words, item_keys, owner_key, user_words, words
+from genrec.pool.keys import Words, item_keys, words
 from genrec.pool.pool import Pool
-from genrec.pool.users import UserEntry, Writing
 from genrec.rank.head import RankerHead
 from genrec.search.scratch import Scratch
 
@@ -50,12 +49,6 @@ class Reuse(NamedTuple):
     copied: int
 
 
-class _User(NamedTuple):
-    kv: list[Array]
-    reused: int
-    copied: int
-
-
 class _Items(NamedTuple):
     table: Array
     rows: NDArray[np.int32]
@@ -76,10 +69,11 @@ class RankExecutor:
         `ahead`: the pre-inferences of this process, if it makes any.
         """
         self._whole = whole
-        self.ahead = PartByPart(passes, ahead) if ahead else None
+        users = RankUsers(passes, layout, model)
+        self.ahead = PartByPart(users, ahead) if ahead else None
+        self._users = Users(users, pool, self.ahead)
         self._passes, self._head, self._layout, self._model, self._pool = passes, head, layout, model, pool
         self._scratch = Scratch()
-        self._step = layout.step
         self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self
 
     def scores(self, request: RankRequest, plan: RankPlan) -> tuple[NDArray[np.float32], Reuse]:
@@ -127,7 +121,7 @@ class RankExecutor:
 
     def _split(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length = len(request.tokens)
-        with self._user(request, plan.keep_user) as user:
+        with self._users.kv_of(request.owner, request.tokens, plan.keep_user) as user:
             found = self._items(request, plan.keep_items)
             states = self._passes.split(found.table, found.rows, length, user.kv)
             if self._changed(found):
@@ -139,7 +133,7 @@ class RankExecutor:
 
     def _user_first(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length, candidates = len(request.tokens), request.candidates.astype(np.int64)
-        with self._user(request, plan.keep_user) as user:
+        with self._users.kv_of(request.owner, request.tokens, plan.keep_user) as user:
             states = self._passes.user_first(candidates, length, user.kv)
         return states, Reuse(user.reused, 0, length - user.reused + candidates.size, user.copied)
 
@@ -152,46 +146,6 @@ class RankExecutor:
             states = self._passes.item_first(tokens, found.table, found.rows)
         computed = tokens.size + request.candidates.size - found.reused
         return states, Reuse(0, found.reused, computed, found.copied)
-
-    # The user.
-
-    @contextmanager
-    def _user(self, request: RankRequest, keep: bool) -> Iterator[_User]:
-        """The user's entry; an entry of the pool stays where it is until this ends."""
-        pool, tokens = self._pool, request.tokens
-        if pool is None:
-            yield self._computed_user(tokens, None)
-            return
-        hashes = user_words(pool.secret, self._model, self._layout.name, request.owner, tokens, self._step)
-        computed = self.ahead.take_over(hashes) if self.ahead else 0
-        size = self._layout.user_bytes(padded(len(tokens)))
-        owner = owner_key(pool.secret, request.owner)
-        with held(pool, hashes, self._step, len(tokens), size, owner, keep) as (found, writing):
-            if found and found.tokens == len(tokens):
-                reused = len(tokens) - computed
-                yield _User(self._layout.user(found.memory, found.span), reused, 0)
-            elif found:
-                yield self._extended(found, tokens, writing)
-            else:
-                yield self._computed_user(tokens, writing)
-
-    def _computed_user(self, tokens: Array, writing: Writing | None) -> _User:
-        kv = self._place(len(tokens), writing)
-        fill(self._passes, self._layout, self._scratch, tokens, kv, 0, len(tokens))
-        return _User(kv, 0, 0)
-
-    def _extended(self, found: UserEntry, tokens: Array, writing: Writing | None) -> _User:
-        """The entry that agrees so far, with the newest tokens behind it."""
-        kv, past = self._place(len(tokens), writing), found.tokens
-        copy_past(self._layout.user(found.memory, found.span), kv, past)
-        fill(self._passes, self._layout, self._scratch, tokens, kv, past, len(tokens))
-        return _User(kv, past, past * self._layout.token_bytes)
-
-    def _place(self, tokens: int, writing: Writing | None) -> list[Array]:
-        span = padded(tokens)
-        size = self._layout.user_bytes(span)
-        memory = writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
-        return self._layout.user(memory, span)
 
     # The items.
 

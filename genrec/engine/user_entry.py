@@ -1,19 +1,48 @@
-"""A user's KV made by a ranker's passes, in whatever memory: at once, or part after part."""
+"""Users' entries of a model: what they are called, where they lie, and who makes their KV."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
-import numpy as np
-
-from genrec.engine.interface import Array, RankPasses
-from genrec.kv.entries import EntryLayout
+from genrec.engine.interface import Array
 from genrec.pool.keys import Words
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry, Writing
-from genrec.search.scratch import Scratch
 from genrec.settings import SPAN
+
+
+class UserEntries(Protocol):
+    """Users' entries of one model, a user's tokens being int32[S] or [S, n]. Equal ones find each other's."""
+
+    @property
+    def step(self) -> int:
+        """Tokens from one boundary of an entry to the next."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Of KV of one token."""
+
+    def names(self, secret: bytes, owner: int | None, tokens: Array) -> Words:
+        """A key per boundary, of this model alone: see `genrec.pool.keys.user_words`."""
+
+    def user_bytes(self, span: int) -> int:
+        """Of an entry of `span` tokens."""
+
+    def user(self, memory: Array, span: int) -> list[Array]:
+        """uint8[user_bytes(span)] as 2N tensors [1, G, span, D]."""
+
+
+class UserPasses(Protocol):
+    """What makes the KV of such entries; one at a time."""
+
+    @property
+    def entries(self) -> UserEntries:
+        """Of the same weights."""
+
+    def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:
+        """Compute tokens from `past` to `end` into 2N kv [1, G, span, D], which hold those before `past`."""
 
 
 def padded(tokens: int) -> int:
@@ -46,29 +75,11 @@ def held(
             pool.release(found)
 
 
-def fill(
-    passes: RankPasses, layout: EntryLayout, scratch: Scratch, tokens: Array, kv: Sequence[Array], past: int,
-    end: int,
-) -> None:  # fmt: skip
-    """Compute tokens int32[S] from `past` to `end` into 2N kv [1, G, span, D], which hold those before `past`."""
-    c, span = layout.config, kv[0].shape[2]
-    if not past and end == len(tokens):
-        whole = np.zeros((1, span), np.int64)
-        whole[0, :end] = tokens
-        passes.entries(whole, kv)
-        return
-    given = tokens[None, past:end].astype(np.int64)
-    shape = (1, c.num_key_value_heads, end - past, c.head_dim)
-    behind = [scratch.take(shape, layout.dtype) for _ in kv]
-    if past:
-        passes.extend(given, [np.ascontiguousarray(each[:, :, :past]) for each in kv], behind)
-    else:
-        passes.entries(given, behind)
-    for whole, newest in zip(kv, behind, strict=True):
-        whole[:, :, past:end] = newest
-
-
 def copy_past(found: Sequence[Array], kv: Sequence[Array], tokens: int) -> None:
-    """The first `tokens` of an entry into another."""
+    """The first `tokens` of an entry into another.
+
+    Zeros behind them, up to the next shape: memory is as others left it, and 0 times NaN is NaN.
+    """
     for whole, old in zip(kv, found, strict=True):
         whole[:, :, :tokens] = old[:, :, :tokens]
+        whole[:, :, tokens : padded(tokens)] = 0

@@ -9,10 +9,13 @@ from genrec.rank.head import has_ranker
 from genrec.rank.hstu import RANK_GRAPH
 
 DISCRIMINANT, HSTU, NO_RANKER = "discriminant", "hstu", ""
-# What an HSTU ranker reads of a request beside items, and steps that stand for those of the other ranker.
+# What an HSTU ranker reads of a request beside items; what of it is the user's past, and not the ranking's own; and
+# steps that stand for those of the other ranker.
 EVENT_INPUTS = ("ratings", "times", "now", "features")
+PAST_INPUTS = ("ratings", "times", "features")
 HSTU_STEPS = {
-    "encode_candidates": "encode_events", "prefix_choice": "prefix_of_events", "score_candidates": "score_events",
+    "encode_candidates": "encode_events", "encode_prefix": "encode_events_ahead",
+    "prefix_choice": "prefix_of_events", "score_candidates": "score_events",
 }  # fmt: skip
 
 

@@ -33,7 +33,8 @@ from genrec.schedule.scheduler import LIMIT, Scheduler
 from genrec.settings import Settings
 
 # Tokens that are computed before the queue is looked at again. Of 8,192 tokens, parts of 1,024 cost 7 % more than all
-# at once, 512 15 %, 256 18 %, 128 42 % (256 wide, 2 layers, AVX2): what is before a part is copied for it.
+# at once, 512 15 %, 256 18 %, 128 42 % (256 wide, 2 layers, AVX2): what is before a part is copied for it. A first part
+# holds all features of a user.
 PARTS = (2048, 1536, 1024, 768, 512, 256)
 PATIENCE = 0.2  # of its budget that a ranking may wait for a part
 MOST = LIMIT // 2  # that wait: rankings must find room in the queue
@@ -53,13 +54,13 @@ class Relay:
         self._most_s = settings.rank_budget_ms / 1e3 * settings.pre_infer_risk / 100
         memory, share = settings.pool_user_mb << 20, settings.pre_infer_share / 100
         self._part_s = settings.rank_budget_ms / 1e3 * PATIENCE
-        self._admission = Admission(memory, self._lease_s, share * settings.streams, clock)
+        self._admission = Admission(memory, self._lease_s, share * scheduler.streams, clock)
         self.cost = PassCost()
         if jobs:
             jobs.taken = self._taken
 
     def ask(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None) -> tuple[int, int]:
-        """One of `report.PRE_INFER_OUTCOMES`, and how many of a user's tokens int32[S] the pool has already."""
+        """One of `report.PRE_INFER_OUTCOMES`, and how many of a user's tokens int32[S] or [S, n] the pool has."""
         due_s = self._clock() + self._lease_s if deadline_s is None else deadline_s
         outcome, ready = self._ask(owner, tokens, due_s)
         metrics.PRE_INFER.add(outcome=PRE_INFER_OUTCOMES[outcome])
@@ -77,7 +78,7 @@ class Relay:
         inline_s = self._scheduler.ahead_s(due_s) + self.cost.seconds(True, ready, left)
         if self._most_s and inline_s <= self._most_s:
             return NOT_NEEDED, ready
-        job.size, job.expected_s = self._jobs.size_of(tokens), self.cost.seconds(False, ready, left)
+        job.expected_s = self.cost.seconds(False, ready, left)
         return self._admit(self._jobs, job), ready
 
     def _admit(self, jobs: PreInferences, job: PreInference) -> int:
@@ -139,6 +140,8 @@ class Relay:
         with job.computing:
             if not jobs.holds(job):
                 return None
+            if not parts.makes(job):
+                return "old_weights"
             if self._clock() > job.due_s and not job.awaited:
                 return "late"
             begun, past, most = self._clock(), job.done, self._part_of(job)

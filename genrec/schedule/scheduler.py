@@ -75,6 +75,11 @@ class Scheduler(Generic[T]):
         for thread in self._threads:
             thread.start()
 
+    @property
+    def streams(self) -> int:
+        """Batches that run at once."""
+        return len(self._threads)
+
     def submit(
         self, item: T, tokens: int, deadline_s: float | None = None, due_s: float | None = None
     ) -> None:

@@ -45,6 +45,7 @@ STEPS = {
     "score_candidates": "ScoreCandidates",
     "rank_lookup": "RankLookup",
     "encode_events": "EncodeEvents",
+    "encode_events_ahead": "EncodeEventsAhead",
     "prefix_of_events": "PrefixOfEvents",
     "score_events": "ScoreEvents",
 }

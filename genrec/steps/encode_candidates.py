@@ -7,15 +7,13 @@ import time
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.errors import InputError
-from genrec.rank.kinds import EVENT_INPUTS
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each
 from genrec.steps.candidates import read_candidates, read_top_k
 from genrec.steps.encode_history import deadline_of, owner_of
 from genrec.steps.ticket import Ticket, read_ticket
-from genrec.steps.user_prefix import flat, load_rank_table, read_prefix
+from genrec.steps.user_prefix import flat, load_rank_table, read_prefix, refuse_events
 from genrec.steps.versioned import Versioned
 
 
@@ -44,8 +42,7 @@ class EncodeCandidates:
         first = read_ticket(request, self._config.max_prompt) if "ticket" in request else None
         version = first.version if first else self._loaded.current
         loaded = self._loaded.of(version)
-        if given := [name for name in EVENT_INPUTS if name in request]:
-            raise InputError(given[0], "is given", "nothing: this ranker reads items alone")
+        refuse_events(request)
         rows, prior, left_out = read_candidates(request, loaded.catalogue, first is not None)
         top_k = read_top_k(request)
         as_retrieved = first is not None and self._options.history == "codes"  # its KV is the user's

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.rank.options import ONLY_USER, OPTIONS, RankerConfig
@@ -12,7 +13,7 @@ from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.encode_history import deadline_of, owner_of
 from genrec.steps.ticket import Ticket
-from genrec.steps.user_prefix import flat, load_rank_table, read_prefix
+from genrec.steps.user_prefix import flat, load_rank_table, read_prefix, refuse_events
 from genrec.steps.versioned import Versioned
 
 
@@ -38,13 +39,20 @@ class EncodePrefix:
     def _encode(self, request: Tensors) -> Tensors:
         now, version = time.monotonic_ns(), self._loaded.current
         loaded = self._loaded.of(version)
-        check_tensor(request, "user_id", np.int64, 1)  # without a name a ranking would not be known as his
+        refuse_events(request)
         deadline = deadline_of(request, now, np.int64)
         prefix = read_prefix(request, loaded.catalogue, self._config)
         length = len(prefix.rows) * self._options.history_step(self._config)
-        return {
-            "tokens": flat(loaded.history[prefix.rows]),
-            "ticket": Ticket(1, length, deadline, prefix.dropped, prefix.cut, version).tensor(),
-            "owner": owner_of(request),
-            "plan": np.array([[ONLY_USER, 1, 0]]),
-        }
+        ticket = Ticket(1, length, deadline, prefix.dropped, prefix.cut, version)
+        return ahead(request, loaded.history[prefix.rows], ticket)
+
+
+def ahead(request: Tensors, tokens: NDArray[np.int32], ticket: Ticket) -> Tensors:
+    """What the first step of `pre_infer` gives, of a user's tokens int32[n, m]. Raises InputError."""
+    check_tensor(request, "user_id", np.int64, 1)  # without a name a ranking would not be known as his
+    return {
+        "tokens": flat(tokens),
+        "ticket": ticket.tensor(),
+        "owner": owner_of(request),
+        "plan": np.array([[ONLY_USER, 1, 0]]),
+    }

@@ -1,55 +1,28 @@
-"""Candidates to scores, over KV of user and items that the pool has or this step computes (BAT, section 5).
-
-Users' KV is computed ahead of rankings here too (RelayGR): two engines would fight for the cores.
-"""
+"""Candidates to scores, over KV of user and items that the pool has or this step computes (BAT, section 5)."""
 
 from __future__ import annotations
 
-import logging
-import time
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import load_rank_executors
-from genrec.engine.pre_infer import PreInference
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
-from genrec.errors import GenrecError, InputError
-from genrec.rank.options import MOST_CANDIDATES, ONLY_USER, OPTIONS, ORDERS, RankerConfig
-from genrec.report import PreInferReport
-from genrec.schedule.relay import PARTS, Relay
-from genrec.schedule.scheduler import Scheduler
+from genrec.errors import InputError
+from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
+from genrec.schedule.relay import PARTS
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, check_tensor
-from genrec.steps.candidates import count_ranking
-from genrec.steps.later import AnswersLater, Respond
+from genrec.steps import Tensors, check_tensor
 from genrec.steps.prompts import read_prompt, spans, warm_up
+from genrec.steps.scores_later import Ranking, ScoresLater
 from genrec.steps.ticket import Ticket
 
-log = logging.getLogger("genrec.score_candidates")
-NOTHING: Tensors = {
-    "scores": np.zeros((1, 1), np.float32),
-    "reuse": np.zeros((1, 4), np.int64),
-    "delta": np.zeros((1, 1), np.int64),  # none changes this ranker
-}
 
-
-class _Asked(NamedTuple):
-    request: RankRequest
-    plan: RankPlan
-    ticket: Ticket
-    respond: Respond
-
-
-class ScoreCandidates(AnswersLater):
-    """tokens, ticket, owner, candidates, codes, plan -> scores, the tokens that were reused, delta.
-
-    A request is a pass of its own, since its KV lies where the pool has it. The queue refuses what cannot be in time.
-    A plan of the user's entry alone is answered at once, without candidates: `reuse` is a `PreInferReport` then.
-    """
+class ScoreCandidates(ScoresLater[RankExecutor]):
+    """By a ranker over the generator's layers; no delta changes it."""
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
@@ -59,45 +32,19 @@ class ScoreCandidates(AnswersLater):
         for executor in executors:
             warm_up(spans(self._config)[:1], partial(self._try, executor))
             if executor.ahead and self._longest > PARTS[-1]:
-                executor.ahead.rehearse(PARTS[-1], min(PARTS[-1], self._longest - PARTS[-1]))
-        run = [partial(self._score, executor) for executor in executors]
-        budget_s, ahead = settings.rank_budget_ms / 1e3, executors[0].ahead
-        self._scheduler: Scheduler[_Asked | PreInference] = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
-        self._relay = Relay(ahead.jobs if ahead else None, self._scheduler, settings)
+                tokens = np.zeros(min(2 * PARTS[-1], self._longest), np.int32)
+                executor.ahead.rehearse(tokens, PARTS[-1])
+        super().__init__(settings, [_always(executor) for executor in executors])
 
-    def submit(self, request: Tensors, respond: Respond) -> None:
-        """See `AnswersLater.submit`."""
-        try:
-            tokens, ticket = read_prompt(request, self._config, self._longest)
-            ticket.check_deadline("score_candidates")
-            deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
-            if _order(request) == ONLY_USER:
-                respond(self._pre_infer(request, tokens[: ticket.prompt_length], ticket, deadline_s))
-                return
-            if ticket.prompt_length:
-                asked = self._read(request, tokens, ticket, respond)
-                missing = self._relay.missing(asked.request.owner, asked.request.tokens)
-                size = missing + asked.request.candidates.size
-                self._scheduler.submit(asked, size, deadline_s)
-                return
-        except GenrecError as error:
-            respond(error)
-            return
-        respond(NOTHING)
+    def read_user(self, request: Tensors) -> tuple[NDArray[np.int32], Ticket]:
+        """See `ScoresLater.read_user`: int32[S]."""
+        tokens, ticket = read_prompt(request, self._config, self._longest)
+        return tokens[: ticket.prompt_length], ticket
 
-    def close(self) -> None:
-        """Answer what is queued; then end the threads."""
-        self._relay.close()
-        self._scheduler.close()
-
-    def _pre_infer(
-        self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket, deadline_s: float | None
-    ) -> Tensors:
-        outcome, ready = self._relay.ask(_owner(request), tokens, deadline_s)
-        report = PreInferReport(outcome, len(tokens), ready, ticket.dropped)
-        return {**NOTHING, "reuse": np.array([report], np.int64)}
-
-    def _read(self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket, respond: Respond) -> _Asked:
+    def read_ranking(
+        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32]
+    ) -> Ranking[RankExecutor]:
+        """See `ScoresLater.read_ranking`."""
         candidates = self._rows(request, "candidates", self._options.item_tokens)
         codes = self._rows(request, "codes", self._config.levels)
         if len(codes) != len(candidates):
@@ -106,8 +53,9 @@ class ScoreCandidates(AnswersLater):
         if not 0 <= order < len(ORDERS) or ORDERS[order] not in (*self._options.orders, "whole"):
             known = [ORDERS.index(each) for each in (*self._options.orders, "whole")]
             raise InputError("plan", f"says order {order}", ", ".join(map(str, known)))
-        ranking = RankRequest(_owner(request), tokens[: ticket.prompt_length], candidates, codes)
-        return _Asked(ranking, RankPlan(ORDERS[order], bool(keep_user), bool(keep_items)), ticket, respond)
+        asked = RankRequest(owner, tokens, candidates, codes)
+        plan = RankPlan(ORDERS[order], bool(keep_user), bool(keep_items))
+        return Ranking(owner, tokens, candidates.size, plan.order, lambda each: each.scores(asked, plan))
 
     def _rows(self, request: Tensors, field: str, each: int) -> NDArray[np.int32]:
         """int32[C, each]."""
@@ -121,34 +69,6 @@ class ScoreCandidates(AnswersLater):
             raise InputError(field, f"span {values.min()} to {values.max()}", limit)
         return values.reshape(-1, each)
 
-    def _score(self, executor: RankExecutor, batch: list[_Asked | PreInference]) -> None:
-        """Answered whatever happens."""
-        for asked in batch:
-            if isinstance(asked, PreInference):
-                assert executor.ahead is not None
-                self._relay.run(executor.ahead, asked)
-                continue
-            try:
-                asked.ticket.check_deadline("score_candidates")
-                begun = time.monotonic()
-                scores, reuse = executor.scores(asked.request, asked.plan)
-                user = len(asked.request.tokens) - reuse.user
-                self._relay.cost.learn(True, reuse.user, user, time.monotonic() - begun)
-                if not np.isfinite(scores).all():
-                    raise InputError(
-                        "scores", "have NaN or infinite values", "finite ones: look at the weights"
-                    )
-                count_ranking(asked.plan.order, reuse)
-                answer: Answer = {**NOTHING, "scores": scores[None], "reuse": np.array([reuse], np.int64)}
-            except GenrecError as error:
-                answer = error
-            except Exception as error:  # the thread must live on
-                log.exception("score_candidates")
-                answer = GenrecError(
-                    f"score_candidates: internal error ({type(error).__name__}), see the server's log"
-                )
-            asked.respond(answer)
-
     def _try(self, executor: RankExecutor, span: int) -> None:
         candidates = np.zeros((MOST_CANDIDATES // 4, self._options.item_tokens), np.int32)
         codes = np.zeros((len(candidates), self._config.levels), np.int32)
@@ -156,10 +76,5 @@ class ScoreCandidates(AnswersLater):
         executor.scores(asked, RankPlan(self._options.orders[0], False, False))
 
 
-def _order(request: Tensors) -> int:
-    return int(check_tensor(request, "plan", np.int64, 3)[0])
-
-
-def _owner(request: Tensors) -> int | None:
-    named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
-    return user if named else None
+def _always(executor: RankExecutor) -> Callable[[], tuple[int, RankExecutor]]:
+    return lambda: (0, executor)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
 from genrec.rank.item_tokens import FILE_NAME, item_tokens
+from genrec.rank.kinds import EVENT_INPUTS
 from genrec.rank.options import RankerConfig
 from genrec.steps import Tensors, check_tensor
 
@@ -64,6 +65,12 @@ def read_prefix(
     known, most = history[history >= 0], config.max_history
     kept = known[-most:] if newest else known[window_start(len(known), most) :]
     return UserPrefix(kept, len(history) - len(known), len(known) - len(kept))
+
+
+def refuse_events(request: Tensors) -> None:
+    """Raises InputError for what only an HSTU ranker reads."""
+    if given := [name for name in EVENT_INPUTS if name in request]:
+        raise InputError(given[0], "is given", "nothing: this ranker reads items alone")
 
 
 def flat(rows: NDArray[np.int32]) -> NDArray[np.int32]:

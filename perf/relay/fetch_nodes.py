@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from genrec.artifact import load_config
 from genrec.engine.instructions import engine_of
 from genrec.engine.load_ranker import load_entry_layout
 from genrec.engine.openvino_ranker import load_rankers
-from genrec.engine.user_entry import fill, padded
+from genrec.engine.rank_users import RankUsers
+from genrec.engine.user_entry import padded
 from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import Words, owner_key, user_words
@@ -111,14 +111,14 @@ def users_of(lengths: list[int], repeats: int) -> list[tuple[int, int]]:
 def computing(artifact: Path, layout: EntryLayout) -> Callable[[int], None]:
     """What computes a prefix of so many tokens, by the artifact's engines."""
     folder, config = engine_of(artifact, "openvino"), load_config(artifact)
-    passes, scratch = load_rankers(folder, config, layout.kv_type, 0, 1)[0], Scratch()
+    users = RankUsers(load_rankers(folder, config, layout.kv_type, 0, 1)[0], layout, "mock")
+    scratch = Scratch()
 
     def compute(tokens: int) -> None:
         scratch.clear()
         span = padded(tokens)
         kv = layout.user(scratch.take((layout.user_bytes(span),), np.dtype(np.uint8)), span)
-        history: NDArray[np.int32] = np.zeros(tokens, np.int32)
-        fill(passes, layout, scratch, history, kv, 0, tokens)
+        users.fill(np.zeros(tokens, np.int32), kv, 0, tokens)
 
     return compute
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,25 +22,13 @@ from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.hstu import CONFIG, HstuConfig
 from genrec.rank.kinds import DISCRIMINANT, HSTU, NO_RANKER, ranker_of
-from genrec.report import MODEL, POPULARITY, RankReport
+from genrec.report import MODEL, POPULARITY
 from genrec.settings import Settings
 from genrec.steps import load
 from genrec.steps.user_prefix import window_start
-from tests.oracles.hstu_asked import Asked, logits_of
+from tests.oracles.hstu_asked import Asked, ByTorch, check_ranking, events_of, logits_of
 
-Scores = Callable[..., dict[int, float]]
 MOST = 16
-
-
-def events_of(draw: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-    """Ratings, times, now and features as tensors, of `count` events."""
-    times = 10**9 + np.sort(draw.integers(0, 10**8, count))
-    return {
-        "ratings": draw.integers(1, 6, (1, count)).astype(np.int32),
-        "times": times[None],
-        "now": np.array([[10**9 + 10**8 + 5]]),
-        "features": np.array([[2, 5, 7]], np.int32),
-    }
 
 
 @pytest.fixture(scope="module")
@@ -51,62 +38,36 @@ def local(tiny_hstu: Path) -> Iterator[LocalRecommender]:
 
 
 @pytest.fixture(scope="module")
-def by_torch(tiny_hstu: Path) -> Scores:
-    """Item -> score of every candidate, of one sequence as it is trained on."""
-    model, catalogue = load_hstu(tiny_hstu / "model"), Catalogue.load(tiny_hstu / "catalogue.parquet")
-
-    def scores(history: Sequence[int], candidates: Sequence[int], **events: np.ndarray) -> dict[int, float]:
-        count = len(history)
-        nothing = np.zeros((1, count), np.int64)
-        ratings, times = (events.get(name, nothing)[0] for name in ("ratings", "times"))
-        now = int(events["now"][0, 0]) if "now" in events else int(times[-1]) if count else 0
-        features = events.get("features", nothing[:, :0])[0]
-        start = window_start(count, MOST)
-        rows = catalogue.rows_of(history)[start:]
-        asked = Asked(rows, ratings[start:], times[start:], now, features)
-        found = logits_of(model, asked, catalogue.rows_of(candidates))[:, 0]
-        return dict(zip(candidates, found.tolist(), strict=True))
-
-    return scores
-
-
-def check(answer: Any, want: dict[int, float], top_k: int) -> RankReport:
-    """The best of `want`, best first, each once."""
-    assert isinstance(answer, dict), answer
-    ids, scores = answer["item_ids"][0].tolist(), answer["scores"][0]
-    assert len(ids) == len(set(ids)) == min(top_k, len(want))
-    np.testing.assert_allclose(scores, [want[item] for item in ids], atol=1e-4)
-    assert (np.diff(scores) <= 0).all()
-    assert min(scores) >= sorted(want.values())[-len(ids)] - 1e-4, "none better was left out"
-    return RankReport(*(int(x) for x in answer["report"][0]))
+def by_torch(tiny_hstu: Path) -> ByTorch:
+    return ByTorch(tiny_hstu)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 16, 17, 21, 40])
 def test_answers_are_the_module_s(
-    local: LocalRecommender, by_torch: Scores, items: list[int], count: int
+    local: LocalRecommender, by_torch: ByTorch, items: list[int], count: int
 ) -> None:
     events = events_of(np.random.default_rng(count), count)
     history, candidates = items[:count], items[100:140]
     (answer,) = local.rank([(history, candidates)], 10, **events)
-    report = check(answer, by_torch(history, candidates, **events), 10)
+    report = check_ranking(answer, by_torch(history, candidates, **events), 10)
     assert report.answered_by == MODEL and report.cut == window_start(count, MOST)
 
 
 @pytest.mark.parametrize("known", [(), ("ratings",), ("times",), ("features",), ("ratings", "times", "now")])
 def test_what_is_not_given_is_unknown(
-    local: LocalRecommender, by_torch: Scores, items: list[int], known: tuple[str, ...]
+    local: LocalRecommender, by_torch: ByTorch, items: list[int], known: tuple[str, ...]
 ) -> None:
     events = events_of(np.random.default_rng(1), 9)
     given = {name: events[name] for name in known}
     (answer,) = local.rank([(items[:9], items[50:60])], 10, **given)
     want = by_torch(items[:9], items[50:60], **given)
-    check(answer, want, 10)
+    check_ranking(answer, want, 10)
     everything = by_torch(items[:9], items[50:60], **events)
     assert max(abs(want[item] - everything[item]) for item in want) > 0.01
 
 
 def test_the_second_time_the_user_is_there_and_a_grown_history_is_extended(
-    local: LocalRecommender, by_torch: Scores, items: list[int]
+    local: LocalRecommender, by_torch: ByTorch, items: list[int]
 ) -> None:
     events = events_of(np.random.default_rng(3), 12)
     reused = []
@@ -114,10 +75,10 @@ def test_the_second_time_the_user_is_there_and_a_grown_history_is_extended(
         given = {name: events[name][:, :count] for name in ("ratings", "times")}
         given |= {name: events[name] for name in ("now", "features")}
         (answer,) = local.rank([(items[:count], items[50:70])], 10, user_id=5, **given)
-        reused.append(check(answer, by_torch(items[:count], items[50:70], **given), 10).user_reused)
+        reused.append(check_ranking(answer, by_torch(items[:count], items[50:70], **given), 10).user_reused)
     assert reused == [0, 3 + 6, 3 + 6, 3 + 9]
     (other,) = local.rank([(items[:12], items[50:70])], 10, user_id=6, **events)
-    assert check(other, by_torch(items[:12], items[50:70], **events), 10).user_reused == 0
+    assert check_ranking(other, by_torch(items[:12], items[50:70], **events), 10).user_reused == 0
 
 
 @pytest.mark.parametrize(
@@ -132,7 +93,7 @@ def test_the_second_time_the_user_is_there_and_a_grown_history_is_extended(
     ],
 )
 def test_nothing_of_another_past_is_read(
-    local: LocalRecommender, by_torch: Scores, items: list[int], change: dict[str, np.ndarray], agree: int
+    local: LocalRecommender, by_torch: ByTorch, items: list[int], change: dict[str, np.ndarray], agree: int
 ) -> None:
     events = {
         "features": np.array([[2, 5, 7]], np.int32),
@@ -145,11 +106,11 @@ def test_nothing_of_another_past_is_read(
     local.rank(asked, 10, user_id=user, **events)
     (answer,) = local.rank(asked, 10, user_id=user, **{**events, **change})
     want = by_torch(*asked[0], **{**events, **change})
-    assert check(answer, want, 10).user_reused == agree
+    assert check_ranking(answer, want, 10).user_reused == agree
 
 
 def test_whatever_was_asked_before_an_answer_is_the_module_s(
-    local: LocalRecommender, by_torch: Scores, items: list[int]
+    local: LocalRecommender, by_torch: ByTorch, items: list[int]
 ) -> None:
     """Users who come back, with some of what is known changed or left out; a pool that has to evict."""
     draw, reused = np.random.default_rng(7), 0
@@ -166,30 +127,30 @@ def test_whatever_was_asked_before_an_answer_is_the_module_s(
         history, candidates = items[30 * user : 30 * user + count], items[200:210]
         (answer,) = local.rank([(history, candidates)], 5, user_id=user, **given)
         if count or "features" in given:
-            reused += check(answer, by_torch(history, candidates, **given), 5).user_reused > 0
+            reused += check_ranking(answer, by_torch(history, candidates, **given), 5).user_reused > 0
     assert reused > 20
 
 
 def test_without_a_pool_or_when_it_is_lost_answers_are_the_same(
-    tiny_hstu: Path, by_torch: Scores, items: list[int]
+    tiny_hstu: Path, by_torch: ByTorch, items: list[int]
 ) -> None:
     want = by_torch(items[:5], items[20:60])
     with LocalRecommender(tiny_hstu, 16, decoder="rank", pool_user_mb=0) as local:
         for _ in range(2):
-            assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).user_reused == 0
+            assert check_ranking(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).user_reused == 0
     with LocalRecommender(tiny_hstu, 16, decoder="rank", pool_user_mb=1) as local:
-        check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
+        check_ranking(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
         assert local.settings.pool is not None
         shutil.rmtree(local.settings.pool)
-        assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).user_reused == 0
+        assert check_ranking(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).user_reused == 0
 
 
 def test_without_a_history_features_are_enough(
-    local: LocalRecommender, by_torch: Scores, items: list[int], tiny_hstu: Path
+    local: LocalRecommender, by_torch: ByTorch, items: list[int], tiny_hstu: Path
 ) -> None:
     features = {"features": np.array([[3]], np.int32)}
     (answer,) = local.rank([([], items[50:60])], 10, **features)
-    check(answer, by_torch([], items[50:60], **features), 10)
+    check_ranking(answer, by_torch([], items[50:60], **features), 10)
     (answer,) = local.rank([([], items[50:60])], 10)
     assert isinstance(answer, dict) and answer["report"][0, 0] == POPULARITY
     popularity = Catalogue.load(tiny_hstu / "catalogue.parquet").popularity
@@ -197,13 +158,13 @@ def test_without_a_history_features_are_enough(
 
 
 def test_items_that_the_catalogue_does_not_know_take_their_ratings_along(
-    local: LocalRecommender, by_torch: Scores, items: list[int]
+    local: LocalRecommender, by_torch: ByTorch, items: list[int]
 ) -> None:
     events = events_of(np.random.default_rng(2), 8)
     history = [*items[:4], -1, *items[4:7]]
     (answer,) = local.rank([(history, items[50:60])], 10, **events)
     kept = {name: np.delete(events[name], 4, 1) for name in ("ratings", "times")}
-    report = check(answer, by_torch(items[:7], items[50:60], **{**events, **kept}), 10)
+    report = check_ranking(answer, by_torch(items[:7], items[50:60], **{**events, **kept}), 10)
     assert report.dropped == 1
 
 
@@ -261,19 +222,19 @@ def test_a_later_version_s_items_keep_their_rows_and_new_ones_have_codes_alone(
     want.append(float(logits_of(model, asked, [30])[0, 0]))
     with LocalRecommender(artifact, 16, decoder="rank") as local:
         (answer,) = local.rank([(items[20:24], [*items[40:44], 5, items[0]])], 6)
-    report = check(answer, dict(zip([*items[40:44], 5], want, strict=True)), 6)
+    report = check_ranking(answer, dict(zip([*items[40:44], 5], want, strict=True)), 6)
     assert (report.left_out, report.catalogue_version) == (1, 3)
 
 
 def test_scores_are_float32_s_whatever_the_type_of_the_generator_s_kv(
-    tiny_hstu: Path, tmp_path: Path, by_torch: Scores, items: list[int]
+    tiny_hstu: Path, tmp_path: Path, by_torch: ByTorch, items: list[int]
 ) -> None:
     artifact = shutil.copytree(tiny_hstu, tmp_path / "artifact")
     build_engines(artifact, "bf16")
     events = events_of(np.random.default_rng(4), 9)
     with LocalRecommender(artifact, 16, decoder="rank") as local:
         (answer,) = local.rank([(items[:9], items[50:80])], 10, **events)
-    check(answer, by_torch(items[:9], items[50:80], **events), 10)
+    check_ranking(answer, by_torch(items[:9], items[50:80], **events), 10)
 
 
 def test_a_ranker_of_another_catalogue_is_refused(tiny_hstu: Path, tmp_path: Path) -> None:

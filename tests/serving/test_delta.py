@@ -69,11 +69,15 @@ class World:
 
 
 class Load(UnderLoad):
-    """Clients of both protocols: which deltas answered, whose KV was reused, and whatever was not right."""
+    """Clients of both protocols: which deltas answered, whose KV was reused, and whatever was not right.
+
+    Half of the users have a signal each time: they are computed ahead while deltas come.
+    """
 
     def __init__(self, world: World, server: RunningServer) -> None:
         self.deltas: Counter[int] = Counter()
         self.reused: Counter[int] = Counter()
+        self.signals: Counter[str] = Counter()
         self.problems: list[object] = []
         self._world = world
         urls: list[tuple[Any, str]] = [("grpc", server.grpc_url), ("http", server.http_url)]
@@ -85,8 +89,12 @@ class Load(UnderLoad):
             while self.goes_on():
                 number += 1
                 user = number % USERS
+                asked = self._world.asked(user)
                 try:
-                    answer = ranker.rank(**self._world.asked(user))
+                    if number % 2:
+                        past = {name: asked[name] for name in ("history", "ratings", "features", "user_id")}
+                        self.signals[ranker.pre_infer(**past, deadline_ms=10_000).outcome] += 1
+                    answer = ranker.rank(**asked)
                     if self._world.wrong(user, answer) or answer.delta < newest:
                         self.problems.append((user, newest, answer))
                     newest = answer.delta
@@ -107,7 +115,8 @@ def world(tiny_hstu: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(scope="module")
 def served(world: World) -> Iterator[RunningServer]:
-    with brief_server(world.artifact, beam_width=16, ensembles=("rank",)) as running:
+    ahead: dict[str, Any] = {"ensembles": ("rank", "pre_infer"), "pre_infer_risk": 0, "pre_infer_share": 100}
+    with brief_server(world.artifact, beam_width=16, **ahead) as running:
         yield running
 
 
@@ -131,6 +140,7 @@ def test_deltas_under_load_lose_nothing_and_mix_nothing(world: World, served: Ru
             further(world, number, dense)
             until(lambda number=number: load.seen(number))
     assert load.problems == [] and served.restarts == 0
+    assert load.signals["admitted"] >= 3 and load.signals["ready"], "each delta's users anew"
     until(lambda: metric(served, "genrec_model_delta") == 2 and metric(served, "genrec_deltas_total") == 2)
 
 

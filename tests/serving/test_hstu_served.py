@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cli import main
 from clients.aio import AsyncRanker
+from clients.cascade import AsyncCascade, Candidates, Cascade, CascadeAnswer, CascadeRequest
 from clients.errors import BadRequest
-from clients.rank_wire import Ranking
+from clients.rank_wire import PreInference, Ranking
 from clients.ranker import Ranker
 from deploy.launcher import RunningServer
 from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu_checkpoint import load_hstu
 from tests.oracles.hstu_asked import Asked, logits_of
+from tests.serving.processes import stub_of, until
 from tests.serving.servers import brief_server
 
 
 @pytest.fixture(scope="module")
 def ranking(tiny_hstu: Path) -> Iterator[RunningServer]:
-    with brief_server(tiny_hstu, beam_width=16, ensembles=("rank", "recommend_and_rank")) as server:
+    """Every prefix is computed ahead, and waits for its ranking for ten minutes."""
+    ahead: dict[str, Any] = {
+        "pre_infer_risk": 0, "pre_infer_share": 100, "lease_ms": 600_000, "pool_user_mb": 1,
+    }  # fmt: skip
+    names = ("recommend", "rank", "recommend_and_rank", "pre_infer")
+    with brief_server(tiny_hstu, beam_width=16, ensembles=names, probe_every_s=0.5, **ahead) as server:
         yield server
 
 
@@ -93,3 +104,109 @@ def test_behind_a_retrieval_too(ranking: RunningServer, asked: dict[str, Any]) -
 def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, asked: dict[str, Any]) -> None:
     with Ranker(ranking.grpc_url) as ranker, pytest.raises(BadRequest, match=r"ratings: has 6 .*1 to 5"):
         ranker.rank(**{**asked, "ratings": [6] * 7})
+
+
+def past(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a signal says: all of the user, nothing of the ranking."""
+    return {name: asked[name] for name in ("history", "ratings", "times", "features")}
+
+
+def made(url: str, asked: dict[str, Any], user: int) -> PreInference:
+    """Asked for ahead, and computed."""
+    with Ranker(url) as ranker:
+        until(lambda: ranker.pre_infer(**past(asked), user_id=user, deadline_ms=60_000).outcome == "ready")
+        return ranker.pre_infer(**past(asked), user_id=user)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_ranking_finds_what_was_computed_ahead_of_it(
+    ranking: RunningServer, asked: dict[str, Any], want: dict[int, float], protocol: Any
+) -> None:
+    user = 11 if protocol == "grpc" else 12
+    assert made(ranking.grpc_url, asked, user) == PreInference("ready", 9, 9, 0)
+    with Ranker(ranking.grpc_url if protocol == "grpc" else ranking.http_url, protocol) as ranker:
+        found, inline = ranker.rank(**asked, user_id=user), ranker.rank(**asked, user_id=user + 100)
+    check(found, want)
+    check(inline, want)
+    assert (found.user_reused, inline.user_reused) == (9, 0)
+
+
+def test_where_the_ranking_says_other_ratings_they_count(
+    ranking: RunningServer, asked: dict[str, Any], want: dict[int, float]
+) -> None:
+    made(ranking.grpc_url, {**asked, "ratings": [1, 5, 2, 4, 3, 1, 5]}, 20)
+    with Ranker(ranking.grpc_url) as ranker:
+        found = ranker.rank(**asked, user_id=20)
+    check(found, want)
+    assert found.user_reused == 2 + 5
+
+
+def test_a_wrong_signal_is_told_what_is_wrong(ranking: RunningServer, asked: dict[str, Any]) -> None:
+    with Ranker(ranking.grpc_url) as ranker, pytest.raises(BadRequest, match=r"ratings: has 6 .*1 to 5"):
+        ranker.pre_infer(**{**past(asked), "ratings": [6] * 7}, user_id=1)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_cascade_says_what_is_known_twice(
+    ranking: RunningServer, asked: dict[str, Any], want: dict[int, float], kind: str
+) -> None:
+    """To the signal and to the ranking; the retrieval waits until the user is there."""
+    user, given = 30 + len(kind), {name: each for name, each in asked.items() if name != "candidates"}
+    url = ranking.grpc_url
+
+    def retrieve(request: CascadeRequest) -> Candidates:
+        assert request.past() == {name: asked[name] for name in ("ratings", "times", "features")}
+        made(url, asked, user)
+        return Candidates(asked["candidates"])
+
+    async def retrieve_later(request: CascadeRequest) -> Candidates:
+        return await asyncio.to_thread(retrieve, request)
+
+    async def session() -> CascadeAnswer:
+        async with AsyncRanker(url) as ranker:
+            return await AsyncCascade(ranker, retrieve_later, cascade_ms=60_000).ask(**given, user_id=user)
+
+    if kind == "async":
+        answer = asyncio.run(session())
+    else:
+        with Ranker(url) as ranker, Cascade(ranker, retrieve, cascade_ms=60_000) as cascade:
+            answer = cascade.ask(**given, user_id=user)
+    check(answer.ranking, want)
+    assert answer.ranking.user_reused == 9 and not answer.problem
+    assert answer.pre_inference and answer.pre_inference.tokens == 9
+
+
+def test_the_command_runs_cascades(
+    ranking: RunningServer, tmp_path: Path, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.array([asked["history"]] * 3, pa.list_(pa.int64()))
+    pq.write_table(pa.table({"user_id": [40, 41, 42], "items": rows}), tmp_path / "histories.parquet")
+    assert main.main(["cascade", str(tmp_path), "--url", ranking.grpc_url, "--retrieve", "16"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(" of 3 rankings found KV of their user")
+
+
+def test_who_computes_ahead_may_be_killed_in_the_middle_of_cascades(
+    ranking: RunningServer, asked: dict[str, Any], want: dict[int, float]
+) -> None:
+    with Ranker(ranking.grpc_url) as ranker:
+        for user in range(300, 320):
+            ranker.pre_infer(**past(asked), user_id=user, deadline_ms=60_000)
+        restarts = ranking.restarts
+        os.kill(stub_of(ranking.pid, "score_candidates"), signal.SIGKILL)
+        until(lambda: ranking.restarts > restarts)
+        for user in (300, 319):
+            check(ranker.rank(**asked, user_id=user), want)
+    made(ranking.grpc_url, asked, 400)
+
+
+def test_a_flood_that_nobody_follows_is_bounded_and_rankings_go_on(
+    ranking: RunningServer, asked: dict[str, Any], want: dict[int, float]
+) -> None:
+    with Ranker(ranking.grpc_url) as ranker:
+        users = range(1000, 1120)
+        outcomes = [
+            ranker.pre_infer(**past(asked), user_id=user, deadline_ms=60_000).outcome for user in users
+        ]
+        assert 0 < outcomes.count("admitted") <= 85, "12 kB each, of 1 MB"
+        assert set(outcomes) <= {"admitted", "no_memory", "no_time"}
+        check(ranker.rank(**asked, user_id=1), want)

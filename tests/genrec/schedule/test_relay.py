@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,65 +10,29 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool, load_rank_executors
-from genrec.engine.pre_infer import PreInference
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.report import ADMITTED, NO_HISTORY, NO_MEMORY, NO_TIME, NOT_NEEDED, READY, UNDER_WAY
 from genrec.schedule import relay as module
-from genrec.schedule.relay import Relay
-from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
+from tests.genrec.schedule.relay_bench import RelayBench, ends
 
 S = 48  # tokens of the longest history
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Bench:
-    """A relay over real passes; nothing of what is asked runs before `go`."""
+class Bench(RelayBench):
+    """Of a ranker over the generator's layers."""
 
     def __init__(self, artifact: Path, folder: Path, **given: Any) -> None:
         settings = Settings(artifact, folder / "arena", pool=folder / "pool", pool_item_mb=0, **given)
         config = load_config(artifact)
         create_pool(settings, config)
         self.executor: RankExecutor = load_rank_executors(settings, config)[0]
-        self.clock, self.ran = Clock(), []
-        self.then: dict[int, Callable[[], object]] = {}  # what happens after so many items
-        self._go, self._begun = threading.Event(), threading.Event()
-        self.scheduler: Scheduler[Any] = Scheduler([self._run], 1, 0.0, 1, self.clock, patience_s=0.05)
-        self.relay = Relay(
-            self.executor.ahead and self.executor.ahead.jobs, self.scheduler, settings, self.clock
-        )
-        self.scheduler.submit("first", 1)
-        assert self._begun.wait(60)
-
-    def _run(self, batch: list[Any]) -> None:
-        self._begun.set()
-        assert self._go.wait(60)
-        (item,) = batch
-        if isinstance(item, PreInference):
-            assert self.executor.ahead
-            self.relay.run(self.executor.ahead, item)
-            item = item.done
-        self.ran.append(item)
-        self.then.pop(len(self.ran), lambda: None)()
+        super().__init__(settings, lambda: self.executor.ahead)
 
     def ask(self, user: int, deadline_s: float | None = None, tokens: int = S) -> int:
         return self.relay.ask(user, drawn(user, tokens), deadline_s)[0]
-
-    def go(self) -> list[Any]:
-        """Run everything; what ran, in order: tokens done for a pre-inference."""
-        self._go.set()
-        self.scheduler.close()
-        return self.ran[1:]
 
 
 def drawn(user: int, tokens: int = S) -> NDArray[np.int32]:
@@ -90,10 +53,6 @@ def start(
     yield start
     made[0].relay.close()
     made[0].go()
-
-
-def ends(end: str) -> float:
-    return metrics.PRE_INFERENCES.value(end=end)
 
 
 def test_it_is_computed_in_parts_and_what_is_due_sooner_goes_between(start: Callable[..., Bench]) -> None:
@@ -120,7 +79,7 @@ def test_parts_are_as_large_as_a_ranking_can_wait_for(start: Callable[..., Bench
         for _ in range(200):
             for past, new in ((0, 8), (8, 8), (0, 40), (40, 8)):
                 bench.relay.cost.learn(False, past, new, seconds * new)
-        job = PreInference(None, drawn(1), np.zeros((1, 2), np.uint64), 0.0)
+        job, _ = bench.jobs.new(None, drawn(1), 0.0)
         bench.ran.append(bench.relay._part_of(job))
     assert bench.ran == [16, 32]
     bench.ran.clear()
@@ -135,7 +94,7 @@ def test_one_whose_ranking_was_due_is_dropped(start: Callable[..., Bench]) -> No
 
     bench.then[2] = go_on
     assert bench.go() == [16, 0] and ends("late") == late + 1
-    assert bench.executor.ahead and bench.executor.ahead.jobs.pool.usage()["entries"] == 0
+    assert bench.jobs.pool.usage()["entries"] == 0
 
 
 def test_one_whose_ranking_waits_goes_on_however_late_it_is(start: Callable[..., Bench]) -> None:
@@ -212,4 +171,4 @@ def test_what_was_not_made_at_the_end_is_given_up(start: Callable[..., Bench]) -
     bench.ask(1, bench.clock.now + 5)
     bench.then[2] = bench.relay.close
     assert bench.go() == [16, 0]
-    assert bench.executor.ahead and bench.executor.ahead.jobs.pool.usage()["entries"] == 0
+    assert bench.jobs.pool.usage()["entries"] == 0

@@ -11,6 +11,8 @@ WITHOUT_NUMBA = (
     "encode_history",
     "encode_candidates",
     "encode_prefix",
+    "encode_events",
+    "encode_events_ahead",
     "prefill",
     "prefill_draft",
     "rank_lookup",

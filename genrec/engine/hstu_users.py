@@ -1,0 +1,97 @@
+"""Users' entries of an HSTU ranker, and their KV by its passes.
+
+An entry is found by all that it was made of: items, ratings, seconds since the first event, and features. It holds 2N
+tensors float32[1, H, span, D]: k, v of layer 0, then of layer 1, ... `now` is no part of it: candidates alone see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.engine.interface import Array, HstuPasses
+from genrec.engine.user_entry import padded
+from genrec.pool.keys import Words, user_words
+from genrec.rank.hstu import CODES, FEATURE, ITEM, RATING, HstuConfig, Marks, user_marks
+
+READ = (ITEM, RATING, FEATURE)  # columns of a user's token that the graph has besides codes
+
+
+@dataclass(frozen=True)
+class HstuEntries:
+    """See `genrec.engine.user_entry.UserEntries`: tokens int32[U, token_size]. `model` names the weights."""
+
+    config: HstuConfig
+    model: str
+
+    @property
+    def step(self) -> int:
+        """An event may be the last that agrees."""
+        return 1
+
+    @property
+    def token_bytes(self) -> int:
+        """Of KV of one token."""
+        return 2 * self.config.layers * self.config.hidden_size * np.dtype(np.float32).itemsize
+
+    def names(self, secret: bytes, owner: int | None, tokens: Array) -> Words:
+        """See `UserEntries.names`. Features see each other, so an entry with others of them agrees in nothing."""
+        features = ",".join(map(str, tokens[tokens[:, FEATURE] > 0, FEATURE]))
+        named = f"{self.model}:{features}"
+        return user_words(secret, named, "hstu", owner, tokens.ravel(), self.config.token_size)
+
+    def user_bytes(self, span: int) -> int:
+        """See `UserEntries.user_bytes`."""
+        return span * self.token_bytes
+
+    def user(self, memory: Array, span: int) -> list[Array]:
+        """See `UserEntries.user`."""
+        c = self.config
+        shape = (2 * c.layers, 1, c.heads, span, c.hidden_size // c.heads)
+        return list(memory[: self.user_bytes(span)].view(np.float32).reshape(shape))
+
+
+class HstuUsers:
+    """See `genrec.engine.user_entry.UserPasses`."""
+
+    def __init__(self, passes: HstuPasses, entries: HstuEntries) -> None:
+        self.entries = entries
+        self._passes, self._config = passes, entries.config
+        self._nobody = entries.user(np.zeros(entries.token_bytes, np.uint8), 1)
+
+    def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:
+        """See `UserPasses.fill`. A part may not end between features, which see each other: they are few."""
+        if not past and end == len(tokens):
+            self._whole(tokens, kv)
+            return
+        marks, new = user_marks(self._config, tokens[:end], past).array(), end - past
+        old = [np.ascontiguousarray(each[:, :, : padded(past)]) for each in kv] if past else self._nobody
+        before = np.zeros((3, new, old[0].shape[2]), np.int64)
+        before[:, :, :past] = marks[:, :, :past]
+        made = [np.empty((*each.shape[:2], new, each.shape[3]), np.float32) for each in kv]
+        own = np.ascontiguousarray(marks[:, :, past:])
+        self._passes.user(self._read(tokens[past:end]).astype(np.int64), own, before, old, made)
+        for whole, newest in zip(kv, made, strict=True):
+            whole[:, :, past:end] = newest
+            whole[:, :, end : padded(end)] = 0  # as in `copy_past`
+
+    def _whole(self, tokens: Array, kv: Sequence[Array]) -> None:
+        """All of a user's tokens. Equal shapes are faster, so what is padded is computed too, and seen by nobody."""
+        span = kv[0].shape[2]
+        given = np.zeros((span, len(READ) + self._config.token_size - CODES), np.int64)
+        given[: len(tokens)] = self._read(tokens)
+        marks = padded_marks(user_marks(self._config, tokens, 0), span, span)
+        self._passes.user(given, marks, np.zeros((3, span, 1), np.int64), self._nobody, kv)
+
+    def _read(self, tokens: Array) -> Array:
+        return np.concatenate((tokens[:, READ], tokens[:, CODES:]), 1)
+
+
+def padded_marks(marks: Marks, *shape: int) -> NDArray[np.int64]:
+    """int64[3, *shape], 0 where there is no token."""
+    whole = np.zeros((3, *shape), np.int64)
+    whole[(slice(None), *map(slice, marks.seen.shape))] = marks.array()
+    return whole

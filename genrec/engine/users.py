@@ -1,0 +1,76 @@
+"""A user's KV for a ranking: from the pool, from what is half made ahead of it, or computed now.
+
+The same for every ranker; an answer never depends on where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from genrec.engine.interface import Array
+from genrec.engine.pre_infer import PartByPart
+from genrec.engine.user_entry import UserPasses, copy_past, held, padded
+from genrec.pool.keys import owner_key
+from genrec.pool.pool import Pool
+from genrec.pool.users import UserEntry, Writing
+from genrec.search.scratch import Scratch
+
+
+class UserKv(NamedTuple):
+    """2N tensors [1, G, span, D], of how many tokens they were there, and bytes that were copied."""
+
+    kv: list[Array]
+    reused: int
+    copied: int
+
+
+class Users:
+    """Those of one stream. Without a pool everything is computed."""
+
+    def __init__(self, passes: UserPasses, pool: Pool | None = None, ahead: PartByPart | None = None) -> None:
+        """`ahead`: pre-inferences by the same passes, if this process makes any."""
+        self._passes, self._entries, self._pool, self._ahead = passes, passes.entries, pool, ahead
+        self._scratch = Scratch()
+
+    @contextmanager
+    def kv_of(self, owner: int | None, tokens: Array, keep: bool) -> Iterator[UserKv]:
+        """Of a user's tokens int32[S] or [S, n]; new KV is kept or not. An entry of the pool stays where it is until
+        this ends, and so does what this lends.
+        """
+        pool, entries = self._pool, self._entries
+        self._scratch.clear()
+        if pool is None:
+            yield self._computed(tokens, None)
+            return
+        names = entries.names(pool.secret, owner, tokens)
+        computed = self._ahead.take_over(names) if self._ahead else 0
+        size, whose = entries.user_bytes(padded(len(tokens))), owner_key(pool.secret, owner)
+        with held(pool, names, entries.step, len(tokens), size, whose, keep) as (found, writing):
+            if found and found.tokens == len(tokens):
+                yield UserKv(entries.user(found.memory, found.span), len(tokens) - computed, 0)
+            elif found:
+                yield self._extended(found, tokens, writing)
+            else:
+                yield self._computed(tokens, writing)
+
+    def _computed(self, tokens: Array, writing: Writing | None) -> UserKv:
+        kv = self._place(len(tokens), writing)
+        self._passes.fill(tokens, kv, 0, len(tokens))
+        return UserKv(kv, 0, 0)
+
+    def _extended(self, found: UserEntry, tokens: Array, writing: Writing | None) -> UserKv:
+        """The entry that agrees so far, with the newest tokens behind it."""
+        kv, past = self._place(len(tokens), writing), found.tokens
+        copy_past(self._entries.user(found.memory, found.span), kv, past)
+        self._passes.fill(tokens, kv, past, len(tokens))
+        return UserKv(kv, past, past * self._entries.token_bytes)
+
+    def _place(self, tokens: int, writing: Writing | None) -> list[Array]:
+        span = padded(tokens)
+        size = self._entries.user_bytes(span)
+        memory = writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
+        return self._entries.user(memory, span)

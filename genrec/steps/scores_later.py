@@ -1,0 +1,154 @@
+"""What steps that score candidates have in common: rankings, and users' KV computed ahead of them, in one queue.
+
+In one process too (RelayGR): two engines would fight for the cores.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.engine.pre_infer import PartByPart, PreInference
+from genrec.engine.ranking import Reuse
+from genrec.errors import GenrecError, InputError
+from genrec.rank.options import ONLY_USER
+from genrec.report import PreInferReport
+from genrec.schedule.relay import Relay
+from genrec.schedule.scheduler import Scheduler
+from genrec.settings import Settings
+from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps.candidates import count_ranking
+from genrec.steps.later import AnswersLater, Respond
+from genrec.steps.ticket import Ticket
+
+log = logging.getLogger("genrec.score_candidates")
+
+
+class Executor(Protocol):
+    """Whole rankings by the weights of one moment."""
+
+    @property
+    def ahead(self) -> PartByPart | None:
+        """What computes users' KV ahead, if anything can be kept of it."""
+
+
+E = TypeVar("E", bound=Executor)
+Stream = Callable[[], tuple[int, E]]  # the executor that serves now, and the number of its last delta
+
+
+@dataclass(frozen=True)
+class Ranking(Generic[E]):
+    """Of a user's tokens int32[S] or [S, n], and of so many tokens of candidates, in one of `rank.options.ORDERS`."""
+
+    owner: int | None
+    tokens: NDArray[np.int32]
+    candidates: int
+    order: str
+    score: Callable[[E], tuple[NDArray[np.float32], Reuse]]
+
+
+@dataclass(frozen=True)
+class _Waiting(Generic[E]):
+    ranking: Ranking[E]
+    ticket: Ticket
+    respond: Respond
+
+
+class ScoresLater(AnswersLater, Generic[E]):
+    """tokens, ticket, owner, candidates, codes, plan -> scores, the tokens that were reused, delta.
+
+    A request is a pass of its own, since its KV lies where the pool has it. The queue refuses what cannot be in time.
+    It reads the weights once, and ends with them. A plan of the user's entry alone is answered at once, without
+    candidates: `reuse` is a `PreInferReport` then.
+    """
+
+    def __init__(self, settings: Settings, streams: Sequence[Stream[E]]) -> None:
+        """`streams`: as many rankings as may run at once."""
+        budget_s, self._now = settings.rank_budget_ms / 1e3, streams[0]
+        run = [partial(self._run, stream) for stream in streams]
+        self._scheduler: Scheduler[Any] = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
+        ahead = self._now()[1].ahead
+        self._relay = Relay(ahead.jobs if ahead else None, self._scheduler, settings)
+
+    def read_user(self, request: Tensors) -> tuple[NDArray[np.int32], Ticket]:
+        """The user's tokens, as many as the ticket says, and the ticket. Raises InputError."""
+        raise NotImplementedError
+
+    def read_ranking(self, request: Tensors, owner: int | None, tokens: NDArray[np.int32]) -> Ranking[E]:
+        """What is asked about them. Raises InputError."""
+        raise NotImplementedError
+
+    def submit(self, request: Tensors, respond: Respond) -> None:
+        """See `AnswersLater.submit`."""
+        try:
+            tokens, ticket = self.read_user(request)
+            ticket.check_deadline("score_candidates")
+            named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
+            owner, deadline_s = (
+                user if named else None,
+                ticket.deadline_ns / 1e9 if ticket.deadline_ns else None,
+            )
+            nothing = self._nothing(self._now()[0])
+            answer: Answer = nothing
+            if int(check_tensor(request, "plan", np.int64, 3)[0]) == ONLY_USER:
+                outcome, ready = self._relay.ask(owner, tokens, deadline_s)
+                report = PreInferReport(outcome, len(tokens), ready, ticket.dropped)
+                answer = {**nothing, "reuse": np.array([report], np.int64)}
+            elif len(tokens):
+                ranking = self.read_ranking(request, owner, tokens)
+                size = self._relay.missing(owner, tokens) + ranking.candidates
+                self._scheduler.submit(_Waiting(ranking, ticket, respond), size, deadline_s)
+                return
+        except GenrecError as error:
+            answer = error
+        respond(answer)
+
+    def close(self) -> None:
+        """Answer what is queued; then end the threads."""
+        self._relay.close()
+        self._scheduler.close()
+
+    def _run(self, stream: Stream[E], batch: list[PreInference | _Waiting[E]]) -> None:
+        """Answered whatever happens."""
+        delta, executor = stream()
+        for each in batch:
+            if isinstance(each, PreInference):
+                assert executor.ahead is not None
+                self._relay.run(executor.ahead, each)
+                continue
+            try:
+                each.ticket.check_deadline("score_candidates")
+                answer: Answer = self._score(delta, executor, each.ranking)
+            except GenrecError as error:
+                answer = error
+            except Exception as error:  # the thread must live on
+                log.exception("score_candidates")
+                answer = GenrecError(
+                    f"score_candidates: internal error ({type(error).__name__}), see the server's log"
+                )
+            each.respond(answer)
+
+    def _score(self, delta: int, executor: E, ranking: Ranking[E]) -> Tensors:
+        begun = time.monotonic()
+        scores, reuse = ranking.score(executor)
+        self._relay.cost.learn(True, reuse.user, len(ranking.tokens) - reuse.user, time.monotonic() - begun)
+        if not np.isfinite(scores).all():
+            raise InputError("scores", "have NaN or infinite values", "finite ones: look at the weights")
+        count_ranking(ranking.order, reuse)
+        return {**self._nothing(delta), "scores": scores[None], "reuse": np.array([reuse], np.int64)}
+
+    @staticmethod
+    def _nothing(delta: int) -> Tensors:
+        """Where nothing is scored."""
+        return {
+            "scores": np.zeros((1, 1), np.float32),
+            "reuse": np.zeros((1, 4), np.int64),
+            "delta": np.array([[delta]]),
+        }
