@@ -165,6 +165,25 @@ def make_hstu(
     )  # fmt: skip
 
 
+def make_hstu_next(
+    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
+    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+) -> None:  # fmt: skip
+    """`model/hstu_next.*`: an HSTU model of the next item, which stands beside the generator."""
+    from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
+    from training.hstu_next import hstu_next_artifact
+    from training.hstu_next_settings import HstuNextSettings
+    from training.recipe_file import changed
+
+    chosen = changed(HstuNextSettings(), changes or {})
+    settings = {**vars(chosen), "seed": seed, "minutes": minutes}
+    given = [artifact / name for name in ("histories.parquet", "catalogue.parquet")]
+    _training(
+        artifact, "hstu-next", stage_key(settings, given), (NEXT_CONFIG, NEXT_WEIGHTS), tell,
+        lambda state: _on_ranks(ranks, threads, hstu_next_artifact, artifact, chosen, state, seed, minutes),
+    )  # fmt: skip
+
+
 def _training(
     artifact: Path, name: str, key: str, files: Iterable[str], tell: Tell, work: Callable[[Path], dict[str, Any]]
 ) -> None:  # fmt: skip

@@ -141,7 +141,9 @@ def parser() -> argparse.ArgumentParser:
         "--ranker", action="store_true", help="the ranker's orders of the generator's candidates instead"
     )
     made["evaluate"].add_argument(
-        "--recipe", choices=("hstu-ranker",), help="GAUC of the HSTU ranker instead"
+        "--recipe",
+        choices=("hstu-ranker", "hstu-next"),
+        help="GAUC of the HSTU ranker instead; or how good HSTU is at the next item",
     )
     made["evaluate"].add_argument("--json", action="store_true", help="for machines")
     for verb in ("recommend", "evaluate"):
@@ -219,6 +221,12 @@ def _evaluate(a: argparse.Namespace) -> None:
 
         found = measure_ranker(a.artifact)
         print(json.dumps(found) if a.json else ranker_table(found))
+        return
+    if a.recipe == "hstu-next":
+        from training.hstu_next_measure import hstu_next_table, measure_hstu_next
+
+        of_next = measure_hstu_next(a.artifact)
+        print(json.dumps(of_next) if a.json else hstu_next_table(of_next))
         return
     if a.recipe:
         from training.hstu_measure import hstu_table, measure_hstu

@@ -35,7 +35,8 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     beside.add_argument(
         "--recipe",
         metavar="MODEL",
-        help="generator, ranker, hstu-ranker (of ratings), or a JSON file that changes settings of one",
+        help="generator, ranker, hstu-ranker (of ratings), hstu-next (of the next item), or a JSON file that changes"
+        " settings of one",
     )
     more = "train an hstu-ranker further, on the last file's events (CSV or Parquet: user, item, rating, timestamp)"
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
@@ -45,8 +46,8 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
-    from cli.chain import make_draft, make_further, make_hstu, make_model, make_ranker
-    from training.recipe_file import GENERATOR, HSTU, RANKER, read_recipe
+    from cli.chain import make_draft, make_further, make_hstu, make_hstu_next, make_model, make_ranker
+    from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
 
     if a.draft:
         for option, value in (("minutes", a.minutes), ("ranks", a.ranks > 1), ("events", a.events)):
@@ -64,6 +65,8 @@ def run(a: argparse.Namespace) -> None:
         make_further(a.artifact, a.events, a.seed, a.threads, a.ranks, changes)
     elif model == HSTU:
         make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
+    elif model == HSTU_NEXT:
+        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
     elif model == RANKER:
         order, shared, history = a.ranker_order, not a.own_backbone, a.ranker_history
         make_ranker(a.artifact, order, shared, a.seed, a.threads, a.minutes, history, a.ranks, changes)

@@ -8,6 +8,7 @@ rating but those of events it sees. T tokens, C of them candidates, d the hidden
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from genrec.nn.hstu_attention import hstu_attention
 from genrec.nn.hstu_layout import Layout
-from genrec.rank.hstu import RATINGS, TASKS, HstuConfig
+from genrec.rank.hstu import CONFIG, RATINGS, TASKS, WEIGHTS, HstuConfig
 
 FEATURE, EVENT, CANDIDATE = range(3)  # groups of tokens
 
@@ -51,26 +52,29 @@ class GroupLayerNorm(nn.Module):
 class HstuLayer(nn.Module):
     """u, v, q, k by one projection, attention without softmax, gated by u (MTGRBoost, eq. 1 and 2)."""
 
-    def __init__(self, config: HstuConfig) -> None:
+    def __init__(self, config: HstuConfig, norm: Callable[[int], nn.Module] = GroupLayerNorm) -> None:
+        """`norm` makes a norm of [T, d] and the tokens' groups."""
         super().__init__()
         size, self.heads, self.n = config.hidden_size, config.heads, float(config.max_history)
-        self.norm, self.attended_norm = GroupLayerNorm(size), GroupLayerNorm(size)
+        self.norm, self.attended_norm = norm(size), norm(size)
         self.project, self.finish = nn.Linear(size, 4 * size), nn.Linear(size, size)
         self.position_bias = nn.Parameter(torch.zeros(config.heads, config.max_history + 2))
         self.time_bias = nn.Parameter(torch.zeros(config.heads, config.times))
         self.drop = nn.Dropout(config.dropout)
         self.attend = hstu_attention  # or a plain twin of it
 
-    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
-        """[T, d] of x [T, d]."""
-        parts = F.silu(self.project(self.norm(x, tokens.group))).chunk(4, 1)
+    def forward(self, x: Tensor, layout: Layout, group: Tensor | None) -> Tensor:
+        """[T, d] of x [T, d] and group int64[T]."""
+        parts = F.silu(self.project(self.norm(x, group))).chunk(4, 1)
         q, k, v = (each.unflatten(1, (self.heads, -1)) for each in parts[1:])
-        seen = self.attend(q, k, v, tokens.layout, self.position_bias, self.time_bias, self.n).flatten(1)
-        return x + self.drop(self.finish(parts[0] * self.attended_norm(seen, tokens.group)))
+        seen = self.attend(q, k, v, layout, self.position_bias, self.time_bias, self.n).flatten(1)
+        return x + self.drop(self.finish(parts[0] * self.attended_norm(seen, group)))
 
 
 class HstuRanker(nn.Module):
     """Tokens to a logit per candidate and task."""
+
+    files = (CONFIG, WEIGHTS)
 
     def __init__(self, config: HstuConfig, codes: Tensor) -> None:
         """`codes` int[items, L]: an item's row of its own is added to those of its semantic ID's codes."""
@@ -102,7 +106,7 @@ class HstuRanker(nn.Module):
         """Logits [C, tasks] of the candidates, in their order."""
         x = self.drop(self.embed(tokens))
         for layer in self.layers:
-            x = layer(x, tokens)
+            x = layer(x, tokens.layout, tokens.group)
         asked = tokens.group == CANDIDATE
         return self.head(self.norm(x[asked], tokens.group[asked]))
 

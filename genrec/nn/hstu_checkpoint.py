@@ -1,8 +1,9 @@
-"""HSTU rankers on disk: `hstu.json` and `hstu.safetensors`. No pickle."""
+"""HSTU models on disk: the configuration as JSON, and weights as safetensors. No pickle."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -11,25 +12,39 @@ from safetensors.torch import load_file, save_file
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
 from genrec.nn.hstu import HstuRanker
-from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
+from genrec.nn.hstu_next import HstuNext
+from genrec.rank.hstu import HstuConfig, NextConfig
+
+Model = TypeVar("Model", HstuRanker, HstuNext)
 
 
-def save_hstu(model: HstuRanker, folder: Path) -> None:
-    """Write `folder`/hstu.json and `folder`/hstu.safetensors."""
+def save_hstu(model: HstuRanker | HstuNext, folder: Path) -> None:
+    """Write the model's two `files` to `folder`."""
+    config, weights = (folder / name for name in model.files)
     folder.mkdir(parents=True, exist_ok=True)
-    model.config.save(folder / CONFIG)
+    model.config.save(config)
     tensors = {name: each.detach().contiguous() for name, each in model.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / WEIGHTS).chmod(0o644)  # as `genrec.nn.checkpoint` does
+    save_file(tensors, weights, metadata={"format": "pt"})
+    weights.chmod(0o644)  # as `genrec.nn.checkpoint` does
 
 
 def load_hstu(folder: Path) -> HstuRanker:
-    """Read one, in evaluation mode. Raises ArtifactError."""
-    config = HstuConfig.load(folder / CONFIG)
+    """The ranker of ratings in `folder`, in evaluation mode. Raises ArtifactError."""
+    return _load(HstuRanker, HstuConfig, folder)
+
+
+def load_hstu_next(folder: Path) -> HstuNext:
+    """The model of the next item in `folder`, in evaluation mode. Raises ArtifactError."""
+    return _load(HstuNext, NextConfig, folder)
+
+
+def _load(kind: type[Model], of_config: type[HstuConfig], folder: Path) -> Model:
+    path, weights = (folder / name for name in kind.files)
+    config = of_config.load(path)
     try:
         empty = torch.zeros(config.items, len(config.codebook_sizes), dtype=torch.int64)
-        model = HstuRanker(config, empty)
-        model.load_state_dict(load_file(check_regular(folder / WEIGHTS)))
+        model = kind(config, empty)  # type: ignore[arg-type]  # `of_config` is its own
+        model.load_state_dict(load_file(check_regular(weights)))
     except (TypeError, KeyError, ValueError, OSError, SafetensorError, RuntimeError) as error:
-        raise ArtifactError(folder / CONFIG, f"and {WEIGHTS} are no HSTU ranker: {error}") from error
+        raise ArtifactError(path, f"and {weights.name} are no HSTU ranker: {error}") from error
     return model.eval()

@@ -18,6 +18,7 @@ from genrec.errors import ArtifactError
 from genrec.files import read_json
 
 CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
+NEXT_CONFIG, NEXT_WEIGHTS = "hstu_next.json", "hstu_next.safetensors"  # of one trained for the next item
 FEATURES = "hstu_features.json"  # which number is which value of which of a user's features, for who asks
 USER_GRAPH, RANK_GRAPH = "hstu_user", "hstu_rank"
 TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind it
@@ -74,6 +75,14 @@ class HstuConfig:
             return cls(**{**said, "codebook_sizes": tuple(said["codebook_sizes"])})
         except (TypeError, KeyError, ValueError) as error:
             raise ArtifactError(path, f"is no configuration of an HSTU ranker: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class NextConfig(HstuConfig):
+    """Of a model of the next item, which reads no features."""
+
+    features: int = 0
+    temperature: float = 0.05  # of scores
 
 
 class Marks(NamedTuple):

@@ -58,7 +58,7 @@ def step_of(arm: str, lengths: list[int], size: int, heads: int) -> Callable[[],
     def step() -> torch.Tensor:
         x.grad = None
         layer.zero_grad()
-        layer(x, tokens).square().mean().backward()
+        layer(x, tokens.layout, tokens.group).square().mean().backward()
         return x.grad
 
     return step

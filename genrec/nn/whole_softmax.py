@@ -1,0 +1,69 @@
+"""The softmax loss over a whole catalogue, without its scores in memory: T states against I items.
+
+Scores and their gradients exist for a block of states at a time, which is what the caches hold, and every product is
+taken once: gradients are made on the way there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCK_SCORES = 1 << 19  # of one block
+LEAST_TEMPERATURE = 0.03  # below it, what is unlikely is nothing in float32
+
+
+class Seen(NamedTuple):
+    """Items that are left out of each state's softmax: of state t, `items` int64[P] from `offsets`[t] to [t + 1]."""
+
+    offsets: Tensor
+    items: Tensor
+
+
+def whole_softmax_loss(
+    states: Tensor, vectors: Tensor, wanted: Tensor, temperature: float, seen: Seen | None = None
+) -> Tensor:
+    """Summed cross entropy of float32 `states` [T, d] and item `vectors` [I, d], both of length 1, scores being their
+    products over `temperature`, for `wanted` int64[T]. A wanted item counts even where it was seen.
+    """
+    return _WholeSoftmax.apply(states, vectors, wanted, 1 / temperature, seen)
+
+
+class _WholeSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, states: Tensor, vectors: Tensor, wanted: Tensor, scale: float,
+        seen: Seen | None,
+    ) -> Tensor:  # fmt: skip
+        of_states, of_vectors = torch.empty_like(states), torch.zeros_like(vectors)
+        total, block = states.new_zeros(()), max(BLOCK_SCORES // len(vectors), 1)
+        memory = states.new_empty(min(block, len(states)), len(vectors))  # of all blocks
+        for start in range(0, len(states), block):
+            span = slice(start, start + block)
+            scaled, place = states[span] * scale, wanted[span].unsqueeze(1)
+            scores = torch.mm(scaled, vectors.T, out=memory[: len(scaled)])
+            if seen is not None:
+                _leave_out(scores, start, seen, place)
+            likely = torch.softmax(scores, 1, out=scores)
+            total -= likely.gather(1, place).log().sum()
+            likely.scatter_add_(1, place, likely.new_full((1, 1), -1.0).expand_as(place))
+            torch.mm(likely, vectors, out=of_states[span])
+            of_vectors.addmm_(likely.T, scaled)
+        ctx.save_for_backward(of_states.mul_(scale), of_vectors)
+        return total
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        of_states, of_vectors = ctx.saved_tensors  # type: ignore[attr-defined]
+        return grad * of_states, grad * of_vectors, None, None, None
+
+
+def _leave_out(scores: Tensor, start: int, seen: Seen, wanted: Tensor) -> None:
+    """Scores [b, I] of the states from `start` on become -inf where they saw an item, but for `wanted` int64[b, 1]."""
+    offsets = seen.offsets[start : start + len(scores) + 1]
+    first = torch.repeat_interleave(torch.arange(len(scores)) * scores.shape[1], offsets.diff())
+    own = scores.gather(1, wanted)
+    scores.view(-1).index_fill_(0, first + seen.items[offsets[0] : offsets[-1]], -torch.inf)
+    scores.scatter_(1, wanted, own)

@@ -1,0 +1,112 @@
+"""How good an HSTU model of the next item is: leave-one-out over the whole catalogue, and over candidates.
+
+Items of a user's whole history are taken out, as `genrec evaluate` does. An item whose score equals the wanted one's is
+taken to be before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
+from genrec.nn.hstu_checkpoint import load_hstu_next
+from genrec.nn.hstu_next import HstuNext
+from training.evaluate import metrics
+from training.hstu_next_batches import events_of, spans_before
+from training.rank_candidates import Candidates, load_candidates, places_of
+from training.rank_evaluate import choose_weight, figures, together
+from training.ranker_run import RankerSettings
+from training.timed import Timed, load_timed
+
+BATCH = 128
+KS = (10,)
+
+
+@torch.no_grad()
+def scores_of(
+    model: HstuNext, timed: Timed, places: np.ndarray, label: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of places int64[m, 2] (user, cut) in their order: some of them, and scores float32[b, I] of all items there."""
+    with tqdm(total=len(places), unit="user", desc=label, delay=2) as bar:
+        for start in range(0, len(places), BATCH):
+            part = places[start : start + BATCH]
+            spans = spans_before(timed, part, model.config.max_history)
+            yield part, model.scores(events_of(timed, spans)).numpy()
+            bar.update(len(part))
+
+
+def ranks_of(model: HstuNext, timed: Timed, places: np.ndarray, label: str) -> np.ndarray:
+    """Place (from 0) of the item behind each of `places` int64[m, 2] (user, cut) in the whole catalogue: int64[m]."""
+    found = [np.zeros(0, np.int64)]
+    for part, scores in scores_of(model, timed, places, label):
+        first = timed.offsets[part[:, 0]]
+        for line, start, cut in zip(scores, first.tolist(), part[:, 1].tolist(), strict=True):
+            line[timed.rows[start : start + cut]] = -np.inf
+        own = np.take_along_axis(scores, timed.rows[first + part[:, 1]][:, None], 1)
+        found.append((scores >= own).sum(1) - 1)
+    return np.concatenate(found)
+
+
+def candidate_scores(model: HstuNext, timed: Timed, at: Candidates, label: str) -> np.ndarray:
+    """Scores float32[m, 100] of candidates, -inf where there are none."""
+    places, rows = np.stack((at.user, at.cut), 1).astype(np.int64), np.maximum(at.rows, 0).astype(np.int64)
+    found, first = np.empty(at.rows.shape, np.float32), 0
+    for part, scores in scores_of(model, timed, places, label):
+        span = slice(first, first + len(part))
+        found[span] = np.take_along_axis(scores, rows[span], 1)
+        first += len(part)
+    found[at.rows < 0] = -np.inf
+    return found
+
+
+def measure_hstu_next(artifact: Path) -> dict[str, Any]:
+    """Figures of all users' newest items; of the generator's candidates too, where there is a generator.
+
+    Raises InputError, ArtifactError.
+    """
+    model = load_hstu_next(artifact / "model")
+    timed = load_timed(artifact, Catalogue.load(artifact / CATALOGUE, titles=False))
+    places = places_of(timed.lengths, "test", 0)
+    whole = metrics(ranks_of(model, timed, places, "evaluate"), KS)
+    found: dict[str, Any] = {"users": len(places), "whole catalogue": whole}
+    if (artifact / "model" / "config.json").is_file():
+        candidates = load_candidates(artifact, max(1, RankerSettings.places // len(timed.lengths)))
+        found |= ranked(model, timed, candidates)
+    return found
+
+
+def ranked(model: HstuNext, timed: Timed, candidates: dict[str, Candidates]) -> dict[str, Any]:
+    """Figures of the generator's order of its candidates, of the model's, and of both together."""
+    checked, test = (candidates[split] for split in ("validation", "test"))
+    weight, _ = choose_weight(checked, {"": candidate_scores(model, timed, checked, "validation candidates")})
+    scores = candidate_scores(model, timed, test, "candidates")
+    orders = {
+        "generator's candidates, its order": test.scores, "the same, by HSTU": scores,
+        "the same, both together": together(test, scores, weight),
+    }  # fmt: skip
+    of = {name: figures(test, each) for name, each in orders.items()}
+    return {
+        "generator_weight": weight,
+        **{name: {"HR@10": each["Recall@10"], "NDCG@10": each["NDCG@10"]} for name, each in of.items()},
+    }
+
+
+def hstu_next_table(found: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [
+        f"{found['users']} users, last item held out, seen items removed",
+        f"{'':36}{'HR@10':>8}{'NDCG@10':>9}",
+    ]
+    for name, each in found.items():
+        if isinstance(each, dict):
+            lines.append(f"{name:36}{each['HR@10']:8.4f}{each['NDCG@10']:9.4f}")
+    if "generator_weight" in found:
+        lines.append(f"of both: HSTU's score + {found['generator_weight']} x the generator's log-probability")
+    return "\n".join(lines)
