@@ -112,15 +112,19 @@ class LocalRecommender:
         self, artifact: Path, beam_width: int = 128, target: str = DEFAULT, slots: int = SLOTS,
         decoder: str = "beam", verify: str = "every", **pool: Any,
     ) -> None:  # fmt: skip
-        """`pool`: its sizes, the choice of the prefix and of the ranker, as in `Settings`."""
+        """`pool`: its sizes, the choice of the prefix and of the ranker, as in `Settings`.
+
+        Nothing is computed in the background unless it says so: what is measured here is what was asked for.
+        """
         verify_files(artifact)
         if decoder not in RANKINGS:
             check_decoder(artifact, decoder)
         config = load_config(artifact)
         self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")
         self.settings = Settings(
-            artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify, **pool
-        )
+            artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify,
+            **{"pool_fill": "none", **pool},
+        )  # fmt: skip
         discriminant = ranker_of(artifact, self.settings.ranker) == DISCRIMINANT
         if decoder in RANKINGS:
             self.settings = replace(self.settings, pool=Path(self._folder.name) / "pool")

@@ -14,20 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
-from genrec.engine.load_ranker import load_rank_executors
+from genrec.engine.load_ranker import chosen_prefix, load_rank_executors
 from genrec.engine.pre_infer import PreInference
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.errors import GenrecError, InputError
+from genrec.pool.held import Held
+from genrec.pool.item_store import ItemStore
+from genrec.rank.item_tokens import DistinctItems
 from genrec.rank.options import MOST_CANDIDATES, ONLY_USER, OPTIONS, ORDERS, RankerConfig
 from genrec.report import PreInferReport
-from genrec.schedule.relay import PARTS, Relay
+from genrec.schedule.idle_items import IdleBatch
+from genrec.schedule.items_ahead import ItemsAhead
+from genrec.schedule.relay import PARTS, PATIENCE, Relay
 from genrec.schedule.scheduler import Scheduler
+from genrec.schedule.shard import Shard
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.candidates import count_ranking
 from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.prompts import read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
+from genrec.steps.versioned import Versioned
 
 log = logging.getLogger("genrec.score_candidates")
 NOTHING: Tensors = {
@@ -55,15 +62,37 @@ class ScoreCandidates(AnswersLater):
         self._config = load_config(settings.artifact)
         self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
         self._longest = self._options.longest_history(self._config)
-        executors = load_rank_executors(settings, self._config)
+        self._store = _item_store(settings, self._options)
+        executors = load_rank_executors(settings, self._config, self._store)
         for executor in executors:
             warm_up(spans(self._config)[:1], partial(self._try, executor))
             if executor.ahead and self._longest > PARTS[-1]:
                 executor.ahead.rehearse(PARTS[-1], min(PARTS[-1], self._longest - PARTS[-1]))
-        run = [partial(self._score, executor) for executor in executors]
+        run = [partial(self._run, executor) for executor in executors]
         budget_s, ahead = settings.rank_budget_ms / 1e3, executors[0].ahead
-        self._scheduler: Scheduler[_Asked | PreInference] = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
+        self._scheduler: Scheduler[_Asked | PreInference | IdleBatch]
+        self._scheduler = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
         self._relay = Relay(ahead.jobs if ahead else None, self._scheduler, settings)
+        self._ahead = self._items_ahead(settings, executors[0])
+
+    def _items_ahead(self, settings: Settings, executor: RankExecutor) -> ItemsAhead | None:
+        """None where no ranking would reuse them."""
+        reused = chosen_prefix(settings, self._options) not in ("recompute", "user")
+        if settings.pool_fill == "none" or not reused or not executor.item_places:
+            return None
+        self._versions = Versioned(
+            settings, "score_candidates", lambda folder: DistinctItems.load(folder, self._config)
+        )
+        batch_s, shard = settings.rank_budget_ms / 1e3 * PATIENCE, None
+        if self._store and settings.pool:
+            room = (settings.store_mb << 20) // executor.item_bytes
+            shard = Shard(
+                self._store, Held(settings.node, settings.nodes), settings.pool, room, self._relay.cost,
+                self._scheduler, executor.item_tokens, batch_s,
+            )  # fmt: skip
+        items = ItemsAhead(executor, self._scheduler, lambda: self._versions.latest, batch_s, shard)
+        items.start()
+        return items
 
     def submit(self, request: Tensors, respond: Respond) -> None:
         """See `AnswersLater.submit`."""
@@ -87,8 +116,13 @@ class ScoreCandidates(AnswersLater):
 
     def close(self) -> None:
         """Answer what is queued; then end the threads."""
+        if self._ahead:
+            self._ahead.close()
+            self._versions.close()
         self._relay.close()
         self._scheduler.close()
+        if self._store:
+            self._store.close()
 
     def _pre_infer(
         self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket, deadline_s: float | None
@@ -106,7 +140,8 @@ class ScoreCandidates(AnswersLater):
         if not 0 <= order < len(ORDERS) or ORDERS[order] not in (*self._options.orders, "whole"):
             known = [ORDERS.index(each) for each in (*self._options.orders, "whole")]
             raise InputError("plan", f"says order {order}", ", ".join(map(str, known)))
-        ranking = RankRequest(_owner(request), tokens[: ticket.prompt_length], candidates, codes)
+        deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
+        ranking = RankRequest(_owner(request), tokens[: ticket.prompt_length], candidates, codes, deadline_s)
         return _Asked(ranking, RankPlan(ORDERS[order], bool(keep_user), bool(keep_items)), ticket, respond)
 
     def _rows(self, request: Tensors, field: str, each: int) -> NDArray[np.int32]:
@@ -121,39 +156,55 @@ class ScoreCandidates(AnswersLater):
             raise InputError(field, f"span {values.min()} to {values.max()}", limit)
         return values.reshape(-1, each)
 
-    def _score(self, executor: RankExecutor, batch: list[_Asked | PreInference]) -> None:
-        """Answered whatever happens."""
-        for asked in batch:
-            if isinstance(asked, PreInference):
+    def _run(self, executor: RankExecutor, batch: list[_Asked | PreInference | IdleBatch]) -> None:
+        for each in batch:
+            if isinstance(each, PreInference):
                 assert executor.ahead is not None
-                self._relay.run(executor.ahead, asked)
-                continue
-            try:
-                asked.ticket.check_deadline("score_candidates")
-                begun = time.monotonic()
-                scores, reuse = executor.scores(asked.request, asked.plan)
-                user = len(asked.request.tokens) - reuse.user
-                self._relay.cost.learn(True, reuse.user, user, time.monotonic() - begun)
-                if not np.isfinite(scores).all():
-                    raise InputError(
-                        "scores", "have NaN or infinite values", "finite ones: look at the weights"
-                    )
-                count_ranking(asked.plan.order, reuse)
-                answer: Answer = {**NOTHING, "scores": scores[None], "reuse": np.array([reuse], np.int64)}
-            except GenrecError as error:
-                answer = error
-            except Exception as error:  # the thread must live on
-                log.exception("score_candidates")
-                answer = GenrecError(
-                    f"score_candidates: internal error ({type(error).__name__}), see the server's log"
-                )
-            asked.respond(answer)
+                self._relay.run(executor.ahead, each)
+            elif isinstance(each, IdleBatch):
+                each.of.run(executor, each)
+            else:
+                each.respond(self._answer(executor, each))
+                if self._ahead:
+                    self._ahead.see(len(each.request.tokens), each.request.candidates)
+
+    def _answer(self, executor: RankExecutor, asked: _Asked) -> Answer:
+        """Whatever happens."""
+        try:
+            asked.ticket.check_deadline("score_candidates")
+            begun = time.monotonic()
+            scores, reuse = executor.scores(asked.request, asked.plan)
+            user = len(asked.request.tokens) - reuse.user
+            self._relay.cost.learn(True, reuse.user, user, time.monotonic() - begun)
+            if not np.isfinite(scores).all():
+                raise InputError("scores", "have NaN or infinite values", "finite ones: look at the weights")
+            count_ranking(asked.plan.order, reuse)
+            return {**NOTHING, "scores": scores[None], "reuse": np.array([reuse], np.int64)}
+        except GenrecError as error:
+            return error
+        except Exception as error:  # the thread must live on
+            log.exception("score_candidates")
+            return GenrecError(
+                f"score_candidates: internal error ({type(error).__name__}), see the server's log"
+            )
 
     def _try(self, executor: RankExecutor, span: int) -> None:
         candidates = np.zeros((MOST_CANDIDATES // 4, self._options.item_tokens), np.int32)
         codes = np.zeros((len(candidates), self._config.levels), np.int32)
         asked = RankRequest(None, np.zeros(span, np.int32), candidates, codes)
         executor.scores(asked, RankPlan(self._options.orders[0], False, False))
+
+
+def _item_store(settings: Settings, options: RankerConfig) -> ItemStore | None:
+    """Of several nodes; joined in the background."""
+    if settings.nodes == 1:
+        return None
+    from genrec.pool.mooncake import Mooncake  # a package that one node does without
+
+    join = partial(Mooncake, settings.store, settings.store_host, settings.store_mb << 20)
+    store = ItemStore(join, options.item_tokens)
+    store.start()
+    return store
 
 
 def _order(request: Tensors) -> int:
