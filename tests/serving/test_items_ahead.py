@@ -6,12 +6,15 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from build.catalogue import add_items
+from cli import main
 from clients.ranker import Ranker
 from deploy import switch as switching
 from deploy.launcher import RunningServer
@@ -90,3 +93,27 @@ def test_a_killed_process_goes_on_where_it_was(idle: RunningServer, artifact: Pa
     until(lambda: idle.restarts > restarts)
     (pool,) = pools_of(artifact)
     until(lambda: Pool(pool).usage()["items"] >= before)
+
+
+# Where the package is installed it would listen on every address.
+@pytest.mark.skipif(find_spec("mooncake") is not None, reason="mooncake is installed")
+def test_a_node_that_cannot_join_its_store_answers_all_the_same(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    switching.switch(artifact, 1)
+    ids = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
+    with LocalRecommender(artifact, WIDTH, decoder="rank", pool_user_mb=0, pool_item_mb=0) as local:
+        (want,) = local.rank([(ids[:5], ids[50:90])], TOP_K)
+    node: dict[str, Any] = {"nodes": 2, "node": 1, "store": "127.0.0.1:9", "store_host": "127.0.0.1:10"}
+    with (
+        brief_server(artifact, beam_width=WIDTH, ensembles=("rank",), pool_item_mb=4, **node) as server,
+        Ranker(server.grpc_url) as ranker,
+    ):
+        for _ in range(3):
+            found = ranker.rank(ids[:5], ids[50:90], TOP_K, user_id=5)
+            np.testing.assert_array_equal(found.item_ids, want["item_ids"][0])
+        until(lambda: ahead(server, "popular") > 0)
+        capsys.readouterr()
+        assert main.main(["pool", "status", str(artifact)]) == 0
+        said = capsys.readouterr().out.split()
+        assert said[said.index("node") + 1] == "1" and said[said.index("nodes") + 1] == "2"
