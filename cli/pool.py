@@ -28,6 +28,7 @@ def run(a: argparse.Namespace) -> None:
     """Do it in the pool of every server. Raises InputError where there is none."""
     from deploy.pools import pools_of
     from genrec.errors import InputError
+    from genrec.pool.held import Held
     from genrec.pool.keys import owner_key
     from genrec.pool.pool import Pool
 
@@ -41,7 +42,14 @@ def run(a: argparse.Namespace) -> None:
         elif a.action == "fill":
             print(f"{_fill(a.artifact, path)} items computed")
         else:
-            print("\n".join(f"  {name:>16}  {number}" for name, number in pool.usage().items()))
+            held = Held.load(path)
+            said = {
+                **pool.usage(),
+                "node": held.node,
+                "nodes": held.nodes,
+                "replicated": f"{held.replicated:.1%}",
+            }
+            print("\n".join(f"  {name:>16}  {number}" for name, number in said.items()))
 
 
 def _fill(artifact: Path, pool: Path) -> int:

@@ -118,8 +118,9 @@ class LocalRecommender:
         config = load_config(artifact)
         self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")
         self.settings = Settings(
-            artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify, **pool
-        )
+            artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify,
+            **{"pool_fill": "none", **pool},
+        )  # fmt: skip
         if decoder in RANKINGS:
             self.settings = replace(self.settings, pool=Path(self._folder.name) / "pool")
         try:

@@ -133,14 +133,9 @@ class Histogram(MetricFamily):
 
 _QUEUES = ("generate", "score_candidates")
 _VERSIONED = (
-    "encode_history",
-    "encode_candidates",
-    "encode_prefix",
-    "generate",
-    "beam_search",
-    "draft_beam",
+    "encode_history", "encode_candidates", "encode_prefix", "generate", "beam_search", "draft_beam",
     "validity_lookup",
-)
+)  # fmt: skip
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 REQUESTS = Counter(
@@ -173,17 +168,13 @@ BATCH_TOKENS = Histogram(
     ("generate",),
 )
 BEAMS = Counter(
-    "genrec_beams_total",
-    "beams that a level started from (kept), and those of them that a pass had to score",
-    ("generate",),
-    kind=("kept", "scored"),
-)
+    "genrec_beams_total", "beams that a level started from (kept), and those of them that a pass had to score",
+    ("generate",), kind=("kept", "scored"),
+)  # fmt: skip
 DRAFT_BEAMS = Counter(
-    "genrec_draft_beams_total",
-    "beams of drafts by what verification said of them",
-    ("draft_beam",),
-    verdict=("valid", "lost"),
-)
+    "genrec_draft_beams_total", "beams of drafts by what verification said of them",
+    ("draft_beam",), verdict=("valid", "lost"),
+)  # fmt: skip
 SEMANTIC_IDS = Counter(
     "genrec_semantic_ids_total",
     "semantic IDs looked up before they were answered; an invalid one is never answered",
@@ -215,17 +206,13 @@ ARENA_REAPED = Counter(
 )
 
 RANKINGS = Counter(
-    "genrec_rankings_total",
-    "rankings by what they began with: the user, the items, both apart, or nothing reused",
-    ("score_candidates",),
-    order=("user", "item", "split", "whole"),
-)
+    "genrec_rankings_total", "rankings by what they began with: the user, the items, both apart, or nothing reused",
+    ("score_candidates",), order=("user", "item", "split", "whole"),
+)  # fmt: skip
 RANK_TOKENS = Counter(
-    "genrec_rank_tokens_total",
-    "tokens of rankings whose KV was reused, and those that were computed",
-    ("score_candidates",),
-    kind=("user_reused", "items_reused", "computed"),
-)
+    "genrec_rank_tokens_total", "tokens of rankings whose KV was reused, and those that were computed",
+    ("score_candidates",), kind=("user_reused", "items_reused", "computed"),
+)  # fmt: skip
 RANK_COPIED = Counter(
     "genrec_rank_copied_bytes_total", "bytes of KV that rankings copied", ("score_candidates",)
 )
@@ -242,6 +229,19 @@ PRE_INFERENCES = Counter(
 )
 PRE_INFERRED_TOKENS = Counter(
     "genrec_pre_inferred_tokens_total", "tokens of users that pre-inferences computed", ("score_candidates",)
+)
+AHEAD = ("popular", "new", "hot")
+ITEMS_AHEAD = Counter(
+    "genrec_items_ahead_total", "items whose KV was computed before anybody asked for it, by why",
+    ("score_candidates",), reason=AHEAD,
+)  # fmt: skip
+ITEM_FETCHES = Counter(
+    "genrec_item_fetches_total",
+    "items that rankings missed and asked other nodes for; those absent there too, or late, were computed",
+    ("score_candidates",), end=("brought", "absent", "late"),
+)  # fmt: skip
+ITEMS_PUT = Counter(
+    "genrec_items_put_total", "items that this node has put into the store of several", ("score_candidates",)
 )
 POOL_BYTES = Gauge("genrec_pool_user_bytes", "bytes of users' KV in the pool", ("prefix_choice",))
 POOL_ENTRIES = Gauge(
@@ -263,7 +263,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
     BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
     CATALOGUE_REFUSALS, MODEL_DELTA, DELTAS, DELTA_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS,
     RANK_COPIED, PRE_INFER,
-    PRE_INFERENCES, PRE_INFERRED_TOKENS, POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,
+    PRE_INFERENCES, PRE_INFERRED_TOKENS, ITEMS_AHEAD, ITEM_FETCHES, ITEMS_PUT,
+    POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,
 )  # fmt: skip
 PROCESS_START.set(time.time())
 

@@ -17,21 +17,27 @@ from genrec.errors import InputError
 from genrec.target import DEFAULT, runnable, target_of
 
 MAX_BEAM_WIDTH = 1024
+MOST_NODES = 1024
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 VERIFY = ("every", "last")
 RANKERS = ("auto", "discriminant", "hstu")
+POOL_FILLS = ("none", "idle")
 PREFIXES = ("auto", "recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split")
 ENVIRONMENT = "GENREC_"
 COLLECTOR = "http://host:port/path, as http://127.0.0.1:4318/v1/traces"
+ADDRESS = "host:port, as 10.0.0.1:50051"
+_ADDRESS = re.compile(r"[A-Za-z0-9._-]+:(\d{1,5})")
 _COLLECTOR = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/-]*")
 
 
 def _chosen(
-    default: Any, help: str, low: int | None = None, high: int | None = None, one_of: Sequence[str] = ()
-) -> Any:
-    """A setting that a person may choose."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "one_of": one_of})
+    default: Any, help: str, low: int | None = None, high: int | None = None, one_of: Sequence[str] = (),
+    form: str = "",
+) -> Any:  # fmt: skip
+    """A setting that a person may choose; `form` of text that is none of a few words."""
+    limits = {"help": help, "low": low, "high": high, "one_of": one_of, "form": form}
+    return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True)
@@ -51,18 +57,28 @@ class Settings:
     )
     pool_user_mb: int = _chosen(256, "of users' KV that rankings reuse, in /dev/shm; 0: none is kept", 0)
     pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
+    pool_fill: str = _chosen(
+        "idle", "when items' KV is computed before anybody asks: never, or while no ranking runs",
+        one_of=POOL_FILLS,
+    )  # fmt: skip
     prefix_choice: str = _chosen(
         "auto", "which KV a ranking reuses; auto: as its ranker was trained", one_of=PREFIXES
     )
     trace_url: str = _chosen(
-        "", "OpenTelemetry collector (OTLP/HTTP) for requests with a traceparent; none: no traces"
-    )
+        "", "OpenTelemetry collector (OTLP/HTTP) for requests with a traceparent; none: no traces",
+        form=COLLECTOR,
+    )  # fmt: skip
     rank_budget_ms: int = _chosen(50, "when a ranking without a deadline_ms is due", 1)
     lease_ms: int = _chosen(1000, "how long a prefix computed ahead waits for its ranking", 1)
     pre_infer_risk: int = _chosen(
         40, "percent of its budget from which a ranking's prefix is computed ahead; 0: always", 0, 100
     )
     pre_infer_share: int = _chosen(50, "percent of the engine's time that prefixes ahead may take", 1, 100)
+    nodes: int = _chosen(1, "servers that share items' KV", 1, MOST_NODES)
+    node: int = _chosen(0, "which of the nodes this is, from 0", 0)
+    store: str = _chosen("", "of several nodes, their mooncake_master", form=ADDRESS)
+    store_host: str = _chosen("", "of several nodes, this one's own address in the store", form=ADDRESS)
+    store_mb: int = _chosen(256, "memory of this node that the store of several nodes has", 1)
     pool: Path | None = None  # the folder of both in /dev/shm; None: rankings compute everything
     swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
 
@@ -80,6 +96,24 @@ class Settings:
 
         if self.trace_url and not _COLLECTOR.fullmatch(self.trace_url):
             raise InputError("trace_url", f"is {self.trace_url!r}", COLLECTOR)
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        """One node is told nothing of others, one of several all of it."""
+        several = self.nodes > 1
+        for name in ("store", "store_host"):
+            address = getattr(self, name)
+            if several != bool(address):
+                raise InputError(
+                    name, f"is {address!r} of {self.nodes} nodes", ADDRESS if several else "none"
+                )
+            found = _ADDRESS.fullmatch(address)
+            if address and not (found and 0 < int(found[1]) < 65536):
+                raise InputError(name, f"is {address!r}", ADDRESS)
+        if self.node >= self.nodes:
+            raise InputError("node", f"is {self.node} of {self.nodes} nodes", f"0 to {self.nodes - 1}")
+        if several and self.pool_fill == "none":
+            raise InputError("pool_fill", f"is none of {self.nodes} nodes", "idle")
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -118,7 +152,7 @@ def accepted(each: Field[Any]) -> str:
     if one_of:
         return ", ".join(one_of)
     if low is None:
-        return COLLECTOR
+        return str(each.metadata["form"])
     return f"{low} to {high}" if high else f"at least {low}"
 
 

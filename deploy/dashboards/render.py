@@ -167,6 +167,19 @@ PANELS = (
             ("{{instance}} {{end}} since the start", "genrec_pool_leases"),
         ),
     ),
+    Panel(
+        "Items computed before anybody asked",
+        "short",
+        (("{{reason}}", "sum by (reason) (rate(genrec_items_ahead_total[1m]))"),),
+    ),
+    Panel(
+        "Items of several nodes",
+        "short",
+        (
+            ("{{end}}", "sum by (end) (rate(genrec_item_fetches_total[1m]))"),
+            ("put by {{instance}}", "rate(genrec_items_put_total[1m])"),
+        ),
+    ),
     Panel("Refused by the router", "reqps", (("{{proxy}}", f"sum by (proxy) (rate({REFUSED}[1m]))"),)),
     Panel(
         "Before the servers: waiting, and in flight",

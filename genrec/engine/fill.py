@@ -6,10 +6,11 @@ import numpy as np
 from tqdm import tqdm
 
 from genrec.artifact import load_config
-from genrec.catalogue.load import load_catalogue
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load_ranker import load_rank_executors
-from genrec.rank.item_tokens import item_tokens
+from genrec.pool.held import Held
+from genrec.pool.placement import items_on
+from genrec.rank.item_tokens import DistinctItems
 from genrec.settings import Settings
 
 BATCH = 256
@@ -17,17 +18,18 @@ BATCH = 256
 
 def fill(settings: Settings) -> int:
     """Items of the current catalogue into `settings.pool`, the most popular first, until none is missing or no row is
-    free. Returns how many were computed.
+    free. Of several nodes, those that the pool's is to hold. Returns how many were computed.
     """  # fmt: skip
     config = load_config(settings.artifact)
-    folder = folder_of(settings.artifact, read_current(settings.artifact).version)
-    catalogue = load_catalogue(folder, config)
-    tokens = item_tokens(folder, catalogue, config)
+    items = DistinctItems.load(folder_of(settings.artifact, read_current(settings.artifact).version), config)
     executor = load_rank_executors(settings, config)[0]
-    order, done = np.argsort(-catalogue.popularity, kind="stable")[: executor.item_places], 0
+    held = Held.load(settings.pool) if settings.pool else Held()
+    order = np.argsort(-items.popularity, kind="stable")
+    placed = held.place(items.popularity, executor.item_words(items.tokens))
+    order, done = order[np.isin(order, items_on(placed, held.node))][: executor.item_places], 0
     with tqdm(total=len(order), desc="items", unit="item", disable=None) as bar:
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
-            done += executor.keep_items(tokens[rows])
+            done += int(executor.keep_items(items.tokens[rows], np.zeros(len(rows))).sum())
             bar.update(len(rows))
     return done

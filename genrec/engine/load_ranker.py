@@ -16,6 +16,8 @@ from genrec.kv.entries import EntryLayout
 from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
 from genrec.pool.choice import policy
+from genrec.pool.held import Held
+from genrec.pool.item_store import ItemStore
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
@@ -50,9 +52,13 @@ def create_pool(settings: Settings, config: ModelConfig) -> None:
         return
     row = load_entry_layout(settings, config).item_bytes
     Pool.create(settings.pool, settings.pool_user_mb << 20, (settings.pool_item_mb << 20) // row, row)
+    if settings.nodes > 1:
+        Held(settings.node, settings.nodes).save(settings.pool)
 
 
-def load_rank_executors(settings: Settings, config: ModelConfig) -> list[RankExecutor]:
+def load_rank_executors(
+    settings: Settings, config: ModelConfig, store: ItemStore | None = None
+) -> list[RankExecutor]:
     """Executors of whole rankings, as many as may run at once. Raises InputError, ArtifactError."""
     target = target_of(settings.target)
     if not target.ranker:
@@ -68,7 +74,8 @@ def load_rank_executors(settings: Settings, config: ModelConfig) -> list[RankExe
         if settings.pool_user_mb and name not in ("recompute", "item"):  # these read no user's entry
             entries = RankEntries(layout, model)
             ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3)
-    return [RankExecutor(passes, head, layout, model, pool, options.orders[0], ahead) for passes in streams]
+    whole = options.orders[0]
+    return [RankExecutor(passes, head, layout, model, pool, whole, ahead, store) for passes in streams]
 
 
 def chosen_prefix(settings: Settings, options: RankerConfig) -> str:

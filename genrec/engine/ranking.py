@@ -6,7 +6,9 @@ kept. An answer never depends on what was found: entries that changed while they
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +19,9 @@ from genrec.engine.pre_infer import PartByPart, PreInferences
 from genrec.engine.rank_users import RankUsers
 from genrec.engine.users import Users
 from genrec.kv.entries import EntryLayout
+from genrec.pool.item_store import ItemStore
 from genrec.pool.keys import Words, item_keys, words
+from genrec.pool.look import absent
 from genrec.pool.pool import Pool
 from genrec.rank.head import RankerHead
 from genrec.search.scratch import Scratch
@@ -30,6 +34,7 @@ class RankRequest(NamedTuple):
     tokens: NDArray[np.int32]  # [S], of the history
     candidates: NDArray[np.int32]  # [C, t], the items' tokens
     codes: NDArray[np.int32]  # [C, L], tokens of their semantic IDs
+    deadline_s: float | None = None  # on the monotonic clock
 
 
 class RankPlan(NamedTuple):
@@ -62,12 +67,14 @@ class RankExecutor:
 
     def __init__(
         self, passes: RankPasses, head: RankerHead, layout: EntryLayout, model: str, pool: Pool | None = None,
-        whole: str = "split", ahead: PreInferences | None = None,
+        whole: str = "split", ahead: PreInferences | None = None, store: ItemStore | None = None,
     ) -> None:  # fmt: skip
         """`model` names the weights that KV comes from; `whole` is the order where nothing is reused.
 
-        `ahead`: the pre-inferences of this process, if it makes any.
+        `ahead`: the pre-inferences of this process, if it makes any. `store`: of several nodes, where items may lie
+        that the pool has not.
         """
+        self._store = store
         self._whole = whole
         users = RankUsers(passes, layout, model)
         self.ahead = PartByPart(users, ahead) if ahead else None
@@ -88,19 +95,62 @@ class RankExecutor:
         return self._head.scores(states, request.codes), reuse
 
     @property
+    def item_tokens(self) -> int:
+        """Of an item."""
+        return self._layout.item_tokens
+
+    @property
+    def item_bytes(self) -> int:
+        """Of an item's KV."""
+        return self._layout.item_bytes
+
+    @property
     def item_places(self) -> int:
         """Items that the pool has room for."""
         return len(self._pool.items_memory) // self._layout.item_bytes if self._pool else 0
 
-    def keep_items(self, tokens: NDArray[np.int32]) -> int:
-        """Compute and keep those of the items with tokens int32[C, t] that the pool has not; how many there were."""
+    def item_words(self, tokens: NDArray[np.int32]) -> Words:
+        """uint64[C, 2]: keys of items with tokens int32[C, t]. Of the tokens themselves: whoever named a key could
+        have others read his items under it.
+        """
+        return words(item_keys(self._model, self._layout.name, tokens))
+
+    def absent(self, keys: Words) -> NDArray[np.bool_]:
+        """bool[C]: which items the pool has not."""
+        return absent(self._pool, keys) if self._pool else np.ones(len(keys), bool)
+
+    def keep_items(
+        self, tokens: NDArray[np.int32], heat: NDArray[np.float64] | None = None
+    ) -> NDArray[np.bool_]:
+        """Compute and keep those of the items with tokens int32[C, t] that the pool has not; bool[C], which ones.
+
+        `heat` float64[C] is of items that nobody waits for: what does not find a colder row is not computed.
+        """
         assert self._pool is not None
         self._scratch.clear()
-        keys = words(item_keys(self._model, self._layout.name, tokens))
-        missing = np.flatnonzero(self._pool.find_items(keys)[0] < 0)
-        if len(missing):
-            self._keep(keys[missing], self._item_entries(tokens[missing]))
-        return len(missing)
+        taken = self._pool.write_items(self.item_words(tokens), heat)
+        kept = taken >= 0
+        if kept.any():
+            with self._abandoned(taken):
+                entries = self._item_entries(tokens[kept])
+                self._layout.items(self._pool.items_memory)[taken[kept]] = entries
+            self._pool.commit_items(taken)
+        return kept
+
+    def item_rows(self, tokens: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """uint8[C, bytes]: what the pool's rows of items with tokens int32[C, t] hold, computed."""
+        self._scratch.clear()
+        return self._item_entries(tokens).reshape(len(tokens), -1).view(np.uint8).copy()
+
+    @contextmanager
+    def _abandoned(self, taken: NDArray[np.int32]) -> Iterator[None]:
+        """Rows that this does not end well with are nobody's."""
+        assert self._pool is not None
+        try:
+            yield
+        except BaseException:
+            self._pool.abandon_items(taken)
+            raise
 
     def _keep(self, keys: Words, entries: Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Write entries to rows of the pool; the rows and their generations, -1 for what found none.
@@ -109,13 +159,10 @@ class RankExecutor:
         """
         assert self._pool is not None
         taken = self._pool.write_items(keys)
-        try:
+        with self._abandoned(taken):
             filled = taken >= 0
             self._layout.items(self._pool.items_memory)[taken[filled]] = entries[filled]
             generations = self._pool.item_generations(taken)
-        except BaseException:
-            self._pool.abandon_items(taken)
-            raise
         self._pool.commit_items(taken)
         return taken, generations
 
@@ -153,15 +200,20 @@ class RankExecutor:
         pool, layout = self._pool, self._layout
         if pool is None or not len(pool.items_memory):
             return self._computed_items(request)
-        # Made of the tokens themselves: whoever named a key could have others read his items under it.
-        keys = words(item_keys(self._model, layout.name, request.candidates))
+        keys = self.item_words(request.candidates)
         rows, generations = pool.find_items(keys)
         table = layout.items(pool.items_memory)
         missing = np.flatnonzero(rows < 0)
+        if len(missing) and self._store and self._store.bring(pool, keys[missing], request.deadline_s):
+            rows[missing], generations[missing] = pool.find_items(keys[missing])
+            missing = np.flatnonzero(rows < 0)
         reused = (len(rows) - len(missing)) * layout.item_tokens
         if not len(missing):
             return _Items(table, rows, generations, reused, 0)
+        begun = time.monotonic()
         computed = self._item_entries(request.candidates[missing])
+        if self._store:
+            self._store.computed(len(missing), time.monotonic() - begun)
         if keep:
             rows[missing], generations[missing] = self._keep(keys[missing], computed)
         copied = int((rows[missing] >= 0).sum()) * layout.item_bytes

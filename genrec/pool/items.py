@@ -24,6 +24,8 @@ FREE, FILLING, READY = range(3)
 HALF_LIFE_S = 600.0
 LOOKED_AT = 64  # rows per row wanted: in a large pool the coldest of a sample leave, as Redis does
 FEW = 1 << 16  # rows that are all looked at
+# What nobody waits for takes the place of what is colder by so much: neither takes it back from the other.
+WARMER, MORE = 1.5, 0.5
 Rows = NDArray[np.int32]
 
 
@@ -57,17 +59,26 @@ def look_up(
     return rows
 
 
-def take(table: PoolTable, keys: Words, seat: int, now: int) -> Rows:
-    """int32[n]: a row to fill for each key; -1 where somebody has it or fills it, or no row may leave."""
+def take(table: PoolTable, keys: Words, seat: int, now: int, heat: NDArray[np.float64] | None = None) -> Rows:
+    """int32[n]: a row to fill for each key; -1 where somebody has it or fills it, or no row may leave.
+
+    `heat` float64[n] is of items that nobody waits for: the hottest come first, and only colder rows leave for them.
+    """
     rows = np.full(len(keys), -1, np.int32)
     _, first = np.unique(keys, axis=0, return_index=True)
     wanted = np.sort(first[~there(table, keys[first])])
-    chosen = _coldest(table, len(wanted), now)
+    chosen, cold = _coldest(table, len(wanted), now)
+    if heat is not None:
+        wanted = wanted[np.argsort(-heat[wanted], kind="stable")]
+        chosen = chosen[
+            heat[wanted[: len(chosen)]] > WARMER * cold + MORE
+        ]  # the first ones: cold ones are first
     wanted = wanted[: len(chosen)]
     table.header[ITEM_EVICTIONS] += int((table.row_state[chosen] == READY).sum())
     clear(table, chosen)
     table.row_key[chosen] = keys[wanted]
-    table.row_writer[chosen], table.row_heat[chosen], table.row_seen[chosen] = seat, 1, now
+    table.row_writer[chosen], table.row_seen[chosen] = seat, now
+    table.row_heat[chosen] = 1 if heat is None else heat[wanted]
     table.row_state[chosen] = FILLING
     index.put(table.item_index, keys[wanted], chosen)
     rows[wanted] = chosen
@@ -83,19 +94,20 @@ def there(table: PoolTable, keys: Words) -> NDArray[np.bool_]:
     return found
 
 
-def _coldest(table: PoolTable, count: int, now: int) -> NDArray[np.int64]:
-    """Up to `count` rows: free ones, then the coldest READY ones."""
+def _coldest(table: PoolTable, count: int, now: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Up to `count` rows and their heat: free ones, which have none at all, then the coldest READY ones."""
     state = table.row_state
     chosen = np.flatnonzero(state == FREE)[:count]
-    missing = count - len(chosen)
+    missing, free = count - len(chosen), np.full(len(chosen), -np.inf)
     if not missing:
-        return chosen
+        return chosen, free
     looked_at = np.arange(len(state))
     if len(state) > max(FEW, LOOKED_AT * missing):
         looked_at = np.unique(np.random.default_rng().integers(0, len(state), LOOKED_AT * missing))
     ready = looked_at[state[looked_at] == READY]
     cold = table.row_heat[ready] * 0.5 ** ((now - table.row_seen[ready]) / (HALF_LIFE_S * 1e9))
-    return np.concatenate((chosen, ready[np.argsort(cold, kind="stable")[:missing]]))
+    coldest = np.argsort(cold, kind="stable")[:missing]
+    return np.concatenate((chosen, ready[coldest])), np.concatenate((free, cold[coldest]))
 
 
 def clear(table: PoolTable, rows: NDArray[np.integer[Any]]) -> None:

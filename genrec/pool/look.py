@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from genrec.pool import items, users
 from genrec.pool.keys import Keys, Words, words
 from genrec.pool.mapping import Mapping, PoolTable
 from genrec.pool.pool import Pool
+
+MANY = 4096  # keys that are looked for under one lock: less than a millisecond
 
 
 def look(pool: Pool, hashes: Keys, tokens_per_boundary: int, keys: Keys) -> tuple[int, int]:
@@ -18,6 +23,16 @@ def look(pool: Pool, hashes: Keys, tokens_per_boundary: int, keys: Keys) -> tupl
         return tokens, there
 
     return pool.locked(find, (0, 0))
+
+
+def absent(pool: Pool, keys: Words) -> NDArray[np.bool_]:
+    """bool[n]: which items have no row, nor one on its way; all of a pool that is lost. Nothing grows hotter."""
+
+    def look_for(part: Words) -> NDArray[np.bool_]:
+        return pool.locked(lambda _, table: ~items.there(table, part), np.ones(len(part), bool))
+
+    parts = [keys[start : start + MANY] for start in range(0, len(keys), MANY)]
+    return np.concatenate([np.ones(0, bool), *map(look_for, parts)])
 
 
 def hold(pool: Pool, hashes: Words, tokens_per_boundary: int, lease_s: float) -> int:

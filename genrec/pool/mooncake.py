@@ -7,7 +7,8 @@ grows stale; what comes back is checked against a checksum. Users are found on o
 made with one secret, and by whole entries among the newest boundaries.
 
 Needs `mooncake-transfer-engine-non-cuda` and a running `mooncake_master`. Its calls may hang for seconds when the
-master or a node is gone: each runs on a thread of its own, one at a time, and nobody waits longer than he said.
+master or a node is gone: each runs on a thread of its own, one that brings and one other at a time, and nobody waits
+longer than he said.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Mooncake:
             raise InputError("mooncake", "is not installed", "pip install mooncake-transfer-engine-non-cuda")
         for name, value in LIMITS.items():
             os.environ.setdefault(name, value)
-        from mooncake.store import MooncakeDistributedStore
+        from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
         self._store: Any = MooncakeDistributedStore()
         failed = self._store.setup(host, "P2PHANDSHAKE", segment_bytes, buffer_bytes, "tcp", "", master)
@@ -55,7 +56,9 @@ class Mooncake:
             raise InputError(
                 "mooncake", f"setup failed with {failed}", f"a master at {master}, a free port {host}"
             )
-        self._busy = threading.Lock()
+        self._here: Any = ReplicateConfig()  # what this node puts lies on its own memory
+        self._here.preferred_segments = [host]
+        self._reading, self._writing = threading.Lock(), threading.Lock()
 
     def send_items(self, pool: Pool, keys: Keys, timeout_s: float) -> bool:
         """Put these items' rows, as far as the pool has them, into the store. Whether that ended in time."""
@@ -69,6 +72,20 @@ class Mooncake:
             self._put([_item(wanted[i]) for i in there[whole]], wanted[there[whole]], list(copies[whole]))
 
         return self._ask(send, timeout_s)
+
+    def put_items(self, keys: Keys, rows: Bytes, timeout_s: float) -> bool:
+        """Put items of these rows uint8[n, bytes] into the store. Whether that ended in time."""
+        named = words(keys)
+        return self._ask(lambda: self._put([_item(key) for key in named], named, list(rows)), timeout_s)
+
+    def have_items(self, keys: Keys, timeout_s: float) -> NDArray[np.bool_] | None:
+        """bool[n]: which are in the store, or None if that was not told in time. It keeps them for seconds more."""
+        named, found = words(keys), []
+        if not self._ask(
+            lambda: found.extend(self._store.batch_is_exist([_item(k) for k in named])), timeout_s
+        ):
+            return None
+        return np.array(found, int) == 1
 
     def bring_items(self, pool: Pool, keys: Keys, timeout_s: float) -> bool:
         """Fetch the items that the pool lacks and the store has. Whether that ended in time."""
@@ -90,7 +107,7 @@ class Mooncake:
             finally:
                 pool.abandon_items(rows[taken])  # what was not committed
 
-        return self._ask(bring, timeout_s)
+        return self._ask(bring, timeout_s, brings=True)
 
     def send_user(
         self, pool: Pool, hashes: Keys, tokens_per_boundary: int, owner: bytes, timeout_s: float
@@ -137,7 +154,7 @@ class Mooncake:
             else:
                 pool.abandon(writing)
 
-        return self._ask(bring, timeout_s)
+        return self._ask(bring, timeout_s, brings=True)
 
     def forget(self, owner: bytes, timeout_s: float) -> bool:
         """Delete a user's entries from the store; every node's own pool has to forget him too."""
@@ -147,9 +164,10 @@ class Mooncake:
         """Leave; what lies on this node is lost to the others. Whether that ended in time."""
         return self._ask(self._store.close, timeout_s)
 
-    def _ask(self, work: Callable[[], object], timeout_s: float) -> bool:
-        """Do it on a thread and wait so long at most. While one still hangs, no other is begun."""
-        if not self._busy.acquire(blocking=False):
+    def _ask(self, work: Callable[[], object], timeout_s: float, brings: bool = False) -> bool:
+        """Do it on a thread and wait so long at most. While one still hangs, no other of its kind is begun."""
+        busy = self._reading if brings else self._writing
+        if not busy.acquire(blocking=False):
             return False
         done = threading.Event()
 
@@ -161,7 +179,7 @@ class Mooncake:
             else:
                 done.set()
             finally:
-                self._busy.release()
+                busy.release()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -172,7 +190,7 @@ class Mooncake:
         if not names:
             return
         trailers = [_trailer(key, memory) for key, memory in zip(keys, memories, strict=True)]
-        failed = self._store.batch_put_from_multi_buffers(names, *_places(memories, trailers))
+        failed = self._store.batch_put_from_multi_buffers(names, *_places(memories, trailers), self._here)
         if any(failed):
             log.warning("kv pool: the distributed store took %d of %d", list(failed).count(0), len(names))
 

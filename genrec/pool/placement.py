@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from genrec.errors import InputError
+from genrec.pool.keys import Words
 
 EVERYWHERE = -1
 
@@ -48,11 +49,19 @@ def sharded_share(cluster: Cluster, as_printed: bool = False) -> float:
     return min(share * elsewhere if as_printed else share / elsewhere, 1.0)
 
 
-def place(frequencies: ArrayLike, nodes: int, sharded: float) -> NDArray[np.int32]:
+def owners_of(keys: Words, nodes: int) -> NDArray[np.int32]:
+    """int32[I]: a node for each item, by its key: nodes need not ask each other, and agree whatever is hot."""
+    return (keys[:, 0] % np.uint64(nodes)).astype(np.int32)
+
+
+def place(
+    frequencies: ArrayLike, nodes: int, sharded: float, owners: NDArray[np.int32] | None = None
+) -> NDArray[np.int32]:
     """int32[I]: the node of each item, EVERYWHERE for the hottest, of items accessed `frequencies` float[I] times.
 
-    Fewest items are EVERYWHERE such that at most a share `sharded` of accesses goes to the rest, which is dealt out by
-    hotness, so that nodes have equally many and equally hot ones. Raises InputError.
+    Fewest items are EVERYWHERE such that at most a share `sharded` of accesses goes to the rest. Each of the rest lies
+    with its owner, int32[I]; without owners it is dealt out by hotness, so that nodes have equally many and equally hot
+    ones, and a small change of hotness moves many. Raises InputError.
     """
     counts = np.asarray(frequencies, np.float64)
     if counts.ndim != 1 or not (np.isfinite(counts) & (counts >= 0)).all():
@@ -64,7 +73,8 @@ def place(frequencies: ArrayLike, nodes: int, sharded: float) -> NDArray[np.int3
     needed = (1 - sharded) * covered[-1]
     copied = int(np.searchsorted(covered, needed * (1 - 1e-12)))
     placed = np.full(len(counts), EVERYWHERE, np.int32)
-    placed[hottest[copied:]] = np.arange(len(counts) - copied) % nodes
+    cold = hottest[copied:]
+    placed[cold] = np.arange(len(cold)) % nodes if owners is None else owners[cold]
     return placed
 
 

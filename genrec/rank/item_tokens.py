@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
 from genrec.models.config import ModelConfig
@@ -39,6 +41,21 @@ def item_tokens(artifact: Path, catalogue: Catalogue, config: ModelConfig) -> ND
         limit = f"0..{config.vocab_size - 1}"
         raise ArtifactError(path, f"row {wrong} is {table[wrong].tolist()}, outside the vocabulary {limit}")
     return table
+
+
+class DistinctItems(NamedTuple):
+    """What a catalogue's items are to a pool: their `tokens` int32[m, t], each once, and `popularity` int64[m]."""
+
+    tokens: NDArray[np.int32]
+    popularity: NDArray[np.int64]
+
+    @classmethod
+    def load(cls, folder: Path, config: ModelConfig) -> DistinctItems:
+        """Of the catalogue version in `folder`. Raises ArtifactError."""
+        catalogue = load_catalogue(folder, config)
+        tokens, of = np.unique(item_tokens(folder, catalogue, config), axis=0, return_inverse=True)
+        counts = np.bincount(of.reshape(-1), catalogue.popularity, len(tokens))
+        return cls(np.ascontiguousarray(tokens, np.int32), counts.astype(np.int64))
 
 
 def save_item_tokens(artifact: Path, table: NDArray[np.int32]) -> None:

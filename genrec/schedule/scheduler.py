@@ -7,6 +7,7 @@ already takes is refused at once: answering it late would cost those behind it t
 held to what became of them: beyond capacity a third of the answers came too late without that.
 
 Who is first is the oldest, or the one that is due first (RelayGR: work ahead of time waits for what is due sooner).
+What is offered runs when nothing is queued, a piece at a time, and counts in no estimate.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class _Running(Generic[T]):
     requests: list[_Waiting[T]]
     tokens: int
     begun: float  # on the clock
+    offered: bool = False
 
 
 class Scheduler(Generic[T]):
@@ -67,6 +69,8 @@ class Scheduler(Generic[T]):
         self._patience_s = patience_s
         self._queue: list[_Waiting[T]] = []
         self._running: list[_Running[T]] = []
+        self._offered: list[tuple[_Waiting[T], float]] = []  # with how long each waits after the last batch
+        self._last = clock()  # when a batch last ended
         self._cost = BatchCost()
         self._lateness = Lateness()
         self._changed = threading.Condition()
@@ -105,6 +109,12 @@ class Scheduler(Generic[T]):
                 )
             self._queue.append(_Waiting(item, tokens, now, due, now + estimate))
             metrics.QUEUE_REQUESTS.set(len(self._queue))
+            self._changed.notify()
+
+    def offer(self, item: T, tokens: int, pause_s: float) -> None:
+        """Run an item once nothing is queued or runs, and no batch has ended for `pause_s`; never, once closed."""
+        with self._changed:
+            self._offered.append((_Waiting(item, tokens, self._clock(), math.inf, math.inf), pause_s))
             self._changed.notify()
 
     def withdraw(self, item: T) -> bool:
@@ -152,17 +162,25 @@ class Scheduler(Generic[T]):
         while batch := self._take():
             run([each.item for each in batch.requests])
             done = self._clock()
-            took = done - batch.begun
-            for each in batch.requests:
-                metrics.QUEUE_SECONDS.observe(batch.begun - each.since)
-            metrics.BATCH_REQUESTS.observe(len(batch.requests))
-            metrics.BATCH_TOKENS.observe(batch.tokens)
-            metrics.BATCH_SECONDS.observe(took)
+            if not batch.offered:
+                self._count(batch, done)
             with self._changed:
                 self._running.remove(batch)
-                if self._cost.known:  # the first estimates were of nothing
-                    self._lateness.add(done, [done - each.expected for each in batch.requests])
-                self._cost.learn(batch.tokens, took)
+                self._last = done
+                if not batch.offered:
+                    self._learn(batch, done)
+
+    def _count(self, batch: _Running[T], done: float) -> None:
+        for each in batch.requests:
+            metrics.QUEUE_SECONDS.observe(batch.begun - each.since)
+        metrics.BATCH_REQUESTS.observe(len(batch.requests))
+        metrics.BATCH_TOKENS.observe(batch.tokens)
+        metrics.BATCH_SECONDS.observe(done - batch.begun)
+
+    def _learn(self, batch: _Running[T], done: float) -> None:
+        if self._cost.known:  # the first estimates were of nothing
+            self._lateness.add(done, [done - each.expected for each in batch.requests])
+        self._cost.learn(batch.tokens, done - batch.begun)
 
     def _take(self) -> _Running[T] | None:
         """The next batch, which runs now; None once closed and drained."""
@@ -175,8 +193,19 @@ class Scheduler(Generic[T]):
                     self._changed.wait(left)
                 elif self._closed:
                     return None
+                elif self._offered and not self._running:
+                    left = self._last + self._offered[0][1] - self._clock()
+                    if left <= 0:
+                        return self._run_offered()
+                    self._changed.wait(left)
                 else:
                     self._changed.wait()
+
+    def _run_offered(self) -> _Running[T]:
+        waiting, _ = self._offered.pop(0)
+        running = _Running([waiting], waiting.tokens, self._clock(), offered=True)
+        self._running.append(running)
+        return running
 
     def _left(self) -> float:
         """Seconds that what is queued may still wait for company; none once it fills a batch."""

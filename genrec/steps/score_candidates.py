@@ -9,16 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
-from genrec.engine.load_ranker import load_rank_executors
+from genrec.engine.load_ranker import chosen_prefix, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.errors import InputError
+from genrec.pool.held import Held
+from genrec.pool.item_store import ItemStore
+from genrec.rank.item_tokens import DistinctItems
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
-from genrec.schedule.relay import PARTS
+from genrec.schedule.items_ahead import ItemsAhead
+from genrec.schedule.relay import PARTS, PATIENCE
+from genrec.schedule.shard import Shard
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
 from genrec.steps.prompts import read_prompt, spans, warm_up
 from genrec.steps.scores_later import Ranking, ScoresLater
 from genrec.steps.ticket import Ticket
+from genrec.steps.versioned import Versioned
 
 
 class ScoreCandidates(ScoresLater[RankExecutor]):
@@ -28,13 +34,43 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         self._config = load_config(settings.artifact)
         self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
         self._longest = self._options.longest_history(self._config)
-        executors = load_rank_executors(settings, self._config)
+        self._store = _item_store(settings, self._options)
+        executors = load_rank_executors(settings, self._config, self._store)
         for executor in executors:
             warm_up(spans(self._config)[:1], partial(self._try, executor))
             if executor.ahead and self._longest > PARTS[-1]:
                 tokens = np.zeros(min(2 * PARTS[-1], self._longest), np.int32)
                 executor.ahead.rehearse(tokens, PARTS[-1])
         super().__init__(settings, [_always(executor) for executor in executors])
+        self._ahead = self._items_ahead(settings, executors[0])
+
+    def _items_ahead(self, settings: Settings, executor: RankExecutor) -> ItemsAhead | None:
+        """None where no ranking would reuse them."""
+        reused = chosen_prefix(settings, self._options) not in ("recompute", "user")
+        if settings.pool_fill == "none" or not reused or not executor.item_places:
+            return None
+        self._versions = Versioned(
+            settings, "score_candidates", lambda folder: DistinctItems.load(folder, self._config)
+        )
+        batch_s, shard = settings.rank_budget_ms / 1e3 * PATIENCE, None
+        if self._store and settings.pool:
+            room = (settings.store_mb << 20) // executor.item_bytes
+            shard = Shard(
+                self._store, Held(settings.node, settings.nodes), settings.pool, room, self._relay.cost,
+                self._scheduler, executor.item_tokens, batch_s,
+            )  # fmt: skip
+        items = ItemsAhead(executor, self._scheduler, lambda: self._versions.latest, batch_s, shard)
+        items.start()
+        return items
+
+    def close(self) -> None:
+        """See `ScoresLater.close`."""
+        if self._ahead:
+            self._ahead.close()
+            self._versions.close()
+        super().close()
+        if self._store:
+            self._store.close()
 
     def read_user(self, request: Tensors) -> tuple[NDArray[np.int32], Ticket]:
         """See `ScoresLater.read_user`: int32[S]."""
@@ -42,7 +78,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         return tokens[: ticket.prompt_length], ticket
 
     def read_ranking(
-        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32]
+        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
     ) -> Ranking[RankExecutor]:
         """See `ScoresLater.read_ranking`."""
         candidates = self._rows(request, "candidates", self._options.item_tokens)
@@ -53,9 +89,16 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         if not 0 <= order < len(ORDERS) or ORDERS[order] not in (*self._options.orders, "whole"):
             known = [ORDERS.index(each) for each in (*self._options.orders, "whole")]
             raise InputError("plan", f"says order {order}", ", ".join(map(str, known)))
-        asked = RankRequest(owner, tokens, candidates, codes)
+        asked = RankRequest(owner, tokens, candidates, codes, deadline_s)
         plan = RankPlan(ORDERS[order], bool(keep_user), bool(keep_items))
-        return Ranking(owner, tokens, candidates.size, plan.order, lambda each: each.scores(asked, plan))
+        return Ranking(
+            owner, tokens, candidates.size, plan.order, lambda each: each.scores(asked, plan),
+            partial(self._see, len(tokens), candidates),
+        )  # fmt: skip
+
+    def _see(self, user_tokens: int, candidates: NDArray[np.int32]) -> None:
+        if self._ahead:
+            self._ahead.see(user_tokens, candidates)
 
     def _rows(self, request: Tensors, field: str, each: int) -> NDArray[np.int32]:
         """int32[C, each]."""
@@ -74,6 +117,18 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         codes = np.zeros((len(candidates), self._config.levels), np.int32)
         asked = RankRequest(None, np.zeros(span, np.int32), candidates, codes)
         executor.scores(asked, RankPlan(self._options.orders[0], False, False))
+
+
+def _item_store(settings: Settings, options: RankerConfig) -> ItemStore | None:
+    """Of several nodes; joined in the background."""
+    if settings.nodes == 1:
+        return None
+    from genrec.pool.mooncake import Mooncake  # a package that one node does without
+
+    join = partial(Mooncake, settings.store, settings.store_host, settings.store_mb << 20)
+    store = ItemStore(join, options.item_tokens)
+    store.start()
+    return store
 
 
 def _always(executor: RankExecutor) -> Callable[[], tuple[int, RankExecutor]]:

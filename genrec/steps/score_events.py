@@ -54,7 +54,7 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         return tokens, ticket
 
     def read_ranking(
-        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32]
+        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
     ) -> Ranking[HstuExecutor]:
         """See `ScoresLater.read_ranking`."""
         c = self._config

@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.pre_infer import PartByPart, PreInference
-from genrec.engine.ranking import Reuse
+from genrec.engine.ranking import RankExecutor, Reuse
 from genrec.errors import GenrecError, InputError
 from genrec.rank.options import ONLY_USER
 from genrec.report import PreInferReport
+from genrec.schedule.idle_items import IdleBatch
 from genrec.schedule.relay import Relay
 from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
@@ -52,6 +53,7 @@ class Ranking(Generic[E]):
     candidates: int
     order: str
     score: Callable[[E], tuple[NDArray[np.float32], Reuse]]
+    answered: Callable[[], None] = lambda: None  # called then
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,10 @@ class ScoresLater(AnswersLater, Generic[E]):
         """The user's tokens, as many as the ticket says, and the ticket. Raises InputError."""
         raise NotImplementedError
 
-    def read_ranking(self, request: Tensors, owner: int | None, tokens: NDArray[np.int32]) -> Ranking[E]:
-        """What is asked about them. Raises InputError."""
+    def read_ranking(
+        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
+    ) -> Ranking[E]:
+        """What is asked about them; `deadline_s` on the monotonic clock. Raises InputError."""
         raise NotImplementedError
 
     def submit(self, request: Tensors, respond: Respond) -> None:
@@ -102,7 +106,7 @@ class ScoresLater(AnswersLater, Generic[E]):
                 report = PreInferReport(outcome, len(tokens), ready, ticket.dropped)
                 answer = {**nothing, "reuse": np.array([report], np.int64)}
             elif len(tokens):
-                ranking = self.read_ranking(request, owner, tokens)
+                ranking = self.read_ranking(request, owner, tokens, deadline_s)
                 size = self._relay.missing(owner, tokens) + ranking.candidates
                 self._scheduler.submit(_Waiting(ranking, ticket, respond), size, deadline_s)
                 return
@@ -115,13 +119,16 @@ class ScoresLater(AnswersLater, Generic[E]):
         self._relay.close()
         self._scheduler.close()
 
-    def _run(self, stream: Stream[E], batch: list[PreInference | _Waiting[E]]) -> None:
+    def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting[E]]) -> None:
         """Answered whatever happens."""
         delta, executor = stream()
         for each in batch:
             if isinstance(each, PreInference):
                 assert executor.ahead is not None
                 self._relay.run(executor.ahead, each)
+                continue
+            if isinstance(each, IdleBatch):
+                each.of.run(cast(RankExecutor, executor), each)  # no other has items
                 continue
             try:
                 each.ticket.check_deadline("score_candidates")
@@ -134,6 +141,7 @@ class ScoresLater(AnswersLater, Generic[E]):
                     f"score_candidates: internal error ({type(error).__name__}), see the server's log"
                 )
             each.respond(answer)
+            each.ranking.answered()
 
     def _score(self, delta: int, executor: E, ranking: Ranking[E]) -> Tensors:
         begun = time.monotonic()

@@ -62,6 +62,12 @@ class Versioned(Generic[T]):
             accepted = f"0, or one that is loaded: {', '.join(map(str, sorted(self._versions)))}"
             raise InputError("ticket", f"says catalogue version {version}", accepted) from None
 
+    @property
+    def latest(self) -> tuple[int, T]:
+        """The version for new requests, and what was made of it."""
+        version = self.current
+        return version, self._versions[version]
+
     def close(self) -> None:
         """Follow no more."""
         self._stop.set()

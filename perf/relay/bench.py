@@ -127,6 +127,7 @@ def servers_of(
                 running_server(
                     made(folder, *size, shared=name != "own backbone"), ensembles=ENSEMBLES,
                     beam_width=RETRIEVED, probe_every_s=30.0,
+                    pool_fill="none",  # core time is to be that of requests
                 )
             )
             for name in dict.fromkeys(name for way in ways for name in way.servers)

@@ -58,6 +58,16 @@ def items_travel(near: Pool, far: Pool, here: Mooncake, there: Mooncake) -> None
     assert there.bring_items(far, keys(1, 2), SOON), "there is nothing to bring"
 
 
+def items_that_are_put_without_a_pool_travel(far: Pool, here: Mooncake, there: Mooncake) -> None:
+    items = range(31, 35)
+    rows = np.array([[item] * 64 for item in items], np.uint8)
+    assert here.put_items(_words(*items), rows, SOON)
+    assert there.have_items(_words(*items, 39), SOON).tolist() == [True] * 4 + [False]
+    assert there.bring_items(far, _words(31, 34), SOON)
+    brought = far.item_rows(keys(31, 34))
+    assert far.items_memory.reshape(-1, 64)[brought, 0].tolist() == [31, 34]
+
+
 def users_travel(near: Pool, far: Pool, here: Mooncake, there: Mooncake) -> None:
     owner = owner_key(near.secret, 7)
     write(near, 7, [1, 2])
@@ -106,6 +116,7 @@ def main(folder: Path) -> None:
         here, there = until_joined("127.0.0.1:21201", 64 << 20), until_joined("127.0.0.1:21202", 64 << 20)
         items_travel(near, far, here, there)
         users_travel(near, far, here, there)
+        items_that_are_put_without_a_pool_travel(make(folder / "third"), here, there)
         what_is_not_whole_is_refused(far, here, there)
         without_the_master_nobody_waits(near, far, there, master)
     finally:

@@ -139,3 +139,59 @@ def test_a_large_pool_keeps_all_that_fits_and_loses_little_to_a_sample(tmp_path)
     pool.commit_items(pool.write_items(all_keys[70_000:]))
     assert (pool.item_rows(all_keys[70_000:]) >= 0).all()
     assert (pool.item_rows(all_keys[:60_000]) >= 0).all(), "a hot row left"
+
+
+def heats_of(pool):
+    """Item -> heat, of the rows that are READY."""
+    table = pool._map.table
+    names = {key: item for item, key in enumerate(keys(*range(40)))}
+    return {
+        names[table.row_key[row].tobytes()]: float(table.row_heat[row])
+        for row in np.flatnonzero(table.row_state != FREE)
+    }
+
+
+def ahead(pool, wanted):
+    """Those of item -> heat, which nobody waits for, that found a place."""
+    items = list(wanted)
+    rows = pool.write_items(keys(*items), np.array([wanted[item] for item in items], float))
+    pool.commit_items(rows)
+    return {item for item, row in zip(items, rows.tolist(), strict=True) if row >= 0}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    there=st.dictionaries(st.integers(0, 19), st.integers(0, 9), max_size=6),
+    wanted=st.dictionaries(st.integers(0, 29), st.floats(0, 12), max_size=9),
+)
+def test_what_nobody_waits_for_takes_free_rows_and_those_that_are_clearly_colder(
+    tmp_path_factory, there, wanted
+):
+    """Beside one item after the other: the hottest that is absent for the coldest that is there."""
+    folder = tmp_path_factory.mktemp("pool") / "pool"
+    Pool.create(folder, 0, 6, 64)
+    pool = Pool(folder, lambda: 1)
+    ahead(pool, dict.fromkeys(there, 0.0))
+    for item, heat in there.items():
+        for _ in range(heat):
+            pool.item_rows(keys(item))
+    left, expected = dict(there), set()
+    for item in sorted((each for each in wanted if each not in there), key=lambda each: -wanted[each]):
+        old = {each: heat for each, heat in left.items() if each not in expected}
+        if len(left) == 6:
+            if not old or wanted[item] <= 1.5 * min(old.values()) + 0.5:
+                break
+            del left[min(old, key=old.__getitem__)]
+        left[item] = wanted[item]
+        expected.add(item)
+    assert ahead(pool, wanted) == expected
+    assert sorted(heats_of(pool).values()) == pytest.approx(sorted(left.values()))
+    assert ahead(pool, wanted) <= wanted.keys() - expected, "what has come did not stay"
+
+
+def test_two_items_as_hot_as_each_other_do_not_take_turns(pool):
+    fill(pool, *range(6))
+    for asked in range(50):
+        read(pool, *range(6))
+        assert not ahead(pool, {7: asked + 1.0}) and not ahead(pool, {8: asked + 2.0})
+    assert ahead(pool, {9: 100.0}) == {9}

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool.placement import EVERYWHERE, Cluster, items_on, moved, place, replicated, sharded_share
+from genrec.pool.placement import (
+    EVERYWHERE,
+    Cluster,
+    items_on,
+    moved,
+    owners_of,
+    place,
+    replicated,
+    sharded_share,
+)
 
 CLUSTER = Cluster(nodes=4, tokens_a_second=40_000, prefill_s=0.03, candidates=100, item_tokens=10)
 
@@ -70,6 +79,22 @@ def test_limits():
     for frequencies in ([[1.0]], [float("nan")], [-1.0]):
         with pytest.raises(InputError, match="frequencies"):
             place(frequencies, 2, 0.5)
+
+
+def test_with_owners_what_is_cold_lies_where_its_key_says_and_a_change_of_hotness_moves_nothing_else():
+    draw = np.random.default_rng(0)
+    owners = owners_of(draw.integers(0, 2**63, (1000, 2)).astype(np.uint64), 4)
+    assert np.bincount(owners).min() > 200
+    counts = draw.zipf(1.5, 1000).astype(float)
+    before, after = place(counts, 4, 0.1, owners), place(counts + draw.random(1000), 4, 0.1, owners)
+    for placed in (before, after):
+        cold = placed != EVERYWHERE
+        assert (placed[cold] == owners[cold]).all() and 0 < cold.sum() < 1000
+    np.testing.assert_array_equal(before == EVERYWHERE, place(counts, 4, 0.1) == EVERYWHERE)
+    changed = (before == EVERYWHERE) != (after == EVERYWHERE)
+    for node in range(4):
+        brought, dropped = moved(before, after, node)
+        assert set(brought) | set(dropped) <= set(np.flatnonzero(changed))
 
 
 def test_a_burst_is_brought_and_new_items_too():

@@ -39,7 +39,7 @@ def artifact(tiny_ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def ranking(artifact: Path) -> Iterator[RunningServer]:
-    settings: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4}
+    settings: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4, "pool_fill": "none"}
     settings["trace_url"] = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
     with brief_server(
         artifact, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **settings
@@ -137,7 +137,8 @@ def test_a_user_is_forgotten_and_items_are_computed_ahead(
         assert main.main(["pool", "fill", str(artifact)]) == 0
         assert ranker.rank(items[:4], items[200:240], 1).items_reused == 3 * 40
     assert main.main(["pool", "status", str(artifact)]) == 0
-    assert "item_hits" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "item_hits" in said and "nodes  1" in said and "replicated  100.0%" in said
 
 
 def test_metrics_say_what_was_reused(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec import metrics
 from genrec.errors import DeadlineExceeded, QueueFull
 from genrec.schedule.scheduler import LIMIT, Scheduler
 
@@ -120,12 +121,17 @@ def test_a_deadline_that_the_queue_takes_is_refused_at_once():
     assert [item for batch in gate.batches for item in batch] == ["first", "long", "patient", "unhurried"]
 
 
-def until_idle(scheduler):
-    """The cost of the last batch is entered when nothing is ahead any more; within 30 s on any machine."""
+def until(done):
+    """Within 30 s on any machine."""
     deadline = time.monotonic() + 30
-    while scheduler._queue or scheduler._running:
+    while not done():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def until_idle(scheduler):
+    """The cost of the last batch is entered when nothing is ahead any more."""
+    until(lambda: not scheduler._queue and not scheduler._running)
 
 
 def test_estimates_that_were_too_low_leave_a_margin_for_a_second_while_something_is_ahead():
@@ -232,3 +238,63 @@ def test_what_is_due_later_makes_nobody_late_and_what_is_withdrawn_does_not_run(
     gate.go.set()
     scheduler.close()
     assert [item for batch in gate.batches for item, _ in batch] == ["first", "running", "quick"]
+
+
+def test_what_is_offered_runs_when_nothing_else_does_and_after_its_pause():
+    gate, clock = Gate(open_=False), Clock()
+    scheduler = Scheduler([gate], 100, 0.0, 1, clock)
+    scheduler.submit("first", 10)
+    assert gate.begun.wait(30)
+    scheduler.offer("offered", 10, 0.2)
+    scheduler.submit("second", 10)
+    gate.go.set()
+    until(lambda: len(gate.batches) == 2)
+    until_idle(scheduler)
+    assert gate.batches == [["first"], ["second"]], "its pause is not over"
+    clock.now += 0.2
+    until(lambda: len(gate.batches) == 3)
+    assert gate.batches[2] == ["offered"]
+    until_idle(scheduler)
+    scheduler.offer("never", 10, 0.2)
+    scheduler.close()
+    assert len(gate.batches) == 3
+
+
+def test_what_is_offered_is_neither_counted_nor_learnt_from():
+    gate, clock = Gate(), Clock()
+    scheduler = Scheduler([gate], 100, 0.0, 1, clock)
+    before = metrics.BATCH_TOKENS._counts.copy()
+    scheduler.offer("offered", 64, 0.0)
+    until(lambda: gate.batches == [["offered"]])
+    until_idle(scheduler)
+    assert metrics.BATCH_TOKENS._counts == before
+    assert not scheduler._cost.known and not scheduler._lateness._seen
+    scheduler.close()
+
+
+def test_a_request_that_comes_while_what_was_offered_runs_is_next():
+    gate = Gate(open_=False)
+    scheduler = Scheduler([gate], 100, 0.0, 1)
+    scheduler.offer("offered", 64, 0.0)
+    assert gate.begun.wait(30)
+    scheduler.offer("more", 64, 0.0)
+    scheduler.submit("request", 10)
+    gate.go.set()
+    until(lambda: len(gate.batches) == 3)
+    scheduler.close()
+    assert gate.batches == [["offered"], ["request"], ["more"]]
+
+
+def test_while_one_stream_computes_the_other_takes_nothing_that_is_offered():
+    gates = [Gate(open_=False), Gate(open_=False)]
+    scheduler = Scheduler(gates, 100, 0.0, 1)
+    scheduler.submit("request", 10)
+    until(lambda: any(gate.begun.is_set() for gate in gates))
+    scheduler.offer("offered", 10, 0.0)
+    scheduler.submit("another", 10)
+    until(lambda: all(gate.begun.is_set() for gate in gates))
+    assert sorted(gate.batches for gate in gates) == [[["another"]], [["request"]]]
+    for gate in gates:
+        gate.go.set()
+    until(lambda: sum(len(gate.batches) for gate in gates) == 3)
+    scheduler.close()

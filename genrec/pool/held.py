@@ -1,0 +1,58 @@
+"""What a node's pool is to hold, as its server last found it: a small file beside the pool, for who looks or fills."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from genrec.errors import ArtifactError
+from genrec.files import read_json
+from genrec.pool.keys import Words
+from genrec.pool.placement import EVERYWHERE, owners_of, place, replicated
+
+FILE_NAME = "placement.json"
+
+
+@dataclass(frozen=True)
+class Held:
+    """This is `node` of `nodes`; a share `sharded` of accesses may go to items that are not on every node.
+
+    `replicated` is the share of items that are, of those that were placed last.
+    """
+
+    node: int = 0
+    nodes: int = 1
+    sharded: float = 0.0
+    replicated: float = 1.0
+
+    def place(self, frequencies: ArrayLike, keys: Words) -> NDArray[np.int32]:
+        """int32[I], as `placement.place`: where items of these frequencies float[I] and keys uint64[I, 2] lie."""
+        if self.nodes == 1:
+            return np.full(len(keys), EVERYWHERE, np.int32)
+        return place(frequencies, self.nodes, self.sharded, owners_of(keys, self.nodes))
+
+    def of(self, placed: NDArray[np.int32]) -> Held:
+        """The same with what was placed."""
+        return Held(self.node, self.nodes, self.sharded, replicated(placed))
+
+    def save(self, pool: Path) -> None:
+        """Into the pool's folder, whole or not at all."""
+        new = pool / f"{FILE_NAME}.{os.getpid()}"
+        new.write_text(json.dumps(asdict(self)) + "\n")
+        new.rename(pool / FILE_NAME)
+
+    @classmethod
+    def load(cls, pool: Path) -> Held:
+        """Of a pool; of one that says nothing, all. Raises ArtifactError."""
+        path = pool / FILE_NAME
+        if not path.exists():
+            return cls()
+        try:
+            return cls(**read_json(path))
+        except (ValueError, TypeError) as error:
+            raise ArtifactError(path, f"does not say what a node holds: {error}") from error

@@ -1,0 +1,168 @@
+"""Which items are computed before anybody asks, and what leaves for them; with real passes and a real pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from genrec import metrics
+from genrec.artifact import load_config
+from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
+from genrec.engine.ranking import RankPlan, RankRequest
+from genrec.pool.pool import Pool
+from genrec.rank.item_tokens import DistinctItems
+from genrec.schedule.items_ahead import ItemsAhead
+from genrec.schedule.scheduler import Scheduler
+from genrec.settings import Settings
+
+ROWS = 64  # of the pool; the catalogue has some 290 distinct items
+
+
+def until(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+class Bench:
+    """Items ahead over real passes, on a queue of their own; it looks when a test says so."""
+
+    def __init__(self, artifact: Path, folder: Path, rows: int) -> None:
+        settings = Settings(artifact, folder / "arena", pool=folder / "pool")
+        config = load_config(artifact)
+        Pool.create(folder / "pool", 1 << 20, rows, load_entry_layout(settings, config).item_bytes)
+        self.executor = load_rank_executors(settings, config)[0]
+        self.alone = load_rank_executors(Settings(artifact, folder / "arena"), config)[0]
+        self.items, self.version, self.now = DistinctItems.load(artifact, config), 1, 1000.0
+        self.ran: list[int] = []
+        self.scheduler: Scheduler[Any] = Scheduler([self._run], 1, 0.0, 1)
+        self.ahead = ItemsAhead(
+            self.executor, self.scheduler, lambda: (self.version, self.items), 0.01, clock=lambda: self.now
+        )
+
+    def _run(self, batch: list[Any]) -> None:
+        batch[0].of.run(self.executor, batch[0])
+        self.ran.append(len(batch[0].places))
+
+    def look(self) -> None:
+        """Plan, and wait until what was planned is done."""
+        self.now += 10
+        self.ahead.look()
+        until(lambda: self.ahead.work.idle)
+
+    def there(self) -> set[int]:
+        """Which of the items the pool has."""
+        keys = self.executor.item_words(self.items.tokens)
+        return set(np.flatnonzero(~self.executor.absent(keys)).tolist())
+
+    def ask(self, rows: NDArray[np.int64], keep: bool = False) -> None:
+        """A ranking of items; its answer is the one without a pool."""
+        tokens = self.items.tokens[rows]
+        request = RankRequest(1, np.arange(12, dtype=np.int32), tokens, tokens)
+        found, _ = self.executor.scores(request, RankPlan("split", True, keep))
+        want, _ = self.alone.scores(request, RankPlan("whole", False, False))
+        np.testing.assert_allclose(found, want, atol=1e-4)
+        self.ahead.see(12, tokens)
+
+
+@pytest.fixture
+def start(tiny_ranker: Path, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made = []
+
+    def start(rows: int = ROWS) -> Bench:
+        made.append(Bench(tiny_ranker, tmp_path, rows))
+        return made[0]
+
+    yield start
+    made[0].ahead.close()
+    made[0].scheduler.close()
+
+
+def counted() -> dict[str, float]:
+    return {reason: metrics.ITEMS_AHEAD.value(reason=reason) for reason in metrics.AHEAD}
+
+
+def test_first_the_most_popular_as_many_as_there_is_room_for(start: Callable[..., Bench]) -> None:
+    bench, before = start(), counted()
+    bench.look()
+    popular = np.sort(bench.items.popularity)[::-1]
+    there = np.array(sorted(bench.there()))
+    assert len(there) == ROWS
+    assert bench.items.popularity[there].min() == popular[ROWS - 1]
+    assert counted() == {**before, "popular": before["popular"] + ROWS}
+    bench.ask(there[:20])
+
+
+def test_all_of_a_catalogue_that_there_is_room_for_and_then_it_costs_nothing(
+    start: Callable[..., Bench],
+) -> None:
+    bench = start(1000)
+    bench.look()
+    assert len(bench.there()) == len(bench.items.tokens)
+    batches = len(bench.ran)
+    assert batches > 1 and bench.ran[0] == 1, "from small batches to larger ones"
+    bench.ask(np.arange(30))
+    for _ in range(3):
+        bench.look()
+    assert len(bench.ran) == batches, "nothing is missing"
+
+
+def test_what_is_asked_for_takes_the_place_of_what_nobody_asks_for(start: Callable[..., Bench]) -> None:
+    bench, before = start(), counted()
+    bench.look()
+    wanted = np.array(sorted(set(range(len(bench.items.tokens))) - bench.there()))[:10]
+    bench.ask(wanted)
+    bench.look()
+    assert set(wanted.tolist()) <= bench.there() and len(bench.there()) == ROWS
+    assert counted()["hot"] == before["hot"] + 10
+
+
+def test_items_as_hot_as_those_that_are_there_stay_outside(start: Callable[..., Bench]) -> None:
+    """More items are asked for than there is room for, all of them as often."""
+    bench = start()
+    bench.look()
+    for _ in range(4):
+        bench.ask(np.arange(200))
+        bench.look()
+        there, ran = bench.there(), len(bench.ran)
+    for _ in range(6):
+        bench.ask(np.arange(200))
+        bench.look()
+        assert bench.there() == there
+    assert len(bench.ran) <= ran + 6, "a batch a plan is refused before it is computed"
+
+
+def test_new_items_of_a_catalogue_come_in(start: Callable[..., Bench]) -> None:
+    bench, before = start(), counted()
+    whole = bench.items
+    bench.items = DistinctItems(whole.tokens[20:], whole.popularity[20:])
+    bench.look()
+    bench.items, bench.version = whole, 2
+    bench.look()
+    assert set(range(20)) <= bench.there()
+    assert counted()["new"] == before["new"] + 20
+
+
+def test_a_lost_pool_is_not_filled(start: Callable[..., Bench], tmp_path: Path) -> None:
+    bench = start()
+    for file in (tmp_path / "pool").iterdir():
+        file.unlink()
+    bench.look()
+    assert not bench.there()
+    bench.ask(np.arange(20))
+
+
+def test_batches_are_as_large_as_a_ranking_can_wait_for(start: Callable[..., Bench]) -> None:
+    work = start().ahead.work
+    for seconds, size in ((0.001, 2), (0.001, 4), (0.004, 8), (0.006, 8), (0.011, 4), (0.006, 4), (1.0, 2)):
+        work._learn(work._size, seconds)
+        assert work._size == size
+    work._learn(1, 0.001)
+    assert work._size == 2, "the rest of a plan says nothing of larger batches"

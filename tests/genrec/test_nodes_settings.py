@@ -1,0 +1,42 @@
+"""Settings of several nodes: what is wrong is named, with what is accepted."""
+
+from pathlib import Path
+
+import pytest
+
+from genrec.errors import InputError
+from genrec.settings import Settings
+
+TWO = {"nodes": 2, "node": 1, "store": "10.0.0.1:50051", "store_host": "10.0.0.2:50061"}
+
+
+def settings(**given):
+    return Settings(Path("a"), Path("b"), **given)
+
+
+def test_two_nodes_are_told_all_of_it_and_one_nothing(monkeypatch):
+    two = settings(**TWO)
+    for name, value in two.environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings.from_environment() == two and settings().nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"nodes": 0}, "nodes: is 0 .*1 to 1024"),
+        ({"node": 2}, "node: is 2 of 2 nodes .*0 to 1"),
+        ({"node": -1}, "node: is -1 .*at least 0"),
+        ({"store": ""}, "store: is '' of 2 nodes .*host:port"),
+        ({"store": "10.0.0.1"}, "store: is '10.0.0.1' .*host:port"),
+        ({"store_host": "10.0.0.1:70000"}, "store_host: is .*host:port"),
+        ({"store_host": "a b:1"}, "store_host: is .*host:port"),
+        ({"store_mb": 0}, "store_mb: is 0 .*at least 1"),
+        ({"pool_fill": "none"}, "pool_fill: is none of 2 nodes .*idle"),
+        ({"pool_fill": "always"}, "pool_fill: is 'always' .*none, idle"),
+        ({"nodes": 1, "node": 0}, "store: is '10.0.0.1:50051' of 1 nodes"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong, problem):
+    with pytest.raises(InputError, match=problem):
+        settings(**{**TWO, **wrong})

@@ -1,0 +1,132 @@
+"""Whether other nodes are asked for an item, and for how long: never longer than computing it takes."""
+
+import time
+
+import numpy as np
+import pytest
+
+from genrec import metrics
+from genrec.errors import InputError
+from genrec.pool.item_store import RETRY_S, ItemStore
+from genrec.pool.keys import words
+from genrec.pool.pool import Pool
+from tests.pool.entries import keys
+from tests.pool.folder_store import FolderStore
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Near:
+    """A node with a clock that stands still; bringing takes as long as `takes` says."""
+
+    def __init__(self, folder):
+        Pool.create(folder / "near", 0, 6, 64)
+        self.pool, self.clock, self.takes = Pool(folder / "near"), Clock(), 0.0
+        self.folder_store = FolderStore(folder / "store")
+        self.store = ItemStore(lambda: self.folder_store, 3, self.clock)
+        self.store.store, self.given = self.folder_store, []
+        bring = self.folder_store.bring_items
+
+        def timed(pool, asked, timeout_s):
+            self.given.append(timeout_s)
+            self.clock.now += min(self.takes, timeout_s)
+            return self.takes <= timeout_s and bring(pool, asked, timeout_s)
+
+        self.folder_store.bring_items = timed
+
+    def put(self, *items):
+        rows = np.array([[item] * 64 for item in items], np.uint8)
+        assert self.folder_store.put_items(words(keys(*items)), rows, 1.0)
+
+    def bring(self, *items, deadline_s=None):
+        return self.store.bring(self.pool, words(keys(*items)), deadline_s)
+
+    def there(self, *items):
+        return [
+            int(self.pool.items_memory.reshape(-1, 64)[row, 0]) for row in self.pool.item_rows(keys(*items))
+        ]
+
+
+@pytest.fixture
+def near(tmp_path):
+    return Near(tmp_path)
+
+
+def test_nobody_is_asked_before_it_is_known_what_computing_takes(near):
+    near.put(1, 2)
+    assert not near.bring(1, 2) and not near.given
+    near.store.computed(10, 0.1)
+    assert near.bring(1, 2) and near.there(1, 2) == [1, 2]
+    assert near.given == [pytest.approx(0.02)], "as long as computing both"
+
+
+def test_a_deadline_leaves_the_time_to_compute_all(near):
+    near.put(1)
+    near.store.computed(1, 0.1)
+    assert not near.bring(1, deadline_s=near.clock.now + 0.05) and not near.given
+    near.takes = 0.04
+    assert near.bring(1, deadline_s=near.clock.now + 0.15)
+    assert near.given == [pytest.approx(0.05)]
+
+
+def test_bandwidth_is_of_what_came_and_what_is_absent_says_nothing(near):
+    before = {end: metrics.ITEM_FETCHES.value(end=end) for end in ("brought", "absent", "late")}
+    near.store.computed(1, 1.0)
+    near.takes = 0.5
+    assert near.bring(8, 9) and near.store.tokens_a_second == 0
+    near.put(1, 2)
+    assert near.bring(1, 2, 9)
+    assert near.store.tokens_a_second == pytest.approx(3 / 0.25)
+    assert {end: metrics.ITEM_FETCHES.value(end=end) - n for end, n in before.items()} == {
+        "brought": 2, "absent": 3, "late": 0,
+    }  # fmt: skip
+
+
+def test_who_does_not_answer_in_time_is_left_alone_for_a_while(near):
+    near.store.computed(1, 0.1)
+    near.put(1)
+    near.takes = 10.0
+    begun = near.clock.now
+    assert not near.bring(1) and near.clock.now == pytest.approx(begun + 0.1)
+    near.takes = 0.0
+    assert not near.bring(1) and len(near.given) == 1
+    near.clock.now += RETRY_S
+    assert near.bring(1) and near.there(1) == [1]
+
+
+def test_a_slow_network_is_tried_again_now_and_then(near):
+    near.store.computed(1, 1.0)
+    near.put(1, 2, 3)
+    near.takes = 0.9
+    assert near.bring(1)
+    near.store._item_s = 0.5
+    assert not near.bring(2) and len(near.given) == 1, "it would take longer than computing"
+    near.takes = 0.1
+    near.clock.now += RETRY_S
+    assert near.bring(2) and near.store.tokens_a_second > 3 / 0.9
+
+
+def test_it_joins_as_soon_as_there_is_somebody(tmp_path, monkeypatch):
+    monkeypatch.setattr("genrec.pool.item_store.RETRY_S", 0.01)
+    tries = []
+
+    def join():
+        tries.append(1)
+        if len(tries) < 3:
+            raise InputError("mooncake", "setup failed", "a master")
+        return FolderStore(tmp_path / "store")
+
+    store = ItemStore(join, 3)
+    assert not store.ready
+    store.start()
+    deadline = time.monotonic() + 30
+    while not store.ready:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    assert len(tries) == 3
+    store.close()
