@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from build.openvino.engines import build_engines
 from deploy import leftovers
@@ -19,6 +20,9 @@ from tests.serving.processes import left_of
 from tests.tiny import add_hstu, add_ranker, export_ranker, tiny_artifact
 
 BEAM_WIDTH = 32
+# The machine may be busy with other things: how long an example takes says nothing.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def _made_once(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clients.errors import Overloaded, ServerError
@@ -20,7 +20,6 @@ from perf.kit import traffic
 from perf.slo.replay import ANSWERED, FAILED, SHED, ReplayedRequest, percentile, replay, summarise
 from tests.tiny import tiny_catalogue
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 times = st.floats(0, 100, allow_nan=False)
 events = st.builds(
     lambda due, late, took, outcome: ReplayedRequest(
@@ -30,14 +29,12 @@ events = st.builds(
 )  # fmt: skip
 
 
-@unhurried
 @given(st.lists(times, max_size=100), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
 def test_percentile_is_the_smallest_value_that_covers_the_share(values: list[float], share: float) -> None:
     covering = [v for v in values if sum(w <= v for w in values) >= share * len(values) - 1e-9]
     assert percentile(values, share) == (min(covering) if values else None)
 
 
-@unhurried
 @given(st.lists(events, min_size=1, max_size=60), st.floats(1, 2000))
 def test_summary_against_plain_loops(some: list[ReplayedRequest], slo_ms: float) -> None:
     found = summarise(some, slo_ms)

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
 from perf.slo.analyzer import Point
 from perf.slo.rate_search import confirm, search
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
-
 
 def up_to(limit: float) -> Callable[[float], Point]:
     return lambda rate: Point(rate, rate <= limit, () if rate <= limit else ("too fast",))
 
 
-@unhurried
 @given(st.integers(0, 120), st.sampled_from([5, 10, 20]), st.sampled_from([1.0, 2.5]))
 def test_finds_the_limit_within_the_precision(limit: int, step: int, precision: float) -> None:
     points = search(up_to(limit), step, 100, step, precision)

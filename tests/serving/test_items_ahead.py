@@ -98,9 +98,9 @@ def test_a_killed_process_goes_on_where_it_was(idle: RunningServer, artifact: Pa
 # Where the package is installed it would listen on every address.
 @pytest.mark.skipif(find_spec("mooncake") is not None, reason="mooncake is installed")
 def test_a_node_that_cannot_join_its_store_answers_all_the_same(
-    artifact: Path, capsys: pytest.CaptureFixture[str]
+    tiny_ranker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    switching.switch(artifact, 1)
+    artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")  # nobody else serves it
     ids = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
     with LocalRecommender(artifact, WIDTH, decoder="rank", pool_user_mb=0, pool_item_mb=0) as local:
         (want,) = local.rank([(ids[:5], ids[50:90])], TOP_K)
