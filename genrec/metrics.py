@@ -223,7 +223,7 @@ PRE_INFER = Counter(
 PRE_INFERENCES = Counter(
     "genrec_pre_inferences_total",
     "admitted pre-inferences by how they ended: overtaken, the ranking finished it; not_begun, the ranking came first; "
-    "late, the ranking was due; old_weights, a delta came",
+    "late, it was due",
     ("score_candidates",),
     end=("made", "overtaken", "not_begun", "late", "old_weights", "no_place", "failed"),
 )
