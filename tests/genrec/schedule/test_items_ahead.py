@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,9 @@ from genrec.rank.item_tokens import DistinctItems
 from genrec.schedule.items_ahead import ItemsAhead
 from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
+from tests.serving.processes import until
 
 ROWS = 64  # of the pool; the catalogue has some 290 distinct items
-
-
-def until(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 class Bench:

@@ -26,15 +26,9 @@ from genrec.schedule.scheduler import Scheduler
 from genrec.schedule.shard import Shard
 from genrec.settings import Settings
 from tests.pool.folder_store import FolderStore
+from tests.serving.processes import until
 
 ROWS, T = 64, 3
-
-
-def until(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 class Node:
