@@ -86,6 +86,7 @@ def test_new_items_are_computed_after_a_swap(idle: RunningServer, artifact: Path
     assert found.items_reused == 6 * LEVELS and len(found.item_ids) == 6
 
 
+@pytest.mark.long
 def test_a_killed_process_goes_on_where_it_was(idle: RunningServer, artifact: Path) -> None:
     (pool,) = pools_of(artifact)
     before, restarts = Pool(pool).usage()["items"], idle.restarts

@@ -39,6 +39,7 @@ def trained(world: World, folder: str, dropout: float = 0.0, killed: int | None 
     return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}
 
 
+@pytest.mark.long
 def test_two_ranks_end_where_one_ends(tmp_path: Path) -> None:
     alone = trained(World(), str(tmp_path / "alone"))
     two = on_ranks(2, trained, str(tmp_path / "two"), threads=2)
