@@ -60,7 +60,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["train", "a", "--seed", "-1"], "--seed: is '-1'"),
         (
             ["train", "a", "--recipe", "other"],
-            r"recipe: is 'other' \(accepted: generator, ranker, hstu-ranker, or",
+            r"recipe: is 'other' \(accepted: generator, ranker, hstu-ranker, hstu-next, or",
         ),
         (["train", "a", "--draft", "alone", "--ranks", "2"], "ranks: is given with --draft"),
         (["train", "a", "--ranks", "0"], "--ranks: is '0'"),
