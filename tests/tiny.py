@@ -132,9 +132,9 @@ def random_hstu(catalogue: Catalogue) -> HstuRanker:
     from genrec.nn.hstu import HstuRanker
     from genrec.rank.hstu import HstuConfig
 
+    torch.manual_seed(0)  # first of all: making a model draws too
     config = HstuConfig(len(catalogue), tuple(catalogue.codebook_sizes), 7, max_history=16, hidden_size=16)
     model = HstuRanker(config, torch.from_numpy(catalogue.codes).long())
-    torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
