@@ -61,28 +61,39 @@ def _end_after(process: int) -> None:
 
 
 def give_back() -> None:
-    """Memory that only the start needed: let go of freed heap, and of the pages of files that are as they were read.
+    """Memory that only the start needed: let go of freed heap, and of libraries' pages as they are in their files.
 
-    Importing and compiling touch some 100 MB of code that serving does not (LLVM, readers of Parquet and ONNX), and
-    OpenVINO maps the weights of compiled graphs that it then computes with a copy of. A page that is wanted again is
-    mapped from its file.
+    Importing and compiling touch some 100 MB of code that serving does not (LLVM, readers of Parquet and ONNX). A page
+    that is wanted again is mapped from its file. Other files' pages stay: were one unmapped by another thread just now,
+    its place could be somebody's memory already, which would be lost. Libraries are kept loaded from here on.
     """
     libc = ctypes.CDLL(None)
-    for start, end in list(_clean()):
-        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 4)  # MADV_DONTNEED
+    kept = set(filter(_keep_loaded, {path for *_, path in _clean()}))
+    for start, end, path in list(_clean()):
+        if path in kept:
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 4)  # MADV_DONTNEED
     if hasattr(libc, "malloc_trim"):  # glibc
         libc.malloc_trim(0)
 
 
-def _clean() -> Iterator[tuple[int, int]]:
-    """Where files lie that this process may only read and never wrote to: relocated pages, say, are its own."""
-    place, file = (0, 0), False
+def _keep_loaded(library: str) -> bool:
+    """See that a library which is loaded stays so until this process ends."""
+    try:
+        ctypes.CDLL(library, os.RTLD_NOW | os.RTLD_NOLOAD | os.RTLD_NODELETE)
+    except OSError:  # it is no library, or has been unloaded
+        return False
+    return True
+
+
+def _clean() -> Iterator[tuple[int, int, str]]:
+    """Where files lie that this process may only read and never wrote to, and which: relocated pages are its own."""
+    place, file = (0, 0, ""), False
     # As bytes would do: a mapped file may have any name, and Triton's interpreter reads text as ASCII.
     for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
         word, *rest = line.split(maxsplit=5)
         if not word.endswith(":"):
             start, end = (int(address, 16) for address in word.split("-"))
             rights, path = rest[0], rest[4] if len(rest) == 5 else ""
-            place, file = (start, end), path.startswith("/") and "w" not in rights
+            place, file = (start, end, path), path.startswith("/") and "w" not in rights
         elif word == "Anonymous:" and file and rest[0] == "0":
             yield place
