@@ -7,7 +7,6 @@ import torch
 
 from genrec.nn.hstu_layout import Layout
 from genrec.nn.hstu_next import Events
-from genrec.nn.whole_softmax import Seen
 from training.timed import Timed
 from training.windows import cut_windows
 
@@ -53,12 +52,3 @@ def events_of(timed: Timed, spans: np.ndarray) -> Events:
     layout = Layout.of(torch.from_numpy(lengths), *marks)
     wait = timed.times[at + 1] - timed.times[at]
     return Events(layout, torch.from_numpy(timed.rows[at]), torch.from_numpy(wait))
-
-
-def seen_in(timed: Timed, spans: np.ndarray) -> Seen:
-    """Of every event of spans int64[w, 2] the items of its span up to it."""
-    at, place = places_in(spans)
-    offsets = np.concatenate(([0], np.cumsum(place + 1)))
-    back = np.arange(offsets[-1]) - np.repeat(offsets[:-1], place + 1)
-    items = timed.rows[np.repeat(at - place, place + 1) + back]
-    return Seen(torch.from_numpy(offsets), torch.from_numpy(items))

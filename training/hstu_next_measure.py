@@ -27,6 +27,9 @@ from training.timed import Timed, load_timed
 
 BATCH = 128
 KS = (10,)
+# What is measured.
+WHOLE, GENERATOR = "whole catalogue", "generator's candidates, its order"
+ALONE, TOGETHER = "the same, by HSTU", "the same, both together"
 
 
 @torch.no_grad()
@@ -75,7 +78,7 @@ def measure_hstu_next(artifact: Path) -> dict[str, Any]:
     timed = load_timed(artifact, Catalogue.load(artifact / CATALOGUE, titles=False))
     places = places_of(timed.lengths, "test", 0)
     whole = metrics(ranks_of(model, timed, places, "evaluate"), KS)
-    found: dict[str, Any] = {"users": len(places), "whole catalogue": whole}
+    found: dict[str, Any] = {"users": len(places), WHOLE: whole}
     if (artifact / "model" / "config.json").is_file():
         candidates = load_candidates(artifact, max(1, RankerSettings.places // len(timed.lengths)))
         found |= ranked(model, timed, candidates)
@@ -87,10 +90,7 @@ def ranked(model: HstuNext, timed: Timed, candidates: dict[str, Candidates]) -> 
     checked, test = (candidates[split] for split in ("validation", "test"))
     weight, _ = choose_weight(checked, {"": candidate_scores(model, timed, checked, "validation candidates")})
     scores = candidate_scores(model, timed, test, "candidates")
-    orders = {
-        "generator's candidates, its order": test.scores, "the same, by HSTU": scores,
-        "the same, both together": together(test, scores, weight),
-    }  # fmt: skip
+    orders = {GENERATOR: test.scores, ALONE: scores, TOGETHER: together(test, scores, weight)}
     of = {name: figures(test, each) for name, each in orders.items()}
     return {
         "generator_weight": weight,

@@ -12,7 +12,7 @@ from genrec.nn.hstu_next import HstuNext, vectors
 from genrec.nn.whole_softmax import whole_softmax_loss
 from training.balance import assign
 from training.evaluate import metrics
-from training.hstu_next_batches import events_of, groups_of, places_in, seen_in, training_spans
+from training.hstu_next_batches import events_of, groups_of, places_in, training_spans
 from training.hstu_next_measure import KS, ranks_of
 from training.hstu_next_settings import HstuNextSettings
 from training.rank_candidates import places_of
@@ -62,8 +62,7 @@ class HstuNextRun(Run[HstuNext]):
         rows = self.model.rows()
         states = self.model.states(events_of(self.timed, spans), rows)
         wanted = torch.from_numpy(self.timed.rows[places_in(spans)[0] + 1])
-        seen = seen_in(self.timed, spans) if self.settings.unseen else None
-        return whole_softmax_loss(states, vectors(rows), wanted, self.settings.temperature, seen)
+        return whole_softmax_loss(states, vectors(rows), wanted, self.settings.temperature)
 
     def validate(self) -> tuple[float, dict[str, Any]]:
         """NDCG@10 of the averaged weights over the whole catalogue; every rank asks for its part of the users."""

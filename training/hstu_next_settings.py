@@ -15,7 +15,7 @@ LEAST = {"epochs": 1, "patience": 1, "validate_every": 1, "tokens": 1, "max_hist
 
 @dataclass(frozen=True)
 class HstuNextSettings:
-    """As published, but for a full softmax; not tuned yet."""
+    """As published, but for a full softmax."""
 
     max_history: int = 200  # newest events
     hidden_size: int = 64
@@ -23,9 +23,6 @@ class HstuNextSettings:
     heads: int = 2
     dropout: float = 0.2
     temperature: float = 0.05  # of scores, which are cosines
-    unseen: bool = (
-        False  # items that a window has already are left out of its softmax, as they are of answers
-    )
     epochs: int = 50
     patience: int = 5  # validations without a better NDCG@10 before it stops
     validate_every: int = 2  # epochs

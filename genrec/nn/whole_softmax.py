@@ -6,8 +6,6 @@ taken once: gradients are made on the way there.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -15,27 +13,17 @@ BLOCK_SCORES = 1 << 19  # of one block
 LEAST_TEMPERATURE = 0.03  # below it, what is unlikely is nothing in float32
 
 
-class Seen(NamedTuple):
-    """Items that are left out of each state's softmax: of state t, `items` int64[P] from `offsets`[t] to [t + 1]."""
-
-    offsets: Tensor
-    items: Tensor
-
-
-def whole_softmax_loss(
-    states: Tensor, vectors: Tensor, wanted: Tensor, temperature: float, seen: Seen | None = None
-) -> Tensor:
+def whole_softmax_loss(states: Tensor, vectors: Tensor, wanted: Tensor, temperature: float) -> Tensor:
     """Summed cross entropy of float32 `states` [T, d] and item `vectors` [I, d], both of length 1, scores being their
-    products over `temperature`, for `wanted` int64[T]. A wanted item counts even where it was seen.
+    products over `temperature`, for `wanted` int64[T].
     """
-    return _WholeSoftmax.apply(states, vectors, wanted, 1 / temperature, seen)
+    return _WholeSoftmax.apply(states, vectors, wanted, 1 / temperature)
 
 
 class _WholeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx, states: Tensor, vectors: Tensor, wanted: Tensor, scale: float,
-        seen: Seen | None,
+        ctx: torch.autograd.function.FunctionCtx, states: Tensor, vectors: Tensor, wanted: Tensor, scale: float
     ) -> Tensor:  # fmt: skip
         of_states, of_vectors = torch.empty_like(states), torch.zeros_like(vectors)
         total, block = states.new_zeros(()), max(BLOCK_SCORES // len(vectors), 1)
@@ -44,8 +32,6 @@ class _WholeSoftmax(torch.autograd.Function):
             span = slice(start, start + block)
             scaled, place = states[span] * scale, wanted[span].unsqueeze(1)
             scores = torch.mm(scaled, vectors.T, out=memory[: len(scaled)])
-            if seen is not None:
-                _leave_out(scores, start, seen, place)
             likely = torch.softmax(scores, 1, out=scores)
             total -= likely.gather(1, place).log().sum()
             likely.scatter_add_(1, place, likely.new_full((1, 1), -1.0).expand_as(place))
@@ -57,13 +43,4 @@ class _WholeSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         of_states, of_vectors = ctx.saved_tensors  # type: ignore[attr-defined]
-        return grad * of_states, grad * of_vectors, None, None, None
-
-
-def _leave_out(scores: Tensor, start: int, seen: Seen, wanted: Tensor) -> None:
-    """Scores [b, I] of the states from `start` on become -inf where they saw an item, but for `wanted` int64[b, 1]."""
-    offsets = seen.offsets[start : start + len(scores) + 1]
-    first = torch.repeat_interleave(torch.arange(len(scores)) * scores.shape[1], offsets.diff())
-    own = scores.gather(1, wanted)
-    scores.view(-1).index_fill_(0, first + seen.items[offsets[0] : offsets[-1]], -torch.inf)
-    scores.scatter_(1, wanted, own)
+        return grad * of_states, grad * of_vectors, None, None

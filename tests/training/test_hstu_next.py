@@ -26,7 +26,7 @@ from tests.training.test_ranker import ring_artifact
 from training.data import Histories
 from training.evaluate import PAD, evaluate, metrics
 from training.hstu_next import train_hstu_next
-from training.hstu_next_batches import events_of, groups_of, places_in, seen_in, spans_before, training_spans
+from training.hstu_next_batches import events_of, groups_of, places_in, spans_before, training_spans
 from training.hstu_next_measure import candidate_scores, ranks_of
 from training.hstu_next_settings import HstuNextSettings
 from training.rank_candidates import Candidates, places_of
@@ -71,33 +71,21 @@ def states(model: HstuNext, timed: Timed, spans: np.ndarray) -> torch.Tensor:
         return model.states(events_of(timed, spans), model.rows())
 
 
-@pytest.mark.parametrize("unseen", [False, True])
 @pytest.mark.parametrize("block", [1, 40, 1 << 20])
-def test_loss_and_gradients_equal_a_plain_softmax(
-    monkeypatch: pytest.MonkeyPatch, block: int, unseen: bool
-) -> None:
+def test_loss_and_gradients_equal_a_plain_softmax(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(whole_softmax, "BLOCK_SCORES", block)
     torch.manual_seed(0)
     given = [F.normalize(torch.randn(n, 8), dim=1) for n in (25, 13)]
     wanted, found = torch.randint(0, 13, (25,)), []
-    counts = torch.randint(0, 9, (25,))
-    offsets = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
-    seen = whole_softmax.Seen(offsets, torch.randint(0, 13, (int(counts.sum()),)))
-    left_out = torch.zeros(25, 13, dtype=torch.bool)
-    for state, one in enumerate(wanted.tolist()):
-        left_out[state, seen.items[offsets[state] : offsets[state + 1]]] = unseen
-        left_out[state, one] = False
     for plain in (False, True):
         s, v = (
             each.to(torch.float64 if plain else torch.float32).requires_grad_()
             for each in map(torch.clone, given)
         )
         if plain:
-            loss = F.cross_entropy(
-                (s @ v.T / 0.05).masked_fill(left_out, -torch.inf), wanted, reduction="sum"
-            )
+            loss = F.cross_entropy(s @ v.T / 0.05, wanted, reduction="sum")
         else:
-            loss = whole_softmax.whole_softmax_loss(s, v, wanted, 0.05, seen if unseen else None)
+            loss = whole_softmax.whole_softmax_loss(s, v, wanted, 0.05)
         (3 * loss).backward()
         found.append([loss.detach(), s.grad, v.grad])
     for ours, theirs in zip(*found, strict=True):
@@ -144,14 +132,6 @@ def test_training_reads_all_but_the_two_newest() -> None:
     assert sorted(map(tuple, np.concatenate(groups).tolist())) == sorted(map(tuple, spans.tolist()))
     sizes = [int((group[:, 1] - group[:, 0]).sum()) for group in groups]
     assert max(sizes) < 200 + MOST and np.mean(sizes[:-1]) == pytest.approx(200, abs=MOST)
-
-
-def test_what_is_seen_is_the_span_so_far() -> None:
-    timed, spans = some_timed(), np.array([[3, 8], [50, 53]])
-    seen = seen_in(timed, spans)
-    parts = np.split(seen.items.numpy(), seen.offsets[1:-1].numpy())
-    wanted = [timed.rows[start : at + 1] for start, stop in spans for at in range(start, stop)]
-    assert len(parts) == len(wanted) and all(map(np.array_equal, parts, wanted))
 
 
 def test_ranks_equal_the_generator_s_way_to_measure() -> None:
@@ -263,6 +243,11 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert found["generator's candidates, its order"]["NDCG@10"] < 0.8
     assert main(["evaluate", str(artifact), "--recipe", "hstu-next"]) == 0
     assert "whole catalogue" in capsys.readouterr().out
+    assert main(["bench", "next_quality", str(artifact)]) == 0
+    saved = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert saved["whole_ndcg10"] == {artifact.name: found["whole catalogue"]["NDCG@10"]}
+    assert saved["ranked_over_generator_ndcg10"][artifact.name] > 1.2
+    assert saved["artifacts"][artifact.name]["learnt"]["epochs"] == 30
     with pytest.raises(InputError, match="temperature: is"):
         HstuNextSettings(temperature=0.01)
     with pytest.raises(InputError, match="hidden_size: is 10"):
