@@ -202,6 +202,17 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("HSTU layer, plain formula over ours, time at least", "hstu_attention", "time_ratio_worst", "{:.2f}"),
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
     ),
+    "next-quality": Table(
+        "next_quality", "last item of every user, one training each", "artifacts",
+        (
+            Column("HR@10", "artifacts/*/whole catalogue/HR@10", "{:.4f}"),
+            Column("NDCG@10", "artifacts/*/whole catalogue/NDCG@10", "{:.4f}"),
+            Column("of the generator's list", "artifacts/*/generator's candidates, its order/NDCG@10", "{:.4f}"),
+            Column("the list ranked by HSTU", "artifacts/*/the same, by HSTU/NDCG@10", "{:.4f}"),
+            Column("by both", "artifacts/*/the same, both together/NDCG@10", "{:.4f}"),
+        ),
+        "data set",
+    ),
     "relay": (
         Figure("longest history within the budgets, over inline", "relay", "longest_history_ratio", "{:.2f}"),
         Figure("requests/s within the budgets, over inline", "relay", "slo_rate_ratio", "{:.2f}"),
