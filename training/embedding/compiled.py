@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from genrec.compiled import load_compiled
 from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, Lines
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
+SHARED = 1 << 16  # ids from which on threads of their own pay
 
 
 class _Table(ctypes.Structure):
@@ -31,12 +33,13 @@ class Compiled:
 
     def __init__(self) -> None:
         """Raises ArtifactError where g++ fails."""
-        self._library = load_compiled(SOURCE)
+        self._library = load_compiled(SOURCE, ("-pthread",))
 
     def find(self, ids: Int64, lines: Lines, old: Lines) -> Int32:
         """Rows int32[n] of ids int64[n], -1 where absent from both; `old` may be NO_LINES."""
         rows = np.empty(len(ids), np.int32)
-        self._call("find", ids, len(ids), lines, old, rows)
+        threads = torch.get_num_threads() if len(ids) >= SHARED else 1
+        self._call("find", ids, len(ids), lines, old, rows, threads)
         return rows
 
     def insert(

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 namespace {
 
 constexpr uint64_t SIGN = 1ull << 63;
-constexpr int LINE = 8, BLOCK = 64, AHEAD = 6;
+constexpr int LINE = 8, NEAR = 16, AHEAD = 6;
 
 struct Table {
     uint64_t* keys;
@@ -70,6 +72,19 @@ inline void expect(const Table& t, uint64_t hash) {
     __builtin_prefetch(t.rows + at);
 }
 
+// visit(i, key, hash) of ids [first, last) while it says true; what a visit reads is fetched NEAR visits before. Returns
+// where it ended.
+template <typename Visit> int64_t each_of(const int64_t* ids, int64_t first, int64_t last, const Table& t, Visit visit) {
+    uint64_t hash[NEAR];
+    for (int64_t i = first; i < first + NEAR && i < last; ++i) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i])));
+    for (int64_t i = first; i < last; ++i) {
+        const uint64_t mine = hash[i % NEAR];
+        if (i + NEAR < last) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i + NEAR])));
+        if (!visit(i, uint64_t(ids[i]) ^ SIGN, mine)) return i;
+    }
+    return last;
+}
+
 inline void put(Table& t, int64_t slot, uint64_t key, int32_t row) {
     t.keys[slot] = key;
     t.rows[slot] = row + 1;
@@ -79,51 +94,42 @@ inline void put(Table& t, int64_t slot, uint64_t key, int32_t row) {
 
 extern "C" {
 
-// ids [n] -> rows [n], -1 where absent. While a table grows, `old` has the ids that have not moved yet.
-void find(const int64_t* ids, int64_t n, Table t, Table old, int32_t* rows) {
-    uint64_t hash[BLOCK];
-    for (int64_t first = 0; first < n; first += BLOCK) {
-        const int64_t count = n - first < BLOCK ? n - first : BLOCK;
-        for (int64_t j = 0; j < count; ++j) expect(t, hash[j] = mix(uint64_t(ids[first + j])));
-        for (int64_t j = 0; j < count; ++j) {
-            const uint64_t key = uint64_t(ids[first + j]) ^ SIGN;
-            int64_t slot = seek(t, key, hash[j]);
-            int32_t row = slot >= 0 ? t.rows[slot] - 1 : -1;
-            if (row < 0 && old.keys && (slot = seek(old, key, hash[j])) >= 0) row = old.rows[slot] - 1;
-            rows[first + j] = row;
-        }
-    }
+// ids [n] -> rows [n], -1 where absent, by so many threads. While a table grows, `old` has the ids that have not moved yet.
+void find(const int64_t* ids, int64_t n, Table t, Table old, int32_t* rows, int64_t threads) {
+    const auto share = [&](int64_t first, int64_t last) {
+        each_of(ids, first, last, t, [&](int64_t i, uint64_t key, uint64_t hash) {
+            int64_t slot = seek(t, key, hash);
+            rows[i] = slot >= 0 ? t.rows[slot] - 1 : -1;
+            if (slot < 0 && old.keys && (slot = seek(old, key, hash)) >= 0) rows[i] = old.rows[slot] - 1;
+            return true;
+        });
+    };
+    std::vector<std::thread> others;
+    for (int64_t k = 1; k < threads; ++k) others.emplace_back(share, n * k / threads, n * (k + 1) / threads);
+    share(0, n / threads);
+    for (auto& each : others) each.join();
 }
 
 // Find or add ids [n] -> rows [n], until `room` of the table is used up. state: 0 keys held, 1 rows ever given,
 // 2 free rows left, 3 ids that are new. fresh [n]: places of the new ids. Returns how many ids are done.
 int64_t insert(const int64_t* ids, int64_t n, Table t, Table old, int64_t room, const int32_t* free_rows,
                int64_t* state, int32_t* rows, int64_t* fresh) {
-    uint64_t hash[BLOCK];
-    for (int64_t first = 0; first < n; first += BLOCK) {
-        const int64_t count = n - first < BLOCK ? n - first : BLOCK;
-        for (int64_t j = 0; j < count; ++j) expect(t, hash[j] = mix(uint64_t(ids[first + j])));
-        for (int64_t j = 0; j < count; ++j) {
-            const int64_t i = first + j;
-            const uint64_t key = uint64_t(ids[i]) ^ SIGN;
-            const int64_t slot = seek(t, key, hash[j]);
-            if (slot >= 0) {
-                rows[i] = t.rows[slot] - 1;
-                continue;
-            }
-            const int64_t before = old.keys ? seek(old, key, hash[j]) : -1;
-            if (before >= 0) {
-                rows[i] = old.rows[before] - 1;
-                continue;
-            }
-            if (state[0] >= room) return i;
+    return each_of(ids, 0, n, t, [&](int64_t i, uint64_t key, uint64_t hash) {
+        const int64_t slot = seek(t, key, hash);
+        const int64_t before = slot < 0 && old.keys ? seek(old, key, hash) : -1;
+        if (slot >= 0) {
+            rows[i] = t.rows[slot] - 1;
+        } else if (before >= 0) {
+            rows[i] = old.rows[before] - 1;
+        } else {
+            if (state[0] >= room) return false;
             rows[i] = state[2] ? free_rows[--state[2]] : int32_t(state[1]++);
             put(t, ~slot, key, rows[i]);
             ++state[0];
             fresh[state[3]++] = i;
         }
-    }
-    return n;
+        return true;
+    });
 }
 
 // Move the keys of lines [from, to) into another table; rows r with drop[r] set are left behind. `drop` may be null.
@@ -225,7 +231,7 @@ void initialise(Chunks values, const int32_t* rows, const int64_t* ids, int64_t 
 // marks [rows, 2]: how often a row was looked up, and at which step last.
 void touch(Chunks marks, const int32_t* rows, int64_t n, uint32_t stamp) {
     for (int64_t i = 0; i < n; ++i) {
-        if (i + AHEAD < n) __builtin_prefetch(marks.row<uint32_t>(rows[i + AHEAD], 2), 1);
+        if (i + NEAR < n) __builtin_prefetch(marks.row<uint32_t>(rows[i + NEAR], 2), 1);
         uint32_t* mark = marks.row<uint32_t>(rows[i], 2);
         mark[0] += mark[0] != UINT32_MAX;
         mark[1] = stamp;
