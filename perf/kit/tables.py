@@ -202,6 +202,15 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("HSTU layer, plain formula over ours, time at least", "hstu_attention", "time_ratio_worst", "{:.2f}"),
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
     ),
+    "rank-quality": tuple(
+        Figure(f"{name}: {what}", f"rank_quality-{name}", f"{claim}/{name}", "{:.3f}")
+        for name in ("ml-1m", "beauty")
+        for what, claim in (
+            ("item order over user order", "item_over_user_ndcg10"),
+            ("split over user order", "split_over_user_ndcg10"),
+            ("split and the generator's part over the generator alone", "ranked_over_generator_ndcg10"),
+        )
+    ),
     "next-quality": Table(
         "next_quality", "last item of every user, one training each", "artifacts",
         (

@@ -3,12 +3,12 @@
     genrec bench embedding [--quick] [--sizes 1000000,10000000] [--repeats 7] [--no-install]
 
 Look-ups are of 2 million ids that are there, drawn uniformly, nanoseconds per id; torch.searchsorted, which managed
-collisions do, and ours in C++ take all cores, the others one thread. Inserts come in batches of 65,536, into a table with room and
-into one that grows from nothing. `over_searchsorted_*` is its time over ours. `over_static` is the time of a static
-table (torch's embedding of known rows) over that of a training look-up, which finds or makes rows and counts: 1 is as
-fast, and the goal is above 1 / 1.15. `over_mch` compares look-ups trained per second on two ranks with TorchRec's
-managed collisions, of theirs only those answered by a row of their own; it needs an environment that pip makes at the
-first run (1.1 GB). The largest pause is the longest of all inserts of 4,096 ids, up to the largest size.
+collisions do, and ours in C++ take all cores, the others one thread. Inserts come in batches of 65,536, into a table
+with room and into one that grows from nothing. `over_searchsorted_*` is its time over ours. `over_static` is the time
+of a static table (torch's embedding of known rows) over that of a training look-up, which finds or makes rows and
+counts: 1 is as fast, and the goal is above 1 / 1.15. `over_mch` compares look-ups trained per second on two ranks with
+TorchRec's managed collisions, of theirs only those answered by a row of their own; it needs an environment that pip
+makes at the first run (1.1 GB). The largest pause is the longest of all inserts of 4,096 ids, up to the largest size.
 
 Bytes per id are those of a table that has grown to a size and moved all its ids; while it moves, the lines that it
 leaves are there too.
