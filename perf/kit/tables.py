@@ -211,6 +211,16 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             ("split and the generator's part over the generator alone", "ranked_over_generator_ndcg10"),
         )
     ),
+    "placement": Table(
+        "placement", "requests/s of four nodes with order split, computed, not measured", "policies/split",
+        (
+            Column("all items on every node", "policies/split/*/replicate/rate"),
+            Column("each on one", "policies/split/*/hash/rate"),
+            Column("hot ones on every node", "policies/split/*/hrcs/rate"),
+            Column("the best share that was tried", "policies/split/*/best tried/rate"),
+        ),
+        "Gbit/s between nodes",
+    ),
     "next-quality": Table(
         "next_quality", "last item of every user, one training each", "artifacts",
         (
