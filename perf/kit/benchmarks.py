@@ -51,6 +51,9 @@ BENCHMARKS = {
     "relay": Benchmark(
         "perf.relay.bench", "what is a prefix worth that is computed one stage ahead of its ranking?", 60
     ),
+    "relay_flood": Benchmark(
+        "perf.relay.flood", "do signals that no ranking follows harm those who rank?", 6
+    ),
     "relay_fetch": Benchmark(
         "perf.relay.fetch", "is a prefix on another server cheaper to fetch or to compute again?", 2
     ),
