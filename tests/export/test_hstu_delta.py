@@ -21,8 +21,8 @@ from genrec import manifest, metrics
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank import deltas
-from genrec.rank.hstu import CONFIG, RANK_GRAPH, WEIGHTS, HstuConfig
-from genrec.rank.hstu_weights import FILE, load_weights
+from genrec.rank.hstu import CONFIG, EXPORTED, RANK_GRAPH, WEIGHTS, HstuConfig
+from genrec.rank.hstu_weights import load_weights
 from genrec.settings import Settings
 from genrec.steps.followed_deltas import FollowedDeltas
 from tests.oracles.hstu_further import changed_further
@@ -45,7 +45,10 @@ def assert_is_the_model(artifact: Path, number: int) -> None:
 
 def test_the_export_with_its_deltas_is_the_model(artifact: Path) -> None:
     assert_is_the_model(artifact, 0)
-    exported, size = (artifact / "onnx" / FILE).read_bytes(), (artifact / "model" / WEIGHTS).stat().st_size
+    exported, size = (
+        (artifact / "onnx" / EXPORTED).read_bytes(),
+        (artifact / "model" / WEIGHTS).stat().st_size,
+    )
     names = {load_weights(artifact).name}
     for number, dense in ((1, True), (2, False), (3, True)):
         changed_further(artifact, number, rows=7, dense=dense)
@@ -56,7 +59,7 @@ def test_the_export_with_its_deltas_is_the_model(artifact: Path) -> None:
         assert_is_the_model(artifact, number)
         names.add(load_weights(artifact, number).name)
     assert len(names) == 4, "KV of one is found under no other's name"
-    assert (artifact / "onnx" / FILE).read_bytes() == exported
+    assert (artifact / "onnx" / EXPORTED).read_bytes() == exported
     manifest.verify(artifact)
 
 
@@ -68,7 +71,7 @@ def test_rows_alone_are_few_bytes_and_nothing_is_nothing(
     assert not (artifact / deltas.FOLDER).exists()
     changed_further(artifact, 1, rows=5, dense=False)
     assert main(["export", str(artifact), "--delta"]) == 0
-    size = (deltas.folder_of(artifact, 1) / deltas.FILE).stat().st_size
+    size = (deltas.folder_of(artifact, 1) / deltas.EXPORTED).stat().st_size
     assert f"delta 1: 5 of 300 rows of of_item; {size} bytes, the model has" in capsys.readouterr().out
     assert size < 5 * (16 * 4 + 8) + 400
 
@@ -87,7 +90,7 @@ def test_what_was_ended_while_it_was_written_is_not_there(
 
 
 def without_export(artifact: Path) -> None:
-    (artifact / "onnx" / FILE).unlink()
+    (artifact / "onnx" / EXPORTED).unlink()
 
 
 def other_heads(artifact: Path) -> None:
@@ -106,7 +109,7 @@ def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
 def damaged_before(artifact: Path) -> None:
     changed_further(artifact, 1)
     export_delta(artifact)
-    path = deltas.folder_of(artifact, 1) / deltas.FILE
+    path = deltas.folder_of(artifact, 1) / deltas.EXPORTED
     path.write_bytes(path.read_bytes()[:-1] + b"!")
 
 
@@ -132,8 +135,8 @@ def hand_made(artifact: Path, tensors: dict[str, Any], base: str = "") -> None:
     """Delta 1, its hashes as they should be."""
     folder = deltas.folder_of(artifact, 1)
     folder.mkdir(parents=True)
-    save_file(tensors, folder / deltas.FILE, {"format": deltas.FORMAT, "version": deltas.VERSION})
-    manifest.record(folder, deltas.STAGE, base or load_weights(artifact).name, [folder / deltas.FILE], {})
+    save_file(tensors, folder / deltas.EXPORTED, {"format": deltas.FORMAT, "version": deltas.VERSION})
+    manifest.record(folder, deltas.STAGE, base or load_weights(artifact).name, [folder / deltas.EXPORTED], {})
 
 
 def rows(*ids: int, width: int = 16, fill: float = 1.0) -> dict[str, Any]:
@@ -177,7 +180,7 @@ def test_a_start_takes_in_what_is_sound_and_goes_on_when_the_rest_is_mended(
     for number in (1, 2):
         changed_further(artifact, number)
         export_delta(artifact)
-    path = deltas.folder_of(artifact, 2) / deltas.FILE
+    path = deltas.folder_of(artifact, 2) / deltas.EXPORTED
     good = path.read_bytes()
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     settings = Settings(artifact, tmp_path / "arena")
