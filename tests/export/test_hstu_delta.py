@@ -71,7 +71,7 @@ def test_rows_alone_are_few_bytes_and_nothing_is_nothing(
     assert not (artifact / deltas.FOLDER).exists()
     changed_further(artifact, 1, rows=5, dense=False)
     assert main(["export", str(artifact), "--delta"]) == 0
-    size = (deltas.folder_of(artifact, 1) / deltas.EXPORTED).stat().st_size
+    size = (deltas.folder_of(artifact, 1) / deltas.FILE).stat().st_size
     assert f"delta 1: 5 of 300 rows of of_item; {size} bytes, the model has" in capsys.readouterr().out
     assert size < 5 * (16 * 4 + 8) + 400
 
@@ -109,7 +109,7 @@ def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
 def damaged_before(artifact: Path) -> None:
     changed_further(artifact, 1)
     export_delta(artifact)
-    path = deltas.folder_of(artifact, 1) / deltas.EXPORTED
+    path = deltas.folder_of(artifact, 1) / deltas.FILE
     path.write_bytes(path.read_bytes()[:-1] + b"!")
 
 
@@ -131,12 +131,17 @@ def test_what_does_not_fit_is_told(artifact: Path, change: Callable[[Path], None
         export_delta(artifact)
 
 
+def test_a_model_of_the_next_item_has_none(tiny_hstu_next: Path) -> None:
+    with pytest.raises(InputError, match=r"delta: has nothing to change: .*; hstu-next has no deltas"):
+        export_delta(tiny_hstu_next)
+
+
 def hand_made(artifact: Path, tensors: dict[str, Any], base: str = "") -> None:
     """Delta 1, its hashes as they should be."""
     folder = deltas.folder_of(artifact, 1)
     folder.mkdir(parents=True)
-    save_file(tensors, folder / deltas.EXPORTED, {"format": deltas.FORMAT, "version": deltas.VERSION})
-    manifest.record(folder, deltas.STAGE, base or load_weights(artifact).name, [folder / deltas.EXPORTED], {})
+    save_file(tensors, folder / deltas.FILE, {"format": deltas.FORMAT, "version": deltas.VERSION})
+    manifest.record(folder, deltas.STAGE, base or load_weights(artifact).name, [folder / deltas.FILE], {})
 
 
 def rows(*ids: int, width: int = 16, fill: float = 1.0) -> dict[str, Any]:
@@ -180,7 +185,7 @@ def test_a_start_takes_in_what_is_sound_and_goes_on_when_the_rest_is_mended(
     for number in (1, 2):
         changed_further(artifact, number)
         export_delta(artifact)
-    path = deltas.folder_of(artifact, 2) / deltas.EXPORTED
+    path = deltas.folder_of(artifact, 2) / deltas.FILE
     good = path.read_bytes()
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     settings = Settings(artifact, tmp_path / "arena")
