@@ -63,11 +63,11 @@ class Query(NamedTuple):
 class HstuConfig:
     """Shape of the model: `features` are the sizes of all user features together, `items` those of the catalogue."""
 
-    kind: ClassVar = HstuKind(
+    kind: ClassVar[HstuKind] = HstuKind(
         "hstu", CONFIG, (USER_GRAPH, RANK_GRAPH), EXPORTED,
         ("of_item.weight", "of_code.weight", "of_rating.weight", "of_feature.weight"),
     )  # fmt: skip
-    outputs: ClassVar = len(TASKS)  # numbers per candidate
+    outputs: ClassVar[int] = len(TASKS)  # numbers per candidate
 
     items: int
     codebook_sizes: tuple[int, ...]
@@ -133,11 +133,11 @@ class NextConfig(HstuConfig):
     all others are the prefix.
     """
 
-    kind: ClassVar = HstuKind(
+    kind: ClassVar[HstuKind] = HstuKind(
         "hstu-next", NEXT_CONFIG, (NEXT_USER_GRAPH, NEXT_RANK_GRAPH), NEXT_EXPORTED,
         ("of_item.weight", "of_code.weight"), refuses=("ratings", "features"), deltas=False,
     )  # fmt: skip
-    outputs: ClassVar = 1
+    outputs: ClassVar[int] = 1
 
     features: int = 0
     temperature: float = 0.05  # of scores

@@ -64,6 +64,16 @@ def test_what_is_not_given_is_unknown(
     assert max(abs(want[item] - everything[item]) for item in want) > 0.01
 
 
+def test_items_that_the_catalogue_does_not_know_take_their_times_along(
+    local: LocalRecommender, by_torch: NextByTorch, items: list[int]
+) -> None:
+    """The newest too: the known one before it waits until now."""
+    events, history = times_of(np.random.default_rng(2), 8), [*items[:4], -1, *items[4:6], -2]
+    (answer,) = local.rank([(history, items[50:60])], 10, **events)
+    kept = {**events, "times": np.delete(events["times"], (4, 7), 1)}
+    assert check_ranking(answer, by_torch(items[:6], items[50:60], **kept), 10).dropped == 2
+
+
 def test_without_a_history_popularity_answers(
     local: LocalRecommender, items: list[int], tiny_hstu_next: Path
 ) -> None:
