@@ -50,7 +50,7 @@ def weights_of(ranker: Ranker) -> dict[str, NDArray[Any]]:
     arrays = {name: np.ascontiguousarray(each.numpy()) for name, each in ranker.state_dict().items()}
     if isinstance(
         ranker, HstuNext
-    ):  # it has no row of none: later items, which have no row of their own, need one
+    ):  # torch needs no row of none; later items, which have no row of their own, do
         for name in (OF_ITEM, CODES_OF_ITEMS):
             arrays[name] = np.concatenate((np.zeros_like(arrays[name][:1]), arrays[name]))
     return arrays

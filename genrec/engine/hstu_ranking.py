@@ -22,7 +22,7 @@ from genrec.errors import InputError
 from genrec.pool.pool import Pool
 from genrec.rank.hstu import CODES, HstuConfig, candidate_marks
 from genrec.rank.hstu_weights import HstuWeights
-from genrec.rank.kinds import hstu_of
+from genrec.rank.kinds import chosen_hstu
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
 
@@ -90,8 +90,7 @@ def load_hstu_executors(
     target, artifact = target_of(settings.target), settings.artifact
     if not target.ranker:
         raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
-    config = hstu_of(artifact, settings.ranker)
-    assert config is not None  # as `genrec.steps.load` chose
+    config = chosen_hstu(artifact, settings.ranker)
     kv_type = load_layout(settings, load_config(artifact)).kv_type
     folder = engine_of(artifact, settings.target)
     passes = import_module(target.ranker).load_hstu(folder, config, kv_type, settings.threads)

@@ -44,3 +44,10 @@ def hstu_of(artifact: Path, wanted: str = "auto") -> HstuConfig | None:
     """Of the HSTU ranker that answers; None where another does, or none. Raises InputError, ArtifactError."""
     of = _HSTU.get(ranker_of(artifact, wanted))
     return of.load(artifact / "model" / of.kind.config) if of else None
+
+
+def chosen_hstu(artifact: Path, wanted: str = "auto") -> HstuConfig:
+    """The same where it is known that an HSTU ranker answers: steps of one are loaded then alone."""
+    config = hstu_of(artifact, wanted)
+    assert config is not None
+    return config

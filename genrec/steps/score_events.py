@@ -9,7 +9,7 @@ from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest, load_hstu_exec
 from genrec.errors import InputError
 from genrec.rank.hstu import CODES, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME
 from genrec.rank.hstu_weights import HstuWeights
-from genrec.rank.kinds import hstu_of
+from genrec.rank.kinds import chosen_hstu
 from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
@@ -22,11 +22,9 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
     """In the place of `ScoreCandidates`. The next delta is taken in between two requests."""
 
     def __init__(self, settings: Settings) -> None:
-        config = hstu_of(settings.artifact, settings.ranker)
-        assert config is not None  # as `genrec.steps.load` chose
-        self._config = config
+        self._config = chosen_hstu(settings.artifact, settings.ranker)
         self._executor_of = load_hstu_executors(settings, lambda: self._followed.current[1])
-        self._followed = FollowedDeltas(settings, self._load, config.kind)
+        self._followed = FollowedDeltas(settings, self._load, self._config.kind)
         super().__init__(settings, [lambda: self._followed.current])
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from genrec.rank.hstu import (
     RATINGS,
     TIME,
 )
-from genrec.rank.kinds import hstu_of
+from genrec.rank.kinds import chosen_hstu
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
 from genrec.steps.user_prefix import refuse_events, window_start
@@ -59,9 +59,7 @@ class EventReader:
     def __init__(self, settings: Settings, step: str) -> None:
         """`step` is the one that reads. Raises ArtifactError."""
         self.generator = load_config(settings.artifact)
-        config = hstu_of(settings.artifact, settings.ranker)
-        assert config is not None  # as `genrec.steps.load` chose
-        self.config = config
+        self.config = chosen_hstu(settings.artifact, settings.ranker)
         self._trained_on = self._first_version(settings.artifact)
         self.loaded = Versioned(settings, step, self._load)
 
