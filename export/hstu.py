@@ -48,9 +48,8 @@ def export_hstu_graph(ranker: Ranker, name: str, folder: Path) -> Path:
 def weights_of(ranker: Ranker) -> dict[str, NDArray[Any]]:
     """All weights, and the rows of items' codes, by torch's names; of items and codes, row 0 is none."""
     arrays = {name: np.ascontiguousarray(each.numpy()) for name, each in ranker.state_dict().items()}
-    if isinstance(
-        ranker, HstuNext
-    ):  # torch needs no row of none; later items, which have no row of their own, do
+    if isinstance(ranker, HstuNext):
+        # Torch needs no row of none; items of later catalogues, which have no row of their own, do.
         for name in (OF_ITEM, CODES_OF_ITEMS):
             arrays[name] = np.concatenate((np.zeros_like(arrays[name][:1]), arrays[name]))
     return arrays
