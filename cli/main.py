@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
     )
     data.add_argument("--semantic-ids", type=Path, help="published semantic IDs instead of trained ones")
 
-    rows = "of an HSTU ranker trained further, only the rows that changed; servers that run take them in"
+    rows = "of an hstu-ranker trained further, only the rows that changed; servers that run take them in"
     made["export"].add_argument("--delta", action="store_true", help=rows)
 
     serve = made["serve"]
@@ -185,7 +185,7 @@ def _export(a: argparse.Namespace) -> None:
     from export.hstu_delta import export_delta
 
     if a.delta:
-        print(export_delta(a.artifact) or "export: nothing has changed")
+        print(export_delta(a.artifact) or "export: nothing has changed in the hstu-ranker")
         return
     print("export: done" if export_artifact(a.artifact) else "export: still good")
 

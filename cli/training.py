@@ -36,7 +36,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         "--recipe",
         metavar="MODEL",
         help="generator, ranker, hstu-ranker (of ratings), hstu-next (of the next item), or a JSON file that changes"
-        " settings of one",
+        " settings of one; export, build and serve put each of the last three behind `rank`",
     )
     more = "train an hstu-ranker further, on the last file's events (CSV or Parquet: user, item, rating, timestamp)"
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)

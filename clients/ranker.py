@@ -41,6 +41,7 @@ class Ranker(Client):
 
         What only an HSTU ranker reads, where it is known: of every item of the history its `ratings` (1 to 5, 0 where
         unknown) and `times` (seconds); `now` on the same clock, the newest of them if left out; the user's `features`.
+        One of the next item reads `times` and `now` alone.
         """
         tensors = rank_tensors(history, candidates, top_k, scores, user_id, deadline_ms)
         tensors |= event_tensors(ratings, times, now, features)

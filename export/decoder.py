@@ -21,10 +21,11 @@ from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft, save_serving
 from genrec.nn.draft_head import DraftHead, PrefillDraftGraph
-from genrec.nn.hstu_checkpoint import load_hstu
+from genrec.nn.hstu_checkpoint import load_hstu, load_hstu_next
 from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.nn.xattention import DecodeGraph, PrefillGraph, new_unshared_names, shared_names, unshared_names
+from genrec.rank.hstu import NextConfig
 
 
 def functions(config: ModelConfig, name: str) -> dict[str, int]:
@@ -95,7 +96,8 @@ def export_draft(generator: Generator, head: DraftHead, folder: Path) -> Path:
 def export_from(model_folder: Path, name: str, folder: Path) -> Path:
     """Write the graph `name` of the checkpoint in `model_folder`; returns the ONNX file."""
     if name in HSTU_GRAPHS:
-        return export_hstu_graph(load_hstu(model_folder), name, folder)
+        load = load_hstu_next if name in NextConfig.kind.graphs else load_hstu
+        return export_hstu_graph(load(model_folder), name, folder)
     if name in RANK_GRAPHS:
         return export_rank_graph(load_ranker(model_folder), name, folder)
     generator = load_generator(model_folder)

@@ -20,15 +20,20 @@ from genrec.manifest import is_good, record, stage_key
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
 from genrec.rank.deltas import FOLDER as DELTAS
-from genrec.rank.hstu import CONFIG as HSTU
-from genrec.rank.hstu import RANK_GRAPH, USER_GRAPH
+from genrec.rank.hstu import HstuConfig, NextConfig
 from genrec.rank.options import OPTIONS, RankerConfig
+
+HSTU = HstuConfig, NextConfig
 
 
 def export_artifact(artifact: Path) -> bool:
     """Export unless the graphs of these very weights are there; returns whether work was done."""
     model = artifact / "model"
-    options = [path for name in ("draft.json", OPTIONS, HSTU) if (path := model / name).is_file()]
+    options = [
+        path
+        for name in ("draft.json", OPTIONS, *(of.kind.config for of in HSTU))
+        if (path := model / name).is_file()
+    ]
     weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
     key = stage_key({"opset": OPSET, "graphs": GRAPHS}, weights)
     if is_good(artifact, "export", key):
@@ -47,7 +52,7 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     names += (
         rank_graphs(RankerConfig.load(model_folder / OPTIONS)) if (model_folder / OPTIONS).is_file() else []
     )
-    names += [USER_GRAPH, RANK_GRAPH] if (model_folder / HSTU).is_file() else []
+    names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

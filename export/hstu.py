@@ -1,11 +1,12 @@
-"""The writer of HSTU rankers: `hstu_user.onnx` makes a user's KV, `hstu_rank.onnx` scores candidates over it.
+"""The writer of HSTU rankers, of ratings and of the next item: one graph makes a user's KV, one scores candidates.
 
-Their weights are inputs, and lie in `hstu_weights.safetensors`.
+Their weights are inputs, and lie in a file beside them. `genrec.rank.hstu.HstuKind` has the names.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,25 +22,37 @@ from torch.func import functional_call
 from export.graph import Traced, write
 from genrec.engine.interface import WEIGHTS
 from genrec.nn.hstu import HstuRanker
-from genrec.nn.hstu_graphs import HstuRankGraph, HstuUserGraph
-from genrec.rank.hstu import RANK_GRAPH, USER_GRAPH, HstuConfig
-from genrec.rank.hstu_weights import FILE, TABLES
+from genrec.nn.hstu_graphs import HstuRankGraph, HstuUserGraph, NextRankGraph, NextUserGraph
+from genrec.nn.hstu_next import HstuNext
+from genrec.rank.hstu import HstuConfig, NextConfig
+from genrec.rank.hstu_weights import CODES_OF_ITEMS
 from genrec.rank.options import MOST_CANDIDATES
 
+Ranker = HstuRanker | HstuNext
+Graph = Callable[[Any], Traced]
+OF_ITEM = "of_item.weight"
 
-def export_hstu_graph(ranker: HstuRanker, name: str, folder: Path) -> Path:
+
+def export_hstu_graph(ranker: Ranker, name: str, folder: Path) -> Path:
     """Write one graph of `ranker`, of plain nodes, and beside the ranking's the weights; returns the ONNX file."""
-    if name == RANK_GRAPH:
+    kind, weights = ranker.config.kind, weights_of(ranker)
+    if name == kind.graphs[1]:
         # What else a delta must not change: graphs are of these numbers.
         about = {"format": "pt", "config": json.dumps(asdict(ranker.config))}
-        save_file(weights_of(ranker), folder / FILE, metadata=about)
-        (folder / FILE).chmod(0o644)  # as `genrec.nn.checkpoint` does
-    return write(_of_weights(HSTU_GRAPHS[name](ranker), ranker), {}, folder / f"{name}.onnx")
+        save_file(weights, folder / kind.exported, metadata=about)
+        (folder / kind.exported).chmod(0o644)  # as `genrec.nn.checkpoint` does
+    graph = HSTU_GRAPHS[name](ranker)
+    return write(_of_weights(graph, weights, kind.tables), {}, folder / f"{name}.onnx")
 
 
-def weights_of(ranker: HstuRanker) -> dict[str, NDArray[Any]]:
-    """All weights, and the rows of items' codes, by torch's names."""
-    return {name: np.ascontiguousarray(each.numpy()) for name, each in ranker.state_dict().items()}
+def weights_of(ranker: Ranker) -> dict[str, NDArray[Any]]:
+    """All weights, and the rows of items' codes, by torch's names; of items and codes, row 0 is none."""
+    arrays = {name: np.ascontiguousarray(each.numpy()) for name, each in ranker.state_dict().items()}
+    if isinstance(ranker, HstuNext):
+        # Torch needs no row of none; items of later catalogues, which have no row of their own, do.
+        for name in (OF_ITEM, CODES_OF_ITEMS):
+            arrays[name] = np.concatenate((np.zeros_like(arrays[name][:1]), arrays[name]))
+    return arrays
 
 
 class _OfWeights(nn.Module):
@@ -55,9 +68,9 @@ class _OfWeights(nn.Module):
         return functional_call(self._graph[0], named, tuple(given))
 
 
-def _of_weights(graph: Traced, ranker: HstuRanker) -> Traced:
-    weights = {name: each.detach() for name, each in ranker.named_parameters()}
-    rows = [{0: Dim(f"rows{place}")} if name in TABLES else None for place, name in enumerate(weights)]
+def _of_weights(graph: Traced, arrays: dict[str, NDArray[Any]], tables: tuple[str, ...]) -> Traced:
+    weights = {name: torch.from_numpy(each) for name, each in arrays.items() if name != CODES_OF_ITEMS}
+    rows = [{0: Dim(f"rows{place}")} if name in tables else None for place, name in enumerate(weights)]
     return Traced(
         _OfWeights(graph.module, list(weights)), ([*weights.values()], list(graph.example)),
         (rows, list(graph.axes)), [*(f"{WEIGHTS}{name}" for name in weights), *graph.inputs], graph.outputs,
@@ -73,26 +86,42 @@ def _entry(config: HstuConfig, tokens: int) -> list[torch.Tensor]:
     return [torch.randn(shape) for _ in range(2 * config.layers)]
 
 
-def _user(ranker: HstuRanker) -> Traced:
-    config = ranker.config
+def _tokens(config: HstuConfig, rows: int) -> torch.Tensor:
+    return torch.from_numpy(config.read(np.zeros((rows, config.token_size), np.int32)))
+
+
+def _user(graph: nn.Module, config: HstuConfig) -> Traced:
     new, past, names = Dim("Q", max=config.longest), Dim("P", max=config.longest), _names(config, "past")
-    columns = 3 + len(config.codebook_sizes)
-    given = [torch.zeros(shape, dtype=torch.int64) for shape in ((5, columns), (3, 5, 5), (3, 5, 7))]
+    marks = [torch.zeros(shape, dtype=torch.int64) for shape in ((3, 5, 5), (3, 5, 7))]
     return Traced(
-        HstuUserGraph(ranker), (*given, _entry(config, 7)),
+        graph, (_tokens(config, 5), *marks, _entry(config, 7)),
         ({0: new}, {1: new, 2: new}, {1: new, 2: past}, [{2: past}] * len(names)),
         ["tokens", "marks", "past_marks", *names], _names(config, "made"),
     )  # fmt: skip
 
 
-def _rank(ranker: HstuRanker) -> Traced:
-    config = ranker.config
+def _rank(graph: nn.Module, config: HstuConfig) -> Traced:
     many, span, names = Dim("C", max=MOST_CANDIDATES), Dim("S", max=config.longest), _names(config, "user")
     candidates = torch.zeros(5, 1 + len(config.codebook_sizes), dtype=torch.int64)
+    of_next = isinstance(config, NextConfig)
+    newest = [_tokens(config, 1)] if of_next else []
     return Traced(
-        HstuRankGraph(ranker), (candidates, torch.zeros(3, 7, dtype=torch.int64), _entry(config, 7)),
-        ({0: many}, {1: span}, [{2: span}] * len(names)), ["candidates", "marks", *names], ["logits"],
+        graph, (*newest, candidates, torch.zeros(3, 7, dtype=torch.int64), _entry(config, 7)),
+        (*(None for _ in newest), {0: many}, {1: span}, [{2: span}] * len(names)),
+        [*(["newest"] if of_next else []), "candidates", "marks", *names], ["logits"],
     )  # fmt: skip
 
 
-HSTU_GRAPHS = {USER_GRAPH: _user, RANK_GRAPH: _rank}
+def _graphs(of: type[HstuConfig], user: type[nn.Module], rank: type[nn.Module]) -> dict[str, Graph]:
+    """By the names of a kind."""
+    names = of.kind.graphs
+    return {
+        names[0]: lambda ranker: _user(user(ranker), ranker.config),
+        names[1]: lambda ranker: _rank(rank(ranker), ranker.config),
+    }
+
+
+HSTU_GRAPHS = {
+    **_graphs(HstuConfig, HstuUserGraph, HstuRankGraph),
+    **_graphs(NextConfig, NextUserGraph, NextRankGraph),
+}

@@ -18,9 +18,8 @@ from safetensors.numpy import save_file
 from genrec.errors import ArtifactError, InputError
 from genrec.manifest import record
 from genrec.rank.deltas import FILE, FOLDER, FORMAT, ROWS, STAGE, VALUES, VERSION, Arrays, folder_of
-from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
-from genrec.rank.hstu_weights import CODES_OF_ITEMS, TABLES, HstuWeights, load_weights, with_next
-from genrec.rank.hstu_weights import FILE as EXPORTED
+from genrec.rank.hstu import CONFIG, EXPORTED, WEIGHTS, HstuConfig
+from genrec.rank.hstu_weights import CODES_OF_ITEMS, OF_RATINGS, HstuWeights, load_weights, with_next
 from genrec.tensor_file import mapped_tensors, read_plain_metadata
 
 
@@ -53,7 +52,7 @@ def export_delta(artifact: Path) -> Written | None:
     rows: dict[str, tuple[int, int]] = {}
     whole = 0
     for name, was in base.arrays.items():
-        if name in TABLES:
+        if name in OF_RATINGS.tables:
             changed = np.flatnonzero((now[name] != was).any(1))
             if len(changed):
                 tensors |= {name + ROWS: changed, name + VALUES: now[name][changed]}
@@ -71,7 +70,11 @@ def _served(artifact: Path) -> HstuWeights:
     """The export with all deltas that there are."""
     if not (artifact / "onnx" / EXPORTED).is_file():
         problem = f"has nothing to change: onnx/{EXPORTED} is not there"
-        raise InputError("delta", problem, "an artifact whose HSTU ranker was exported; `genrec export` it")
+        raise InputError(
+            "delta",
+            problem,
+            "an artifact whose hstu-ranker was exported by `genrec export`; hstu-next has no deltas",
+        )
     weights = load_weights(artifact)
     while folder_of(artifact, weights.delta + 1).exists():
         weights = with_next(artifact, weights)
@@ -93,7 +96,7 @@ def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
             raise ArtifactError(path, f"{name} is {found}, it was exported as {list(values.shape)}{again}")
         if name != CODES_OF_ITEMS and not np.isfinite(now[name]).all():
             raise ArtifactError(path, f"{name} has NaN or infinite values")
-        if name in TABLES and now[name][0].any():
+        if name in OF_RATINGS.tables and now[name][0].any():
             raise ArtifactError(path, f"{name} has numbers in row 0, which stands for none")
     if not np.array_equal(now[CODES_OF_ITEMS], base.arrays[CODES_OF_ITEMS]):
         raise ArtifactError(path, f"is of another catalogue: items have other codes{again}")

@@ -21,7 +21,7 @@ MOST_NODES = 1024
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 VERIFY = ("every", "last")
-RANKERS = ("auto", "discriminant", "hstu")
+RANKERS = ("auto", "discriminant", "hstu", "hstu-next")  # of several, the first answers
 POOL_FILLS = ("none", "idle")
 PREFIXES = ("auto", "recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split")
 ENVIRONMENT = "GENREC_"
@@ -53,7 +53,9 @@ class Settings:
     batch_tokens: int = _chosen(2048, "of a batch: prompts, and a token of every beam and level", 1)
     verify: str = _chosen("every", "at which levels drafts are held against the catalogue", one_of=VERIFY)
     ranker: str = _chosen(
-        "auto", "which answers rankings; auto: the one that there is, of two `discriminant`", one_of=RANKERS
+        "auto",
+        "which answers rankings; auto: of those that are exported the first, in this order",
+        one_of=RANKERS,
     )
     pool_user_mb: int = _chosen(256, "of users' KV that rankings reuse, in /dev/shm; 0: none is kept", 0)
     pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)

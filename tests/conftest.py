@@ -17,7 +17,7 @@ from deploy.launcher import RunningServer, running_server
 from genrec.catalogue.items import Catalogue
 from genrec.rank.options import RankerConfig
 from tests.serving.processes import left_of
-from tests.tiny import add_hstu, add_ranker, export_ranker, tiny_artifact
+from tests.tiny import add_hstu, add_ranker, export_ranker, random_hstu_next, tiny_artifact
 
 BEAM_WIDTH = 32
 # The machine may be busy with other things: how long an example takes says nothing.
@@ -83,6 +83,16 @@ def tiny_hstu(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _made_once(
         tmp_path_factory, "hstu", lambda artifact: build_engines(add_hstu(artifact), "f32"), tiny
     )
+
+
+@pytest.fixture(scope="session")
+def tiny_hstu_next(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny` with an HSTU model of the next item, of random weights."""
+
+    def make(artifact: Path) -> None:
+        build_engines(add_hstu(artifact, random_hstu_next), "f32")
+
+    return _made_once(tmp_path_factory, "hstu_next", make, tiny)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from genrec.rank.options import RankerConfig
 if TYPE_CHECKING:
     from genrec.nn.draft_head import DraftHead
     from genrec.nn.hstu import HstuRanker
+    from genrec.nn.hstu_next import HstuNext
     from genrec.nn.model import Generator
     from genrec.nn.ranker import Ranker
 
@@ -143,20 +145,36 @@ def random_hstu(catalogue: Catalogue) -> HstuRanker:
     return model.eval()
 
 
-def add_hstu(artifact: Path) -> Path:
+def random_hstu_next(catalogue: Catalogue) -> HstuNext:
+    """An HSTU model of the next item, of 16 events, whose scores differ for all that it reads."""
+    import torch
+
+    from genrec.nn.hstu_next import HstuNext
+    from genrec.rank.hstu import NextConfig
+
+    torch.manual_seed(0)  # first of all: making a model draws too
+    config = NextConfig(len(catalogue), tuple(catalogue.codebook_sizes), max_history=16, hidden_size=16)
+    model = HstuNext(config, torch.from_numpy(catalogue.codes).long())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def add_hstu(artifact: Path, make: Callable[[Catalogue], HstuRanker | HstuNext] = random_hstu) -> Path:
     """Give `artifact` an HSTU ranker of random weights and its graphs, entered in the manifest."""
     from export.decoder import export_from
-    from export.hstu import HSTU_GRAPHS
     from genrec.manifest import record
     from genrec.nn.hstu_checkpoint import save_hstu
-    from genrec.rank.hstu import CONFIG, WEIGHTS
 
     model, onnx = artifact / "model", artifact / "onnx"
-    save_hstu(random_hstu(Catalogue.load(artifact / "catalogue.parquet")), model)
-    record(artifact, "hstu", "tiny", (model / CONFIG, model / WEIGHTS), {})
+    ranker = make(Catalogue.load(artifact / "catalogue.parquet"))
+    kind = ranker.config.kind
+    save_hstu(ranker, model)
+    record(artifact, kind.name, "tiny", (model / name for name in ranker.files), {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, about names of axes
-        for name in HSTU_GRAPHS:
+        for name in kind.graphs:
             export_from(model, name, onnx)
     record(artifact, "export", "tiny", onnx.iterdir(), {})
     return artifact

@@ -1,8 +1,9 @@
-"""Whole rankings of an HSTU ranker: a user's KV from the pool or computed, then candidates over it."""
+"""Whole rankings of an HSTU ranker: a user's KV from the pool or computed, then what is asked over it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
@@ -16,11 +17,12 @@ from genrec.engine.interface import HstuPasses
 from genrec.engine.load import load_layout
 from genrec.engine.pre_infer import PartByPart, PreInferences
 from genrec.engine.ranking import Reuse
-from genrec.engine.users import Users
+from genrec.engine.users import UserKv, Users
 from genrec.errors import InputError
 from genrec.pool.pool import Pool
-from genrec.rank.hstu import CODES, CONFIG, HstuConfig, candidate_marks
+from genrec.rank.hstu import CODES, HstuConfig, candidate_marks
 from genrec.rank.hstu_weights import HstuWeights
+from genrec.rank.kinds import chosen_hstu
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
 
@@ -45,24 +47,35 @@ class HstuExecutor:
         self._passes, self._config = passes, config
         self.entries = HstuEntries(config, model)
         users = HstuUsers(passes, self.entries)
+        self._nobody = users.nobody
         self.ahead = PartByPart(users, ahead) if ahead else None
         self._users = Users(users, pool, self.ahead)
 
     def scores(self, request: HstuRequest) -> tuple[NDArray[np.float32], Reuse]:
-        """float32[C], logits of the first task, a rating of 4 or more; and what it took."""
-        with self._users.kv_of(request.owner, request.tokens, keep=True) as user:
-            seen = candidate_marks(self._config, request.tokens, request.now)
+        """float32[C], the first of the outputs: of ratings the logit of 4 or more; and what it took."""
+        prefix = self._config.prefix(request.tokens)
+        query = self._config.query(request.tokens, request.candidates, request.now)
+        with self._kv_of(request.owner, prefix) as user:
+            seen = candidate_marks(self._config, prefix, query.time)
             marks = padded_marks(seen, user.kv[0].shape[2])
-            logits = self._passes.logits(request.candidates.astype(np.int64), marks, user.kv)
-        computed = len(request.tokens) - user.reused + len(request.candidates)
+            logits = self._passes.logits(query.rows, marks, user.kv)
+        computed = len(prefix) - user.reused + len(query.rows[0])
         return logits[:, 0], Reuse(user.reused, 0, computed, user.copied)
+
+    @contextmanager
+    def _kv_of(self, owner: int | None, prefix: NDArray[np.int32]) -> Iterator[UserKv]:
+        """See `Users.kv_of`. Who has one event has no token before it, and a graph takes no empty tensor."""
+        if not len(prefix):
+            yield UserKv(self._nobody, 0, 0)
+            return
+        with self._users.kv_of(owner, prefix, keep=True) as user:
+            yield user
 
     def rehearse(self) -> None:
         """Run both graphs once, and keep nothing: they are slow the first time."""
         c = self._config
-        tokens, candidates = (
-            np.zeros((1, size), np.int32) for size in (c.token_size, c.token_size - CODES + 1)
-        )
+        tokens = np.zeros((2, c.token_size), np.int32)
+        candidates = np.zeros((1, c.token_size - CODES + 1), np.int32)
         HstuExecutor(self._passes, c).scores(HstuRequest(None, tokens, candidates, 0))
 
 
@@ -77,10 +90,10 @@ def load_hstu_executors(
     target, artifact = target_of(settings.target), settings.artifact
     if not target.ranker:
         raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
+    config = chosen_hstu(artifact, settings.ranker)
     kv_type = load_layout(settings, load_config(artifact)).kv_type
     folder = engine_of(artifact, settings.target)
-    passes = import_module(target.ranker).load_hstu(folder, kv_type, settings.threads)
-    config = HstuConfig.load(artifact / "model" / CONFIG)
+    passes = import_module(target.ranker).load_hstu(folder, config, kv_type, settings.threads)
     pool, ahead = Pool(settings.pool) if settings.pool else None, None
     if pool and settings.pool_user_mb:
         ahead = PreInferences(pool, lambda: serving().entries, settings.lease_ms / 1e3)

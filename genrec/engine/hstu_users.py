@@ -1,7 +1,7 @@
 """Users' entries of an HSTU ranker, and their KV by its passes.
 
-An entry is found by all that it was made of: items, ratings, seconds since the first event, and features. It holds 2N
-tensors float32[1, H, span, D]: k, v of layer 0, then of layer 1, ... `now` is no part of it: candidates alone see it.
+An entry is found by all that it was made of: items, ratings or waits, seconds since the first event, and features. It
+holds 2N tensors float32[1, H, span, D]: k, v of layer 0, then of layer 1, ... `now` is no part of it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from genrec.engine.interface import Array, HstuPasses
 from genrec.engine.user_entry import padded
 from genrec.pool.keys import Words, user_words
-from genrec.rank.hstu import CODES, FEATURE, ITEM, RATING, HstuConfig, Marks, user_marks
-
-READ = (ITEM, RATING, FEATURE)  # columns of a user's token that the graph has besides codes
+from genrec.rank.hstu import FEATURE, HstuConfig, Marks, user_marks
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class HstuUsers:
     def __init__(self, passes: HstuPasses, entries: HstuEntries) -> None:
         self.entries = entries
         self._passes, self._config = passes, entries.config
-        self._nobody = entries.user(np.zeros(entries.token_bytes, np.uint8), 1)
+        self.nobody = entries.user(np.zeros(entries.token_bytes, np.uint8), 1)
 
     def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:
         """See `UserPasses.fill`. A part may not end between features, which see each other: they are few."""
@@ -68,12 +66,12 @@ class HstuUsers:
             self._whole(tokens, kv)
             return
         marks, new = user_marks(self._config, tokens[:end], past).array(), end - past
-        old = [np.ascontiguousarray(each[:, :, : padded(past)]) for each in kv] if past else self._nobody
+        old = [np.ascontiguousarray(each[:, :, : padded(past)]) for each in kv] if past else self.nobody
         before = np.zeros((3, new, old[0].shape[2]), np.int64)
         before[:, :, :past] = marks[:, :, :past]
         made = [np.empty((*each.shape[:2], new, each.shape[3]), np.float32) for each in kv]
         own = np.ascontiguousarray(marks[:, :, past:])
-        self._passes.user(self._read(tokens[past:end]).astype(np.int64), own, before, old, made)
+        self._passes.user(self._config.read(tokens[past:end]), own, before, old, made)
         for whole, newest in zip(kv, made, strict=True):
             whole[:, :, past:end] = newest
             whole[:, :, end : padded(end)] = 0  # as in `copy_past`
@@ -81,13 +79,11 @@ class HstuUsers:
     def _whole(self, tokens: Array, kv: Sequence[Array]) -> None:
         """All of a user's tokens. Equal shapes are faster, so what is padded is computed too, and seen by nobody."""
         span = kv[0].shape[2]
-        given = np.zeros((span, len(READ) + self._config.token_size - CODES), np.int64)
-        given[: len(tokens)] = self._read(tokens)
+        given = np.zeros((span, self._config.token_size), np.int32)
+        given[: len(tokens)] = tokens
         marks = padded_marks(user_marks(self._config, tokens, 0), span, span)
-        self._passes.user(given, marks, np.zeros((3, span, 1), np.int64), self._nobody, kv)
-
-    def _read(self, tokens: Array) -> Array:
-        return np.concatenate((tokens[:, READ], tokens[:, CODES:]), 1)
+        unseen = np.zeros((3, span, 1), np.int64)
+        self._passes.user(self._config.read(given), marks, unseen, self.nobody, kv)
 
 
 def padded_marks(marks: Marks, *shape: int) -> NDArray[np.int64]:

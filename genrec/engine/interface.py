@@ -80,13 +80,16 @@ class HstuPasses(Protocol):
     def user(
         self, tokens: Array, marks: Array, past_marks: Array, past: Sequence[Array], new: Sequence[Array]
     ) -> None:
-        """tokens int64[Q, 3 + L] behind `past`, of P >= 1 tokens: fills 2N new [1, H, Q, D].
+        """tokens int64[Q, n] (`HstuConfig.read`) behind `past`, of P >= 1 tokens: fills 2N new [1, H, Q, D].
 
         marks int64[3, Q, Q] towards themselves, past_marks int64[3, Q, P] towards those before.
         """
 
-    def logits(self, candidates: Array, marks: Array, user: Sequence[Array]) -> NDArray[np.float32]:
-        """[C, tasks] of candidates int64[C, 1 + L]; marks int64[3, S] of any of them towards the user's tokens."""
+    def logits(self, asked: Sequence[Array], marks: Array, user: Sequence[Array]) -> NDArray[np.float32]:
+        """[C, outputs] of candidates; `asked` are the rows of a query (`HstuConfig.query`), candidates last.
+
+        marks int64[3, S] of its tokens towards the user's.
+        """
 
 
 class Executor(Protocol):

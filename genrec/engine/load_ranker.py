@@ -21,7 +21,7 @@ from genrec.pool.item_store import ItemStore
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
-from genrec.rank.kinds import HSTU, ranker_of
+from genrec.rank.kinds import hstu_of
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
@@ -44,10 +44,10 @@ def load_entry_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
 def create_pool(settings: Settings, config: ModelConfig) -> None:
     """An empty pool for the rankings of the artifact, of the sizes in `settings`. Raises InputError.
 
-    An HSTU ranker's candidates are a token each, which nothing is kept of.
+    Of candidates of an HSTU ranker nothing is kept.
     """
     assert settings.pool is not None
-    if ranker_of(settings.artifact, settings.ranker) == HSTU:
+    if hstu_of(settings.artifact, settings.ranker):
         Pool.create(settings.pool, settings.pool_user_mb << 20, 0, 0)
         return
     row = load_entry_layout(settings, config).item_bytes

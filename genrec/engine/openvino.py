@@ -17,7 +17,7 @@ from genrec.engine.interface import WEIGHTS, Array, DecodePass, Passes
 from genrec.engine.quiet_openvino import ov
 from genrec.errors import ArtifactError
 from genrec.files import check_regular, read_json
-from genrec.rank.hstu import RANK_GRAPH, USER_GRAPH
+from genrec.rank.hstu import HstuConfig, NextConfig
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
 ALONE = {
@@ -27,8 +27,8 @@ ALONE = {
     "rank_split",
     "rank_user",
     "rank_item",
-    USER_GRAPH,
-    RANK_GRAPH,
+    *HstuConfig.kind.graphs,
+    *NextConfig.kind.graphs,
 }  # never a part of it
 WEIGHTS_FILE = "weights.bin"  # tensors that are inputs of graphs (build/openvino/linear.py)
 LINE = 64  # bytes; tensors in it start on cache lines

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from genrec.engine.interface import Array, HstuPasses, RankPasses
 from genrec.engine.openvino import MOST_TOKENS, InferRequest, OpenVinoGraphs
 from genrec.models.config import ModelConfig
-from genrec.rank.hstu import RANK_GRAPH, TASKS, USER_GRAPH
+from genrec.rank.hstu import HstuConfig
 from genrec.rank.hstu_weights import HstuWeights
 
 PREFILL = "rank_prefill"  # of a ranker with a generator of its own
@@ -83,29 +83,31 @@ def load_rankers(
 class OpenVinoHstu:
     """See `genrec.engine.interface.HstuPasses`. One at a time per object."""
 
-    def __init__(self, graphs: OpenVinoGraphs, weights: HstuWeights) -> None:
-        self._user, self._rank = (
-            graphs.request_with(name, weights.arrays, weights.tables) for name in (USER_GRAPH, RANK_GRAPH)
-        )
+    def __init__(self, graphs: OpenVinoGraphs, config: HstuConfig, weights: HstuWeights) -> None:
+        self._config, kind = config, config.kind
+        tables = {name: weights.arrays[name] for name in kind.tables}
+        self._user, self._rank = (graphs.request_with(name, weights.arrays, tables) for name in kind.graphs)
         self._weights = weights  # requests read them where they lie
 
     def user(
         self, tokens: Array, marks: Array, past_marks: Array, past: Sequence[Array], new: Sequence[Array]
     ) -> None:
         """See `HstuPasses.user`."""
-        self._user.infer(USER_GRAPH, [tokens, marks, past_marks, *past], new)
+        self._user.infer("", [tokens, marks, past_marks, *past], new)
 
-    def logits(self, candidates: Array, marks: Array, user: Sequence[Array]) -> NDArray[np.float32]:
+    def logits(self, asked: Sequence[Array], marks: Array, user: Sequence[Array]) -> NDArray[np.float32]:
         """See `HstuPasses.logits`."""
-        found = np.empty((len(candidates), len(TASKS)), np.float32)
-        self._rank.infer(RANK_GRAPH, [candidates, marks, *user], [found])
+        found = np.empty((len(asked[-1]), self._config.outputs), np.float32)
+        self._rank.infer("", [*asked, marks, *user], [found])
         return found
 
 
-def load_hstu(folder: Path, kv_type: str, threads: int) -> Callable[[HstuWeights], HstuPasses]:
-    """What makes passes of weights, by the graphs built in `folder`: in float32 whatever the type of the generator's KV
-    is. Raises ArtifactError, as what it returns does.
+def load_hstu(
+    folder: Path, config: HstuConfig, kv_type: str, threads: int
+) -> Callable[[HstuWeights], HstuPasses]:
+    """What makes passes of weights, by the graphs of a kind built in `folder`: in float32 whatever the type of the
+    generator's KV is. Raises ArtifactError, as what it returns does.
     """
     graphs = OpenVinoGraphs(folder, kv_type, threads)
     graphs.hints["INFERENCE_PRECISION_HINT"] = "f32"
-    return partial(OpenVinoHstu, graphs)
+    return partial(OpenVinoHstu, graphs, config)

@@ -65,10 +65,13 @@ class HstuNext(nn.Module):
         """[I, d]: of all items, as the model is told of them."""
         return self.of_item.weight + self.of_code(cast(Tensor, self.codes)).sum(1)
 
+    def told(self, rows: Tensor, wait: Tensor) -> Tensor:
+        """[T, d]: events as the layers read them, of their items' rows [T, d] and buckets of their waits int64[T]."""
+        return (rows + self.of_wait(wait)) * self.config.hidden_size**0.5
+
     def states(self, events: Events, rows: Tensor) -> Tensor:
         """[T, d] of length 1, of events and `rows` of all items."""
-        told = rows[events.item] + self.of_wait(time_bucket(events.wait, self.config.times))
-        x = self.drop(told * self.config.hidden_size**0.5)
+        x = self.drop(self.told(rows[events.item], time_bucket(events.wait, self.config.times)))
         for layer in self.layers:
             x = layer(x, events.layout, None)
         return F.normalize(x, dim=1)

@@ -1,4 +1,7 @@
-"""What an HSTU ranker was made for: `model/hstu.json`, which serving reads without torch; and what its tokens are.
+"""What an HSTU ranker was made for, which serving reads without torch; and what its tokens are.
+
+There are two kinds. `HstuConfig` is of one of ratings: its candidates are tokens behind the user's. `NextConfig` is of
+one of the next item: candidates are compared with the state behind the newest event.
 
 A user's token is a row of int32: own row, rating, feature, seconds, and a row per code of the item's semantic ID, where
 0 is none. Features come first, then events, oldest first. U tokens, f of them features.
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +22,52 @@ from genrec.files import read_json
 
 CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
 NEXT_CONFIG, NEXT_WEIGHTS = "hstu_next.json", "hstu_next.safetensors"  # of one trained for the next item
+EXPORTED, NEXT_EXPORTED = "hstu_weights.safetensors", "hstu_next_weights.safetensors"
 FEATURES = "hstu_features.json"  # which number is which value of which of a user's features, for who asks
 USER_GRAPH, RANK_GRAPH = "hstu_user", "hstu_rank"
+NEXT_USER_GRAPH, NEXT_RANK_GRAPH = "hstu_next_user", "hstu_next_rank"
 TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind it
 RATINGS = 5
 LIMIT = 2**31  # of a position, and of seconds: differences of two must be int32
 MOST_FEATURES = 16  # of a user
 # Columns of a user's token; codes fill the last and all behind it.
 ITEM, RATING, FEATURE, TIME, CODES = range(5)
+WAIT = RATING  # of a model of the next item, which reads no ratings: seconds until the next event
+Ints = NDArray[np.int32]
+
+
+class HstuKind(NamedTuple):
+    """What a kind is called, and its files: `config` in `model/`; in `onnx/` its `graphs`, a user's and the ranking's.
+
+    `exported` has their weights. `tables` of them are large and looked up by row: they stay inputs of a compiled
+    graph. All else becomes a part of it.
+    """
+
+    name: str
+    config: str
+    graphs: tuple[str, str]
+    exported: str
+    tables: tuple[str, ...]
+    refuses: tuple[str, ...] = ()  # inputs of requests that the other kind reads
+    deltas: bool = True  # whether a server takes in changed weights
+
+
+class Query(NamedTuple):
+    """What a ranking computes behind a user's prefix: int64 inputs of the graph, tokens first, and their seconds."""
+
+    rows: list[NDArray[np.int64]]
+    time: int
 
 
 @dataclass(frozen=True)
 class HstuConfig:
     """Shape of the model: `features` are the sizes of all user features together, `items` those of the catalogue."""
+
+    kind: ClassVar[HstuKind] = HstuKind(
+        "hstu", CONFIG, (USER_GRAPH, RANK_GRAPH), EXPORTED,
+        ("of_item.weight", "of_code.weight", "of_rating.weight", "of_feature.weight"),
+    )  # fmt: skip
+    outputs: ClassVar[int] = len(TASKS)  # numbers per candidate
 
     items: int
     codebook_sizes: tuple[int, ...]
@@ -63,13 +99,25 @@ class HstuConfig:
         """Tokens of a user, at most."""
         return MOST_FEATURES + self.max_history
 
+    def prefix(self, tokens: Ints) -> Ints:
+        """Of a user's tokens int32[U, token_size] those whose KV no ranking changes."""
+        return tokens
+
+    def read(self, tokens: Ints) -> NDArray[np.int64]:
+        """int64[n, 3 + L]: what the graph of users reads of tokens of a prefix."""
+        return np.concatenate((tokens[:, : FEATURE + 1], tokens[:, CODES:]), 1).astype(np.int64)
+
+    def query(self, tokens: Ints, candidates: Ints, now: int) -> Query:
+        """Candidates int32[C, 1 + L] asked for at `now`: they are tokens."""
+        return Query([candidates.astype(np.int64)], now)
+
     def save(self, path: Path) -> None:
-        """Write hstu.json."""
+        """Write the file."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> HstuConfig:
-        """Read hstu.json. Raises ArtifactError."""
+        """Read the file. Raises ArtifactError."""
         try:
             said = read_json(path)
             return cls(**{**said, "codebook_sizes": tuple(said["codebook_sizes"])})
@@ -79,10 +127,37 @@ class HstuConfig:
 
 @dataclass(frozen=True)
 class NextConfig(HstuConfig):
-    """Of a model of the next item, which reads no features."""
+    """Of a model of the next item, which reads no ratings and no features.
+
+    A token is told when the next event was, or for the newest when it is asked. So that one alone depends on `now`, and
+    all others are the prefix.
+    """
+
+    kind: ClassVar[HstuKind] = HstuKind(
+        "hstu-next", NEXT_CONFIG, (NEXT_USER_GRAPH, NEXT_RANK_GRAPH), NEXT_EXPORTED,
+        ("of_item.weight", "of_code.weight"), refuses=("ratings", "features"), deltas=False,
+    )  # fmt: skip
+    outputs: ClassVar[int] = 1
 
     features: int = 0
     temperature: float = 0.05  # of scores
+
+    def prefix(self, tokens: Ints) -> Ints:
+        """All but the newest, with their WAIT."""
+        known = tokens[:-1].copy()
+        known[:, WAIT] = np.diff(tokens[:, TIME])
+        return known
+
+    def read(self, tokens: Ints) -> NDArray[np.int64]:
+        """int64[n, 2 + L]: item, bucket of WAIT, codes."""
+        waits = time_bucket(tokens[:, WAIT], self.times)
+        return np.concatenate((tokens[:, [ITEM]], waits[:, None], tokens[:, CODES:]), 1).astype(np.int64)
+
+    def query(self, tokens: Ints, candidates: Ints, now: int) -> Query:
+        """The newest event, which waits until `now`; candidates are no tokens."""
+        newest = tokens[-1:].copy()
+        newest[:, WAIT] = now - newest[:, TIME]
+        return Query([self.read(newest), candidates.astype(np.int64)], int(newest[0, TIME]))
 
 
 class Marks(NamedTuple):
@@ -99,7 +174,7 @@ class Marks(NamedTuple):
         return np.stack(self)
 
 
-def user_marks(config: HstuConfig, tokens: NDArray[np.int32], first: int) -> Marks:
+def user_marks(config: HstuConfig, tokens: Ints, first: int) -> Marks:
     """[U - first, U]: the user's tokens int32[U, token_size] from `first` on, towards all of them."""
     place, features = np.arange(len(tokens)), int((tokens[:, FEATURE] > 0).sum())
     reach = np.where(place < features, features, place)[first:, None]
@@ -110,22 +185,20 @@ def user_marks(config: HstuConfig, tokens: NDArray[np.int32], first: int) -> Mar
     )
 
 
-def candidate_marks(config: HstuConfig, tokens: NDArray[np.int32], now: int) -> Marks:
-    """[U]: any candidate at `now`, behind all of the user's tokens int32[U, token_size]."""
+def candidate_marks(config: HstuConfig, tokens: Ints, now: int) -> Marks:
+    """[U]: any token at `now`, behind all of the user's tokens int32[U, token_size]."""
     features = int((tokens[:, FEATURE] > 0).sum())
     behind = len(tokens) - features + 1
     position = np.maximum(np.arange(len(tokens)) - features + 1, 0)
     return _marks(config, behind - position, now - tokens[:, TIME], np.ones(len(tokens), bool))
 
 
-def time_bucket(difference: NDArray[np.int32], times: int) -> NDArray[np.int64]:
+def time_bucket(difference: Ints, times: int) -> NDArray[np.int64]:
     """As `genrec.nn.hstu_layout.time_bucket`."""
     fraction, exponent = np.frexp(np.maximum(np.abs(difference.astype(np.float32)), 1))
     return np.minimum(2 * (exponent - 1) + (fraction >= 0.75), times - 1).astype(np.int64)
 
 
-def _marks(
-    config: HstuConfig, distance: NDArray[np.int64], seconds: NDArray[np.int32], seen: NDArray[np.bool_]
-) -> Marks:
+def _marks(config: HstuConfig, distance: NDArray[np.int64], seconds: Ints, seen: NDArray[np.bool_]) -> Marks:
     near = np.clip(distance, 0, config.max_history + 1)
     return Marks(near.astype(np.int64), time_bucket(seconds, config.times), seen.astype(np.int64))

@@ -1,4 +1,4 @@
-"""The weights of an exported HSTU ranker, which are inputs of its graphs: `onnx/hstu_weights.safetensors`, and deltas.
+"""The weights of an exported HSTU ranker, which are inputs of its graphs, and deltas.
 
 Tables of rows are mapped: what nobody changed is in memory once, whatever versions and processes have it.
 """
@@ -14,12 +14,11 @@ from genrec import manifest
 from genrec.errors import ArtifactError
 from genrec.manifest import digest_file
 from genrec.rank.deltas import check_base, name_of, read_delta
+from genrec.rank.hstu import HstuConfig, HstuKind
 from genrec.tensor_file import mapped_tensors
 
-FILE = "hstu_weights.safetensors"
+OF_RATINGS = HstuConfig.kind
 CODES_OF_ITEMS = "codes"  # no weight: rows of codes by item, which say of which catalogue the model is
-# Looked up by row, and large: they stay inputs of a compiled graph. All else becomes a part of it.
-TABLES = ("of_item.weight", "of_code.weight", "of_rating.weight", "of_feature.weight")
 
 
 class HstuWeights(NamedTuple):
@@ -29,32 +28,29 @@ class HstuWeights(NamedTuple):
     name: str
     delta: int
 
-    @property
-    def tables(self) -> dict[str, NDArray[Any]]:
-        """Those of TABLES."""
-        return {name: self.arrays[name] for name in TABLES}
 
-
-def load_weights(artifact: Path, deltas: int = 0, export: str = "") -> HstuWeights:
+def load_weights(
+    artifact: Path, deltas: int = 0, export: str = "", kind: HstuKind = OF_RATINGS
+) -> HstuWeights:
     """As exported, with deltas 1 to `deltas` taken in; `export`: the name that the export must have.
 
     Raises ArtifactError naming the file that is not sound.
     """
-    weights = _exported(artifact)
+    weights = _exported(artifact, kind)
     if export and weights.name != export:
         problem = "is another export than the one that is served: start the server again"
-        raise ArtifactError(artifact / "onnx" / FILE, problem)
+        raise ArtifactError(artifact / "onnx" / kind.exported, problem)
     for _ in range(deltas):
         weights = with_next(artifact, weights)
     return weights
 
 
-def _exported(artifact: Path) -> HstuWeights:
-    file = f"onnx/{FILE}"
+def _exported(artifact: Path, kind: HstuKind) -> HstuWeights:
+    file = f"onnx/{kind.exported}"
     # Every start verifies what is recorded, so that no process need read the weights for their name.
     name = manifest.recorded(artifact, file) or digest_file(artifact / file)
     arrays = mapped_tensors(artifact / file)
-    if missing := [each for each in (*TABLES, CODES_OF_ITEMS) if each not in arrays]:
+    if missing := [each for each in (*kind.tables, CODES_OF_ITEMS) if each not in arrays]:
         raise ArtifactError(artifact / file, f"has no {missing[0]}; `genrec export` it")
     return HstuWeights(arrays, name, 0)
 
@@ -63,7 +59,7 @@ def with_next(artifact: Path, weights: HstuWeights) -> HstuWeights:
     """`weights` with the next delta in them; they are used up. Raises ArtifactError, before it changes any."""
     number = weights.delta + 1
     folder = check_base(artifact, number, weights.name)
-    delta = read_delta(folder, weights.arrays, TABLES)
+    delta = read_delta(folder, weights.arrays, OF_RATINGS.tables)
     for name, (rows, values) in delta.rows.items():
         weights.arrays[name][rows] = values
     return HstuWeights({**weights.arrays, **delta.whole}, name_of(weights.name, folder), number)

@@ -1,4 +1,4 @@
-"""Which ranker answers `rank`, where an artifact may have two."""
+"""Which ranker answers `rank`, where an artifact may have several."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 from genrec.errors import InputError
 from genrec.rank.head import has_ranker
-from genrec.rank.hstu import RANK_GRAPH
+from genrec.rank.hstu import HstuConfig, NextConfig
 
-DISCRIMINANT, HSTU, NO_RANKER = "discriminant", "hstu", ""
+DISCRIMINANT, NO_RANKER = "discriminant", ""
+HSTU, HSTU_NEXT = HstuConfig.kind.name, NextConfig.kind.name
+_HSTU: dict[str, type[HstuConfig]] = {HSTU: HstuConfig, HSTU_NEXT: NextConfig}
 # What an HSTU ranker reads of a request beside items; what of it is the user's past, and not the ranking's own; and
 # steps that stand for those of the other ranker.
 EVENT_INPUTS = ("ratings", "times", "now", "features")
@@ -21,12 +23,14 @@ HSTU_STEPS = {
 
 def rankers_of(artifact: Path) -> tuple[str, ...]:
     """Those that are exported; the first answers where nobody chose."""
-    there = {DISCRIMINANT: has_ranker(artifact), HSTU: (artifact / "onnx" / f"{RANK_GRAPH}.onnx").is_file()}
+    there = {DISCRIMINANT: has_ranker(artifact)}
+    for name, of in _HSTU.items():
+        there[name] = (artifact / "onnx" / f"{of.kind.graphs[1]}.onnx").is_file()
     return tuple(name for name, found in there.items() if found)
 
 
 def ranker_of(artifact: Path, wanted: str = "auto") -> str:
-    """DISCRIMINANT, HSTU, or NO_RANKER where there is none. Raises InputError for one that is not there."""
+    """One of `rankers_of`, or NO_RANKER where there is none. Raises InputError for one that is not there."""
     found = rankers_of(artifact)
     if wanted == "auto":
         return found[0] if found else NO_RANKER
@@ -34,3 +38,16 @@ def ranker_of(artifact: Path, wanted: str = "auto") -> str:
         limit = f"auto, {', '.join(found)}" if found else "auto: no ranker is exported"
         raise InputError("ranker", f"is {wanted}, which the artifact has not", limit)
     return wanted
+
+
+def hstu_of(artifact: Path, wanted: str = "auto") -> HstuConfig | None:
+    """Of the HSTU ranker that answers; None where another does, or none. Raises InputError, ArtifactError."""
+    of = _HSTU.get(ranker_of(artifact, wanted))
+    return of.load(artifact / "model" / of.kind.config) if of else None
+
+
+def chosen_hstu(artifact: Path, wanted: str = "auto") -> HstuConfig:
+    """The same where it is known that an HSTU ranker answers: steps of one are loaded then alone."""
+    config = hstu_of(artifact, wanted)
+    assert config is not None
+    return config

@@ -107,7 +107,7 @@ class Relay:
 
     def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
         """Tokens of a user that his ranking, which comes now, will have to compute; late or not, they are wanted."""
-        return self._jobs.missing(owner, tokens) if self._jobs else len(tokens)
+        return self._jobs.missing(owner, tokens) if self._jobs and len(tokens) else len(tokens)
 
     def _queue(self, job: PreInference) -> None:
         part = min(self._part_of(job), len(job.tokens) - job.done)

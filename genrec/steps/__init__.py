@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from genrec.errors import GenrecError, InputError
 from genrec.process import give_back
-from genrec.rank.kinds import HSTU, HSTU_STEPS, ranker_of
+from genrec.rank.kinds import HSTU_STEPS, hstu_of
 from genrec.settings import MOST_VALUES, Settings
 from genrec.target import target_of
 
@@ -56,7 +56,7 @@ def load(name: str, settings: Settings) -> Step:
     if name not in STEPS:
         raise InputError("step", f"is {name!r}", f"one of {', '.join(STEPS)}")
     name = target_of(settings.target).steps.get(name, name)
-    if name in HSTU_STEPS and ranker_of(settings.artifact, settings.ranker) == HSTU:
+    if name in HSTU_STEPS and hstu_of(settings.artifact, settings.ranker):
         name = HSTU_STEPS[name]
     step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
     give_back()

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 from genrec import metrics
 from genrec.errors import ArtifactError
 from genrec.rank.deltas import folder_of
-from genrec.rank.hstu_weights import HstuWeights, load_weights, with_next
+from genrec.rank.hstu import HstuKind
+from genrec.rank.hstu_weights import OF_RATINGS, HstuWeights, load_weights, with_next
 from genrec.settings import Settings
 from genrec.steps.versioned import POLL_S
 
@@ -21,18 +22,20 @@ log = logging.getLogger("genrec.deltas")
 
 
 class FollowedDeltas(Generic[T]):
-    """What `load` makes of the exported weights with all deltas that are sound, in order.
+    """What `load` makes of the exported weights of a kind, with all deltas that are sound, in order.
 
     In a server, a thread looks for the next delta. It is checked and loaded beside what serves, and then `current` is
     another object: who holds the former one ends with it. A delta that is refused is told in the log and counted,
     nothing else changes, and it is tried again once its folder or a file in it has changed.
     """
 
-    def __init__(self, settings: Settings, load: Callable[[HstuWeights], T]) -> None:
+    def __init__(
+        self, settings: Settings, load: Callable[[HstuWeights], T], kind: HstuKind = OF_RATINGS
+    ) -> None:
         """Raises ArtifactError when what was exported cannot be loaded."""
-        self._artifact, self._load = settings.artifact, load
+        self._artifact, self._kind, self._load = settings.artifact, kind, load
         self._tried: Stamp = None  # how the folder of the delta was that was tried last
-        weights = load_weights(self._artifact)
+        weights = load_weights(self._artifact, kind=kind)
         self._export = weights.name
         try:
             while self._waits(weights.delta + 1):
@@ -41,7 +44,7 @@ class FollowedDeltas(Generic[T]):
             self._refuse(weights.delta + 1, error)
         self._take(weights.delta, load(weights))
         self._stop = threading.Event()
-        if settings.swap is not None:
+        if settings.swap is not None and kind.deltas:
             threading.Thread(target=self._keep_following, name="genrec-deltas", daemon=True).start()
 
     def close(self) -> None:
@@ -73,6 +76,8 @@ class FollowedDeltas(Generic[T]):
 
     def _waits(self, number: int) -> bool:
         """Whether there is a delta of that number, not as it was tried before; it is to be tried now."""
+        if not self._kind.deltas:  # what lies there changes another ranker
+            return False
         before, self._tried = self._tried, _stamp(folder_of(self._artifact, number))
         return self._tried is not None and self._tried != before
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.rank.hstu import CONFIG, HstuConfig
-from genrec.rank.kinds import HSTU, ranker_of
+from genrec.rank.kinds import hstu_of
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
@@ -23,11 +22,10 @@ class RankLookup:
     """
 
     def __init__(self, settings: Settings) -> None:
-        model = settings.artifact / "model"
-        if ranker_of(settings.artifact, settings.ranker) == HSTU:
-            self._longest, self._weight = HstuConfig.load(model / CONFIG).longest, 0.0
+        if hstu := hstu_of(settings.artifact, settings.ranker):
+            self._longest, self._weight = hstu.longest, 0.0
         else:
-            options = RankerConfig.load(model / OPTIONS)
+            options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
             self._longest = options.longest_history(load_config(settings.artifact))
             self._weight = options.generator_weight
 

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest, load_hstu_executors
 from genrec.errors import InputError
-from genrec.rank.hstu import CODES, CONFIG, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME, HstuConfig
+from genrec.rank.hstu import CODES, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME
 from genrec.rank.hstu_weights import HstuWeights
+from genrec.rank.kinds import chosen_hstu
 from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
@@ -21,9 +22,9 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
     """In the place of `ScoreCandidates`. The next delta is taken in between two requests."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = HstuConfig.load(settings.artifact / "model" / CONFIG)
+        self._config = chosen_hstu(settings.artifact, settings.ranker)
         self._executor_of = load_hstu_executors(settings, lambda: self._followed.current[1])
-        self._followed = FollowedDeltas(settings, self._load)
+        self._followed = FollowedDeltas(settings, self._load, self._config.kind)
         super().__init__(settings, [lambda: self._followed.current])
 
     def close(self) -> None:
@@ -53,6 +54,10 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
             raise InputError("tokens", "have a feature behind an event", "features first")
         return tokens, ticket
 
+    def prefix_of(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """See `ScoresLater.prefix_of`."""
+        return self._config.prefix(tokens)
+
     def read_ranking(
         self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
     ) -> Ranking[HstuExecutor]:
@@ -67,7 +72,8 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         _check_range("codes", codes, c.code_rows - 1)
         rows = np.concatenate((candidates[:, :1], codes), 1)
         asked = HstuRequest(owner, tokens, rows, int(candidates[0, 1]))
-        return Ranking(owner, tokens, len(rows), "user", lambda each: each.scores(asked))
+        computed = len(c.query(tokens, rows, asked.now).rows[0])
+        return Ranking(owner, c.prefix(tokens), computed, "user", lambda each: each.scores(asked))
 
 
 def _rows(request: Tensors, field: str, each: int, most: int) -> NDArray[np.int32]:

@@ -46,11 +46,11 @@ Stream = Callable[[], tuple[int, E]]  # the executor that serves now, and the nu
 
 @dataclass(frozen=True)
 class Ranking(Generic[E]):
-    """Of a user's tokens int32[S] or [S, n], and of so many tokens of candidates, in one of `rank.options.ORDERS`."""
+    """Of a user's prefix int32[S] or [S, n], and of so many tokens behind it, in one of `rank.options.ORDERS`."""
 
     owner: int | None
-    tokens: NDArray[np.int32]
-    candidates: int
+    prefix: NDArray[np.int32]
+    behind: int
     order: str
     score: Callable[[E], tuple[NDArray[np.float32], Reuse]]
     answered: Callable[[], None] = lambda: None  # called then
@@ -83,6 +83,10 @@ class ScoresLater(AnswersLater, Generic[E]):
         """The user's tokens, as many as the ticket says, and the ticket. Raises InputError."""
         raise NotImplementedError
 
+    def prefix_of(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Those of a user's tokens whose KV a ranking reuses."""
+        return tokens
+
     def read_ranking(
         self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
     ) -> Ranking[E]:
@@ -102,12 +106,13 @@ class ScoresLater(AnswersLater, Generic[E]):
             nothing = self._nothing(self._now()[0])
             answer: Answer = nothing
             if int(check_tensor(request, "plan", np.int64, 3)[0]) == ONLY_USER:
-                outcome, ready = self._relay.ask(owner, tokens, deadline_s)
-                report = PreInferReport(outcome, len(tokens), ready, ticket.dropped)
+                prefix = self.prefix_of(tokens)
+                outcome, ready = self._relay.ask(owner, prefix, deadline_s)
+                report = PreInferReport(outcome, len(prefix), ready, ticket.dropped)
                 answer = {**nothing, "reuse": np.array([report], np.int64)}
             elif len(tokens):
                 ranking = self.read_ranking(request, owner, tokens, deadline_s)
-                size = self._relay.missing(owner, tokens) + ranking.candidates
+                size = self._relay.missing(owner, ranking.prefix) + ranking.behind
                 self._scheduler.submit(_Waiting(ranking, ticket, respond), size, deadline_s)
                 return
         except GenrecError as error:
@@ -146,7 +151,7 @@ class ScoresLater(AnswersLater, Generic[E]):
     def _score(self, delta: int, executor: E, ranking: Ranking[E]) -> Tensors:
         begun = time.monotonic()
         scores, reuse = ranking.score(executor)
-        self._relay.cost.learn(True, reuse.user, len(ranking.tokens) - reuse.user, time.monotonic() - begun)
+        self._relay.cost.learn(True, reuse.user, len(ranking.prefix) - reuse.user, time.monotonic() - begun)
         if not np.isfinite(scores).all():
             raise InputError("scores", "have NaN or infinite values", "finite ones: look at the weights")
         count_ranking(ranking.order, reuse)

@@ -1,7 +1,7 @@
 """What an HSTU ranker reads of a user: the same functions for the ranking and for what is computed ahead of it.
 
 Of ratings, times and features a request may leave out what is unknown. Times are seconds of any clock; only differences
-are read. Without times all events are of one second.
+are read. Without times all events are of one second. A ranker of the next item reads neither ratings nor features.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.rank.hstu import (
     CODES,
-    CONFIG,
     FEATURE,
     ITEM,
     LIMIT,
@@ -28,11 +27,11 @@ from genrec.rank.hstu import (
     RATING,
     RATINGS,
     TIME,
-    HstuConfig,
 )
+from genrec.rank.kinds import chosen_hstu
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
-from genrec.steps.user_prefix import window_start
+from genrec.steps.user_prefix import refuse_events, window_start
 from genrec.steps.versioned import Versioned
 
 
@@ -60,7 +59,7 @@ class EventReader:
     def __init__(self, settings: Settings, step: str) -> None:
         """`step` is the one that reads. Raises ArtifactError."""
         self.generator = load_config(settings.artifact)
-        self.config = HstuConfig.load(settings.artifact / "model" / CONFIG)
+        self.config = chosen_hstu(settings.artifact, settings.ranker)
         self._trained_on = self._first_version(settings.artifact)
         self.loaded = Versioned(settings, step, self._load)
 
@@ -70,7 +69,8 @@ class EventReader:
         if (len(catalogue), tuple(catalogue.codebook_sizes)) != (c.items, c.codebook_sizes):
             problem = f"is of {c.items} items with codes {c.codebook_sizes}, {CATALOGUE} has {len(catalogue)}"
             raise ArtifactError(
-                artifact / "model" / CONFIG, f"{problem} with {catalogue.codebook_sizes}; train it again"
+                artifact / "model" / c.kind.config,
+                f"{problem} with {catalogue.codebook_sizes}; train it again",
             )
         return catalogue
 
@@ -81,6 +81,7 @@ class EventReader:
 
     def user(self, request: Tensors, table: EventTable) -> UserEvents:
         """The newest `max_history` of a history, or fewer, as its window moves in steps. Raises InputError."""
+        refuse_events(request, self.config.kind.refuses, "items and times alone")
         history = table.catalogue.rows_of(check_tensor(request, "history", np.int64))
         known = np.flatnonzero(history >= 0)
         kept = known[window_start(len(known), self.config.max_history) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -67,10 +68,10 @@ def read_prefix(
     return UserPrefix(kept, len(history) - len(known), len(known) - len(kept))
 
 
-def refuse_events(request: Tensors) -> None:
-    """Raises InputError for what only an HSTU ranker reads."""
-    if given := [name for name in EVENT_INPUTS if name in request]:
-        raise InputError(given[0], "is given", "nothing: this ranker reads items alone")
+def refuse_events(request: Tensors, names: Sequence[str] = EVENT_INPUTS, reads: str = "items alone") -> None:
+    """Raises InputError for what only another ranker reads."""
+    if given := [name for name in names if name in request]:
+        raise InputError(given[0], "is given", f"nothing: this ranker reads {reads}")
 
 
 def flat(rows: NDArray[np.int32]) -> NDArray[np.int32]:

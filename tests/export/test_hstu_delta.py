@@ -21,8 +21,8 @@ from genrec import manifest, metrics
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank import deltas
-from genrec.rank.hstu import CONFIG, RANK_GRAPH, WEIGHTS, HstuConfig
-from genrec.rank.hstu_weights import FILE, load_weights
+from genrec.rank.hstu import CONFIG, EXPORTED, RANK_GRAPH, WEIGHTS, HstuConfig
+from genrec.rank.hstu_weights import load_weights
 from genrec.settings import Settings
 from genrec.steps.followed_deltas import FollowedDeltas
 from tests.oracles.hstu_further import changed_further
@@ -45,7 +45,10 @@ def assert_is_the_model(artifact: Path, number: int) -> None:
 
 def test_the_export_with_its_deltas_is_the_model(artifact: Path) -> None:
     assert_is_the_model(artifact, 0)
-    exported, size = (artifact / "onnx" / FILE).read_bytes(), (artifact / "model" / WEIGHTS).stat().st_size
+    exported, size = (
+        (artifact / "onnx" / EXPORTED).read_bytes(),
+        (artifact / "model" / WEIGHTS).stat().st_size,
+    )
     names = {load_weights(artifact).name}
     for number, dense in ((1, True), (2, False), (3, True)):
         changed_further(artifact, number, rows=7, dense=dense)
@@ -56,7 +59,7 @@ def test_the_export_with_its_deltas_is_the_model(artifact: Path) -> None:
         assert_is_the_model(artifact, number)
         names.add(load_weights(artifact, number).name)
     assert len(names) == 4, "KV of one is found under no other's name"
-    assert (artifact / "onnx" / FILE).read_bytes() == exported
+    assert (artifact / "onnx" / EXPORTED).read_bytes() == exported
     manifest.verify(artifact)
 
 
@@ -87,7 +90,7 @@ def test_what_was_ended_while_it_was_written_is_not_there(
 
 
 def without_export(artifact: Path) -> None:
-    (artifact / "onnx" / FILE).unlink()
+    (artifact / "onnx" / EXPORTED).unlink()
 
 
 def other_heads(artifact: Path) -> None:
@@ -126,6 +129,11 @@ def test_what_does_not_fit_is_told(artifact: Path, change: Callable[[Path], None
     change(artifact)
     with pytest.raises((InputError, ArtifactError), match=problem):
         export_delta(artifact)
+
+
+def test_a_model_of_the_next_item_has_none(tiny_hstu_next: Path) -> None:
+    with pytest.raises(InputError, match=r"delta: has nothing to change: .*; hstu-next has no deltas"):
+        export_delta(tiny_hstu_next)
 
 
 def hand_made(artifact: Path, tensors: dict[str, Any], base: str = "") -> None:

@@ -19,15 +19,14 @@ from genrec.rank.hstu import (
     CODES,
     FEATURE,
     ITEM,
-    RANK_GRAPH,
     RATING,
     TIME,
-    USER_GRAPH,
+    HstuConfig,
+    HstuKind,
     candidate_marks,
     time_bucket,
     user_marks,
 )
-from genrec.rank.hstu_weights import FILE
 from genrec.tensor_file import mapped_tensors
 from tests.oracles.hstu_asked import Asked, logits_of
 
@@ -35,11 +34,11 @@ from tests.oracles.hstu_asked import Asked, logits_of
 class OnnxPasses:
     """`HstuPasses` of the exported files as they are."""
 
-    def __init__(self, onnx: Path) -> None:
+    def __init__(self, onnx: Path, kind: HstuKind = HstuConfig.kind) -> None:
         self._user, self._rank = (
-            onnxruntime.InferenceSession(str(onnx / f"{name}.onnx")) for name in (USER_GRAPH, RANK_GRAPH)
+            onnxruntime.InferenceSession(str(onnx / f"{name}.onnx")) for name in kind.graphs
         )
-        self._weights = mapped_tensors(onnx / FILE)
+        self._weights = mapped_tensors(onnx / kind.exported)
         self.rows = 0  # of tokens that were computed, those padded included
 
     def user(self, tokens: Any, marks: Any, past_marks: Any, past: Sequence[Any], new: Sequence[Any]) -> None:
@@ -47,8 +46,8 @@ class OnnxPasses:
         for place, found in zip(new, self._run(self._user, [tokens, marks, past_marks, *past]), strict=True):
             place[:] = found
 
-    def logits(self, candidates: Any, marks: Any, user: Sequence[Any]) -> Any:
-        return self._run(self._rank, [candidates, marks, *user])[0]
+    def logits(self, asked: Sequence[Any], marks: Any, user: Sequence[Any]) -> Any:
+        return self._run(self._rank, [*asked, marks, *user])[0]
 
     def _run(self, session: Any, given: Sequence[Any]) -> Any:
         names = [each.name for each in session.get_inputs()]

@@ -1,0 +1,122 @@
+"""An HSTU model of the next item behind a real tritonserver: its scores are the torch module's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli import main
+from clients.cascade import Candidates, Cascade, CascadeRequest
+from clients.errors import BadRequest
+from clients.rank_wire import PreInference, Ranking
+from clients.ranker import Ranker
+from deploy.launcher import RunningServer
+from genrec.catalogue.items import Catalogue
+from genrec.nn.hstu_checkpoint import load_hstu_next
+from tests.oracles.next_asked import next_scores
+from tests.serving.processes import until
+from tests.serving.servers import brief_server
+
+TIMES, NOW = [10, 10, 500, 900, 5000, 10**6, 10**7], 10**7 + 60
+
+
+@pytest.fixture(scope="module")
+def ranking(tiny_hstu_next: Path) -> Iterator[RunningServer]:
+    """Every prefix is computed ahead, and waits for its ranking for ten minutes."""
+    ahead: dict[str, Any] = {
+        "pre_infer_risk": 0, "pre_infer_share": 100, "lease_ms": 600_000, "pool_user_mb": 1,
+    }  # fmt: skip
+    names = ("recommend", "rank", "recommend_and_rank", "pre_infer")
+    with brief_server(tiny_hstu_next, beam_width=16, ensembles=names, **ahead) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def asked(tiny_hstu_next: Path) -> dict[str, Any]:
+    """Arguments of a client."""
+    ids = Catalogue.load(tiny_hstu_next / "catalogue.parquet").item_ids
+    known = {"times": TIMES, "now": NOW}
+    return {"history": ids[:7].tolist(), "candidates": ids[40:60].tolist(), "top_k": 20, **known}
+
+
+@pytest.fixture(scope="module")
+def want(tiny_hstu_next: Path, asked: dict[str, Any]) -> dict[int, float]:
+    """Item -> score by torch."""
+    found = next_scores(load_hstu_next(tiny_hstu_next / "model"), range(7), TIMES, NOW)
+    return dict(zip(asked["candidates"], found[40:60].tolist(), strict=True))
+
+
+def check(found: Ranking, want: dict[int, float]) -> None:
+    assert sorted(found.item_ids) == sorted(want) and (np.diff(found.scores) <= 0).all()
+    np.testing.assert_allclose(found.scores, [want[item] for item in found.item_ids], atol=1e-4)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_scores_are_torch_s_and_who_comes_back_is_there(
+    ranking: RunningServer, asked: dict[str, Any], want: dict[int, float], protocol: Any
+) -> None:
+    user = 1 if protocol == "grpc" else 2
+    with Ranker(ranking.grpc_url if protocol == "grpc" else ranking.http_url, protocol) as ranker:
+        found = [ranker.rank(**asked, user_id=user) for _ in range(2)]
+        unknown = ranker.rank(asked["history"], asked["candidates"], 20)
+    for each in found:
+        check(each, want)
+    assert [each.user_reused for each in found] == [0, 6]
+    assert max(abs(want[i] - s) for i, s in zip(unknown.item_ids, unknown.scores, strict=True)) > 0.01
+
+
+def test_the_command_line_asks_the_same(
+    ranking: RunningServer, tiny_hstu_next: Path, asked: dict[str, Any], want: dict[int, float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    given = [f"--{name.replace('_', '-')}={_text(value)}" for name, value in asked.items()]
+    best = max(want, key=lambda item: want[item])
+    for where in ([], ["--url", ranking.grpc_url]):
+        assert main.main(["rank", str(tiny_hstu_next), *given, *where]) == 0
+        assert f"{want[best]:8.3f}  item {best}" in capsys.readouterr().out
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def test_behind_a_retrieval_too(ranking: RunningServer, asked: dict[str, Any]) -> None:
+    known = {name: value for name, value in asked.items() if name not in ("candidates", "top_k")}
+    with Ranker(ranking.grpc_url) as ranker:
+        found = ranker.recommend_and_rank(retrieve=12, top_k=12, **known)
+        again = ranker.rank(candidates=found.item_ids, top_k=12, **known)
+    assert found.item_ids.tolist() == again.item_ids.tolist() and len(found.item_ids) == 12
+    np.testing.assert_allclose(found.scores, again.scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [{"ratings": [5] * 7}, {"features": [1]}])
+def test_what_it_does_not_read_is_refused_by_name(
+    ranking: RunningServer, asked: dict[str, Any], given: dict[str, Any]
+) -> None:
+    problem = f"{next(iter(given))}: is given .*items and times alone"
+    with Ranker(ranking.grpc_url) as ranker, pytest.raises(BadRequest, match=problem):
+        ranker.rank(**asked, **given)
+
+
+def test_a_cascade_finds_what_was_computed_ahead(
+    ranking: RunningServer, asked: dict[str, Any], want: dict[int, float]
+) -> None:
+    past = {name: asked[name] for name in ("history", "times")}
+
+    def retrieve(request: CascadeRequest) -> Candidates:
+        with Ranker(ranking.grpc_url) as ranker:
+            until(lambda: ranker.pre_infer(**past, user_id=30) == PreInference("ready", 6, 6, 0))
+        return Candidates(asked["candidates"])
+
+    given = {name: each for name, each in asked.items() if name != "candidates"}
+    with (
+        Ranker(ranking.grpc_url) as ranker,
+        Cascade(ranker, retrieve, cascade_ms=60_000) as cascade,
+    ):
+        answer = cascade.ask(**given, user_id=30)
+    check(answer.ranking, want)
+    assert answer.ranking.user_reused == 6 and not answer.problem
