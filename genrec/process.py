@@ -88,8 +88,8 @@ def _keep_loaded(library: str) -> bool:
 def _clean() -> Iterator[tuple[int, int, str]]:
     """Where files lie that this process may only read and never wrote to, and which: relocated pages are its own."""
     place, file = (0, 0, ""), False
-    # As bytes would do: a mapped file may have any name, and Triton's interpreter reads text as ASCII.
-    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
+    # A mapped file may have any name, and Triton's interpreter takes text for ASCII.
+    for line in os.fsdecode(Path("/proc/self/smaps").read_bytes()).rstrip().split("\n"):
         word, *rest = line.split(maxsplit=5)
         if not word.endswith(":"):
             start, end = (int(address, 16) for address in word.split("-"))
