@@ -104,7 +104,10 @@ def test_a_full_disk_is_said_with_the_room_that_is_left(
     assert re.search(FULL, refused(capsys, "data", artifact, *shop))
 
 
-@pytest.mark.parametrize("name", ["interactions.parquet", "histories.parquet", "items.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("interactions.parquet", marks=pytest.mark.long), "histories.parquet", "items.parquet"],
+)
 def test_a_disk_that_is_full_in_the_middle_of_a_stage_leaves_nothing_partial(
     capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:  # fmt: skip

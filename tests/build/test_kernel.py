@@ -115,6 +115,7 @@ def test_zero_is_zero_in_every_type(emulated, kind):
     assert not call(emulated, case).any()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: the kernels are not compiled for GPUs")
 def test_nvcc_compiles_the_kernels_for_every_architecture(tmp_path):
     """One head size only, for the time it takes; `perf.gpu.run` compiles all. The fused ones keep to registers."""

@@ -88,6 +88,7 @@ def test_answers_are_those_of_f32_but_for_rounding(
     assert np.abs(errors).max() < WORST and np.sqrt(np.mean(np.square(errors))) < USUAL
 
 
+@pytest.mark.long
 @pytest.mark.serving
 def test_served_answers_are_the_local_runtimes(tiny_bf16: Path, asked: list[Arrays]) -> None:
     """One by one to the bit; all at once they share batches."""

@@ -208,6 +208,7 @@ def test_a_deadline_that_passes_is_said_so(
     assert usage(small)["held"] == 0
 
 
+@pytest.mark.long
 def test_grpc_clients_that_give_up(small: RunningServer, histories: list[list[int]]) -> None:
     """A client timeout over gRPC is a cancel, and the rest of the request is not done: its slot waits for its lease.
 

@@ -63,6 +63,7 @@ def dry(*arguments, lacking=()):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the emulated kernel is not compiled")
 def test_a_machine_without_what_serving_needs_measures_the_rest():
     last = dry("--parts", "requests,triton", lacking=("numba", "pyarrow", "tritonclient", "pytriton"))
