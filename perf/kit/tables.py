@@ -246,6 +246,11 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "relay", "a ranking alone on its server, model {model}, ms", "alone",
         (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
     ),
+    "relay-flood": Table(
+        "relay_flood", "{settings[flood]:.0f} signals a second of {settings[flood_tokens]} tokens beside "
+        "{settings[rate]:.0f} cascades of {settings[tokens]}, P99 of rankings", "p99_ms",
+        (Column("ms", "p99_ms/*"),), "way",
+    ),
     "relay-fetch": Table(
         "relay_fetch", "a user's prefix, model {model}, {token_bytes} bytes a token, ms", "ms",
         (
