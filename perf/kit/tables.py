@@ -202,6 +202,10 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("HSTU layer, plain formula over ours, time at least", "hstu_attention", "time_ratio_worst", "{:.2f}"),
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
     ),
+    "rank-sweep": (
+        Figure("requests/s of `rank` with P99 within 50 ms", "sweep-rank", "highest_rate", "{:.0f}"),
+        Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-rank", "cross_check/p99_ms", "{:.0f}"),
+    ),
     "rank-quality": tuple(
         Figure(f"{name}: {what}", f"rank_quality-{name}", f"{claim}/{name}", "{:.3f}")
         for name in ("ml-1m", "beauty")
