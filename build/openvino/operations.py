@@ -25,8 +25,8 @@ MACHINES = {
     "avx2_f32": ["-march=x86-64-v3"],
     "avx512_f32": V4,
     "avx512_rounded_bf16": V4,
-    "avx512_bf16": [*V4, "-mavx512bf16"],
-    "amx_bf16": [*V4, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"],
+    "avx512_bf16": [*V4, "-mavx512bf16", "-mavx512vbmi"],
+    "amx_bf16": [*V4, "-mavx512bf16", "-mavx512vbmi", "-mamx-tile", "-mamx-bf16"],
 }
 
 # Models may outlive the ov.Core that loaded their operations, and unloads them. A process may load several libraries,

@@ -12,7 +12,7 @@ from genrec.kv.layout import KV_TYPES
 
 AVX2 = frozenset({"avx2", "fma"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-AVX512_BF16 = AVX512 | {"avx512_bf16"}
+AVX512_BF16 = AVX512 | {"avx512_bf16", "avx512vbmi"}
 
 
 class InstructionSet(NamedTuple):

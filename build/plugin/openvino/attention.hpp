@@ -68,17 +68,6 @@ inline Vec highest(float* scores, int keys, int first_key, Words sees, Vec top) 
   return larger(larger(high[0], high[1]), larger(high[2], high[3]));
 }
 
-// Scores [key][lane] become weights [key / WORD][lane], in place; returns their sums.
-inline Vec weigh_scores(float* scores, int keys, Vec high, float scale) {
-  Vec sums[WORD]{};
-  for (int key = 0; key < keys; key += WORD) {
-    Vec weights[WORD];
-    for (int i = 0; i < WORD; ++i) sums[i] += weights[i] = weight_of(at(scores + (key + i) * WIDE), high, scale);
-    at(scores + key / WORD * WIDE) = (Vec)packed(weights);
-  }
-  return WORD == 1 ? sums[0] : sums[0] + sums[WORD - 1];
-}
-
 // One block of keys for one tile: scores, online softmax, weighted values. `scale` is log2(e) / sqrt(D).
 template <bool MASKED>
 inline void block(int size, int first_key, int keys, float scale, const float* q, Laid laid, float* scores, float* sums,

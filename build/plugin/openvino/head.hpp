@@ -25,6 +25,8 @@ struct Head {
   std::size_t place(int row) const { return row / group * next + row % group * size; }
   int seen() const { return causal ? past + rows / group : length; }
   int sees(int row) const { return causal ? past + row / group + 1 : length; }
+  // Whether `keys` keys from `first` on can be read where they lie: all are seen, and rows of `deep` need no zeros.
+  bool ready(int first, int keys, int deep) const { return size == deep && first + keys <= seen(); }
   int sees_own(int row) const { return each == 1 ? own : row / group % each + 1; }
   const Value* own_key(int row, int u) const { return own_k + own_place(row, u); }
   const Value* own_value(int row, int u) const { return own_v + own_place(row, u); }

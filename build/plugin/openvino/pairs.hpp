@@ -17,15 +17,16 @@ inline std::size_t room_of(int size, int span) { return std::size_t(2) * padded(
 inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
   const int deep = padded(h.size, WORD);
   const Value* k = room + std::size_t(2) * first * deep;
-  return {k, k + KEYS * deep};
+  return {h.ready(first, KEYS, deep) ? h.k + std::size_t(first) * deep : k, k + KEYS * deep};
 }
 
-// Lays out the block from key `first` on: zeros behind D and the last key that is seen, up to whole words.
+// Lays out the block from key `first` on: zeros behind D and the last key that is seen, up to whole words. Keys in whole
+// words stay where they are.
 inline void lay_out(const Head<Value>& h, int first, Value* room) {
   const int deep = padded(h.size, WORD), count = std::clamp(h.seen() - first, 0, KEYS);
   Value *k = room + std::size_t(2) * first * deep, *v = k + KEYS * deep;
   const std::size_t from = std::size_t(first) * h.size;
-  for (int key = 0; key < padded(count, WORD); ++key)
+  for (int key = 0; key < padded(count, WORD) && !h.ready(first, KEYS, deep); ++key)
     for (int d = 0; d < h.size; d += LANES * WORD)
       put_first(k + key * deep + d, first_of<Words>(h.k + from + key * h.size + d, key < count ? h.size - d : 0), deep - d);
   for (int key = 0; key < count; key += WORD)

@@ -3,3 +3,4 @@
 
 #include "native_bf16.hpp"
 #include "tiles.hpp"
+#include "looked_up.hpp"

@@ -12,3 +12,4 @@ constexpr int COLUMN_VECS = 2, ROWS_AT_ONCE = 6;  // as many sums
 
 #include "in_place.hpp"
 #include "panels.hpp"
+#include "weights.hpp"

@@ -12,3 +12,4 @@ constexpr int COLUMN_VECS = 2, ROWS_AT_ONCE = 12;  // 24 sums
 
 #include "pairs.hpp"
 #include "panels.hpp"
+#include "looked_up.hpp"

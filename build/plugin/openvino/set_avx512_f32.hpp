@@ -12,3 +12,4 @@ constexpr int COLUMN_VECS = 2, ROWS_AT_ONCE = 12;  // as many
 
 #include "in_place.hpp"
 #include "panels.hpp"
+#include "weights.hpp"

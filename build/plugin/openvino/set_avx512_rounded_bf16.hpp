@@ -12,3 +12,4 @@ constexpr int COLUMN_VECS = 2, ROWS_AT_ONCE = 8;  // as many
 
 #include "pairs.hpp"
 #include "panels.hpp"
+#include "weights.hpp"

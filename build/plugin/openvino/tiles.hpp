@@ -76,12 +76,13 @@ struct Laid {
 // What a KV head's keys and values take as they are laid out: blocks of both.
 inline std::size_t room_of(int size, int span) { return std::size_t(2) * padded(span, KEYS) * padded(size, DEEP); }
 
-// Lays out the block from key `first` on: zeros beyond D and, up to whole operands, beyond the last key that is seen.
+// Lays out the block from key `first` on: zeros beyond D and, up to whole operands, beyond the last key that is seen. Keys
+// that are as tiles want them stay where they are.
 inline void lay_out(const Head<Value>& h, int first, Value* room) {
   const int deep = padded(h.size, DEEP), count = std::clamp(h.seen() - first, 0, KEYS), keys = padded(count, DEEP);
   Value *k = room + std::size_t(2) * first * deep, *v = k + KEYS * deep;
   const std::size_t from = std::size_t(first) * h.size;
-  for (int key = 0; key < keys; ++key)
+  for (int key = 0; key < keys && !h.ready(first, KEYS, deep); ++key)
     for (int d = 0; d < deep; d += WORD * LANES)
       put_first(k + key * deep + d, first_of<Words>(h.k + from + key * h.size + d, key < count ? h.size - d : 0), deep);
   for (int d = 0; d < h.size; d += LANES)
@@ -102,7 +103,7 @@ inline void lay_out(const Head<Value>& h, int first, Value* room) {
 inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
   const int deep = padded(h.size, DEEP);
   const Value* k = room + std::size_t(2) * first * deep;
-  return {k, k + KEYS * deep};
+  return {h.ready(first, KEYS, deep) ? h.k + std::size_t(first) * deep : k, k + KEYS * deep};
 }
 
 inline const Value* values_in(const std::int32_t* words) { return reinterpret_cast<const Value*>(words); }
