@@ -150,8 +150,10 @@ def measure(
     rates = bench.highest_rates(foreign, [*lengths, MIXTURE], first)
     longest = bench.longest(foreign, a.rate, length)
     steady = max(min((rounds[-1].get((INLINE, str(length)), 0.0) or first) / 2, first), LEAST_RATE)
-    core_ms = bench.core_ms([way for way in foreign if way.name != RETURNING], length, steady, a.rounds)
-    figures, spread = figures_of(length, rounds, rates, longest, core_ms, alone, LEAST_RATE)
+    clients = bench.most_clients(foreign, length, first)
+    new = [way for way in foreign if way.name != RETURNING]
+    spent = bench.spent(new, [length, MIXTURE], steady, a.rounds)
+    figures, spread = figures_of(length, rounds, rates, longest, clients, spent, alone, LEAST_RATE)
     print(tables(figures))
     about = {"length": length, "inline_ms": inline_ms, "wrong_answers": bench.wrong, "points": bench.points}
     return figures | about, spread

@@ -8,6 +8,7 @@ from typing import Any
 
 from perf.kit import report
 from perf.kit.turns import extremes
+from perf.relay.measure import MIXTURE, Spent
 
 INLINE, RELAY, RETURNING = "inline", "relay", "relay, returning"
 FIXED, ANY = "two servers", "two servers, any"
@@ -34,12 +35,14 @@ def ratio(value: float | None, base: float | None, least: float = 0.0) -> float 
 
 def figures_of(
     length: int, rounds: Sequence[Rates], rates: Rates, longest: Mapping[str, float],
-    core_ms: Mapping[str, Sequence[float]], alone: Mapping[int, Mapping[str, float]], least: float,
+    clients: Mapping[str, float], spent: Mapping[tuple[str, str], Sequence[Spent]],
+    alone: Mapping[int, Mapping[str, float]], least: float,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Everything but the single loads, and (lowest, highest) of the ratios that were measured more than once.
 
-    `rounds`: rates at `length`, by way; `rates`: (way, length) -> rate; `longest`: way -> tokens; `core_ms`: way ->
-    core-milliseconds per request at each turn; `alone`: tokens -> ms of a ranking, inline and with a ready prefix.
+    `rounds`: rates at `length`, by way; `rates`: (way, length) -> rate; `longest`: way -> tokens; `clients`: way -> how
+    many at once; `spent`: (way, length) -> what a request cost at each turn; `alone`: tokens -> ms of a ranking, inline
+    and with a ready prefix.
     A way that holds less than `least` requests/s counts as `least`: ratios over it, named in `at_least`, are bounds.
     """
     figures: dict[str, Any] = {"at_least": []}
@@ -56,19 +59,33 @@ def figures_of(
         if known:
             spread[name] = extremes(known)[1:]
     figures["longest_history_ratio"] = ratio(longest.get(RELAY), longest.get(INLINE))
-    core = {way: median(turns) for way, turns in core_ms.items()}
-    figures["compute_ratio"] = ratio(core.get(RELAY), core.get(INLINE))
+    figures["concurrency_ratio"] = ratio(clients.get(RELAY), clients.get(INLINE))
+    cost = {
+        what: {of: median(getattr(turn, what) for turn in turns) for of, turns in spent.items()}
+        for what in Spent._fields
+    }
+    for name, what, each in (
+        ("compute_ratio", "core_ms", MIXTURE), ("compute_ratio_at_length", "core_ms", str(length)),
+        ("computed_tokens_ratio", "tokens", MIXTURE),
+    ):  # fmt: skip
+        figures[name] = ratio(cost[what].get((RELAY, each)), cost[what].get((INLINE, each)))
     ready = {tokens: each["ready"] for tokens, each in alone.items()}
     figures["ready_growth"] = ratio(ready[max(ready)], ready[min(ready)])
-    by_way: dict[str, dict[str, float]] = {}
-    for (way, _), _rate in rounds[0].items():
-        by_way.setdefault(way, {})[str(length)] = median(each[way, str(length)] for each in rounds)
-    for (way, each), rate in rates.items():
-        by_way.setdefault(way, {})[each] = rate
+    at_length = {(way, each): median(of[way, each] for of in rounds) for way, each in rounds[0]}
+    by_way = nested({**at_length, **rates})
     return figures | {
-        "rates": by_way, "longest": dict(longest), "core_ms": core,
+        "rates": by_way, "longest": dict(longest), "clients": dict(clients),
+        **{what: nested(of) for what, of in cost.items()},
         "alone": {str(tokens): dict(ms) for tokens, ms in alone.items()},
     }, spread  # fmt: skip
+
+
+def nested(found: Mapping[tuple[str, str], float]) -> dict[str, dict[str, float]]:
+    """Way -> length -> value."""
+    by_way: dict[str, dict[str, float]] = {}
+    for (way, length), value in found.items():
+        by_way.setdefault(way, {})[length] = value
+    return by_way
 
 
 def tables(figures: Mapping[str, Any]) -> str:
@@ -88,6 +105,12 @@ def tables(figures: Mapping[str, Any]) -> str:
         )
     )
     parts.append(
-        report.columns(["core-ms a request", ""], [[w, f"{ms:.1f}"] for w, ms in figures["core_ms"].items()])
+        report.columns(["clients at once", ""], [[w, f"{n:.0f}"] for w, n in figures["clients"].items()])
     )
+    rows = [
+        [way, length, f"{ms:.1f}", f"{figures['tokens'][way][length]:.0f}"]
+        for way, of in figures["core_ms"].items()
+        for length, ms in of.items()
+    ]
+    parts.append(report.columns(["a request, a tenth leaves", "tokens", "core-ms", "tokens computed"], rows))
     return "\n\n".join(["", *parts, ""])

@@ -148,11 +148,13 @@ async def ask(send: Send, asked: Asked, user: int, leaves: bool = False) -> Casc
 
 
 def run(
-    way: RelayWay, urls: Sequence[str], asks: Sequence[Asked], arrivals: traffic.Seconds, *, gone: float = 0.0
-) -> list[Cascaded]:
+    way: RelayWay, urls: Sequence[str], asks: Sequence[Asked], arrivals: traffic.Seconds, *, gone: float = 0.0,
+    clients: int = 0,
+) -> list[Cascaded]:  # fmt: skip
     """Ask in turn at `arrivals` (seconds), and count from then; a share `gone` leaves before the ranking.
 
-    Where nobody leaves, the load ends early once too many are late or unanswered for it to be held.
+    With `clients`, as many requests are asked by so many, each as soon as his last one was answered. Where nobody
+    leaves, the load ends early once too many are late or unanswered for it to be held.
     """
     chance = np.random.default_rng(len(arrivals))
     users: list[int] = []
@@ -180,8 +182,19 @@ def run(
                 answer = await ask(send, of_user[user], user, bool(leaves[number]))
                 found.append(answer._replace(total_ms=answer.total_ms + late))
 
+            numbers = iter(range(len(arrivals)))
+
+            async def client() -> None:
+                for number in numbers:  # of all clients
+                    if lost():
+                        break
+                    await one(number, time.monotonic() - start)
+
             with undisturbed():
-                await open_loop(arrivals, start, one, lost)
+                if clients:
+                    await asyncio.gather(*(client() for _ in range(clients)))
+                else:
+                    await open_loop(arrivals, start, one, lost)
         await asyncio.gather(*(ranker.close() for ranker in rankers))
 
     asyncio.run(session())

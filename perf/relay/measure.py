@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -26,7 +28,16 @@ MIXTURE = "mixture"  # of lengths, log-normal: median 1,500 tokens, sigma 0.8
 SHORTEST = 96  # tokens
 LEAST_RATE = 0.5  # requests/s: what does not hold there holds nowhere
 GONE = 0.1
+MOST_CLIENTS = 256
+COMPUTED = re.compile(r'genrec_pre_inferred_tokens_total|genrec_rank_tokens_total\{.*kind="computed"')
 Servers = Mapping[str, RunningServer]
+
+
+class Spent(NamedTuple):
+    """Per request that came: what the servers' processes used of the cores, and tokens that they computed."""
+
+    core_ms: float
+    tokens: float
 
 
 class Effort(NamedTuple):
@@ -62,18 +73,19 @@ class Bench:
         return self._asks[key]
 
     def load(
-        self, way: RelayWay, length: float | str, rate: float, gone: float = 0.0
+        self, way: RelayWay, length: float | str, rate: float, gone: float = 0.0, clients: int = 0
     ) -> tuple[LoadPoint, list[Cascaded]]:
-        """Poisson arrivals at `rate` per second; kept in `points`."""
+        """Poisson arrivals at `rate` per second, or so many clients that ask again at once; kept in `points`."""
         asks = self.asks(way, length)
         count = max(round(rate * self._effort.seconds), self._effort.least)
         self._loads[way.name] += 1  # the n-th load of every way has the same gaps
         arrivals = traffic.poisson(rate, count, self._seed + self._loads[way.name])
         found = load.run(
-            way, [self._servers[name].grpc_url for name in way.servers], asks, arrivals, gone=gone
-        )
+            way, [self._servers[name].grpc_url for name in way.servers], asks, arrivals, gone=gone, clients=clients
+        )  # fmt: skip
         point = load.point_of(way, found)
-        self.points.append({"way": way.name, "length": length, "rate": rate, "gone": gone, **point._asdict()})
+        about = {"way": way.name, "length": length, "rate": rate, "gone": gone, "clients": clients}
+        self.points.append({**about, **point._asdict()})
         return point, found
 
     def _holds_rate(self, way: RelayWay, length: float | str, rate: float) -> bool:
@@ -103,20 +115,44 @@ class Bench:
         }
         return largest_held(searches, self._effort.measurements, "longest histories")
 
-    def core_ms(
-        self, ways: Sequence[RelayWay], length: float, rate: float, rounds: int
-    ) -> dict[str, list[float]]:
-        """Way -> core-milliseconds of its servers per request at each turn, while GONE of the users leave."""
+    def most_clients(self, ways: Iterable[RelayWay], length: float, rate: float) -> dict[str, float]:
+        """Way -> how many clients, each of whom asks again at once, are answered within the budgets.
 
-        def measured(way: RelayWay) -> float:
-            before = self._core_s(way)
+        `rate` says only how many requests make a load.
+        """
+
+        @cache
+        def holds(way: RelayWay, clients: int) -> bool:
+            return self.load(way, length, rate, clients=clients)[0].held
+
+        searches = {
+            way.name: (
+                LargestHeld(1, 1, MOST_CLIENTS), lambda clients, way=way: holds(way, int(clients))
+            )
+            for way in ways
+        }  # fmt: skip
+        found = largest_held(searches, self._effort.measurements, "clients at once")
+        return {way: float(int(clients)) for way, clients in found.items()}
+
+    def spent(
+        self, ways: Sequence[RelayWay], lengths: Sequence[float | str], rate: float, rounds: int
+    ) -> dict[tuple[str, str], list[Spent]]:
+        """(way, length) -> what requests cost at each turn, while GONE of the users leave."""
+
+        def measured(way: RelayWay, length: float | str) -> Spent:
+            before = self._used(way)
             _, found = self.load(way, length, rate, GONE)
-            return 1e3 * (self._core_s(way) - before) / len(found)
+            used = self._used(way)
+            return Spent(*((now - then) / len(found) for now, then in zip(used, before, strict=True)))
 
-        return turns.in_turns({way.name: partial(measured, way) for way in ways}, rounds, label="compute")
+        arms = {(way.name, str(length)): partial(measured, way, length) for length in lengths for way in ways}
+        return turns.in_turns(arms, rounds, label="compute")
 
-    def _core_s(self, way: RelayWay) -> float:
-        return sum(core_seconds(self._servers[name].pid) for name in way.servers)
+    def _used(self, way: RelayWay) -> tuple[float, float]:
+        """Core-milliseconds, and tokens, of a way's servers so far."""
+        servers = [self._servers[name] for name in way.servers]
+        core_ms = 1e3 * sum(core_seconds(server.pid) for server in servers)
+        return core_ms, sum(computed_tokens(server.metrics_url) for server in servers)
 
 
 def lengths_of(length: float | str, count: int, seed: int) -> list[int]:
@@ -137,6 +173,13 @@ def core_seconds(session: int) -> float:
             continue  # it has just ended
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def computed_tokens(url: str) -> float:
+    """Tokens that rankings and pre-inferences of the server with this metrics' host:port have computed so far."""
+    with urlopen(f"http://{url}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if COMPUTED.match(line))
 
 
 def alone_ms(url: str, lengths: Sequence[int], repeats: int) -> dict[int, dict[str, float]]:

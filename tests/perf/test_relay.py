@@ -19,6 +19,7 @@ from clients.rank_wire import Ranking
 from genrec.report import PRE_INFER_OUTCOMES
 from perf.relay import figures, load, measure
 from perf.relay.load import Asked, Cascaded, RelayWay
+from perf.relay.measure import Spent
 from perf.relay.search import LargestHeld, largest_held
 from perf.slo.replay import open_loop
 from tests.pool.test_mooncake import why_not
@@ -106,6 +107,38 @@ def test_nothing_more_is_sent_once_it_is_decided() -> None:
     assert sent == [0, 1, 2]
 
 
+def test_clients_ask_again_as_soon_as_they_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, most = 0, 0
+
+    class Client:
+        def __init__(self, url: str) -> None:
+            pass
+
+        async def __aenter__(self) -> None:
+            pass
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def close(self) -> None:
+            pass
+
+    async def send(*_: Any) -> Cascaded:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return cascaded(10, 20)
+
+    monkeypatch.setattr(load, "AsyncRanker", Client)
+    monkeypatch.setattr(load, "AsyncRecommender", Client)
+    monkeypatch.setattr(load, "WARM_UP", 0)
+    monkeypatch.setattr(load, "sender", lambda *_: send)
+    found = load.run(RelayWay("relay"), ["a"], [ASKED], np.zeros(20), clients=3)
+    assert len(found) == 20 and most == 3
+
+
 def test_who_is_late_or_unanswered_is_not_in_time() -> None:
     way = RelayWay("relay")
     assert load.in_time(way, cascaded(50, 135))
@@ -125,21 +158,28 @@ def test_what_was_not_measured_is_null() -> None:
         rounds,
         rates,
         {"inline": 3000.0, "relay": 4500.0},
-        {"inline": [20.0, 22.0], "relay": [21.0]},
+        {"inline": 2.0, "relay": 5.0},
+        {
+            ("inline", "mixture"): [Spent(20.0, 900), Spent(22.0, 900)],
+            ("relay", "mixture"): [Spent(21.0, 990)],
+            ("inline", "1500"): [Spent(30.0, 1500)],
+            ("relay", "1500"): [Spent(36.0, 1650)],
+        },
         alone,
         0.5,
     )
     assert found["slo_rate_ratio"] == 3.5 and spread == {"slo_rate_ratio": (3.0, 4.0)}
     assert found["longest_history_ratio"] == 1.5 and found["compute_ratio"] == 1.0
-    assert found["ready_growth"] == 1.25
+    assert found["ready_growth"] == 1.25 and found["concurrency_ratio"] == 2.5
+    assert found["compute_ratio_at_length"] == 1.2 and found["computed_tokens_ratio"] == 1.1
     assert found["rates"] == {"inline": {"1500": 2.0, "8192": 0.0}, "relay": {"1500": 7.0, "8192": 1.5}}
     for name in ("second_tier_50", "shared_backbone", "affinity"):
         assert found[f"slo_rate_ratio_{name}"] is None
     assert found["at_least"] == []
-    nothing, _ = figures.figures_of(1500, [{("relay", "1500"): 1.0}], {}, {}, {}, alone, 0.5)
+    nothing, _ = figures.figures_of(1500, [{("relay", "1500"): 1.0}], {}, {}, {}, {}, alone, 0.5)
     assert nothing["slo_rate_ratio"] is nothing["compute_ratio"] is nothing["longest_history_ratio"] is None
     base = {("inline", "1500"): 0.0, ("relay", "1500"): 4.0, ("two models", "1500"): 0.0}
-    bound, _ = figures.figures_of(1500, [base], {}, {}, {}, alone, 0.5)
+    bound, _ = figures.figures_of(1500, [base], {}, {}, {}, {}, alone, 0.5)
     assert bound["slo_rate_ratio"] == 8.0 and "slo_rate_ratio" in bound["at_least"], (
         "over the least rate tried"
     )
