@@ -39,6 +39,13 @@ def train_hstu_next(
     return run.best, {"seed": seed, **report}
 
 
+def fresh_model(catalogue: Catalogue, settings: HstuNextSettings, seed: int) -> HstuNext:
+    """One that has learnt nothing: the same for a seed."""
+    torch.manual_seed(seed)
+    config = settings.model(len(catalogue), tuple(catalogue.codebook_sizes))
+    return HstuNext(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
+
+
 def hstu_next_artifact(
     world: World, artifact: Path, settings: HstuNextSettings, state: Path, seed: int = 0,
     minutes: float | None = None,
@@ -47,12 +54,10 @@ def hstu_next_artifact(
 
     Goes on from the checkpoint in `state`. Raises InputError, ArtifactError, RankLost.
     """
-    torch.manual_seed(seed)
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
     with world.lead_first():  # the data set may have to be fetched
         timed = load_timed(artifact, catalogue)
-    config = settings.model(len(catalogue), tuple(catalogue.codebook_sizes))
-    model = HstuNext(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
+    model = fresh_model(catalogue, settings, seed)
     best, report = train_hstu_next(world, timed, model, settings, state, seed, minutes)
     if world.rank == 0:
         save_hstu(best, artifact / "model")

@@ -1,11 +1,12 @@
 """Is a ranked list better than the generator's own, and does it matter which tokens come first (BAT, Table 3)?
 
-    genrec bench rank_quality artifacts/ml-1m artifacts/beauty [--seeds 0,1,2] [--rows split,both]
+    genrec bench rank_quality artifacts/ml-1m [--seeds 0,1,2] [--rows split,both,next] [--recipe next.json]
 
 Every ranker is trained anew per seed on the artifact's generator. Candidates are the generator's 100 best unseen items
 of every user; the item left out is a hit only if it is among them. Each row is read in the orders it was trained for:
-`split`, `user` and `item` in one, `both` in the paper's two; `own` is `split` with layers that learn throughout.
-What the generator's log-probability counts in a ranked list is chosen on validation items.
+`split`, `user` and `item` in one, `both` in the paper's two; `own` is `split` with layers that learn throughout. `next`
+is HSTU for the next item, trained by --recipe. What the generator's log-probability counts in a ranked list is chosen
+on validation items. `ranked_over_generator_ndcg10` is of `next` where it was run, else of `split`.
 """
 
 from __future__ import annotations
@@ -19,20 +20,28 @@ from typing import Any
 import numpy as np
 import torch
 
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.nn.ranker import Ranker
 from genrec.nn.ranker_checkpoint import load_ranker
 from perf.kit import report
+from training.hstu_next import fresh_model, train_hstu_next
+from training.hstu_next_measure import ALONE, TOGETHER, ranked
+from training.hstu_next_settings import HstuNextSettings
 from training.rank_candidates import Candidates
 from training.rank_evaluate import Places, figures, gains, scores_of, together
 from training.ranker import RankerSettings, fresh_ranker, open_places, train_ranker
+from training.recipe_file import HSTU_NEXT, changed, read_recipe
 from training.sharded.world import World
+from training.timed import load_timed
 
 # What a row is trained for, and whether it leaves the generator as it is.
 ROWS = {
     "split": ("split", True), "own": ("split", False), "both": ("both", True), "user": ("user", True),
     "item": ("item", True),
 }  # fmt: skip
+NEXT = "next"
 METRICS = ("NDCG@10", "MRR@10", "Recall@10")
 
 
@@ -100,9 +109,29 @@ def train_rows(
     return found
 
 
+def train_next(artifact: Path, seeds: Sequence[int], settings: HstuNextSettings) -> list[dict[str, Any]]:
+    """Per seed: what HSTU for the next item makes of the generator's candidates. Raises InputError, ArtifactError."""
+    catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
+    timed, (_, candidates) = load_timed(artifact, catalogue), open_places(artifact)
+    found = []
+    for seed in seeds:
+        fresh = fresh_model(catalogue, settings, seed)
+        with TemporaryDirectory() as state:
+            best, log = train_hstu_next(World(), timed, fresh, settings, Path(state), seed)
+        of = ranked(best, timed, candidates)
+        print(f"{artifact.name}, {NEXT}, seed {seed}: {of}", flush=True)
+        found.append({**log, "alone": of[ALONE], "with generator": of[TOGETHER]})
+    return found
+
+
+def of_order(trained: dict[str, Any], order: str) -> dict[str, Any]:
+    """Figures of one training; HSTU knows no orders."""
+    return trained.get("orders", {}).get(order, trained)
+
+
 def mean(found: dict[str, Any], row: str, order: str, what: str) -> float | None:
     """NDCG@10 over the seeds, where it was measured."""
-    values = [seed["orders"][order][what]["NDCG@10"] for seed in found.get(row, ())]
+    values = [of_order(seed, order)[what]["NDCG@10"] for seed in found.get(row, ())]
     return float(np.mean(values)) if values else None
 
 
@@ -116,12 +145,16 @@ def ratios(found: dict[str, Any]) -> dict[str, float | None]:
     both = {order: mean(found, "both", order, "alone") for order in ("user", "item")}
     user = mean(found, "user", "user", "alone") or both["user"]
     split = mean(found, "split", "split", "alone")
+    by_row = {
+        row: ratio(mean(found, row, order, "with generator"), found["generator"]["NDCG@10"])
+        for row, order in (("split", "split"), (NEXT, NEXT))
+        if row in found
+    }
     return {
         "item_over_user_ndcg10": ratio(both["item"], both["user"]),
         "split_over_user_ndcg10": ratio(split, user),
-        "ranked_over_generator_ndcg10": ratio(
-            mean(found, "split", "split", "with generator"), found["generator"]["NDCG@10"]
-        ),
+        "ranked_over_generator_ndcg10": by_row.get(NEXT) or by_row.get("split"),
+        "ranked_over_generator_by_row": by_row,
         "shared_over_own_ndcg10": ratio(split, mean(found, "own", "split", "alone")),
     }
 
@@ -134,24 +167,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--epochs", type=int, default=RankerSettings.epochs)
     parser.add_argument("--minutes", type=float, help="of each training, at most")
+    parser.add_argument("--recipe", default=HSTU_NEXT, help="of `next`, as `genrec train --recipe` takes it")
     parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")
     a = parser.parse_args(argv)
     rows, seeds = a.rows.split(","), [int(seed) for seed in a.seeds.split(",")]
-    if unknown := [row for row in rows if row not in ROWS]:
-        raise InputError("rows", f"names {unknown}", ", ".join(ROWS))
+    if unknown := [row for row in rows if row not in (*ROWS, NEXT)]:
+        raise InputError("rows", f"names {unknown}", ", ".join((*ROWS, NEXT)))
+    model, said = read_recipe(a.recipe)
+    if model != HSTU_NEXT:
+        raise InputError("recipe", f"is for {model}", HSTU_NEXT)
+    of_next = changed(HstuNextSettings(), said)
     run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
     settings = replace(RankerSettings(), epochs=a.epochs)
-    found = {each.name: train_rows(each, rows, seeds, settings, a.minutes) for each in a.artifacts}
+    over = [row for row in rows if row != NEXT]
+    found = {each.name: train_rows(each, over, seeds, settings, a.minutes) for each in a.artifacts}
+    if NEXT in rows:
+        for each in a.artifacts:
+            found[each.name][NEXT] = train_next(each, seeds, of_next)
     claims = {name: ratios(of) for name, of in found.items()}
     spread = {
         f"{name}, {row}, {order}, {what}": (min(values), max(values))
         for name, of in found.items()
         for row in rows
-        for order in of[row][0]["orders"]
+        for order in of[row][0].get("orders", (row,))
         for what in ("alone", "with generator")
-        for values in [[seed["orders"][order][what]["NDCG@10"] for seed in of[row]]]
+        for values in [[of_order(seed, order)[what]["NDCG@10"] for seed in of[row]]]
     }
     by_claim = {
         claim: {name: of[claim] for name, of in claims.items()} for claim in next(iter(claims.values()))

@@ -18,9 +18,10 @@ from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.rank.item_tokens import save_item_tokens
-from perf.quality.rank_quality import measure_ranker, ranker_table, ratios, train_rows
+from perf.quality.rank_quality import measure_ranker, ranker_table, ratios, train_next, train_rows
 from tests.oracles.twin import score_every_item
 from training.data import Histories
+from training.hstu_next_settings import HstuNextSettings
 from training.rank_candidates import FILE_NAME, Candidates, load_candidates, places_of
 from training.rank_evaluate import choose_weight, figures, ranks, scores_of, together
 from training.ranker import fresh_ranker, open_places, ranker_artifact, train_ranker
@@ -266,3 +267,10 @@ def test_bench_trains_rows_and_compares_them(artifact: Path) -> None:
         np.mean(of) / found["generator"]["NDCG@10"]
     )
     assert claims["item_over_user_ndcg10"] > 0 and claims["shared_over_own_ndcg10"] is None
+    settings = HstuNextSettings(max_history=4, hidden_size=8, layers=1, epochs=2, tokens=64)
+    found["next"] = train_next(artifact, (0, 1), settings)
+    of_next = [seed["with generator"]["NDCG@10"] / found["generator"]["NDCG@10"] for seed in found["next"]]
+    by_row = {"split": claims["ranked_over_generator_ndcg10"], "next": pytest.approx(np.mean(of_next))}
+    claims = ratios(found)
+    assert claims["ranked_over_generator_by_row"] == by_row
+    assert claims["ranked_over_generator_ndcg10"] == by_row["next"], "the ranker that reads more"
