@@ -230,6 +230,10 @@ PRE_INFERENCES = Counter(
 PRE_INFERRED_TOKENS = Counter(
     "genrec_pre_inferred_tokens_total", "tokens of users that pre-inferences computed", ("score_candidates",)
 )
+POOL_TIER = Counter(
+    "genrec_pool_tier_total", "entries of users in the second tier: copied to disk, brought back, and dropped there",
+    ("score_candidates",), what=("kept", "restored", "dropped"),
+)  # fmt: skip
 AHEAD = ("popular", "new", "hot")
 ITEMS_AHEAD = Counter(
     "genrec_items_ahead_total", "items whose KV was computed before anybody asked for it, by why",
@@ -252,18 +256,15 @@ POOL_EVICTED = Gauge(
     kind=("users", "items"),
 )  # fmt: skip
 POOL_LEASES = Gauge(
-    "genrec_pool_leases",
-    "entries made before anybody asked for them, since the server started: used, or gone unused",
-    ("prefix_choice",),
-    end=("used", "unused"),
-)
+    "genrec_pool_leases", "entries made before anybody asked for them, since the server started: used, or gone unused",
+    ("prefix_choice",), end=("used", "unused"),
+)  # fmt: skip
 
 FAMILIES: tuple[MetricFamily, ...] = (
     REQUESTS, PROCESS_START, HISTORY_ITEMS, PROMPT_TOKENS, QUEUE_REQUESTS, QUEUE_SECONDS, BATCH_SECONDS,
     BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
     CATALOGUE_REFUSALS, MODEL_DELTA, DELTAS, DELTA_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS,
-    RANK_COPIED, PRE_INFER,
-    PRE_INFERENCES, PRE_INFERRED_TOKENS, ITEMS_AHEAD, ITEM_FETCHES, ITEMS_PUT,
+    RANK_COPIED, PRE_INFER, PRE_INFERENCES, PRE_INFERRED_TOKENS, POOL_TIER, ITEMS_AHEAD, ITEM_FETCHES, ITEMS_PUT,
     POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,
 )  # fmt: skip
 PROCESS_START.set(time.time())

@@ -26,6 +26,7 @@ POOL_FILLS = ("none", "idle")
 PREFIXES = ("auto", "recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split")
 ENVIRONMENT = "GENREC_"
 COLLECTOR = "http://host:port/path, as http://127.0.0.1:4318/v1/traces"
+FOLDER = "the absolute path of a folder"
 ADDRESS = "host:port, as 10.0.0.1:50051"
 _ADDRESS = re.compile(r"[A-Za-z0-9._-]+:(\d{1,5})")
 _COLLECTOR = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/-]*")
@@ -59,6 +60,11 @@ class Settings:
     )
     pool_user_mb: int = _chosen(256, "of users' KV that rankings reuse, in /dev/shm; 0: none is kept", 0)
     pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
+    pool_disk: str = _chosen(
+        "", "where users' KV goes that the pool may drop, for those who come again; none: no KV is written to disk",
+        form=FOLDER,
+    )  # fmt: skip
+    pool_disk_mb: int = _chosen(1024, "of users' KV in that folder", 1)
     pool_fill: str = _chosen(
         "idle", "when items' KV is computed before anybody asks: never, or while no ranking runs",
         one_of=POOL_FILLS,
@@ -98,6 +104,8 @@ class Settings:
 
         if self.trace_url and not _COLLECTOR.fullmatch(self.trace_url):
             raise InputError("trace_url", f"is {self.trace_url!r}", COLLECTOR)
+        if self.pool_disk and not (Path(self.pool_disk).is_absolute() and Path(self.pool_disk).is_dir()):
+            raise InputError("pool_disk", f"is {self.pool_disk!r}", FOLDER)
         self._check_nodes()
 
     def _check_nodes(self) -> None:

@@ -151,6 +151,7 @@ PANELS = (
             ("{{instance}} {{kind}}", "genrec_pool_entries"),
             ("{{instance}} bytes of users", "genrec_pool_user_bytes"),
             ("{{instance}} {{kind}} evicted", "genrec_pool_evicted_entries"),
+            ("{{what}} on disk", "sum by (what) (rate(genrec_pool_tier_total[1m]))"),
         ),
     ),
     Panel(

@@ -20,6 +20,7 @@ from genrec.engine.ranking import Reuse
 from genrec.engine.users import UserKv, Users
 from genrec.errors import InputError
 from genrec.pool.pool import Pool
+from genrec.pool.tier import open_tier
 from genrec.rank.hstu import CODES, HstuConfig, candidate_marks
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.kinds import chosen_hstu
@@ -96,5 +97,6 @@ def load_hstu_executors(
     passes = import_module(target.ranker).load_hstu(folder, config, kv_type, settings.threads)
     pool, ahead = Pool(settings.pool) if settings.pool else None, None
     if pool and settings.pool_user_mb:
-        ahead = PreInferences(pool, lambda: serving().entries, settings.lease_ms / 1e3)
+        tier = open_tier(pool, settings.pool_disk, settings.pool_disk_mb)
+        ahead = PreInferences(pool, lambda: serving().entries, settings.lease_ms / 1e3, tier)
     return lambda weights: HstuExecutor(passes(weights), config, weights.name, pool, ahead)

@@ -19,6 +19,7 @@ from genrec.pool.choice import policy
 from genrec.pool.held import Held
 from genrec.pool.item_store import ItemStore
 from genrec.pool.pool import Pool
+from genrec.pool.tier import open_tier
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.rank.kinds import hstu_of
@@ -73,7 +74,8 @@ def load_rank_executors(
         pool.rule = policy(name, pool.hotness)
         if settings.pool_user_mb and name not in ("recompute", "item"):  # these read no user's entry
             entries = RankEntries(layout, model)
-            ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3)
+            tier = open_tier(pool, settings.pool_disk, settings.pool_disk_mb)
+            ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3, tier)
     whole = options.orders[0]
     return [RankExecutor(passes, head, layout, model, pool, whole, ahead, store) for passes in streams]
 

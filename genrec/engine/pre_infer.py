@@ -17,7 +17,9 @@ from genrec.engine.interface import Array
 from genrec.engine.user_entry import UserEntries, UserPasses, copy_past, padded
 from genrec.pool.keys import Words, owner_key
 from genrec.pool.look import hold
+from genrec.pool.mapping import Bytes
 from genrec.pool.pool import Pool
+from genrec.pool.tier import Tier
 from genrec.pool.users import Writing
 
 
@@ -49,9 +51,14 @@ class PreInference:
 class PreInferences:
     """Those of one process."""
 
-    def __init__(self, pool: Pool, entries: Callable[[], UserEntries], lease_s: float) -> None:
-        """`entries`: those of the weights that serve now. One that no ranking has used leaves after `lease_s`."""
-        self.pool, self._entries, self._lease_s = pool, entries, lease_s
+    def __init__(
+        self, pool: Pool, entries: Callable[[], UserEntries], lease_s: float, tier: Tier | None = None
+    ) -> None:
+        """`entries`: those of the weights that serve now. One that no ranking has used leaves after `lease_s`.
+
+        `tier`: where entries are that the pool has dropped, if anywhere.
+        """
+        self.pool, self._entries, self._lease_s, self.tier = pool, entries, lease_s, tier
         self._jobs: dict[bytes, PreInference] = {}
         self._lock = threading.Lock()
         # What to do with one that a ranking has taken; it is called before the ranking looks at it.
@@ -63,6 +70,10 @@ class PreInferences:
         hashes = entries.names(self.pool.secret, owner, tokens)
         job = PreInference(owner, tokens, hashes, due_s, entries)
         return job, hold(self.pool, hashes, entries.step, self._lease_s)
+
+    def kept(self, job: PreInference) -> int:
+        """How many tokens of one that is new the second tier has."""
+        return self.tier.tokens(job.hashes, job.entries.step) if self.tier else 0
 
     def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
         """How many of a user's tokens his ranking will have to compute; those that are there stay for a lease more."""
@@ -107,6 +118,11 @@ class PreInferences:
                 self.taken(job)
             return job
 
+    def close(self) -> None:
+        """End the second tier."""
+        if self.tier:
+            self.tier.close()
+
     def clear(self) -> list[PreInference]:
         """Take all out."""
         with self._lock:
@@ -144,16 +160,15 @@ class PartByPart:
         """Whether it is of the weights of these passes."""
         return job.entries == self._passes.entries
 
-    def advance(self, job: PreInference, most: int) -> bool:
-        """Compute at most `most` more tokens of a job that this thread holds; False: no place for its entry."""
+    def advance(self, job: PreInference, most: int) -> int | None:
+        """Compute at most `most` more tokens of a job that this thread holds; how many. None: no place for it."""
         if job.writing is None and not self._begin(job):
-            return False
-        end = min(job.done + most, len(job.tokens))
-        if job.done < end:
-            self._passes.fill(job.tokens, job.kv, job.done, end)
-            metrics.PRE_INFERRED_TOKENS.add(end - job.done)
-            job.done = end
-        return True
+            return None
+        past, job.done = job.done, min(job.done + most, len(job.tokens))
+        if past < job.done:
+            self._passes.fill(job.tokens, job.kv, past, job.done)
+            metrics.PRE_INFERRED_TOKENS.add(job.done - past)
+        return job.done - past
 
     def rehearse(self, tokens: NDArray[np.int32], past: int) -> None:
         """A later part, of `tokens` behind the first `past` of them: the first run of a graph takes a second, which no
@@ -164,13 +179,20 @@ class PartByPart:
         self._passes.fill(tokens, kv, past, len(tokens))
 
     def _begin(self, job: PreInference) -> bool:
-        """A place for its entry, with what the pool has of it already."""
+        """A place for its entry, with what the pool or the second tier has of it already."""
         jobs, entries = self.jobs, job.entries
         if not jobs.reserve(job):
             return False
-        if found := jobs.pool.find_user(job.hashes, entries.step):
-            copy_past(entries.user(found.memory, found.span), job.kv, found.tokens)
-            job.done = found.tokens
+
+        def copy(memory: Bytes, span: int, tokens: int) -> None:
+            copy_past(entries.user(memory, span), job.kv, tokens)
+            job.done = tokens
+
+        found = jobs.pool.find_user(job.hashes, entries.step)
+        there = found.tokens if found else 0
+        if not (jobs.tier and jobs.tier.restore(job.hashes, entries.step, there, copy)) and found:
+            copy(found.memory, found.span, there)
+        if found:
             jobs.pool.release(found)
         return True
 

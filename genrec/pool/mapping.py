@@ -33,7 +33,7 @@ MAGIC = 0x67656E726563504F
 POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
 FILES = slice(6, 9)  # their inodes
 (HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS,
- LEASES_USED, LEASES_UNUSED) = range(9, 18)  # fmt: skip
+ LEASES_USED, LEASES_UNUSED, FORGOTTEN) = range(9, 19)  # fmt: skip
 MEMORIES = ("users", "items", "hotness")
 HEADER = 24
 ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines

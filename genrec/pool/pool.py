@@ -64,9 +64,8 @@ class Pool:
         self.clock, self._ttl = clock, int(ttl_s * 1e9)
         self.rule: Rule = Recency()
         self._map: Mapping | None = None
-        self._late: list[
-            Callable[[Mapping, PoolTable], None]
-        ] = []  # what could not be done while others held the table
+        # What could not be done while others held the table.
+        self._late: list[Callable[[Mapping, PoolTable], None]] = []
         self._filling: dict[int, int] = {}  # rows of items -> their generation
         try:
             self._map = Mapping(Path(folder))
@@ -171,6 +170,7 @@ class Pool:
         def drop(pool: Mapping, table: PoolTable) -> int:
             self._sweep(pool, table)
             Hotness(pool.hotness).forget(whose[0])
+            table.header[mapping.FORGOTTEN] += 1  # a second tier looks for it
             return users.forget(table, pool.users, whose)
 
         return self.locked(drop, 0)

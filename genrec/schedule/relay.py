@@ -78,7 +78,8 @@ class Relay:
         inline_s = self._scheduler.ahead_s(due_s) + self.cost.seconds(True, ready, left)
         if self._most_s and inline_s <= self._most_s:
             return NOT_NEEDED, ready
-        job.expected_s = self.cost.seconds(False, ready, left)
+        there = max(ready, self._jobs.kept(job))
+        job.expected_s = self.cost.seconds(False, there, len(tokens) - there)
         return self._admit(self._jobs, job), ready
 
     def _admit(self, jobs: PreInferences, job: PreInference) -> int:
@@ -144,10 +145,10 @@ class Relay:
                 return "old_weights"
             if self._clock() > job.due_s and not job.awaited:
                 return "late"
-            begun, past, most = self._clock(), job.done, self._part_of(job)
-            there = parts.advance(job, most)
-            self._learn(job, min(most, job.done - past), self._clock() - begun)
-            if not there:
+            begun = self._clock()
+            computed = parts.advance(job, self._part_of(job))
+            self._learn(job, computed or 0, self._clock() - begun)
+            if computed is None:
                 return "no_place"
             if job.done == len(job.tokens) and jobs.end(job):
                 jobs.publish(job)
@@ -163,7 +164,9 @@ class Relay:
 
     def close(self) -> None:
         """Give up what is not made."""
-        for job in self._jobs.clear() if self._jobs else ():
+        if self._jobs is None:
+            return
+        for job in self._jobs.clear():
             with job.computing:
-                assert self._jobs is not None
                 self._jobs.give_up(job)
+        self._jobs.close()

@@ -76,7 +76,7 @@ SWAP = {"requests": 1200, "swaps": 12, "failed": 0, "mixed_versions": 0}
 def test_without_results_the_document_says_how_to_get_them(root: Path) -> None:
     made = write(root)
     assert set(made) == {"README.md", "peers.md"}
-    assert "`genrec bench swap --save` does it" in made["README.md"] and "old" not in made["README.md"]
+    assert "`genrec bench swap --save` does it" in made["README.md"] and "\nold\n" not in made["README.md"]
     assert settings.table().strip() in made["README.md"]
     assert made["README.md"].startswith("# Title\n") and made["README.md"].endswith(
         "<!-- /settings -->\nend\n"

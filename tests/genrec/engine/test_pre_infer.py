@@ -79,7 +79,7 @@ def test_a_ranking_takes_over_what_is_half_done_and_its_scores_are_the_twin_s(
     again, _ = jobs.new(owner, asked.tokens, 0.0)
     assert not jobs.go_on(again, lambda each: None, new=True), "one entry is made once"
     for part in parts:
-        assert executor.ahead.advance(job, part)
+        assert executor.ahead.advance(job, part) is not None
     done = job.done
     assert done == min(ready + sum(parts), len(asked.tokens)) * bool(parts)
     scores, reuse = executor.scores(asked, KEPT)
@@ -128,7 +128,7 @@ def test_without_a_place_nothing_is_computed(executor: RankExecutor) -> None:
     assert executor.ahead
     jobs, asked = executor.ahead.jobs, request_of(-3, 8)
     first, _ = jobs.new(-3, asked.tokens, 0.0)
-    assert executor.ahead.advance(first, 3)
+    assert executor.ahead.advance(first, 3) == 3
     second, _ = jobs.new(-3, asked.tokens, 0.0)
-    assert not executor.ahead.advance(second, 3) and second.done == 0
+    assert executor.ahead.advance(second, 3) is None and second.done == 0
     jobs.give_up(first)

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
+from genrec.pool import users
+from genrec.pool.tier import Cold
 from genrec.report import ADMITTED, NO_HISTORY, NO_MEMORY, NO_TIME, NOT_NEEDED, READY, UNDER_WAY
 from genrec.schedule import relay as module
 from genrec.settings import Settings
@@ -83,6 +86,35 @@ def test_parts_are_as_large_as_a_ranking_can_wait_for(start: Callable[..., Bench
         bench.ran.append(bench.relay._part_of(job))
     assert bench.ran == [16, 32]
     bench.ran.clear()
+
+
+def test_who_comes_again_is_brought_back_once_and_nothing_is_computed(
+    start: Callable[..., Bench], tmp_path: Path
+) -> None:
+    bench = start(pool_disk=str(tmp_path), pool_disk_mb=1)
+    jobs, ahead = bench.jobs, bench.executor.ahead
+    assert jobs.tier and ahead
+    job, _ = jobs.new(1, drawn(1), 0.0)
+    assert jobs.go_on(job, lambda each: None, new=True) and ahead.advance(job, S) == S and jobs.end(job)
+    jobs.publish(job)
+    found = jobs.pool.find_user(job.hashes, job.entries.step)
+    assert found
+    want = [each[:, :, :S].copy() for each in job.entries.user(found.memory, found.span)]
+    with jobs.tier._lock:
+        assert jobs.tier._keep(Cold(found, job.hashes, 2**62))
+    jobs.pool.release(found)
+    jobs.pool.locked(lambda mapped, table: users.leave(table, mapped.users, found.entry), None)
+    computed, brought = metrics.PRE_INFERRED_TOKENS.value(), metrics.POOL_TIER.value(what="restored")
+    due = bench.clock.now + 100
+    assert bench.ask(1, due) == ADMITTED and bench.ask(1, due) == UNDER_WAY
+    assert bench.go() == [S] and bench.ask(1) == READY
+    assert metrics.PRE_INFERRED_TOKENS.value() == computed
+    assert metrics.POOL_TIER.value(what="restored") == brought + 1
+    again = jobs.pool.find_user(job.hashes, job.entries.step)
+    assert again and again.tokens == S
+    got = [each[:, :, :S] for each in job.entries.user(again.memory, again.span)]
+    np.testing.assert_array_equal(got, want)
+    jobs.pool.release(again)
 
 
 def test_one_whose_ranking_was_due_is_dropped(start: Callable[..., Bench]) -> None:

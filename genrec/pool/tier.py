@@ -1,0 +1,219 @@
+"""A second tier for users' KV: a file on disk for entries that the pool may drop soon (RelayGR, the expander).
+
+Who refreshes his page within minutes is worth keeping, but not the memory that rankings need now. Entries are copied as
+they are, before their place in the pool is wanted, and come back by a pre-inference alone: no ranking waits for a disk.
+The file has no name, so what is in it ends with the process; nothing in it lives longer than in the pool.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec import metrics
+from genrec.errors import InputError
+from genrec.pool import index, space, users
+from genrec.pool.keys import Words
+from genrec.pool.mapping import FORGOTTEN, USER_BYTES, Bytes, Mapping, PoolTable
+from genrec.pool.pool import Pool
+from genrec.pool.users import UserEntry
+
+log = logging.getLogger("genrec.pool")
+WARM = 0.5  # of the pool's bytes for users: entries older than the newest ones that fill it are copied
+LOOK_S = 0.05
+ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | number of an entry
+
+
+class Cold(NamedTuple):
+    """An entry of the pool, kept in place until it is released, with the keys of its boundaries; it ends at `until`."""
+
+    entry: UserEntry
+    hashes: Words
+    until: int  # ns on the pool's clock
+
+
+class Kept(NamedTuple):
+    """Where an entry lies in the file."""
+
+    start: int
+    size: int
+    span: int
+    hashes: Words
+    until: int
+
+
+def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
+    """The least recently used entry beyond the WARM ones whose last key is not `known`; None where there is none.
+
+    What nobody has used yet, only computed ahead, is left out: many of those never come.
+    """
+
+    def find(mapped: Mapping, table: PoolTable) -> Cold | None:
+        rows, now = table.entries, pool.clock()
+        used = np.flatnonzero(
+            (rows[:, users.STATE] == users.READY) & (rows[:, users.WIPE] == 0)
+            & (rows[:, users.EXPIRES] > now) & (rows[:, users.USES] > 0)
+        )  # fmt: skip
+        newest = used[np.argsort(-rows[used, users.SEEN], kind="stable")]
+        cold = newest[np.cumsum(rows[newest, users.SIZE]) > WARM * table.header[USER_BYTES]]
+        for number in cold[::-1].tolist():
+            row = rows[number]
+            if row[[users.KEY, users.KEY_2]].tobytes() in known:
+                continue
+            start, count = int(row[users.START]), int(row[users.BOUNDARIES])
+            keys = (
+                mapped.users[start + users.HEADER_BYTES :][: 16 * count].view(np.uint64).reshape(-1, 2).copy()
+            )
+            memory = mapped.users[start + users.lead(count) :][: int(row[users.PAYLOAD])]
+            table.pins[mapped.seat(), number] += 1
+            span = int(row[users.SPAN])
+            entry = UserEntry(memory, span, span, number, int(row[users.GENERATION]))
+            return Cold(entry, keys, int(row[users.LIVES]))
+        return None
+
+    return pool.locked(find, None)
+
+
+def open_tier(pool: Pool, folder: str, mb: int) -> Tier | None:
+    """One at work, of so many MiB; None where no folder is named. Raises InputError."""
+    if not folder:
+        return None
+    tier = Tier(pool, Path(folder), mb << 20)
+    tier.start()
+    return tier
+
+
+class Tier:
+    """Of one process; safe between threads."""
+
+    def __init__(self, pool: Pool, folder: Path, size: int) -> None:
+        """`size` bytes of a file in `folder`. Raises InputError where there is no such folder, or no such room."""
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            os.posix_fallocate(self._file.fileno(), 0, size)
+        except OSError as error:
+            raise InputError(
+                "pool_disk", f"{folder}: {error.strerror}", f"a folder with {size >> 20} MiB free"
+            ) from error
+        self._memory: Bytes = np.frombuffer(mmap.mmap(self._file.fileno(), size), np.uint8)
+        self._pool, self._lock, self._ended = pool, threading.Lock(), threading.Event()
+        self._kept: dict[int, Kept] = {}  # by number, the least recently used first
+        self._number = 0
+        self._index = np.zeros((index.slots_for(max(size >> 12, 4096)), 3), np.uint64)
+        self._forgotten = self._count_forgotten()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> None:
+        """Copy what grows cold, from now on."""
+        self._thread.start()
+
+    def tokens(self, hashes: Words, step: int) -> int:
+        """Of a user's tokens with these keys, `step` to a boundary, how many the file has."""
+        with self._lock:
+            return self._find(hashes, step)[1]
+
+    def restore(self, hashes: Words, step: int, beyond: int, copy: Callable[[Bytes, int, int], None]) -> int:
+        """`copy(memory, span, tokens)` of the entry that agrees longest, if in more than `beyond`; tokens."""
+        with self._lock:
+            number, tokens = self._find(hashes, step)
+            if tokens <= beyond:
+                return 0
+            kept = self._kept.pop(number)
+            self._kept[number] = kept  # the newest
+            copy(self._memory[kept.start : kept.start + kept.size], kept.span, tokens)
+        metrics.POOL_TIER.add(what="restored")
+        return tokens
+
+    def look(self) -> None:
+        """Drop what has expired, all of it where a user was forgotten, and copy what grows cold."""
+        with self._lock:
+            self._drop_old()
+        while cold := coldest(self._pool, self._keys()):
+            try:
+                with self._lock:
+                    done = self._keep(cold)
+            finally:
+                self._pool.release(cold.entry)
+            if not done:
+                break
+
+    def close(self) -> None:
+        """Copy nothing more, and let go of the file."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._file.close()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                self.look()
+            except Exception:  # the thread must live on
+                log.exception("the second tier of users' KV")
+
+    def _keys(self) -> set[bytes]:
+        return {kept.hashes[-1].tobytes() for kept in self._kept.values()}
+
+    def _count_forgotten(self) -> int | None:
+        """None while the pool is out of reach."""
+        return self._pool.locked(lambda _, table: int(table.header[FORGOTTEN]), None)
+
+    def _drop_old(self) -> None:
+        forgotten, now = self._count_forgotten(), self._pool.clock()
+        wipe = forgotten is not None and forgotten != self._forgotten
+        self._forgotten = self._forgotten if forgotten is None else forgotten
+        for number in [n for n, kept in self._kept.items() if wipe or kept.until <= now]:
+            self._drop(number, wipe)
+
+    def _drop(self, number: int, wipe: bool = False) -> None:
+        kept = self._kept.pop(number)
+        index.remove(self._index, kept.hashes[1:], _answers(number, kept))
+        if wipe:
+            self._memory[kept.start : kept.start + kept.size] = 0
+        metrics.POOL_TIER.add(what="dropped")
+
+    def _keep(self, cold: Cold) -> bool:
+        """False where there is no room, however many leave."""
+        there, memory = list(self._kept.items()), cold.entry.memory
+        starts, sizes = ([getattr(kept, what) for _, kept in there] for what in ("start", "size"))
+        taken = [space.aligned(size) for size in sizes]
+        found = space.place(starts, taken, range(len(there)), space.aligned(len(memory)), len(self._memory))
+        if found is None:
+            return False
+        for at in found[1].tolist():
+            self._drop(there[at][0])
+        kept = Kept(found[0], len(memory), cold.entry.span, cold.hashes, cold.until)
+        self._memory[kept.start : kept.start + kept.size] = memory
+        self._number += 1
+        self._kept[self._number] = kept
+        index.put(self._index, kept.hashes[1:], _answers(self._number, kept))
+        metrics.POOL_TIER.add(what="kept")
+        return True
+
+    def _find(self, hashes: Words, step: int) -> tuple[int, int]:
+        """(number, tokens) of the longest agreement, or (0, 0)."""
+        self._drop_old()
+        boundary = len(hashes)
+        while boundary > 1:
+            at, answer = index.find_last(self._index, hashes[1:], boundary - 1)
+            if at < 0:
+                break
+            boundary, number = at + 1, int(answer) & ENTRY
+            kept = self._kept.get(number)
+            if kept and answer >> 32 == boundary and (kept.hashes[boundary] == hashes[boundary]).all():
+                return number, min(boundary * step, kept.span)
+        return 0, 0
+
+
+def _answers(number: int, kept: Kept) -> NDArray[np.int64]:
+    """What the index says of each boundary but the first."""
+    return (np.arange(1, len(kept.hashes), dtype=np.int64) << 32) | number
