@@ -11,7 +11,8 @@ extern "C" {
 // ids [n] -> rows [n], -1 where absent, by so many threads. While a table grows, `old` has the ids that have not moved yet.
 void find(const int64_t* ids, int64_t n, Table t, Table old, int32_t* rows, int64_t threads) {
     const auto share = [&](int64_t first, int64_t last) {
-        each_of(ids, first, last, t, [&](int64_t i, uint64_t key, uint64_t hash) {
+        const auto ahead = [&](uint64_t hash) { expect(t, hash); };
+        each_of(ids, first, last, ahead, [&](int64_t i, uint64_t key, uint64_t hash) {
             int64_t slot = seek(t, key, hash);
             rows[i] = slot >= 0 ? t.rows[slot] - 1 : -1;
             if (slot < 0 && old.keys && (slot = seek(old, key, hash)) >= 0) rows[i] = old.rows[slot] - 1;
@@ -28,7 +29,12 @@ void find(const int64_t* ids, int64_t n, Table t, Table old, int32_t* rows, int6
 // 2 free rows left, 3 ids that are new. fresh [n]: places of the new ids. Returns how many ids are done.
 int64_t insert(const int64_t* ids, int64_t n, Table t, Table old, int64_t room, const int32_t* free_rows,
                int64_t* state, int32_t* rows, int64_t* fresh) {
-    return each_of(ids, 0, n, t, [&](int64_t i, uint64_t key, uint64_t hash) {
+    const auto one = [=](uint64_t hash) { expect(t, hash); };
+    const auto both = [=](uint64_t hash) {  // new ids are looked for in both
+        expect(t, hash);
+        __builtin_prefetch(old.keys + home(hash, old.bits) * LINE);
+    };
+    const auto visit = [&](int64_t i, uint64_t key, uint64_t hash) {
         const int64_t slot = seek(t, key, hash);
         const int64_t before = slot < 0 && old.keys ? seek(old, key, hash) : -1;
         if (slot >= 0) {
@@ -43,26 +49,29 @@ int64_t insert(const int64_t* ids, int64_t n, Table t, Table old, int64_t room, 
             fresh[state[3]++] = i;
         }
         return true;
-    });
+    };
+    return old.keys ? each_of(ids, 0, n, both, visit) : each_of(ids, 0, n, one, visit);
 }
 
 // Move the keys of lines [from, to) into another table; rows r with drop[r] set are left behind. `drop` may be null.
+// The first slots of some lines come first, then their second slots: keys of one line go to two lines, and a line that
+// was just written to cannot be read as a whole until the write is through.
 void move(Table source, int64_t from, int64_t to, const uint8_t* drop, Table t) {
-    uint64_t hash[LINE * LINE];
-    int64_t slot[LINE * LINE];
-    for (int64_t line = from; line < to; line += LINE) {
-        const int64_t end = (line + LINE < to ? line + LINE : to) * LINE;
+    constexpr int LINES = 16;
+    uint64_t hash[LINES * LINE];
+    int64_t slot[LINES * LINE];
+    for (int64_t line = from; line < to; line += LINES) {
+        const int64_t end = (line + LINES < to ? line + LINES : to) * LINE;
         int count = 0;
-        for (int64_t at = line * LINE; at < end; ++at)
-            if (source.rows[at] && !(drop && drop[source.rows[at] - 1])) {
+        for (int64_t j = line * LINE; j < (line + 1) * LINE; ++j)
+            for (int64_t at = j; at < end; at += LINE) {
+                const int32_t row = source.rows[at];
                 slot[count] = at;
-                expect(t, hash[count++] = mix(source.keys[at] ^ SIGN));
+                count += row && !(drop && drop[row - 1]);  // no branch: how full lines are is hard to foresee
             }
-        for (int j = 0; j < count; ++j) {
-            const uint64_t key = source.keys[slot[j]];
-            const int64_t to_slot = seek(t, key, hash[j]);
-            if (to_slot < 0) put(t, ~to_slot, key, source.rows[slot[j]] - 1);
-        }
+        for (int j = 0; j < count; ++j) expect(t, hash[j] = mix(source.keys[slot[j]] ^ SIGN));
+        for (int j = 0; j < count; ++j)
+            put(t, vacant(t, hash[j]), source.keys[slot[j]], source.rows[slot[j]] - 1);
     }
 }
 

@@ -64,20 +64,27 @@ inline int64_t seek(const Table& t, uint64_t key, uint64_t hash) {
     }
 }
 
+// The slot where a key goes that is not there.
+inline int64_t vacant(const Table& t, uint64_t hash) {
+    for (uint64_t at = home(hash, t.bits), by = stride(hash, t.bits);; at = (at + by) & ((1ull << t.bits) - 1))
+        if (unsigned gap = equal(t.keys + at * LINE, 0)) return int64_t(at * LINE + __builtin_ctz(gap));
+}
+
 inline void expect(const Table& t, uint64_t hash) {
     const uint64_t at = home(hash, t.bits) * LINE;
     __builtin_prefetch(t.keys + at);
     __builtin_prefetch(t.rows + at);
 }
 
-// visit(i, key, hash) of ids [first, last) while it says true; what a visit reads is fetched NEAR visits before. Returns
-// where it ended.
-template <typename Visit> int64_t each_of(const int64_t* ids, int64_t first, int64_t last, const Table& t, Visit visit) {
+// visit(i, key, hash) of ids [first, last) while it says true; ahead(hash) comes NEAR visits before, to fetch what a visit
+// reads. Returns where it ended.
+template <typename Ahead, typename Visit>
+int64_t each_of(const int64_t* ids, int64_t first, int64_t last, Ahead ahead, Visit visit) {
     uint64_t hash[NEAR];
-    for (int64_t i = first; i < first + NEAR && i < last; ++i) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i])));
+    for (int64_t i = first; i < first + NEAR && i < last; ++i) ahead(hash[i % NEAR] = mix(uint64_t(ids[i])));
     for (int64_t i = first; i < last; ++i) {
         const uint64_t mine = hash[i % NEAR];
-        if (i + NEAR < last) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i + NEAR])));
+        if (i + NEAR < last) ahead(hash[i % NEAR] = mix(uint64_t(ids[i + NEAR])));
         if (!visit(i, uint64_t(ids[i]) ^ SIGN, mine)) return i;
     }
     return last;
