@@ -11,8 +11,7 @@ extern "C" {
 // ids [n] -> rows [n], -1 where absent, by so many threads. While a table grows, `old` has the ids that have not moved yet.
 void find(const int64_t* ids, int64_t n, Table t, Table old, int32_t* rows, int64_t threads) {
     const auto share = [&](int64_t first, int64_t last) {
-        const auto ahead = [&](uint64_t hash) { expect(t, hash); };
-        each_of(ids, first, last, ahead, [&](int64_t i, uint64_t key, uint64_t hash) {
+        each_of(ids, first, last, t, [&](int64_t i, uint64_t key, uint64_t hash) {
             int64_t slot = seek(t, key, hash);
             rows[i] = slot >= 0 ? t.rows[slot] - 1 : -1;
             if (slot < 0 && old.keys && (slot = seek(old, key, hash)) >= 0) rows[i] = old.rows[slot] - 1;
@@ -29,12 +28,7 @@ void find(const int64_t* ids, int64_t n, Table t, Table old, int32_t* rows, int6
 // 2 free rows left, 3 ids that are new. fresh [n]: places of the new ids. Returns how many ids are done.
 int64_t insert(const int64_t* ids, int64_t n, Table t, Table old, int64_t room, const int32_t* free_rows,
                int64_t* state, int32_t* rows, int64_t* fresh) {
-    const auto one = [=](uint64_t hash) { expect(t, hash); };
-    const auto both = [=](uint64_t hash) {  // new ids are looked for in both
-        expect(t, hash);
-        __builtin_prefetch(old.keys + home(hash, old.bits) * LINE);
-    };
-    const auto visit = [&](int64_t i, uint64_t key, uint64_t hash) {
+    return each_of(ids, 0, n, t, [&](int64_t i, uint64_t key, uint64_t hash) {
         const int64_t slot = seek(t, key, hash);
         const int64_t before = slot < 0 && old.keys ? seek(old, key, hash) : -1;
         if (slot >= 0) {
@@ -49,13 +43,12 @@ int64_t insert(const int64_t* ids, int64_t n, Table t, Table old, int64_t room, 
             fresh[state[3]++] = i;
         }
         return true;
-    };
-    return old.keys ? each_of(ids, 0, n, both, visit) : each_of(ids, 0, n, one, visit);
+    });
 }
 
 // Move the keys of lines [from, to) into another table; rows r with drop[r] set are left behind. `drop` may be null.
-// The first slots of some lines come first, then their second slots: keys of one line go to two lines, and a line that
-// was just written to cannot be read as a whole until the write is through.
+// The first slots of 16 lines come first, then their second slots: keys of one line go to two lines, and a line that was
+// just written to cannot be read as a whole until the write is through.
 void move(Table source, int64_t from, int64_t to, const uint8_t* drop, Table t) {
     constexpr int LINES = 16;
     uint64_t hash[LINES * LINE];

@@ -76,15 +76,14 @@ inline void expect(const Table& t, uint64_t hash) {
     __builtin_prefetch(t.rows + at);
 }
 
-// visit(i, key, hash) of ids [first, last) while it says true; ahead(hash) comes NEAR visits before, to fetch what a visit
-// reads. Returns where it ended.
-template <typename Ahead, typename Visit>
-int64_t each_of(const int64_t* ids, int64_t first, int64_t last, Ahead ahead, Visit visit) {
+// visit(i, key, hash) of ids [first, last) while it says true; what a visit reads is fetched NEAR visits before. Returns
+// where it ended.
+template <typename Visit> int64_t each_of(const int64_t* ids, int64_t first, int64_t last, const Table& t, Visit visit) {
     uint64_t hash[NEAR];
-    for (int64_t i = first; i < first + NEAR && i < last; ++i) ahead(hash[i % NEAR] = mix(uint64_t(ids[i])));
+    for (int64_t i = first; i < first + NEAR && i < last; ++i) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i])));
     for (int64_t i = first; i < last; ++i) {
         const uint64_t mine = hash[i % NEAR];
-        if (i + NEAR < last) ahead(hash[i % NEAR] = mix(uint64_t(ids[i + NEAR])));
+        if (i + NEAR < last) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i + NEAR])));
         if (!visit(i, uint64_t(ids[i]) ^ SIGN, mine)) return i;
     }
     return last;
