@@ -54,11 +54,17 @@ def compiled(name: str, sources: Iterable[Path], command: list[str]) -> Path:
 
 
 @cache
-def load_compiled(source: Path, more_flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The library for this source, these flags and this CPU. Raises ArtifactError where g++ fails."""
+def load_compiled(
+    source: Path, more_flags: tuple[str, ...] = (), headers: tuple[Path, ...] = ()
+) -> ctypes.CDLL:
+    """The library for this source, the headers of ours that it includes, these flags and this CPU.
+
+    Raises ArtifactError where g++ fails.
+    """
     cpu = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), platform.machine())
     named = f"-DCPU_{_digest([cpu])}"  # -march=native differs from CPU to CPU
-    return ctypes.CDLL(str(compiled(source.stem, [source], [*FLAGS, *more_flags, named, str(source)])))
+    command = [*FLAGS, *more_flags, named, str(source)]
+    return ctypes.CDLL(str(compiled(source.stem, [source, *headers], command)))
 
 
 @cache

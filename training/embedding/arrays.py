@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 Int32, Int64, Float32 = NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]
 
 LINE = 8  # keys of 8 bytes in a cache line of 64
+CACHE_LINE = 64  # bytes
 CHUNK_BYTES = 16 << 20
 HUGE_PAGE = 2 << 20
 LARGEST = 1e18  # of a gradient: its square is a float32 still
@@ -23,6 +24,13 @@ def zeros(count: int, dtype: DTypeLike) -> NDArray:
     if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)  # a random look-up else misses the table of pages too
     return np.frombuffer(pages, dtype, count)
+
+
+def empty_lines(rows: int, width: int) -> Float32:
+    """[rows, width], not set, from the beginning of a cache line on: what is written past the caches goes by lines."""
+    raw = np.empty(rows * width + CACHE_LINE // 4, np.float32)
+    first = -raw.ctypes.data % CACHE_LINE // 4
+    return raw[first : first + rows * width].reshape(rows, width)
 
 
 class Lines(NamedTuple):

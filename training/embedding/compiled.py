@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from genrec.compiled import load_compiled
-from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, Lines
+from training.embedding.arrays import LARGEST, Chunks, Float32, Int32, Int64, Lines, empty_lines
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCE, HEADER = (Path(__file__).with_name(name) for name in ("kernels.cpp", "memory.h"))
 SHARED = 1 << 16  # ids from which on threads of their own pay
 
 
@@ -33,7 +33,7 @@ class Compiled:
 
     def __init__(self) -> None:
         """Raises ArtifactError where g++ fails."""
-        self._library = load_compiled(SOURCE, ("-pthread",))
+        self._library = load_compiled(SOURCE, ("-pthread",), (HEADER,))
 
     def find(self, ids: Int64, lines: Lines, old: Lines) -> Int32:
         """Rows int32[n] of ids int64[n], -1 where absent from both; `old` may be NO_LINES."""
@@ -90,7 +90,7 @@ class Compiled:
 
     def gather(self, values: Chunks, rows: Int32, absent: Float32) -> Float32:
         """float32[n, dim]: vectors of rows [n], `absent` [dim] for row -1."""
-        out = np.empty((len(rows), values.width), np.float32)
+        out = empty_lines(len(rows), values.width)
         self._call("gather", values, rows, len(rows), values.width, absent, out)
         return out
 

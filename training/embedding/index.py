@@ -8,6 +8,7 @@ from training.embedding.arrays import LINE, NO_LINES, Int32, Int64, Lines
 from training.embedding.kernels import Kernels
 
 MAX_LOAD = 0.75  # keys per slot at which the table doubles
+MOVED = 8  # lines per id inserted while the table doubles: until that is done, a new id is looked for in both
 NEXT_FROM = 0.70  # keys per slot from which on the next lines are made ready
 PAGE = 4096  # bytes
 MOST_ROWS = 2**31 - 2  # a slot holds row + 1 in 32 bits
@@ -51,7 +52,7 @@ class Index:
         """Rows int32[n] of ids int64[n], and the places of ids that are new, each once."""
         rows, fresh, done = np.empty(len(ids), np.int32), np.empty(len(ids), np.int64), 0
         self._state[FRESH] = 0
-        self._move_on(len(ids))
+        self._move_on(MOVED * len(ids))
         self._make_next_ready()
         while True:
             new = fresh[self._state[FRESH] :]
@@ -66,7 +67,7 @@ class Index:
             if done == len(ids):
                 return rows, fresh[: self._state[FRESH]]
             self._double()
-            self._move_on(len(ids) - done)
+            self._move_on(MOVED * (len(ids) - done))
 
     def remove(self, rows: Int32) -> None:
         """Forget the ids of `rows`, distinct; their rows are free. Writes the lines anew, as probing needs."""
@@ -108,7 +109,7 @@ class Index:
         self._ready = ready
 
     def _move_on(self, lines: int) -> None:
-        """Move some lines of `old`. A line per id inserted is enough to be done before the next doubling."""
+        """Move some lines of `old`. One per id inserted would be enough to be done before the next doubling."""
         if not self.old.slots:
             return
         last = min(self._moved + max(lines, LINE), 1 << self.old.bits)

@@ -1,96 +1,10 @@
 // Loops over the arrays of a dynamic embedding table (MTGRBoost, section 4.1). NumPy owns all memory, and
 // training/embedding/portable.py has every function again, for machines without a compiler.
-//
-// A table is 2^bits lines of 8 slots. A line of keys is one cache line; the rows of its slots lie apart. A slot holds
-// its id with the sign bit turned, and row + 1; zeros are an empty slot, so fresh pages of the system are a table.
+#include "memory.h"
+
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <thread>
 #include <vector>
-
-namespace {
-
-constexpr uint64_t SIGN = 1ull << 63;
-constexpr int LINE = 8, NEAR = 16, AHEAD = 6;
-
-struct Table {
-    uint64_t* keys;
-    int32_t* rows;
-    int64_t bits;
-};
-
-struct Chunks {
-    char** starts;
-    int64_t shift;
-    template <typename T> T* row(int64_t row, int64_t width) const {
-        return reinterpret_cast<T*>(starts[row >> shift]) + (row & ((int64_t(1) << shift) - 1)) * width;
-    }
-};
-
-// The finaliser of MurmurHash3 for 64 bits.
-inline uint64_t mix(uint64_t h) {
-    h = (h ^ h >> 33) * 0xff51afd7ed558ccdull;
-    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53ull;
-    return h ^ h >> 33;
-}
-
-// The high bits: the low ones say which rank an id belongs to, and are alike for all ids of a rank.
-inline uint64_t home(uint64_t hash, int64_t bits) { return bits ? hash >> (64 - bits) : 0; }
-
-// Equation 5 over lines: odd, so that a power of two of lines are all visited.
-inline uint64_t stride(uint64_t hash, int64_t bits) {
-    return bits ? ((hash & 0xffffffff) % ((1ull << bits) - 1) + 1) | 1 : 1;
-}
-
-inline unsigned equal(const uint64_t* line, uint64_t key) {
-#ifdef __AVX512F__  // GCC's own name for _mm512_cmpeq_epi64_mask: the header of intrinsics doubles the time to compile
-    using Keys = long long __attribute__((vector_size(64)));
-    return __builtin_ia32_pcmpeqq512_mask(*reinterpret_cast<const Keys*>(line), Keys{} + (long long)(key), 255);
-#else
-    unsigned found = 0;
-    for (int j = 0; j < LINE; ++j) found |= unsigned(line[j] == key) << j;
-    return found;
-#endif
-}
-
-// The slot of a key, or ~ the slot where it would go. A table is never full, so there is one.
-inline int64_t seek(const Table& t, uint64_t key, uint64_t hash) {
-    uint64_t at = home(hash, t.bits), by = 0;
-    for (;;) {
-        const uint64_t* line = t.keys + at * LINE;
-        if (unsigned hit = equal(line, key)) return int64_t(at * LINE + __builtin_ctz(hit));
-        if (unsigned gap = equal(line, 0)) return ~int64_t(at * LINE + __builtin_ctz(gap));
-        if (!by) by = stride(hash, t.bits);
-        at = (at + by) & ((1ull << t.bits) - 1);
-    }
-}
-
-inline void expect(const Table& t, uint64_t hash) {
-    const uint64_t at = home(hash, t.bits) * LINE;
-    __builtin_prefetch(t.keys + at);
-    __builtin_prefetch(t.rows + at);
-}
-
-// visit(i, key, hash) of ids [first, last) while it says true; what a visit reads is fetched NEAR visits before. Returns
-// where it ended.
-template <typename Visit> int64_t each_of(const int64_t* ids, int64_t first, int64_t last, const Table& t, Visit visit) {
-    uint64_t hash[NEAR];
-    for (int64_t i = first; i < first + NEAR && i < last; ++i) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i])));
-    for (int64_t i = first; i < last; ++i) {
-        const uint64_t mine = hash[i % NEAR];
-        if (i + NEAR < last) expect(t, hash[i % NEAR] = mix(uint64_t(ids[i + NEAR])));
-        if (!visit(i, uint64_t(ids[i]) ^ SIGN, mine)) return i;
-    }
-    return last;
-}
-
-inline void put(Table& t, int64_t slot, uint64_t key, int32_t row) {
-    t.keys[slot] = key;
-    t.rows[slot] = row + 1;
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -133,22 +47,24 @@ int64_t insert(const int64_t* ids, int64_t n, Table t, Table old, int64_t room, 
 }
 
 // Move the keys of lines [from, to) into another table; rows r with drop[r] set are left behind. `drop` may be null.
+// The first slots of 16 lines come first, then their second slots: keys of one line go to two lines, and a line that was
+// just written to cannot be read as a whole until the write is through.
 void move(Table source, int64_t from, int64_t to, const uint8_t* drop, Table t) {
-    uint64_t hash[LINE * LINE];
-    int64_t slot[LINE * LINE];
-    for (int64_t line = from; line < to; line += LINE) {
-        const int64_t end = (line + LINE < to ? line + LINE : to) * LINE;
+    constexpr int LINES = 16;
+    uint64_t hash[LINES * LINE];
+    int64_t slot[LINES * LINE];
+    for (int64_t line = from; line < to; line += LINES) {
+        const int64_t end = (line + LINES < to ? line + LINES : to) * LINE;
         int count = 0;
-        for (int64_t at = line * LINE; at < end; ++at)
-            if (source.rows[at] && !(drop && drop[source.rows[at] - 1])) {
+        for (int64_t j = line * LINE; j < (line + 1) * LINE; ++j)
+            for (int64_t at = j; at < end; at += LINE) {
+                const int32_t row = source.rows[at];
                 slot[count] = at;
-                expect(t, hash[count++] = mix(source.keys[at] ^ SIGN));
+                count += row && !(drop && drop[row - 1]);  // no branch: how full lines are is hard to foresee
             }
-        for (int j = 0; j < count; ++j) {
-            const uint64_t key = source.keys[slot[j]];
-            const int64_t to_slot = seek(t, key, hash[j]);
-            if (to_slot < 0) put(t, ~to_slot, key, source.rows[slot[j]] - 1);
-        }
+        for (int j = 0; j < count; ++j) expect(t, hash[j] = mix(source.keys[slot[j]] ^ SIGN));
+        for (int j = 0; j < count; ++j)
+            put(t, vacant(t, hash[j]), source.keys[slot[j]], source.rows[slot[j]] - 1);
     }
 }
 
@@ -205,14 +121,8 @@ void spread(const float* values, const int64_t* index, int64_t n, int64_t dim, f
 
 // Vectors of rows [n] -> out [n, dim]; `absent` [dim] for row -1.
 void gather(Chunks values, const int32_t* rows, int64_t n, int64_t dim, const float* absent, float* out) {
-    for (int64_t i = 0; i < n; ++i) {
-        if (i + AHEAD < n && rows[i + AHEAD] >= 0) {
-            const char* next = reinterpret_cast<const char*>(values.row<float>(rows[i + AHEAD], dim));
-            for (int64_t at = 0; at < dim * 4 && at < 1024; at += 64) __builtin_prefetch(next + at);
-        }
-        const float* from = rows[i] < 0 ? absent : values.row<float>(rows[i], dim);
-        memcpy(out + i * dim, from, dim * sizeof(float));
-    }
+    const bool past = n * dim * 4 >= PAST_CACHES && dim * 4 % PART == 0 && uintptr_t(out) % PART == 0;
+    (past ? copy_rows<true> : copy_rows<false>)(values, rows, n, dim, absent, out);
 }
 
 // A row's first vector depends on its id and the seed alone: uniform in [-scale, scale).
@@ -231,7 +141,7 @@ void initialise(Chunks values, const int32_t* rows, const int64_t* ids, int64_t 
 // marks [rows, 2]: how often a row was looked up, and at which step last.
 void touch(Chunks marks, const int32_t* rows, int64_t n, uint32_t stamp) {
     for (int64_t i = 0; i < n; ++i) {
-        if (i + NEAR < n) __builtin_prefetch(marks.row<uint32_t>(rows[i + NEAR], 2), 1);
+        if (i + NEAR < n) __builtin_prefetch(marks.row<uint32_t>(rows[i + NEAR], 2));
         uint32_t* mark = marks.row<uint32_t>(rows[i], 2);
         mark[0] += mark[0] != UINT32_MAX;
         mark[1] = stamp;
