@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cli.options import at_least, folder
+from cli.rank import reads_times
 
 if TYPE_CHECKING:
     from clients.cascade import CascadeAnswer
+    from training.data import Histories
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +41,31 @@ def run(a: argparse.Namespace) -> None:
     from clients.recommender import Recommender
     from training.data import Histories
 
-    users = Histories.load(a.artifact / "histories.parquet").cut(1).sample(a.users, a.seed)
-    answers = []
+    whole = Histories.load(a.artifact / "histories.parquet", times=True).sample(a.users, a.seed)
+    users, answers = whole.cut(1), []
     with (
         Recommender(a.url, a.protocol) as recommender,
         Ranker(a.url, a.protocol) as ranker,
         Cascade(ranker, recommended_by(recommender, a.retrieve), cascade_ms=a.cascade_ms) as cascade,
     ):
-        pairs = zip(users.user_ids.tolist(), users.rows(), strict=True)
-        for user, history in tqdm(pairs, total=len(users), desc="cascade", unit="user"):
-            answers.append(cascade.ask(history, user, a.top_k))
+        histories = users.rows()
+        reads = whole.times is not None and reads_times(
+            partial(ranker.rank, histories[0], histories[0][:1], 1)
+        )
+        known = known_of(whole) if reads else [{}] * len(users)
+        asked = zip(users.user_ids.tolist(), histories, known, strict=True)
+        for user, history, events in tqdm(asked, total=len(users), desc="cascade", unit="user"):
+            answers.append(cascade.ask(history, user, a.top_k, **events))
     print("\n".join(lines(answers)))
+
+
+def known_of(whole: Histories) -> list[dict[str, Any]]:
+    """Of every user the times of all items but the newest, and as `now` the time of that one, which is asked for."""
+    import numpy as np
+
+    assert whole.times is not None
+    cuts = np.split(whole.times, whole.offsets[1:-1])
+    return [{"times": times[:-1], "now": int(times[-1])} for times in cuts]
 
 
 def lines(answers: Sequence[CascadeAnswer]) -> list[str]:

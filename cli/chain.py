@@ -20,12 +20,13 @@ def make_data(artifact: Path, source: str | None, interactions: Path | None = No
               cluster: str | None = None, tell: Tell = print) -> None:  # fmt: skip
     """`histories.parquet` and `items.parquet` from a named set, a folder or the user's two files."""
     from training.stages import prepare
+    from training.writing import FORM
 
     named = [path for path in (interactions, items, source and Path(source)) if path]
     given = [path for path in named if path.is_file()]
     for folder in filter(Path.is_dir, named):
         given += sorted(path for path in folder.rglob("*") if path.is_file())
-    key = stage_key({"source": source}, given)
+    key = stage_key({"source": source, "form": FORM}, given)
 
     def work() -> dict[str, Any]:
         notes = prepare(artifact, source, interactions, items, cluster=cluster)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cli.options import add_settings, at_least, folder, numbers
+from genrec.errors import GenrecError, InputError
+
+if TYPE_CHECKING:
+    from clients.rank_wire import Ranking
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
-    parser.add_argument("--user", type=int, help="take the history of this user of the data set instead")
+    parser.add_argument("--user", type=int, help="take history and times of this user of the data set")
     parser.add_argument("--candidates", type=numbers, help="item ids; without them the generator finds some")
     parser.add_argument(
         "--retrieve", type=at_least(1), default=100, help="how many it finds; default: %(default)s"
@@ -30,43 +37,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Ask, and print titles with scores."""
-    from cli.show import history_of, ranking_lines
+    from cli.show import ranking_lines, user_of
+    from genrec.rank.kinds import EVENT_INPUTS
 
-    history = a.history if a.user is None else history_of(a.artifact, a.user)
-    answer = _of_a_server(a, history) if a.url else _of_this_process(a, history)
+    user = None if a.user is None else user_of(a.artifact, a.user)
+    history = a.history if user is None else user.items.tolist()
+    events = {name: getattr(a, name) for name in EVENT_INPUTS}
+    with (_of_a_server if a.url else _of_this_process)(a, history) as ask:
+        if a.times is None and user is not None and user.times is not None and reads_times(ask):
+            events["times"] = user.times.tolist()
+        answer = ask(**events)
     print("\n".join(ranking_lines(a.artifact, history, answer)))
 
 
-def _of_a_server(a: argparse.Namespace, history: list[int]):  # type: ignore[no-untyped-def]
+def reads_times(ask: Callable[..., object]) -> bool:
+    """Whether the ranker that answers `ask` reads times: one that does not refuses them before anything else.
+
+    They are of one item, so that one that does is not made to rank a longer history.
+    """
+    try:
+        ask(times=[0])
+    except InputError as error:
+        return (error.field, error.problem) != ("times", "is given")
+    return True
+
+
+@contextmanager
+def _of_a_server(a: argparse.Namespace, history: list[int]) -> Iterator[Callable[..., Ranking]]:
     from clients.ranker import Ranker
 
     with Ranker(a.url, a.protocol) as ranker:
         if a.candidates is not None:
-            return ranker.rank(history, a.candidates, a.top_k, user_id=a.user, **_events(a))
-        return ranker.recommend_and_rank(history, a.retrieve, a.top_k, user_id=a.user, **_events(a))
+            yield partial(ranker.rank, history, a.candidates, a.top_k, user_id=a.user)
+        else:
+            yield partial(ranker.recommend_and_rank, history, a.retrieve, a.top_k, user_id=a.user)
 
 
-def _events(a: argparse.Namespace) -> dict[str, Any]:
-    """What only an HSTU ranker reads."""
-    from genrec.rank.kinds import EVENT_INPUTS
-
-    return {name: getattr(a, name) for name in EVENT_INPUTS}
-
-
-def _of_this_process(a: argparse.Namespace, history: list[int]):  # type: ignore[no-untyped-def]
+@contextmanager
+def _of_this_process(a: argparse.Namespace, history: list[int]) -> Iterator[Callable[..., Ranking]]:
     from clients.rank_wire import RANK, RECOMMEND_AND_RANK, event_tensors, parse_ranking, rank_tensors
     from clients.wire import recommend_and_rank_tensors
     from ensembles.local import LocalRecommender
-    from genrec.errors import GenrecError
+    from genrec.rank.kinds import EVENT_INPUTS
 
     if a.candidates is not None:
         decoder, tensors = RANK, rank_tensors(history, a.candidates, a.top_k, None, a.user, None)
     else:
         decoder = RECOMMEND_AND_RANK
         tensors = recommend_and_rank_tensors(history, a.retrieve, a.top_k, user_id=a.user)
-    tensors |= event_tensors(**_events(a))
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
-        (answer,) = local.runtime.run([tensors])
-    if isinstance(answer, GenrecError):
-        raise answer
-    return parse_ranking(SimpleNamespace(as_numpy=answer.get))
+
+        def ask(**events: Any) -> Ranking:
+            known = event_tensors(**(dict.fromkeys(EVENT_INPUTS) | events))
+            (answer,) = local.runtime.run([tensors | known])
+            if isinstance(answer, GenrecError):
+                raise answer
+            return parse_ranking(SimpleNamespace(as_numpy=answer.get))
+
+        yield ask

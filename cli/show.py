@@ -20,9 +20,9 @@ from training.data import Histories
 Ask = Callable[[list[int], int, bool], Recommendation]
 
 
-def history_of(artifact: Path, user_id: int) -> list[int]:
-    """A user's whole history. Raises InputError."""
-    histories = Histories.load(artifact / "histories.parquet")
+def user_of(artifact: Path, user_id: int) -> Histories:
+    """A user's whole history alone, with its times where the data set has them. Raises InputError."""
+    histories = Histories.load(artifact / "histories.parquet", times=True)
     found = np.flatnonzero(histories.user_ids == user_id)
     if not len(found):
         raise InputError(
@@ -30,7 +30,12 @@ def history_of(artifact: Path, user_id: int) -> list[int]:
             f"{user_id} is not in the data",
             f"one of {len(histories)} users, e.g. {histories.user_ids[0]}",
         )
-    return histories.rows()[found[0]].tolist()
+    return histories.of(found[:1])
+
+
+def history_of(artifact: Path, user_id: int) -> list[int]:
+    """A user's whole history. Raises InputError."""
+    return user_of(artifact, user_id).items.tolist()
 
 
 ENSEMBLES = {"beam": "recommend", "draft": "recommend_draft"}

@@ -33,7 +33,9 @@ from training.tables import where
 PARTITION_ROWS = 1 << 22  # of whole users, sorted at once in a task
 FILE = 1 << 40  # a row's place is its file's number times this, and its row there
 ROOMS = Path(__file__).resolve().parents[1]
-HISTORIES = pa.schema([("user", pa.int64()), ("items", pa.list_(pa.int64()))])
+HISTORIES = pa.schema(
+    [("user", pa.int64()), ("items", pa.list_(pa.int64())), ("times", pa.list_(pa.float64()))]
+)
 
 
 class Cluster:
@@ -98,14 +100,22 @@ class Cluster:
         """As `Arranger` says."""
         self._names[column] = ray.put(pa.table({"key": keys, "id": ids}))
 
+    def farthest(self) -> float:
+        """As `Arranger` says."""
+        with told():
+            table = pa.concat_tables(ray.get(per_block(self._rows, farthest_of).to_arrow_refs()))
+        return float(pc.max(table["farthest"]).as_py())
+
     def histories(self) -> Iterator[Ragged]:
         """As `Arranger` says."""
         rows = per_block(self._rows, partial(numbered, names=self._names))
         ordered = per_block(self._partitions(rows, "user"), cut).sort("user")
         with told(), ticking("histories", len(self._places["user"]), "user") as bar:
             for table in ordered.iter_batches(batch_size=BATCH_USERS, batch_format="pyarrow"):
-                users, items = table["user"].to_numpy(), table["items"].combine_chunks()
-                yield users, items.flatten().to_numpy(), items.value_lengths().to_numpy()
+                users = table["user"].to_numpy()
+                items, times = (table[name].combine_chunks() for name in ("items", "times"))
+                flat = (each.flatten().to_numpy() for each in (items, times))
+                yield users, *flat, items.value_lengths().to_numpy()
                 bar.update(len(users))
 
     def _partitions(self, rows: ray.data.Dataset, column: str) -> ray.data.Dataset:
@@ -146,6 +156,11 @@ def read_file(task: pa.Table) -> Iterator[pa.Table]:
             first += len(block)
 
 
+def farthest_of(rows: pa.Table) -> pa.Table:
+    """The largest size of the `time` of `rows`: `farthest` float64, of no rows none."""
+    return pa.table({"farthest": [pc.max(pc.abs(rows["time"])).cast(pa.float64())]})
+
+
 def first_places(rows: pa.Table, column: str) -> pa.Table:
     """The distinct keys of `column` string, and the first `place` int64 of each."""
     found = rows.group_by(column).aggregate([("place", "min")])
@@ -169,5 +184,6 @@ def cut(rows: pa.Table) -> pa.Table:
     if not len(rows):
         return HISTORIES.empty_table()
     ordered = rows.sort_by([(name, "ascending") for name in ("user", "time", "place")])
-    users, items, lengths = histories_of(*(ordered[name].to_numpy() for name in ("user", "item", "time")))
-    return pa.table([users, lists(items, lengths)], schema=HISTORIES)
+    columns = (ordered[name].to_numpy() for name in ("user", "item", "time"))
+    users, items, times, lengths = histories_of(*columns)
+    return pa.table([users, lists(items, lengths), lists(times, lengths, pa.float64())], schema=HISTORIES)

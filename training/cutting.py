@@ -11,7 +11,8 @@ import pyarrow as pa
 from genrec.errors import ArtifactError
 
 Block = tuple[np.ndarray, np.ndarray, np.ndarray]  # users, items int64[n] and times float64[n]
-Ragged = tuple[np.ndarray, np.ndarray, np.ndarray]  # users int64[U], items int64[total], lengths int64[U]
+# users int64[U], items int64[total], their times float64[total], lengths int64[U]
+Ragged = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Arranger(Protocol):
@@ -31,6 +32,9 @@ class Arranger(Protocol):
 
     def name(self, column: str, keys: pa.Array, ids: pa.Array) -> None:
         """From now on the ids of `column` are these, int64[n] of keys string[n], and not its keys as numbers."""
+
+    def farthest(self) -> float:
+        """The size of the time that is farthest from 0."""
 
     def histories(self) -> Iterator[Ragged]:
         """Blocks of histories of ids, by ascending user, each by time and then by row."""
@@ -100,6 +104,6 @@ def first_of_duplicates(users: np.ndarray, items: np.ndarray, times: np.ndarray)
 def histories_of(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> Ragged:
     """Histories of a block of whole users, sorted by user and time: each user, item and time once."""
     keep = first_of_duplicates(users, items, times)
-    users, items = users[keep], items[keep]
+    users, items, times = users[keep], items[keep], times[keep]
     starts = np.flatnonzero(np.append(True, users[1:] != users[:-1]))
-    return users[starts], items, np.diff(np.append(starts, len(users)))
+    return users[starts], items, times, np.diff(np.append(starts, len(users)))

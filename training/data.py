@@ -15,6 +15,8 @@ from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 
 SCHEMA = pa.schema([("user_id", pa.int64()), ("items", pa.list_(pa.int64())), ("user", pa.string())])
+INT64 = pa.int64()
+TIMES = pa.field("times", pa.list_(INT64))  # a further column, where the source had times
 BATCH_USERS = 1 << 14
 BLOCK_ITEMS = 1 << 22
 IN_MEMORY = 1 << 25  # items
@@ -25,12 +27,13 @@ MIN_HISTORY = 3  # one item to learn from, one to validate, one to test
 class Histories:
     """U users, ragged: `user_ids` int64[U], `items` int64[total] oldest first, `offsets` int64[U + 1].
 
-    The items of many are mapped from a file.
+    `times` int64[total] are seconds, where they were asked for and are known. The items of many are mapped from a file.
     """
 
     user_ids: np.ndarray
     items: np.ndarray
     offsets: np.ndarray
+    times: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.user_ids)
@@ -42,10 +45,16 @@ class Histories:
 
     def cut(self, last: int) -> Histories:
         """Histories without their `last` newest items: 2 is the training part, 1 what the test is given."""
-        kept = room_for(len(self.items) - last * len(self))
+        items = self._without(last, self.items)
+        times = None if self.times is None else self._without(last, self.times)
+        return Histories(self.user_ids, items, self.offsets - last * np.arange(len(self) + 1), times)
+
+    def _without(self, last: int, values: np.ndarray) -> np.ndarray:
+        """`values` int64[total] without those of every user's `last` newest items."""
+        kept = room_for(len(values) - last * len(self))
         at = 0
-        for start in range(0, len(self.items), BLOCK_ITEMS):
-            block = self.items[start : start + BLOCK_ITEMS]
+        for start in range(0, len(values), BLOCK_ITEMS):
+            block = values[start : start + BLOCK_ITEMS]
             keep = np.ones(len(block), bool)
             for n in range(1, last + 1):
                 newest = self.offsets[1:] - n
@@ -53,7 +62,7 @@ class Histories:
                 keep[newest[low:high] - start] = False
             stop = at + int(keep.sum())
             kept[at:stop], at = block[keep], stop
-        return Histories(self.user_ids, kept, self.offsets - last * np.arange(len(self) + 1))
+        return kept
 
     def nth_last(self, n: int) -> np.ndarray:
         """The n-th newest item of every user (1 = the test item): int64[U]."""
@@ -68,9 +77,14 @@ class Histories:
 
     def of(self, chosen: np.ndarray) -> Histories:
         """Those of the users number `chosen` int64[n]."""
-        parts = [self.items[self.offsets[u] : self.offsets[u + 1]] for u in chosen]
-        items = np.concatenate([self.items[:0], *parts])
-        return Histories(self.user_ids[chosen], items, np.concatenate(([0], np.cumsum(self.lengths[chosen]))))
+
+        def of_them(values: np.ndarray) -> np.ndarray:
+            parts = [values[self.offsets[u] : self.offsets[u + 1]] for u in chosen]
+            return np.concatenate([values[:0], *parts])
+
+        offsets = np.concatenate(([0], np.cumsum(self.lengths[chosen])))
+        times = None if self.times is None else of_them(self.times)
+        return Histories(self.user_ids[chosen], of_them(self.items), offsets, times)
 
     def rows(self) -> list[np.ndarray]:
         """One view per user."""
@@ -78,19 +92,25 @@ class Histories:
 
     def save(self, path: Path, user_keys: list[str]) -> None:
         """Write `histories.parquet`; column `user` keeps the source's own spelling."""
-        pq.write_table(history_table(self.user_ids, self.items, self.lengths, pa.array(user_keys)), path)
+        keys = pa.array(user_keys)
+        pq.write_table(history_table(self.user_ids, self.items, self.lengths, keys, self.times), path)
 
     @classmethod
-    def load(cls, path: Path) -> Histories:
-        """Read `histories.parquet`, a row group at a time. Raises ArtifactError."""
+    def load(cls, path: Path, times: bool = False) -> Histories:
+        """Read `histories.parquet`, a row group at a time; with `times` those too. Raises ArtifactError."""
         try:
             with pq.ParquetFile(check_regular(path)) as file:
-                items, at = room_for(stored_items(file.metadata)), 0
+                times = times and TIMES.name in file.schema_arrow.names
+                names = ["items", TIMES.name] if times else ["items"]
+                kept, at = [room_for(stored_items(file.metadata)) for _ in names], 0
                 users, lengths = [], []
-                for batch in file.iter_batches(BATCH_USERS, columns=["user_id", "items"]):
-                    values = batch["items"].flatten()
-                    items[at : at + len(values)] = values.to_numpy()
-                    at += len(values)
+                for batch in file.iter_batches(BATCH_USERS, columns=["user_id", *names]):
+                    if times:
+                        check_times(batch["items"], batch[TIMES.name])
+                    for values, name in zip(kept, names, strict=True):
+                        block = batch[name].flatten().to_numpy()
+                        values[at : at + len(block)] = block
+                    at += len(block)
                     users.append(batch["user_id"].to_numpy())
                     lengths.append(pc.list_value_length(batch["items"]).to_numpy(zero_copy_only=False))
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
@@ -98,7 +118,8 @@ class Histories:
         if not lengths or min(each.min() for each in lengths) < MIN_HISTORY:
             raise ArtifactError(path, f"every history needs {MIN_HISTORY} items or more")
         offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths), dtype=np.int64)))
-        return cls(np.concatenate(users), items[:at], offsets)
+        items, *found = (values[:at] for values in kept)
+        return cls(np.concatenate(users), items, offsets, *found)
 
 
 def room_for(count: int) -> np.ndarray:
@@ -109,15 +130,34 @@ def room_for(count: int) -> np.ndarray:
         return np.memmap(file, np.int64, "w+", shape=(count,))
 
 
-def history_table(user_ids: np.ndarray, items: np.ndarray, lengths: np.ndarray, keys: pa.Array) -> pa.Table:
-    """Rows of `histories.parquet`: int64[U], int64[total], int64[U], string[U]; total below 2**31."""
-    return pa.table([pa.array(user_ids, pa.int64()), lists(items, lengths), keys], schema=SCHEMA)
+def check_times(items: pa.ListArray, times: pa.ListArray) -> None:
+    """Raises ValueError unless every item of the lists has a time, none of them before the one of the item before."""
+    lengths = pc.list_value_length(items)
+    if not pc.list_value_length(times).equals(lengths):
+        raise ValueError("not every item has a time")
+    user = np.repeat(np.arange(len(lengths)), lengths.to_numpy())
+    if ((np.diff(times.flatten().to_numpy()) < 0) & (user[1:] == user[:-1])).any():
+        raise ValueError("times are not oldest first")
 
 
-def lists(items: np.ndarray, lengths: np.ndarray) -> pa.ListArray:
-    """int64[total] in lists of int64[U] `lengths`; total below 2**31."""
+def history_table(
+    user_ids: np.ndarray,
+    items: np.ndarray,
+    lengths: np.ndarray,
+    keys: pa.Array,
+    times: np.ndarray | None = None,
+) -> pa.Table:
+    """Rows of `histories.parquet`: int64[U], int64[total], int64[U], string[U] and, where there are any, times
+    int64[total]; total below 2**31.
+    """
+    table = pa.table([pa.array(user_ids, pa.int64()), lists(items, lengths), keys], schema=SCHEMA)
+    return table if times is None else table.append_column(TIMES, lists(times, lengths))
+
+
+def lists(values: np.ndarray, lengths: np.ndarray, of: pa.DataType = INT64) -> pa.ListArray:
+    """`values` [total], int64 if nothing is said, in lists of int64[U] `lengths`; total below 2**31."""
     offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(items, pa.int64()))
+    return pa.ListArray.from_arrays(offsets, pa.array(values, of))
 
 
 def stored_items(metadata: pq.FileMetaData) -> int:

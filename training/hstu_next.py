@@ -23,6 +23,11 @@ from training.loop import SAVE_EVERY_S, Limits, train
 from training.sharded.world import World
 from training.timed import Timed, load_timed
 
+NO_TIMES = (
+    "histories.parquet has no times: only places in a history count. `genrec data` keeps those of interactions"
+    " that have timestamps; run it again if it ran before it did"
+)
+
 
 def train_hstu_next(
     world: World, timed: Timed, model: HstuNext, settings: HstuNextSettings, state: Path, seed: int = 0,
@@ -55,8 +60,9 @@ def hstu_next_artifact(
     Goes on from the checkpoint in `state`. Raises InputError, ArtifactError, RankLost.
     """
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
-    with world.lead_first():  # the data set may have to be fetched
-        timed = load_timed(artifact, catalogue)
+    timed = load_timed(artifact, catalogue)
+    if not timed.known and world.rank == 0:
+        print(NO_TIMES, flush=True)
     model = fresh_model(catalogue, settings, seed)
     best, report = train_hstu_next(world, timed, model, settings, state, seed, minutes)
     if world.rank == 0:

@@ -32,6 +32,11 @@ def files_of(path: Path) -> list[Path]:
     return found
 
 
+def has_times(path: Path) -> bool:
+    """Whether `time` is when it was, and not the position within a sequence. Raises InputError."""
+    return not any(each.suffix in SEQUENCES for each in files_of(path))
+
+
 def write_interactions(source: Path, path: Path) -> None:
     """Any file of interactions -> Parquet of `user`, `item` (keys as spelled) and `time`, in file order.
 

@@ -68,6 +68,11 @@ class Engine:
         self._connection.execute(f"CREATE TABLE {column}s AS SELECT * FROM names")
         self._connection.unregister("names")
 
+    def farthest(self) -> float:
+        """As `Arranger` says."""
+        found = self._connection.sql(f"SELECT max(abs(time)) FROM read_parquet({self.rows})").fetchone()
+        return float(found[0]) if found else 0.0
+
     def histories(self) -> Iterator[Ragged]:
         """As `Arranger` says."""
         batches = self.ordered()

@@ -12,6 +12,9 @@ import pyarrow.compute as pc
 from genrec.errors import InputError
 from training.tables import TIME, column, name_of, where
 
+LAST = 253_402_387_200  # seconds: a day after the year 9999, beyond which no ISO date is, whatever its zone
+UNITS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
+
 
 def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
     """The times of a table, epoch numbers or ISO dates -> float64[n] seconds; naive dates count as UTC.
@@ -33,6 +36,22 @@ def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
     if len(wrong):
         raise InputError(field, f"{where(path, first + wrong[0])} is {flat[int(wrong[0])].as_py()!r}", limit)
     return times
+
+
+def unit_of(farthest: float) -> int:
+    """How many units of epoch numbers are a second, of a source whose number farthest from 0 has this size.
+
+    They are seconds where that is no later than LAST, else milliseconds, and so on. Raises InputError.
+    """
+    for unit in UNITS:
+        if farthest <= LAST * unit:
+            return unit
+    raise InputError("interactions", f"have the time {farthest:g}", f"at most nanoseconds, {LAST * unit:g}")
+
+
+def whole_seconds(times: np.ndarray, unit: int) -> np.ndarray:
+    """float64[n] in units of which `unit` are a second -> int64[n], parts of a second cut off."""
+    return np.floor(times / unit).astype(np.int64)
 
 
 def numbers_or_dates(values: pa.Array) -> np.ndarray:

@@ -19,15 +19,17 @@ import pyarrow.parquet as pq
 from genrec.errors import InputError
 from genrec.manifest import stage_key
 from training.cutting import Arranger, Ragged
-from training.data import MIN_HISTORY, SCHEMA, history_table
-from training.interactions import files_of, write_interactions
+from training.data import MIN_HISTORY, SCHEMA, TIMES, history_table
+from training.interactions import files_of, has_times, write_interactions
 from training.keys import number_keys
 from training.ordering import Engine
 from training.sources import Source
 from training.steps import Steps
 from training.tables import where
+from training.times import UNITS, unit_of, whole_seconds
 
 ROWS, HISTORIES, ITEMS, NOTES = "interactions.parquet", "histories.parquet", "items.parquet", "notes.txt"
+FORM = "times"  # of the files, in keys: what was made in another form is made again
 
 
 def write_data(source: Source, out: Path, cluster: str | None = None) -> list[str]:
@@ -36,7 +38,7 @@ def write_data(source: Source, out: Path, cluster: str | None = None) -> list[st
     `cluster` is the address of Ray, whose nodes read and sort; without one DuckDB does here. Ended in the middle, it
     goes on after the last whole step of `out`/.data. Raises InputError.
     """
-    key = stage_key({"stage": "data"}, [*files_of(source.interactions), source.described])
+    key = stage_key({"stage": "data", "form": FORM}, [*files_of(source.interactions), source.described])
     with Steps(out / ".data", key) as steps:
         if cluster is None:
             rows = steps.make(ROWS, lambda path: write_interactions(source.interactions, path))
@@ -81,8 +83,11 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
         engine.name("item", keys, pa.array(item_ids))
     if named_users:
         engine.name("user", user_keys, pa.array(user_ids))
-    counts = Counts()
-    write_histories(engine.histories(), user_keys if named_users else None, counts, steps.scratch / HISTORIES)
+    counts, unit = Counts(), unit_of(engine.farthest()) if has_times(source.interactions) else None
+    if unit and unit > 1:
+        notes.append(f"timestamps are taken for {UNITS[unit]}: as seconds they would be after the year 9999")
+    names = user_keys if named_users else None
+    write_histories(engine.histories(), names, unit, counts, steps.scratch / HISTORIES)
     if not counts.lengths:
         raise InputError("interactions", f"no user has {MIN_HISTORY}", f"users with {MIN_HISTORY} or more")
     write_items(source, unknown, keys, item_ids, steps.scratch / ITEMS)
@@ -115,20 +120,25 @@ class Counts:
         ]
 
 
-def write_histories(histories: Iterable[Ragged], names: pa.Array | None, counts: Counts, path: Path) -> None:
+def write_histories(
+    histories: Iterable[Ragged], names: pa.Array | None, unit: int | None, counts: Counts, path: Path
+) -> None:
     """`histories.parquet` of histories by ascending user, those with MIN_HISTORY items or more.
 
-    `names` string[users] are the keys of the ids 1, 2, ...; None where ids are the keys.
+    `names` string[users] are the keys of the ids 1, 2, ...; None where ids are the keys. `unit` of their times are a
+    second; None where there are no times.
     """
-    with pq.ParquetWriter(path, SCHEMA) as writer:
-        for ids, items, lengths in histories:
+    with pq.ParquetWriter(path, SCHEMA.append(TIMES) if unit else SCHEMA) as writer:
+        for ids, items, times, lengths in histories:
             counts.distinct += len(items)
             enough = lengths >= MIN_HISTORY
             if not enough.any():
                 continue
-            ids, items, lengths = ids[enough], items[np.repeat(enough, lengths)], lengths[enough]
+            kept = np.repeat(enough, lengths)
+            ids, items, lengths = ids[enough], items[kept], lengths[enough]
+            seconds = whole_seconds(times[kept], unit) if unit else None
             keys = pa.array(ids).cast(pa.string()) if names is None else names.take(pa.array(ids - 1))
-            writer.write_table(history_table(ids, items, lengths, keys))
+            writer.write_table(history_table(ids, items, lengths, keys, seconds))
             counts.lengths.append(lengths)
 
 

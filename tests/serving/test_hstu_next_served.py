@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from cli import main
-from clients.cascade import Candidates, Cascade, CascadeRequest
+from clients.cascade import Candidates, Cascade, CascadeAnswer, CascadeRequest
 from clients.errors import BadRequest
 from clients.rank_wire import PreInference, Ranking
 from clients.ranker import Ranker
@@ -20,6 +21,7 @@ from genrec.nn.hstu_checkpoint import load_hstu_next
 from tests.oracles.next_asked import next_scores
 from tests.serving.processes import until
 from tests.serving.servers import brief_server
+from training.data import Histories
 
 TIMES, NOW = [10, 10, 500, 900, 5000, 10**6, 10**7], 10**7 + 60
 
@@ -78,6 +80,50 @@ def test_the_command_line_asks_the_same(
     for where in ([], ["--url", ranking.grpc_url]):
         assert main.main(["rank", str(tiny_hstu_next), *given, *where]) == 0
         assert f"{want[best]:8.3f}  item {best}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def of_data(tiny_hstu_next: Path, asked: dict[str, Any], tmp_path: Path) -> Callable[..., Path]:
+    """The artifact with histories of one user, 40: what is asked, and `more` behind it."""
+
+    def make(more: list[int], times: list[int]) -> Path:
+        items = [*asked["history"], *more]
+        histories = Histories(np.array([40]), np.array(items), np.array([0, len(items)]), np.array(times))
+        histories.save(shutil.copytree(tiny_hstu_next, tmp_path / "own") / "histories.parquet", ["40"])
+        return tmp_path / "own"
+
+    return make
+
+
+def test_the_command_line_sends_the_times_of_a_user(
+    ranking: RunningServer, of_data: Callable[..., Path], asked: dict[str, Any], want: dict[int, float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    given = [f"--{name}={_text(asked[name])}" for name in ("candidates", "now")]
+    best, artifact = max(want, key=lambda item: want[item]), of_data([], TIMES)
+    for where in ([], ["--url", ranking.grpc_url]):
+        assert main.main(["rank", str(artifact), "--user", "40", *given, *where]) == 0
+        assert f"{want[best]:8.3f}  item {best}" in capsys.readouterr().out
+    later = [f"--times={_text([each + 10**6 * n for n, each in enumerate(TIMES)])}", f"--now={2 * NOW}"]
+    assert main.main(["rank", str(artifact), "--user", "40", given[0], *later]) == 0
+    assert f"{want[best]:8.3f}  item {best}" not in capsys.readouterr().out, "given ones count"
+
+
+def test_cascades_of_the_command_ask_when_the_held_out_item_was_taken(
+    ranking: RunningServer, of_data: Callable[..., Path], asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    ask, seen = Cascade.ask, []
+
+    def spied(cascade: Cascade, history: Any, user: int, top_k: int, **known: Any) -> CascadeAnswer:
+        seen.append((list(history), user, list(known["times"]), known["now"]))
+        return ask(cascade, history, user, top_k, **known)
+
+    monkeypatch.setattr(Cascade, "ask", spied)
+    artifact = of_data(asked["candidates"][:1], [*TIMES, NOW])
+    assert main.main(["cascade", str(artifact), "--url", ranking.grpc_url, "--retrieve", "16"]) == 0
+    assert seen == [(asked["history"], 40, TIMES, NOW)]
+    assert "of 1 rankings found KV of their user" in capsys.readouterr().out
 
 
 def _text(value: Any) -> str:

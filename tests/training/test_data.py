@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +86,48 @@ def test_parquet_dates(tmp_path: Path) -> None:
     pq.write_table(pa.table({"item": [10, 11, 12], "title": ["a", "b", "c"]}), tmp_path / "t.parquet")
     write_data(read_tables(tmp_path / "i.parquet", tmp_path / "t.parquet"), tmp_path)
     assert histories(tmp_path) == {1: [11, 10, 12]}
+
+
+def times(folder: Path) -> list[list[int]]:
+    return pq.read_table(folder / "histories.parquet")["times"].to_pylist()
+
+
+def test_times_are_kept_in_whole_seconds(tmp_path: Path) -> None:
+    dates = ["1970-01-02T00:00:09.9Z", "1969-12-31T23:59:59.5Z", "9999-12-31T23:59:59.999999-23:59", "5.25"]
+    rows = "user,item,timestamp\n" + "".join(f"1,{10 + i % 3},{d}\n" for i, d in enumerate(dates))
+    write_data(read_tables(*files(tmp_path, rows)), tmp_path)
+    assert times(tmp_path) == [[-1, 5, 86_409, 253_402_387_140]]
+    assert histories(tmp_path) == {1: [11, 10, 10, 12]}
+
+
+@pytest.mark.parametrize(("unit", "name"), [(1, ""), (10**3, "milli"), (10**6, "micro"), (10**9, "nano")])
+def test_smaller_units_of_epoch_numbers_are_found_and_told(tmp_path: Path, unit: int, name: str) -> None:
+    seconds = [1_600_000_000, 400_000_000, 5]
+    rows = "user,item,timestamp\n" + "".join(
+        f"1,{10 + i},{s * unit + unit // 2}\n" for i, s in enumerate(seconds)
+    )
+    notes = write_data(read_tables(*files(tmp_path, rows)), tmp_path)
+    assert times(tmp_path) == [[5, 400_000_000, 1_600_000_000]]
+    told = [note for note in notes if "timestamps are taken for" in note]
+    assert told == (
+        [f"timestamps are taken for {name}seconds: as seconds they would be after the year 9999"]
+        if name
+        else []
+    )
+
+
+def test_a_time_that_is_no_epoch_number_is_refused(tmp_path: Path) -> None:
+    rows = "user,item,timestamp\n1,10,-1e30\n1,11,2\n1,12,3\n"
+    with pytest.raises(InputError, match=r"interactions: have the time 1e\+30"):
+        write_data(read_tables(*files(tmp_path, rows)), tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_sequences_have_no_times(tmp_path: Path) -> None:
+    (tmp_path / "sequences.txt").write_text("1 10 11 12\n2 12 11 10 12\n")
+    write_data(read_tables(tmp_path / "sequences.txt", files(tmp_path, "")[1]), tmp_path)
+    assert pq.read_schema(tmp_path / "histories.parquet").names == ["user_id", "items", "user"]
+    assert Histories.load(tmp_path / "histories.parquet", times=True).times is None
 
 
 def test_duplicates_are_dropped_and_counted(tmp_path: Path) -> None:
@@ -169,25 +212,47 @@ def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
 )
 def test_cut_and_nth_last_equal_slicing(rows: list[list[int]], n: int, block: int, in_memory: int) -> None:
     offsets = np.cumsum([0, *map(len, rows)])
-    h = Histories(np.arange(len(rows)), np.concatenate(rows), offsets)
+    h = Histories(np.arange(len(rows)), np.concatenate(rows), offsets, 2 * np.concatenate(rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_ITEMS", block)
         patch.setattr(data, "IN_MEMORY", in_memory)
-        assert [r.tolist() for r in h.cut(n).rows()] == [r[:-n] for r in rows]
+        cut = h.cut(n)
+        assert [r.tolist() for r in cut.rows()] == [r[:-n] for r in rows]
+        assert cut.times is not None and cut.times.tolist() == (2 * cut.items).tolist()
     assert h.nth_last(n).tolist() == [r[-n] for r in rows]
     sample = h.sample(4, seed=1)
     assert all(r.tolist() == rows[u] for u, r in zip(sample.user_ids, sample.rows(), strict=True))
+    assert sample.times is not None and sample.times.tolist() == (2 * sample.items).tolist()
 
 
 def test_histories_of_many_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    h = Histories(np.arange(9), np.arange(45), np.arange(0, 46, 5))
+    h = Histories(np.arange(9), np.arange(45), np.arange(0, 46, 5), np.arange(45) // 2)
     h.save(tmp_path / "h.parquet", [str(u) for u in range(9)])
     monkeypatch.setattr(data, "IN_MEMORY", 44)
     monkeypatch.setattr(data, "BATCH_USERS", 2)
-    mapped = Histories.load(tmp_path / "h.parquet")
+    assert Histories.load(tmp_path / "h.parquet").times is None, "nobody asked"
+    mapped = Histories.load(tmp_path / "h.parquet", times=True)
     assert isinstance(mapped.items, np.memmap) and not isinstance(mapped.cut(1).items, np.memmap)
-    for name in ("user_ids", "items", "offsets"):
+    for name in ("user_ids", "items", "offsets", "times"):
         np.testing.assert_array_equal(getattr(mapped, name), getattr(h, name))
+
+
+@pytest.mark.parametrize(
+    ("times", "problem"),
+    [
+        ([[1, 2, 3], [0, 0]], "not every item"),
+        ([[1, 2, 3], None], "not every item"),
+        ([[1, 2, 3], [0, 2, 1]], "oldest first"),
+        ([[1, None, 3], [0, 0, 0]], "not a readable"),
+    ],
+)
+def test_times_that_are_none_of_the_items_are_refused(tmp_path: Path, times: list[Any], problem: str) -> None:
+    table = pa.table({"user_id": [1, 2], "items": [[1, 2, 3], [4, 5, 6]]})
+    of_times = pa.array(times, pa.list_(pa.int64()))
+    pq.write_table(table.append_column("times", of_times), tmp_path / "h.parquet")
+    with pytest.raises(ArtifactError, match=problem):
+        Histories.load(tmp_path / "h.parquet", times=True)
+    assert Histories.load(tmp_path / "h.parquet").items.tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_histories_refuse_short_ones(tmp_path: Path) -> None:

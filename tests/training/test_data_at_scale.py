@@ -33,8 +33,8 @@ def in_small_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ordering, "BLOCK_ROWS", 4)
 
 
-def slow_histories(rows: list[Row], items: list[str]) -> dict[int, tuple[str, list[int]]]:
-    """All in Python: id -> (key, item ids)."""
+def slow_histories(rows: list[Row], items: list[str]) -> dict[int, tuple[str, list[int], list[int]]]:
+    """All in Python: id -> (key, item ids, times)."""
     known = list(dict.fromkeys(items)) + sorted({item for _, item, _ in rows} - set(items))
     users = list(dict.fromkeys(user for user, _, _ in rows))
     ids = [
@@ -45,7 +45,7 @@ def slow_histories(rows: list[Row], items: list[str]) -> dict[int, tuple[str, li
     for user in users:
         mine = sorted(dict.fromkeys(row for row in rows if row[0] == user), key=lambda row: row[2])
         if len(mine) >= 3:
-            found[ids[0][user]] = (user, [ids[1][item] for _, item, _ in mine])
+            found[ids[0][user]] = (user, [ids[1][item] for _, item, _ in mine], [time for *_, time in mine])
     return dict(sorted(found.items()))
 
 
@@ -77,7 +77,8 @@ def check_blocks(
             return
         write_data(source, folder / "out")
     stored = pq.read_table(folder / "out" / "histories.parquet").to_pylist()
-    assert [(row["user_id"], (row["user"], row["items"])) for row in stored] == list(wanted.items())
+    found = [(row["user_id"], (row["user"], row["items"], row["times"])) for row in stored]
+    assert found == list(wanted.items())
     assert sorted(path.name for path in (folder / "out").iterdir()) == ["histories.parquet", "items.parquet"]
 
 

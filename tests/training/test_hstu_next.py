@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,7 +30,7 @@ from training.hstu_next_measure import candidate_scores, ranks_of
 from training.hstu_next_settings import HstuNextSettings
 from training.rank_candidates import Candidates, places_of
 from training.sharded.world import World
-from training.timed import Timed, load_timed, sorted_times
+from training.timed import Timed, load_timed
 
 ITEMS, USERS, MOST = 80, 60, 16
 SETTINGS = HstuNextSettings(
@@ -213,18 +212,43 @@ def test_a_model_is_the_same_from_disk(tmp_path: Path) -> None:
         load_hstu_next(tmp_path)
 
 
-def test_times_are_those_of_the_histories() -> None:
-    histories = Histories(np.array([5, 9]), np.array([70, 80, 90, 80, 70, 90]), np.array([0, 3, 6]))
-    user = pa.array([1, 0, 0, 0, 1, 1, None, 0], pa.int32())  # events of another user are left out
-    row = pa.array([0, 1, 0, 2, 1, 2, 0, 2], pa.int32())  # the last is a double
-    time = np.array([6.0, 2.0, 2.0, 3.0, 5.0, 6.0, 1.0, 3.0])
-    wanted = [2, 2, 3, 5, 6, 6]
-    ids = np.array([70, 80, 90])
-    assert sorted_times(histories, user, ids, row, time) is None, "events of one second stay in file order"
-    swapped = Histories(histories.user_ids, np.array([80, 70, 90, 80, 70, 90]), histories.offsets)
-    found = sorted_times(swapped, user, ids, row, time)
-    assert found is not None and found.tolist() == wanted
-    assert sorted_times(swapped, user, ids, row.take(pa.array([0, 1, 2, 3, 4, 5, 6, 0])), time) is None
+def test_times_are_those_of_the_histories(tmp_path: Path) -> None:
+    """Items that the catalogue lacks take theirs along."""
+    codes = np.zeros((3, 2), np.int32)
+    catalogue = Catalogue(np.array([70, 80, 90]), codes, ["", "", ""], np.ones(3, np.int64), (2, 2))
+    times = np.array([1, 2, 3, 4, 1, 1, 9])
+    offsets = np.array([0, 4, 7])
+    histories = Histories(np.array([5, 9]), np.array([70, 60, 90, 80, 70, 80, 60]), offsets, times)
+    histories.save(tmp_path / "histories.parquet", ["a", "b"])
+    timed = load_timed(tmp_path, catalogue)
+    assert (timed.rows.tolist(), timed.times.tolist()) == ([0, 2, 1, 0, 1], [1, 3, 4, 1, 1])
+    assert timed.offsets.tolist() == [0, 3, 5] and timed.known
+    replace(histories, times=None).save(tmp_path / "histories.parquet", ["a", "b"])
+    timed = load_timed(tmp_path, catalogue)
+    assert timed.times.tolist() == [0] * 5 and not timed.known
+
+
+def test_a_user_s_own_timestamps_are_learnt_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From two files to figures: the item depends on when it is asked for, and on nothing else."""
+    timed = some_timed()
+    user = np.repeat(np.arange(USERS), timed.lengths)
+    lines = [f"{u},{r},{t}" for u, r, t in zip(user, timed.rows, timed.times, strict=True)]
+    (tmp_path / "seen.csv").write_text("\n".join(["user,item,timestamp", *lines]))
+    (tmp_path / "items.csv").write_text("item,title\n" + "".join(f"{i},item {i}\n" for i in range(ITEMS)))
+    recipe = tmp_path / "quick.json"
+    said = {"max_history": MOST, "hidden_size": 16, "layers": 2, "dropout": 0.0, "epochs": 24, "tokens": 400,
+            "validate_every": 4, "learning_rate": 0.01, "averaging": 0.9}  # fmt: skip
+    recipe.write_text(json.dumps({"recipe": "hstu-next", **said}))
+    artifact = str(tmp_path / "out")
+    files = ["--interactions", str(tmp_path / "seen.csv"), "--items", str(tmp_path / "items.csv")]
+    assert main(["data", artifact, *files, "--codebook-sizes", "8,8"]) == 0
+    assert main(["train", artifact, "--recipe", str(recipe), "--threads", "1"]) == 0
+    assert "has no times" not in capsys.readouterr().out
+    assert main(["evaluate", artifact, "--recipe", "hstu-next", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["whole catalogue"]["NDCG@10"] > 0.9, (
+        "who does not know when: 0.82, of two items that are as likely"
+    )
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +259,8 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
             "validate_every": 10, "learning_rate": 0.01, "averaging": 0.9}  # fmt: skip
     recipe.write_text(json.dumps(said))
     assert main(["train", str(artifact), "--recipe", str(recipe), "--threads", "1"]) == 0
-    assert "hstu-next: done" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "hstu-next: done" in told and "histories.parquet has no times" in told
     assert main(["evaluate", str(artifact), "--recipe", "hstu-next", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["users"] == 40 and found["whole catalogue"]["NDCG@10"] > 0.95
@@ -252,5 +277,3 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         HstuNextSettings(temperature=0.01)
     with pytest.raises(InputError, match="hidden_size: is 10"):
         HstuNextSettings(hidden_size=10, heads=3)
-    catalogue = Catalogue.load(artifact / "catalogue.parquet")
-    assert not load_timed(artifact, catalogue).times.any()
