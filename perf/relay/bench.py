@@ -5,13 +5,14 @@
 A cascade is a retrieval of 85 ms that happens elsewhere (the load generator sleeps), then a ranking of 100 candidates.
 Budgets: 50 ms for the ranking and 135 ms for all at P99, and 99.9 % of the requests answered. `inline` says nothing
 ahead; `relay` sends the signal when the retrieval begins; in `relay, returning` half of the requests are by users who
-came before in the same load, and whose prefix is in the pool, as in the paper's second tier; `two servers` have users
-fixed to one, and `two servers, any` have not. Where our own generator retrieves, the budget is 135 ms for all: `shared
-backbone` is one call of `recommend_and_rank`, `shared backbone, two calls` are `recommend` and then `rank`, in `two
-models` the ranker has layers of its own, and `two models, relay` sends the signal. The model is mock: the largest of a
-few sizes that ranks --fit tokens inline within 80 % of the budget on this machine. The ratios are at the length whose
-inline ranking takes 70 % of it; a way that holds nothing there counts with the least rate that is tried. Rates and
-lengths are searched by doubling and bisection, the ways in turns. Every answer is compared with the inline one.
+came before in the same load, and whose prefix is in the pool; in `relay, returning from disk` the pool has room for a
+few users, and the second tier for all; `two servers` have users fixed to one, and `two servers, any` have not. Where
+our own generator retrieves, the budget is 135 ms for all: `shared backbone` is one call of `recommend_and_rank`, `shared
+backbone, two calls` are `recommend` and then `rank`, in `two models` the ranker has layers of its own, and `two models,
+relay` sends the signal. The model is mock: the largest of a few sizes that ranks --fit tokens inline within 80 % of the
+budget on this machine. The ratios are at the length whose inline ranking takes 70 % of it; a way that holds nothing
+there counts with the least rate that is tried. Rates and lengths are searched by doubling and bisection, the ways in
+turns. Every answer is compared with the inline one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from genrec.errors import InputError
 from perf.kit import report
 from perf.relay.figures import (
     ANY,
+    DISK,
     FIXED,
     INLINE,
     RELAY,
@@ -48,6 +50,7 @@ WAYS = {
         RelayWay(INLINE, signal=False),
         RelayWay(RELAY),
         RelayWay(RETURNING, returning=0.5),
+        RelayWay(DISK, ("disk",), returning=0.5),
         RelayWay(FIXED, ("relay", "other")),
         RelayWay(ANY, ("relay", "other"), affinity=False),
         RelayWay(SHARED, retrieval="shared"),
@@ -57,6 +60,7 @@ WAYS = {
     )
 }
 BY_LENGTH = (INLINE, RELAY, RETURNING)  # these at every length, the others at that of the ratios
+FEW_MB = 32  # of users' KV where the second tier has the rest
 FITS, CALIBRATED = 0.8, 0.7  # of the ranking's budget
 ENSEMBLES = ("rank", "pre_infer", "recommend", "recommend_and_rank")
 
@@ -128,6 +132,7 @@ def servers_of(
                     made(folder, *size, shared=name != "own backbone"), ensembles=ENSEMBLES,
                     beam_width=RETRIEVED, probe_every_s=30.0,
                     pool_fill="none",  # core time is to be that of requests
+                    **({"pool_user_mb": FEW_MB, "pool_disk": str(folder.absolute())} if name == "disk" else {}),
                 )
             )
             for name in dict.fromkeys(name for way in ways for name in way.servers)

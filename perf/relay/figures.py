@@ -10,14 +10,15 @@ from perf.kit import report
 from perf.kit.turns import extremes
 from perf.relay.measure import MIXTURE, Spent
 
-INLINE, RELAY, RETURNING = "inline", "relay", "relay, returning"
+INLINE, RELAY, RETURNING, DISK = "inline", "relay", "relay, returning", "relay, returning from disk"
 FIXED, ANY = "two servers", "two servers, any"
 SHARED, SHARED_CALLS = "shared backbone", "shared backbone, two calls"
 TWO, TWO_RELAY = "two models", "two models, relay"
 # Of the rates at one length: the ratio's name, the way, and over which.
 RATIOS = {
     "slo_rate_ratio": (RELAY, INLINE),
-    "slo_rate_ratio_second_tier_50": (RETURNING, INLINE),  # one memory is both tiers
+    "slo_rate_ratio_returning_50": (RETURNING, INLINE),
+    "slo_rate_ratio_second_tier_50": (DISK, INLINE),
     "slo_rate_ratio_shared_backbone": (SHARED, TWO),
     "slo_rate_ratio_shared_two_calls": (SHARED_CALLS, TWO),
     "slo_rate_ratio_shared_over_relay": (SHARED, TWO_RELAY),

@@ -173,7 +173,7 @@ def test_what_was_not_measured_is_null() -> None:
     assert found["ready_growth"] == 1.25 and found["concurrency_ratio"] == 2.5
     assert found["compute_ratio_at_length"] == 1.2 and found["computed_tokens_ratio"] == 1.1
     assert found["rates"] == {"inline": {"1500": 2.0, "8192": 0.0}, "relay": {"1500": 7.0, "8192": 1.5}}
-    for name in ("second_tier_50", "shared_backbone", "affinity"):
+    for name in ("second_tier_50", "returning_50", "shared_backbone", "affinity"):
         assert found[f"slo_rate_ratio_{name}"] is None
     assert found["at_least"] == []
     nothing, _ = figures.figures_of(1500, [{("relay", "1500"): 1.0}], {}, {}, {}, {}, alone, 0.5)
