@@ -2,17 +2,17 @@
 
     genrec bench relay [--seconds 12] [--lengths 1024,2048,4096,8192] [--ways 'inline; relay'] [--model 128-2]
 
-A cascade is a retrieval of 85 ms that happens elsewhere (the load generator sleeps), then a ranking of 100 candidates.
-Budgets: 50 ms for the ranking and 135 ms for all at P99, and 99.9 % of the requests answered. `inline` says nothing
-ahead; `relay` sends the signal when the retrieval begins; in `relay, returning` half of the requests are by users who
-came before in the same load, and whose prefix is in the pool; in `relay, returning from disk` the pool has room for a
-few users, and the second tier for all; `two servers` have users fixed to one, and `two servers, any` have not. Where
-our own generator retrieves, the budget is 135 ms for all: `shared backbone` is one call of `recommend_and_rank`, `shared
-backbone, two calls` are `recommend` and then `rank`, in `two models` the ranker has layers of its own, and `two models,
-relay` sends the signal. The model is mock: the largest of a few sizes that ranks --fit tokens inline within 80 % of the
-budget on this machine. The ratios are at the length whose inline ranking takes 70 % of it; a way that holds nothing
-there counts with the least rate that is tried. Rates and lengths are searched by doubling and bisection, the ways in
-turns. Every answer is compared with the inline one.
+A cascade is a retrieval of 85 ms that happens elsewhere (the load generator sleeps), then a ranking of 100
+candidates. Budgets: 50 ms for the ranking and 135 ms for all at P99, and 99.9 % of the requests answered. `inline`
+says nothing ahead; `relay` sends the signal when the retrieval begins; in `relay, returning` half of the requests are
+by users who came before in the same load, and whose prefix is in the pool; in `relay, returning from disk` the pool
+has room for a few users, and the second tier for all; `two servers` have users fixed to one, and `two servers, any`
+have not. Where our own generator retrieves, the budget is 135 ms for all: `shared backbone` is one call of
+`recommend_and_rank`, `shared backbone, two calls` are `recommend` and then `rank`, in `two models` the ranker has
+layers of its own, and `two models, relay` sends the signal. The model is mock: the largest of a few sizes that ranks
+--fit tokens inline within 80 % of the budget on this machine. The ratios are at the length whose inline ranking takes
+70 % of it; a way that holds nothing there counts with the least rate that is tried. Rates and lengths are searched by
+doubling and bisection, the ways in turns. Every answer is compared with the inline one.
 """
 
 from __future__ import annotations
