@@ -46,7 +46,7 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
             }
         )  # fmt: skip
     if name in RANK_ORDERS.values():
-        angles = 2 if name == RANK_ORDERS["split"] else 1
+        angles = 1 if name == RANK_ORDERS["user"] else 2
         counts += Counter(
             {
                 "Angles": angles, "RMSNorm": 2 * layers + 1, "Linear": layers, turned: angles * layers,

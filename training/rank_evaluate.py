@@ -35,7 +35,7 @@ class Asked:
         if entries is None or order != "split":
             return ranker(self.user, self.length, self.tokens, self.codes, order)
         entry = ranker.prefix(self.user)
-        states = ranker.states(entry, self.length, entries, self.rows, apart=True)
+        states = ranker.states(entry, self.length, entries, self.rows, order)
         return ranker.scores(states, self.codes)
 
 

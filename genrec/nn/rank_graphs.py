@@ -54,7 +54,7 @@ class SplitGraph(nn.Module):
     def forward(self, items: Tensor, rows: Tensor, prompt_length: Tensor, shared: list[Tensor]) -> Tensor:
         """items [M, 2N, G, t, D], rows [1, C]; of the user per layer k, v [1, G, S, D] -> states [1, C, hidden]."""
         length = prompt_length.to(torch.int64)
-        return self.ranker.states(_pairs(shared), length, items, rows, apart=True)
+        return self.ranker.states(_pairs(shared), length, items, rows, "split")
 
 
 class UserFirstGraph(nn.Module):
@@ -69,7 +69,7 @@ class UserFirstGraph(nn.Module):
         user, length = _pairs(shared), prompt_length.to(torch.int64)
         entries = self.ranker.candidates(candidates, user, length)
         rows = torch.arange(candidates.shape[1]).unsqueeze(0)
-        return self.ranker.states(user, length, entries, rows, apart=False)
+        return self.ranker.states(user, length, entries, rows, "user")
 
 
 class ItemFirstGraph(nn.Module):
@@ -83,4 +83,4 @@ class ItemFirstGraph(nn.Module):
         """tokens [1, S] of the user, items [M, 2N, G, t, D], rows [1, C] -> states [1, C, hidden]."""
         user = self.ranker.prefix(tokens, items.shape[3], self.ranker.past_of(items, rows))
         length = torch.full((1,), tokens.shape[1])
-        return self.ranker.states(user, length, items, rows, apart=False)
+        return self.ranker.states(user, length, items, rows, "item")

@@ -4,7 +4,7 @@ Items never see each other and all start at one position, so a score depends on 
 either may come from anywhere. There are three orders. In `user`, items also see the user: the user is the prefix. In
 `item`, the user also sees all items: the items are the prefix. In `split` (ours, after block attention) neither sees
 the other, and both are prefixes at once. A user's entry is the same in `user` and `split`, an item's in `item` and
-`split`.
+`split`. A discriminant token sees user and item from the same distances in every order.
 
 Tokens of users and items go through a generator's layers. The discriminant tokens may have layers of their own; then
 the generator can stay as it is, and what its prefill left is the user's entry. C candidates, t tokens each.
@@ -98,15 +98,17 @@ class Ranker(nn.Module):
         tensors = items[chosen].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)  # [2N, B, G, C * t, D]
         return [(tensors[n], tensors[n + 1]) for n in range(0, len(tensors), 2)]
 
-    def states(self, user: KV, length: Tensor, items: Tensor, chosen: Tensor, apart: bool) -> Tensor:
+    def states(self, user: KV, length: Tensor, items: Tensor, chosen: Tensor, order: str) -> Tensor:
         """Last hidden states [B, C, hidden] of discriminant tokens.
 
         The user's entry is [B, G, S, D] per layer, `length` [B] tokens of it; candidates' entries are rows `chosen`
-        [B, C] of `items` [M, 2N, G, t, D]. `apart`: the items' keys stand at the positions from 0 on, as in `split`.
+        [B, C] of `items` [M, 2N, G, t, D]. In all orders users and items are as far away as in `user`: what was learnt
+        of distances in one order is true in the others.
         """
         count = items.shape[3]
-        angles = [self._angles((length + count).view(-1, 1))]
-        if apart:  # by one turn of the query an item is as far away as if it came behind the user
+        start = count if order == "item" else 0  # of the user
+        angles = [self._angles((start + length + count).view(-1, 1))]
+        if order != "user":  # the items' keys stand at the positions from 0 on: the query is turned once more
             angles.append(self._angles(torch.full_like(length, count).view(-1, 1)))
         x = self.discriminant.expand(*chosen.shape, -1)
         for n, layer in enumerate(self.layers()):
@@ -134,7 +136,7 @@ class Ranker(nn.Module):
             entries = self.items(items.flatten(0, 1))
             behind_items = (count, self.past_of(entries, chosen)) if order == "item" else ()
             entry = self.prefix(user, *behind_items)
-        states = self.states(entry, length, entries, chosen, apart=order == "split")
+        states = self.states(entry, length, entries, chosen, order)
         return self.scores(states, codes)
 
 

@@ -42,10 +42,10 @@ def plain_score(
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
     def asks_from(query: int, key: int) -> int:
-        """The position of a query as a key sees it: split has one behind the user and one behind the item."""
+        """The position of a query as a key sees it; the last token is as far from every key as in order `user`."""
         if query != last:
             return position(query)
-        return count if order == "split" and owners[key] != USER else length + count
+        return starts[0] + length + count if owners[key] == USER else starts[1] + count
 
     def sees(query: int, key: int) -> bool:
         if query == last:

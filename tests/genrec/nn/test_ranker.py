@@ -88,7 +88,7 @@ def test_reused_entries_change_nothing(asked: tuple[torch.Tensor, ...], order: s
     if order == "user":
         table = ranker.candidates(items, entry, length)
         chosen = torch.arange(2 * CANDIDATES).view(2, CANDIDATES)
-    states = ranker.states(entry, length, table, chosen, apart=order == "split")
+    states = ranker.states(entry, length, table, chosen, order)
     found = ranker.scores(states, codes)
     torch.testing.assert_close(found.double(), twin(ranker, asked, order), rtol=0, atol=1e-4)
 
@@ -98,6 +98,17 @@ def joined(before: KV, behind: KV) -> KV:
         tuple(torch.cat(pair, 2) for pair in zip(b, a, strict=True))
         for b, a in zip(before, behind, strict=True)
     ]
+
+
+@torch.no_grad()
+def test_an_order_changes_no_distance(asked: tuple[torch.Tensor, ...]) -> None:
+    """A user who starts behind the items, and saw none of them, is read in order `item` as in order `split`."""
+    ranker = ranker_of(True)
+    user, length, items, _ = asked
+    table, chosen = ranker.items(items.flatten(0, 1)), torch.arange(2 * CANDIDATES).view(2, CANDIDATES)
+    split = ranker.states(ranker.prefix(user), length, table, chosen, "split")
+    behind = ranker.states(ranker.prefix(user, TOKENS), length, table, chosen, "item")
+    torch.testing.assert_close(behind, split, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
