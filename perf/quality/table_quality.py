@@ -56,7 +56,7 @@ from training.rank_candidates import places_of
 from training.ratings import HELD_OUT, Ratings, load_ratings
 from training.timed import Timed, load_timed
 
-NEXT = HstuNextSettings(epochs=10)  # of ml-100k, on which more of them learn little
+NEXT = HstuNextSettings(epochs=10)  # fewer than are best, to be done in minutes: both arms are alike
 GAUC, LISTS, HR, NDCG = f"GAUC r>={TASKS[0]}", "NDCG@10 of lists", "HR@10", "NDCG@10"
 # Claim: an arm, the one that it is compared with, and by which figure.
 COMPARED = {
