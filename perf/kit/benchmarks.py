@@ -81,6 +81,9 @@ BENCHMARKS = {
         "perf.quality.rank_quality", "is a ranker better than the generator's order?", 120
     ),
     "next_quality": Benchmark("perf.quality.next_quality", "how good is HSTU for the next item?", 3),
+    "table_quality": Benchmark(
+        "perf.quality.table_quality", "do dynamic tables, fp16 rows and bf16 products keep the quality?", 25
+    ),
     # Beside others, and on other devices.
     "peers": Benchmark("perf.peers.__main__", "how much faster than what people use today?", 60),
     "gpu": Benchmark("perf.gpu.run", "how fast are the kernel and whole requests on a GPU?", 5),

@@ -1,0 +1,146 @@
+"""The arms of `table_quality`: HSTU models whose items' rows lie in a static table, or in a dynamic one."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from genrec.engine.instructions import AVX512_BF16, features
+from genrec.nn.hstu import HstuRanker
+from genrec.nn.hstu_next import HstuNext
+from genrec.rank.hstu import HstuConfig
+from training.embedding.optimizers import RowAdam
+from training.embedding.table import DynamicTable
+from training.embedding.vectors import MixedVectors
+from training.hstu_next_run import HstuNextRun
+from training.hstu_next_settings import HstuNextSettings
+from training.hstu_run import ITEM, ITEM_SCALE, HstuRun
+from training.hstu_settings import HstuSettings
+from training.loop import Limits, train
+from training.ratings import Ratings
+from training.run import MOMENTS, Run
+from training.sharded.embeddings import ShardedEmbeddings
+from training.sharded.features import FeatureConfig, Ragged
+from training.sharded.world import World
+from training.timed import Timed
+
+HOT_EVERY = 2  # updates; two fifths of the rows of ml-100k are looked up less often
+STATIC, DYNAMIC, COLD, BF16 = "static", "dynamic", "cold rows in fp16", "dense products in bf16"
+NEXT_STATIC, NEXT_DYNAMIC = "next item, static", "next item, dynamic"
+
+
+class StaticRun(HstuRun):
+    """The ranker with torch's own embedding of all items, which learns like all other weights."""
+
+    def __init__(
+        self, world: World, ratings: Ratings, model: HstuRanker, settings: HstuSettings, seed: int
+    ) -> None:
+        plain = model.of_item
+        super().__init__(world, ratings, model, settings, seed)
+        model.add_module("of_item", plain)
+        Run.__init__(self, world, model, copy.deepcopy(model).eval(), self.pace)
+
+    def _gather_items(self) -> None:
+        """The average has its rows already."""
+
+
+class WholeTable(torch.nn.Module):
+    """In the place of a plain item table: a dynamic one, read whole."""
+
+    def __init__(self, embeddings: ShardedEmbeddings, items: int) -> None:
+        super().__init__()
+        self.embeddings, self.ids = embeddings, Ragged(np.arange(items), np.array([0, items]))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """[I, d]."""
+        return self.embeddings({ITEM: self.ids})[ITEM]
+
+
+class DynamicNextRun(HstuNextRun):
+    """The model of the next item with its items' rows in a dynamic table."""
+
+    def __init__(
+        self, world: World, timed: Timed, model: HstuNext, settings: HstuNextSettings, seed: int
+    ) -> None:
+        super().__init__(world, timed, model, settings, seed)
+        self.average.of_item.requires_grad_(False)  # its rows are averaged where they lie
+        self.rows = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
+        feature = FeatureConfig(ITEM, ITEM, model.config.hidden_size)
+        embeddings = ShardedEmbeddings([feature], world, self.rows, scale=ITEM_SCALE, seed=seed)
+        model.add_module("of_item", WholeTable(embeddings, model.config.items))
+        Run.__init__(self, world, model, self.average, self.pace, embeddings)
+
+    @torch.no_grad()
+    def validate(self) -> tuple[float, dict[str, Any]]:
+        """As the other, of the averaged rows."""
+        for ids, _, state, _ in table_of(self).export():
+            averages = self.rows.averages(state, self.model.config.hidden_size)
+            self.average.of_item.weight[ids] = torch.from_numpy(averages)
+        return super().validate()
+
+
+# Arm -> what is trained, and settings that differ.
+RANKERS: dict[str, tuple[type[HstuRun], dict[str, Any]]] = {
+    STATIC: (StaticRun, {}), DYNAMIC: (HstuRun, {}), COLD: (HstuRun, {"hot_every": HOT_EVERY}),
+    BF16: (HstuRun, {"bf16": True}),
+}  # fmt: skip
+NEXTS: dict[str, type[HstuNextRun]] = {NEXT_STATIC: HstuNextRun, NEXT_DYNAMIC: DynamicNextRun}
+
+
+def table_of(run: HstuRun | HstuNextRun) -> DynamicTable:
+    """The one that has all rows; its ids are rows of the catalogue."""
+    (sharded,) = run.embeddings.sharded.values()
+    return sharded.table
+
+
+@torch.no_grad()
+def begin(weight: torch.Tensor, seed: int) -> None:
+    """Make `weight` [I, d] what a dynamic table of `seed` begins with."""
+    table = DynamicTable(weight.shape[1], scale=ITEM_SCALE, seed=seed)
+    weight.copy_(torch.from_numpy(table.look_up(np.arange(len(weight)))))
+
+
+def ranker_run(
+    arm: str, ratings: Ratings, config: HstuConfig, codes: torch.Tensor, settings: HstuSettings, seed: int
+) -> HstuRun:
+    """An arm before its first step. Raises InputError for one that the CPU cannot do."""
+    torch.manual_seed(seed)
+    model = HstuRanker(config, codes)
+    begin(model.of_item.weight[1:], seed)
+    made, changed = RANKERS[arm]
+    return made(World(), ratings, model, replace(settings, **changed), seed)
+
+
+def next_run(arm: str, timed: Timed, codes: torch.Tensor, settings: HstuNextSettings, config: HstuConfig, seed: int
+) -> HstuNextRun:  # fmt: skip
+    """The same of the model of the next item; of `config` its items and codebooks."""
+    torch.manual_seed(seed)
+    model = HstuNext(settings.model(config.items, config.codebook_sizes), codes)
+    begin(model.of_item.weight, seed)
+    return NEXTS[arm](World(), timed, model, settings, seed)
+
+
+def learn(run: HstuRun | HstuNextRun, limits: Limits, seed: int) -> None:
+    """To the end, as `genrec train` does; arms of a seed drop the same."""
+    torch.manual_seed(seed * 65_537)
+    with TemporaryDirectory() as state:
+        train(run.world, run, limits, Path(state), save_every_s=math.inf)
+
+
+def cold_share(run: HstuRun) -> float:
+    """Of the rows that there are, those in fp16."""
+    table = table_of(run)
+    return table.values.cold.held / len(table) if isinstance(table.values, MixedVectors) else 0.0
+
+
+def possible() -> list[str]:
+    """The arms of the ranker that this CPU can do."""
+    return [arm for arm in RANKERS if arm != BF16 or features() >= AVX512_BF16]
