@@ -68,14 +68,24 @@ class Places:
 
 @torch.no_grad()
 def scores_of(ranker: Ranker, places: Places, at: Candidates, order: str, label: str = "") -> np.ndarray:
-    """A ranker's scores of all candidates float32[m, 100], -inf where there are none."""
+    """A ranker's scores of candidates float32[m, 100], -inf where there are none.
+
+    Where the target is not among them no score changes a figure: 0.
+    """
     entries = places.entries(ranker) if order == "split" else None
-    scores = np.empty(at.rows.shape, np.float32)
-    for start in tqdm(range(0, len(at), BATCH), desc=label or f"score, {order}", unit="batch", delay=2):
-        part = at.at(np.arange(start, min(start + BATCH, len(at))))
-        scores[start : start + len(part)] = places.ask(part, part.rows).scores(ranker, order, entries).numpy()
+    scores = np.zeros(at.rows.shape, np.float32)
+    asked = np.flatnonzero(found(at))
+    for start in tqdm(range(0, len(asked), BATCH), desc=label or f"score, {order}", unit="batch", delay=2):
+        span = asked[start : start + BATCH]
+        part = at.at(span)
+        scores[span] = places.ask(part, part.rows).scores(ranker, order, entries).numpy()
     scores[at.rows < 0] = -np.inf
     return scores
+
+
+def found(at: Candidates) -> np.ndarray:
+    """Whose target is among the candidates: bool[m]."""
+    return (at.rows == at.target[:, None]).any(1)
 
 
 def ranks(at: Candidates, scores: np.ndarray) -> np.ndarray:
@@ -98,13 +108,13 @@ def gains(at: Candidates, scores: np.ndarray) -> np.ndarray:
 def figures(at: Candidates, scores: np.ndarray) -> dict[str, float]:
     """NDCG@10, MRR@10, Recall@10 over all places, and over those whose target is a candidate (BAT, Table 3)."""
     place = ranks(at, scores)
-    hit, found = place < 10, (at.rows == at.target[:, None]).any(1)
+    hit, known = place < 10, found(at)
     each = {
         "NDCG@10": np.where(hit, 1 / np.log2(place + 2), 0), "MRR@10": np.where(hit, 1 / (place + 1), 0),
         "Recall@10": hit.astype(float),
     }  # fmt: skip
     of_found = {
-        f"{name} of found": float(of[found].mean()) if found.any() else 0.0 for name, of in each.items()
+        f"{name} of found": float(of[known].mean()) if known.any() else 0.0 for name, of in each.items()
     }
     return {name: float(of.mean()) for name, of in each.items()} | of_found
 
@@ -121,5 +131,5 @@ def choose_weight(at: Candidates, scored: dict[str, np.ndarray]) -> tuple[float,
         return float(np.mean([gains(at, together(at, scores, weight)).mean() for scores in scored.values()]))
 
     weight = max(WEIGHTS, key=value)
-    found = [figures(at, together(at, scores, weight)) for scores in scored.values()]
-    return weight, {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+    each = [figures(at, together(at, scores, weight)) for scores in scored.values()]
+    return weight, {name: float(np.mean([of[name] for of in each])) for name in each[0]}

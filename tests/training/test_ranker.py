@@ -23,7 +23,7 @@ from tests.oracles.twin import score_every_item
 from training.data import Histories
 from training.hstu_next_settings import HstuNextSettings
 from training.rank_candidates import FILE_NAME, Candidates, load_candidates, places_of
-from training.rank_evaluate import choose_weight, figures, ranks, scores_of, together
+from training.rank_evaluate import choose_weight, figures, found, ranks, scores_of, together
 from training.ranker import fresh_ranker, open_places, ranker_artifact, train_ranker
 from training.ranker_run import RankerSettings, draw
 from training.recipes import Recipe
@@ -172,6 +172,26 @@ def test_entries_of_all_items_change_no_score(artifact: Path) -> None:
     entries = places.entries(ranker)
     for order in ("user", "split"):
         torch.testing.assert_close(asked.scores(ranker, order), asked.scores(ranker, order, entries))
+
+
+@torch.no_grad()
+def test_only_places_whose_target_was_found_are_scored(artifact: Path) -> None:
+    """The others are misses whatever the scores are, so no figure differs from that of all scores."""
+    places, candidates = open_places(artifact, 100)
+    ranker = fresh_ranker(artifact, "split", True, 0.0, 2, 0).eval()
+    ranker.score.normal_()
+    test = candidates["test"]
+    test = test.at(np.arange(len(test)))
+    test.rows[::3][test.rows[::3] == test.target[::3, None]] = -1
+    all_scores = places.ask(test, test.rows).scores(ranker, "split").numpy()
+    all_scores[test.rows < 0] = -np.inf
+    got = scores_of(ranker, places, test, "split")
+    known = found(test)
+    assert not known[::3].any() and known.any()
+    assert np.isfinite(got[known][test.rows[known] >= 0]).all()
+    np.testing.assert_allclose(got[known], all_scores[known], atol=1e-5)
+    assert (got[~known][test.rows[~known] >= 0] == 0).all()
+    assert figures(test, got) == figures(test, all_scores)
 
 
 def test_a_history_may_be_made_of_items_own_tokens(artifact: Path) -> None:
