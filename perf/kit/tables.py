@@ -256,6 +256,18 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("longest over shortest history, prefix ready", "relay", "ready_growth", "{:.2f}"),
         Figure("wrong answers", "relay", "wrong_answers", "{:.0f}"),
     ),
+    "relay-tier": (
+        Figure("longest history within the budgets, over inline", "relay-tier", "longest_history_ratio", "{:.2f}"),
+        Figure("requests/s within the budgets, over inline", "relay-tier", "slo_rate_ratio", "{:.2f}"),
+        Figure("the same, half brought back from disk", "relay-tier", "slo_rate_ratio_second_tier_50", "{:.2f}"),
+        Figure("shared backbone over two models", "relay-tier", "slo_rate_ratio_shared_backbone", "{:.2f}"),
+        Figure("clients at once within the budgets, over inline", "relay-tier", "concurrency_ratio", "{:.2f}"),
+        Figure("core-ms a request over inline, a tenth abandoned, mixture", "relay-tier", "compute_ratio", "{:.2f}"),
+        Figure("tokens computed, the same", "relay-tier", "computed_tokens_ratio", "{:.2f}"),
+        Figure("core-ms, all histories computed ahead", "relay-tier", "compute_ratio_at_length", "{:.2f}"),
+        Figure("longest over shortest history, prefix ready", "relay-tier", "ready_growth", "{:.2f}"),
+        Figure("wrong answers", "relay-tier", "wrong_answers", "{:.0f}"),
+    ),
     "relay-alone": Table(
         "relay", "a ranking alone on its server, model {model}, ms", "alone",
         (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
