@@ -215,6 +215,11 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             ("split and the generator's part over the generator alone", "ranked_over_generator_ndcg10"),
         )
     ),
+    "rank-quality-next": tuple(
+        Figure(f"{name}: its list over the generator's", f"rank_quality-{name}-next", f"{claim}/{name}", "{:.3f}")
+        for claim in ("ranked_over_generator_ndcg10",)
+        for name in ("ml-1m", "beauty")
+    ),
     "placement": Table(
         "placement", "requests/s of four nodes with order split, computed, not measured", "policies/split",
         (
