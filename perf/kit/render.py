@@ -20,7 +20,8 @@ from genrec import metrics, settings
 from genrec.errors import ArtifactError, InputError
 from perf.kit import peers_picture, relay_picture
 from perf.kit.report import RESULTS
-from perf.kit.tables import TABLES, Column, Figure, Grid, Table
+from perf.kit.table_forms import Column, Figure, Grid, Table
+from perf.kit.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(

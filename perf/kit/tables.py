@@ -1,56 +1,25 @@
-"""The tables of README and docs: which saved results, which of their fields. One number per cell.
-
-A path names a field of a result, as `arms/by tokens/highest_rate`; `*` is each entry of a table in turn.
-"""
+"""The tables of README and docs: which saved results, which of their fields."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Figure(NamedTuple):
-    """One figure, of every machine that has the file `results/<machine>/<file>.json`."""
-
-    what: str
-    file: str
-    path: str
-    form: str = "{:.1f}"
-
-
-class Column(NamedTuple):
-    """A field of every row."""
-
-    head: str
-    path: str
-    form: str = "{:.1f}"
-
-
-class Table(NamedTuple):
-    """A row for each entry of the dict or list at `entries`; a dict's keys are the first column, headed `name`.
-
-    `about` is said above it, with the fields of the result in braces.
-    """
-
-    file: str
-    about: str
-    entries: str
-    columns: tuple[Column, ...]
-    name: str = ""
-
-
-class Grid(NamedTuple):
-    """Entries of a list, laid out by what `row` and `column` say of them; an entry without `path` says why."""
-
-    file: str
-    about: str
-    entries: str
-    row: str
-    column: str
-    path: str
-    form: str = "{:.1f}"
-
+from perf.kit.table_forms import Column, Figure, Grid, Table
 
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
+
+
+def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
+    """Of a result of `genrec bench relay`; `own` are those that not every one has."""
+    named = (
+        ("longest history within the budgets, over inline", "longest_history_ratio"),
+        ("requests/s within the budgets, over inline", "slo_rate_ratio"),
+        *own,
+        ("shared backbone over two models", "slo_rate_ratio_shared_backbone"),
+        ("longest over shortest history, prefix ready", "ready_growth"),
+    )
+    ratios = [Figure(what, file, key, "{:.2f}") for what, key in named]
+    return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
+
+
 TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "headline": (
         Figure("times the requests/s of the fastest peer, 31 M parameters, beam width 128", "peers", "ratio_bw128"),
@@ -216,8 +185,10 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         )
     ),
     "rank-quality-next": tuple(
-        Figure(f"{name}: its list over the generator's", f"rank_quality-{name}-next", f"{claim}/{name}", "{:.3f}")
-        for claim in ("ranked_over_generator_ndcg10",)
+        Figure(
+            f"{name}: its list over the generator's", f"rank_quality-{name}-next",
+            f"ranked_over_generator_ndcg10/{name}", "{:.3f}",
+        )
         for name in ("ml-1m", "beauty")
     ),
     "placement": Table(
@@ -251,27 +222,19 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             Column("over users", "compared/*/error_over_users", "{:.5f}"),
         ),
     ),
-    "relay": (
-        Figure("longest history within the budgets, over inline", "relay", "longest_history_ratio", "{:.2f}"),
-        Figure("requests/s within the budgets, over inline", "relay", "slo_rate_ratio", "{:.2f}"),
-        Figure("the same, half of the users come again", "relay", "slo_rate_ratio_second_tier_50", "{:.2f}"),
-        Figure("shared backbone over two models", "relay", "slo_rate_ratio_shared_backbone", "{:.2f}"),
-        Figure("two servers, users fixed to one, over any", "relay", "slo_rate_ratio_affinity", "{:.2f}"),
-        Figure("core-ms a request over inline, a tenth abandoned", "relay", "compute_ratio", "{:.2f}"),
-        Figure("longest over shortest history, prefix ready", "relay", "ready_growth", "{:.2f}"),
-        Figure("wrong answers", "relay", "wrong_answers", "{:.0f}"),
+    "relay": relay_figures(
+        "relay",
+        ("the same, half of the users come again", "slo_rate_ratio_second_tier_50"),
+        ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
+        ("core-ms a request over inline, a tenth abandoned", "compute_ratio"),
     ),
-    "relay-tier": (
-        Figure("longest history within the budgets, over inline", "relay-tier", "longest_history_ratio", "{:.2f}"),
-        Figure("requests/s within the budgets, over inline", "relay-tier", "slo_rate_ratio", "{:.2f}"),
-        Figure("the same, half brought back from disk", "relay-tier", "slo_rate_ratio_second_tier_50", "{:.2f}"),
-        Figure("shared backbone over two models", "relay-tier", "slo_rate_ratio_shared_backbone", "{:.2f}"),
-        Figure("clients at once within the budgets, over inline", "relay-tier", "concurrency_ratio", "{:.2f}"),
-        Figure("core-ms a request over inline, a tenth abandoned, mixture", "relay-tier", "compute_ratio", "{:.2f}"),
-        Figure("tokens computed, the same", "relay-tier", "computed_tokens_ratio", "{:.2f}"),
-        Figure("core-ms, all histories computed ahead", "relay-tier", "compute_ratio_at_length", "{:.2f}"),
-        Figure("longest over shortest history, prefix ready", "relay-tier", "ready_growth", "{:.2f}"),
-        Figure("wrong answers", "relay-tier", "wrong_answers", "{:.0f}"),
+    "relay-tier": relay_figures(
+        "relay-tier",
+        ("the same, half brought back from disk", "slo_rate_ratio_second_tier_50"),
+        ("clients at once within the budgets, over inline", "concurrency_ratio"),
+        ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
+        ("tokens computed, the same", "computed_tokens_ratio"),
+        ("core-ms, all histories computed ahead", "compute_ratio_at_length"),
     ),
     "relay-alone": Table(
         "relay", "a ranking alone on its server, model {model}, ms", "alone",
