@@ -161,7 +161,8 @@ class Tier:
                 log.exception("the second tier of users' KV")
 
     def _keys(self) -> set[bytes]:
-        return {kept.hashes[-1].tobytes() for kept in self._kept.values()}
+        with self._lock:  # a pre-inference may be moving an entry to the end
+            return {kept.hashes[-1].tobytes() for kept in self._kept.values()}
 
     def _count_forgotten(self) -> int | None:
         """None while the pool is out of reach."""
