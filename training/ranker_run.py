@@ -1,6 +1,8 @@
 """A ranker while it is trained on the generator's candidates (BAT, section 4): which of them did the user take?
 
-The loss has two parts: the item taken, and the generator's order, of which a click alone says too little.
+The loss has two parts: the item taken, and the generator's order, of which a click alone says too little. In order
+`item` a user's tokens read 100 candidates first, and the ranking loses by it, unless it also learns from what the same
+weights say in order `user`.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from genrec.nn.ranker import Ranker
-from training.rank_candidates import Candidates
-from training.rank_evaluate import Places, choose_weight, scores_of
+from training.rank_candidates import CANDIDATES, Candidates
+from training.rank_evaluate import Asked, Places, choose_weight, scores_of
 from training.recipe_file import MOST_AVERAGING, check_least, check_within
 from training.run import Pace, Run
 from training.sharded.world import World
@@ -22,6 +24,7 @@ from training.sharded.world import World
 VALIDATION_USERS = 2000
 WARM_UP_STEPS = 50
 LEAST_RATE = 0.02  # of the learning rate, at the end
+NOBODY = -1e9  # the score of no candidate
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,14 @@ class RankerSettings:
     places: int = 145_000  # of training in all, about, and at least one of every history
     epochs: int = 2  # twice over more places is better than four times over a quarter of them
     patience: int = 2  # validations without a better NDCG@10 before it stops
-    negatives: int = 31  # of a place, drawn anew from its candidates
+    negatives: int = 31  # of a place, drawn anew from its candidates; in order `item` all of them
     batch: int = 32  # places
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     averaging: float = 0.995
     dropout: float = 0.2  # of the layers that learn
     teacher: float = 1.0  # weight of the generator's order in the loss
+    alike: float = 2.0  # and in order `item` of what the averaged weights say in order `user`
 
     def __post_init__(self) -> None:
         check_least(self, {"places": 1, "epochs": 1, "patience": 1, "negatives": 1, "batch": 1})
@@ -77,7 +81,9 @@ class RankerRun(Run[Ranker]):
         chance = np.random.default_rng([self.seed, self.steps, len(batch)])  # alike on all ranks
         orders = self.model.options.orders
         order = orders[int(chance.integers(len(orders)))]
-        rows, teacher = draw(self.learnt.at(batch), self.settings.negatives, chance)
+        # A user's tokens see all candidates in this order: as many as there will be, or it learns another crowd.
+        negatives = CANDIDATES - 1 if order == "item" else self.settings.negatives
+        rows, teacher = draw(self.learnt.at(batch), negatives, chance)
         mine = np.arange(self.world.rank, len(batch), self.world.ranks)
         loss = (
             self._loss(self.learnt.at(batch[mine]), order, rows[mine], teacher[mine]) if len(mine) else None
@@ -88,10 +94,20 @@ class RankerRun(Run[Ranker]):
     def _loss(self, picked: Candidates, order: str, rows: np.ndarray, teacher: np.ndarray) -> torch.Tensor:
         """Summed over places."""
         asked = self.places.ask(picked, rows)
-        scores = asked.scores(self.model, order, self.entries).masked_fill(torch.from_numpy(rows < 0), -1e9)
+        scores = asked.scores(self.model, order, self.entries).masked_fill(torch.from_numpy(rows < 0), NOBODY)
         loss = F.cross_entropy(scores, torch.zeros(len(rows), dtype=torch.long), reduction="sum")
         likely = torch.from_numpy(teacher).softmax(1)
-        return loss + self.settings.teacher * F.cross_entropy(scores, likely, reduction="sum")
+        loss = loss + self.settings.teacher * F.cross_entropy(scores, likely, reduction="sum")
+        if order == "item" and "user" in self.model.options.orders:
+            said = self._said_in_order_user(asked, rows)
+            loss = loss + self.settings.alike * F.cross_entropy(scores, said, reduction="sum")
+        return loss
+
+    @torch.no_grad()
+    def _said_in_order_user(self, asked: Asked, rows: np.ndarray) -> torch.Tensor:
+        """How likely the averaged weights find each candidate: [B, 1 + negatives]."""
+        scores = asked.scores(self.average, "user")
+        return scores.masked_fill(torch.from_numpy(rows < 0), NOBODY).softmax(1)
 
     def validate(self) -> tuple[float, dict[str, object]]:
         """NDCG@10 of the averaged weights and the generator together, over all orders."""
