@@ -139,6 +139,19 @@ def test_scores_of_any_size_are_right_and_nan_is_not_hidden(run):
     assert np.isnan(found[:, :, 1]).all() and np.isfinite(found[:, :, 0]).all()
 
 
+def test_whole_blocks_of_higher_scores_and_of_nan_are_found(run):
+    """The highest score is looked for only where weights do not fit."""
+    q, k, v, *own = run.draw(4, 1, 30, 2, 2, 8, 384, 1)
+    length = np.array([384], np.int32)
+    k[:, :, 128:256] *= 8  # twice as high as there is room for, in either direction
+    k[:, :, 256:] *= 64
+    given = q, k, v, *own[:2], length
+    np.testing.assert_allclose(run(*given), oracle(*given), atol=8 * run.close)
+    k[0, 1, 300] = np.nan
+    found = run(*given)
+    assert np.isnan(found[:, :, 1]).all() and np.isfinite(found[:, :, 0]).all()
+
+
 def test_what_the_shapes_cannot_be_is_refused(run):
     nodes = NodeFactory()
     nodes.add_extension(str(run.library))

@@ -32,10 +32,12 @@ class Scratch {
   Memory memory_;
 };
 
-// A tile of queries so far, by lane: how many keys it sees, the highest score, the sum of all weights.
+constexpr float LOWEST = -1e30f;
+
+// A tile of queries so far, by lane: how many keys it sees, the score of weight 1, the sum of all weights.
 struct Tile {
   std::int32_t sees[WIDE];
-  float top[WIDE], total[WIDE];
+  float one[WIDE], total[WIDE];
 };
 
 // A tile's queries as words, zeros beyond D: [D / WORD][lane]. Lanes without a row repeat the last.
@@ -54,8 +56,9 @@ inline void pack_queries(const Head<Value>& h, int first, int rows, float* out) 
 // The highest score of every lane, four keys apart so that no comparison waits for the last; keys that a lane does not see
 // get -inf.
 template <bool MASKED>
-inline Vec highest(float* scores, int keys, int first_key, Words sees, Vec top) {
-  Vec high[4] = {top, top, top, top};
+inline Vec highest(float* scores, int keys, int first_key, Words sees) {
+  const Vec lowest = all(LOWEST);
+  Vec high[4] = {lowest, lowest, lowest, lowest};
   const auto next = [&](int key, Vec& high) {
     Vec& score = at(scores + key * WIDE);
     if constexpr (MASKED) score = sees > first_key + key ? score : all(-INFINITY);
@@ -72,17 +75,22 @@ inline Vec highest(float* scores, int keys, int first_key, Words sees, Vec top) 
 template <bool MASKED>
 inline void block(int size, int first_key, int keys, float scale, const float* q, Laid laid, float* scores, float* sums,
                   Tile& tile) {
-  score(keys, size, laid.k, reinterpret_cast<const std::int32_t*>(q), scores);
+  const auto* queries = reinterpret_cast<const std::int32_t*>(q);
+  if constexpr (!MASKED)
+    if (at_once(size, keys, laid, queries, tile.one, scale, scores, sums, tile.total)) return;
+  score(keys, size, laid.k, queries, scores);
   for (int v = 0; v < WIDE; v += LANES) {
-    const Vec top = at(tile.top + v), high = highest<MASKED>(scores + v, keys, first_key, at(tile.sees + v), top);
-    const Vec total = weigh_scores(scores + v, keys, high, scale);
-    if (std::memcmp(&high, &top, sizeof top)) {
-      const Vec shrink = exp2_of((top - high) * scale);
+    const Vec before = at(tile.one + v);
+    const Vec one = larger(before, weight_one(highest<MASKED>(scores + v, keys, first_key, at(tile.sees + v)), scale));
+    Weigher weigher(one, scale);
+    weigher.weigh(scores + v, keys, scores + v);
+    if (std::memcmp(&one, &before, sizeof one)) {
+      const Vec shrink = exp2_of((before - one) * scale);
       for (int d = 0; d < size; ++d) at(sums + d * WIDE + v) *= shrink;
-      at(tile.top + v) = high;
+      at(tile.one + v) = one;
       at(tile.total + v) *= shrink;
     }
-    at(tile.total + v) += total;
+    at(tile.total + v) += weigher.sum();
   }
   weigh(size, keys, laid.v, reinterpret_cast<const std::int32_t*>(scores), sums);
 }
@@ -140,7 +148,7 @@ inline void attend(const Head<Value>& h, const Value* room, int first) {
   for (int t = 0; t < many; ++t) {
     for (int lane = 0; lane < WIDE; ++lane) {
       tiles[t].sees[lane] = h.sees(first + std::min(t * WIDE + lane, rows - 1));
-      tiles[t].top[lane] = -1e30f;
+      tiles[t].one[lane] = LOWEST;
       tiles[t].total[lane] = 0;
     }
     pack_queries(h, first + t * WIDE, rows - t * WIDE, s.q + t * s.of_q);
@@ -157,7 +165,7 @@ inline void attend(const Head<Value>& h, const Value* room, int first) {
   for (int lane = 0; lane < rows; lane += LANES) {
     const int count = std::min(LANES, rows - lane), t = lane / WIDE, v = lane % WIDE;
     score_own(h, first + lane, count, s.own);
-    finish(h, first + lane, count, scale, s.sums + t * s.of_sums + v, at(tiles[t].top + v), at(tiles[t].total + v), s.own);
+    finish(h, first + lane, count, scale, s.sums + t * s.of_sums + v, at(tiles[t].one + v), at(tiles[t].total + v), s.own);
   }
 }
 
