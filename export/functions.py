@@ -99,11 +99,16 @@ def CausalAttention(q, k, v):
 
 
 @script(genrec, default_opset=op)
-def PastAttention(q, past_k, past_v, k, v):
-    past = op.Squeeze(op.Shape(past_k, start=2, end=3))
-    end = past + op.Squeeze(op.Shape(q, start=1, end=2))
-    places = op.Unsqueeze(op.Range(past, end, 1), op.Constant(value_ints=[1]))
-    seen = op.LessOrEqual(op.Range(0, end, 1), places)
+def PastAttention(q, past_k, past_v, k, v, past_length):
+    batch, new = op.Shape(q, start=0, end=1), op.Shape(q, start=1, end=2)
+    span = op.Shape(past_k, start=2, end=3)
+    one = op.Constant(value_ints=[1])
+    real = op.Less(op.Range(0, op.Squeeze(span), 1), op.Unsqueeze(op.Cast(past_length, to=7), [1, 2, 3, 4]))
+    of_past = op.Expand(real, op.Concat(batch, one, one, new, span, axis=0))
+    place = op.Range(0, op.Squeeze(new), 1)
+    behind = op.LessOrEqual(place, op.Unsqueeze(place, one))
+    of_new = op.Expand(behind, op.Concat(batch, one, one, new, new, axis=0))
+    seen = op.Concat(of_past, of_new, axis=4)
     return MaskedAttention(q, op.Concat(past_k, k, axis=2), op.Concat(past_v, v, axis=2), seen)
 
 

@@ -15,6 +15,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
+import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, rank_graphs
 from genrec.manifest import is_good, record, stage_key
 from genrec.models.registry import config_of, family_of
@@ -24,6 +25,10 @@ from genrec.rank.hstu import HstuConfig, NextConfig
 from genrec.rank.options import OPTIONS, RankerConfig
 
 HSTU = HstuConfig, NextConfig
+# What graphs are written by: those of another release of ours are written anew.
+SOURCES = [
+    path for of in (__file__, genrec.nn.__file__) for path in sorted(Path(str(of)).parent.glob("*.py"))
+]
 
 
 def export_artifact(artifact: Path) -> bool:
@@ -35,7 +40,7 @@ def export_artifact(artifact: Path) -> bool:
         if (path := model / name).is_file()
     ]
     weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
-    key = stage_key({"opset": OPSET, "graphs": GRAPHS}, weights)
+    key = stage_key({"opset": OPSET, "graphs": GRAPHS}, [*SOURCES, *weights])
     if is_good(artifact, "export", key):
         return False
     export_generator(model, artifact / "onnx")

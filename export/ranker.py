@@ -98,8 +98,9 @@ def _extend(ranker: Ranker, _: int) -> Traced:
     new, past = Dim("Q", max=_longest(ranker)), Dim("P", max=_longest(ranker))
     entry, names = _user_entry(config), shared_names(config)
     return Traced(
-        ExtendGraph(ranker), (torch.zeros(1, 5, dtype=torch.int64), entry), ({1: new}, [{2: past}] * len(names)),
-        ["tokens", *names], [f"new_{name}" for name in names],
+        ExtendGraph(ranker), (torch.zeros(1, 5, dtype=torch.int64), torch.tensor([6]), entry),
+        ({1: new}, {}, [{2: past}] * len(names)),
+        ["tokens", "past_length", *names], [f"new_{name}" for name in names],
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from build.openvino.operations import Operations
 from genrec.errors import ArtifactError
 from genrec.models.registry import DOMAIN
 
-OPERATIONS = ("XAttention", "XDiscriminant", "XLinear", "XRotate", "XRows")
+OPERATIONS = ("XAttention", "XPast", "XDiscriminant", "XLinear", "XRotate", "XRows")
 
 
 class Reader:
@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        makers = (self._attention, self._discriminant, self._linear, self._rotate, self._rows)
+        makers = (self._attention, self._past, self._discriminant, self._linear, self._rotate, self._rows)
         for name, make in zip(OPERATIONS, makers, strict=True):
             operations.core.add_extension(ConversionExtension(name, DOMAIN, make))
 
@@ -47,6 +47,10 @@ class Reader:
         tensors = [node.get_input(n) for n in range(node.get_input_size())]
         lengths = [op.convert(each, "i32").output(0) for each in tensors[5:]]
         return self._made("XAttention", tensors[:5], *lengths)
+
+    def _past(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
+        *tensors, length = (node.get_input(n) for n in range(6))
+        return self._made("XPast", tensors, op.convert(length, "i32").output(0))
 
     def _discriminant(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         q, k, v, items, rows, lengths, q_item = (node.get_input(n) for n in range(7))

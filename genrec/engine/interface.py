@@ -58,8 +58,8 @@ class RankPasses(Protocol):
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """tokens int64[B, S], none padded: fills 2N kv [B, G, S, D]; of one user, or of several items at once."""
 
-    def extend(self, tokens: Array, past: Sequence[Array], new: Sequence[Array]) -> None:
-        """tokens int64[1, Q] behind a user's entry `past`: fills 2N new [1, G, Q, D]."""
+    def extend(self, tokens: Array, past: int, kv: Sequence[Array], new: Sequence[Array]) -> None:
+        """tokens int64[1, Q] behind the first `past` of a user's entry `kv`: fills 2N new [1, G, Q, D]."""
 
     def split(self, items: Array, rows: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
         """States of candidates whose entries are `rows` int[C] of `items`; the user's has `length` tokens."""

@@ -38,9 +38,11 @@ class OpenVinoRanker:
                 outputs.insert(0, np.empty((batch, 1, self._config.codebook_sizes[0]), np.float32))
             self._infer(PREFILL if self._own else "prefill", inputs, outputs)
 
-    def extend(self, tokens: Array, past: Sequence[Array], new: Sequence[Array]) -> None:
+    def extend(self, tokens: Array, past: int, kv: Sequence[Array], new: Sequence[Array]) -> None:
         """See `RankPasses.extend`."""
-        self._infer("extend", [tokens, *past], new)
+        if self._graphs.writes_scores:  # of all keys, whatever lies behind the past
+            kv = [np.ascontiguousarray(each[:, :, :past]) for each in kv]
+        self._infer("extend", [tokens, np.array([past]), *kv], new)
 
     def split(self, items: Array, rows: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
         """See `RankPasses.split`."""

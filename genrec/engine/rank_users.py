@@ -63,7 +63,7 @@ class RankUsers:
         self._scratch.clear()
         behind = [self._scratch.take(shape, self._layout.dtype) for _ in kv]
         if past:
-            self._passes.extend(given, [np.ascontiguousarray(each[:, :, :past]) for each in kv], behind)
+            self._passes.extend(given, past, kv, behind)
         else:
             self._passes.entries(given, behind)
         for whole, newest in zip(kv, behind, strict=True):

@@ -12,16 +12,20 @@ from torch import Tensor
 from genrec.nn.functions import attend, exporting, node
 
 
-def past_attention(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """New tokens q [B, Q, H, D], k, v [B, Q, G, D] behind a past [B, G, P, D]: each sees it, and new ones up to itself.
+def past_attention(
+    q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor, length: Tensor
+) -> Tensor:
+    """New tokens q [B, Q, H, D], k, v [B, Q, G, D] behind a past [B, G, P, D], of which the first `length` [B] count.
 
-    Returns [B, Q, H, D].
+    Each sees those, and new ones up to itself. Returns [B, Q, H, D].
     """
     new_k, new_v = k.transpose(1, 2), v.transpose(1, 2)
     if exporting():
-        return node("PastAttention", (q, past_k, past_v, new_k, new_v), q.shape)
-    past, new = past_k.shape[2], q.shape[1]
-    seen = torch.arange(past + new) <= past + torch.arange(new).unsqueeze(1)
+        return node("PastAttention", (q, past_k, past_v, new_k, new_v, length), q.shape)
+    batch, new, past = q.shape[0], q.shape[1], past_k.shape[2]
+    of_past = (torch.arange(past) < length.view(-1, 1)).view(batch, 1, 1, past).expand(-1, -1, new, -1)
+    of_new = torch.ones(new, new, dtype=torch.bool).tril().expand(batch, 1, -1, -1)
+    seen = torch.cat((of_past, of_new), 3)
     keys, values = (torch.cat(pair, 2).transpose(1, 2) for pair in ((past_k, new_k), (past_v, new_v)))
     return attend(q, keys, values, seen)
 

@@ -38,9 +38,10 @@ class ExtendGraph(nn.Module):
         super().__init__()
         self.ranker = ranker
 
-    def forward(self, tokens: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
-        """tokens [1, Q]; past: per layer k, v [1, G, P, D] -> per layer new k, v [1, G, Q, D]."""
-        found = self.ranker.prefix(tokens, past[0].shape[2], _pairs(past))
+    def forward(self, tokens: Tensor, past_length: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
+        """tokens [1, Q], past_length [1]; per layer k, v [1, G, P, D], so far -> per layer new k, v [1, G, Q, D]."""
+        length = past_length.to(torch.int64)
+        found = self.ranker.prefix(tokens, length, _pairs(past), length)
         return tuple(each for pair in found for each in pair)
 
 

@@ -54,11 +54,16 @@ class Ranker(nn.Module):
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         return rotary(positions, self.config.head_dim, self.config.rope_theta)
 
-    def prefix(self, tokens: Tensor, start: int = 0, past: KV | None = None) -> KV:
+    def prefix(
+        self, tokens: Tensor, start: Tensor | int = 0, past: KV | None = None, length: Tensor | None = None
+    ) -> KV:
         """KV [B, G, Q, D] of tokens [B, Q] at the positions from `start` on, behind a past [B, G, P, D] per layer.
 
-        Without a past: users' entries, and in another layout items'.
+        Of the past the first `length` [B] tokens count, by default all. Without a past: users' entries, and in another
+        layout items'.
         """
+        if past and length is None:
+            length = torch.full((tokens.shape[0],), past[0][0].shape[2])
         positions = torch.arange(tokens.shape[1], device=tokens.device) + start
         cos, sin = self._angles(positions)
         x, found = self.drop(self.generator.embed(tokens)), []
@@ -67,7 +72,7 @@ class Ranker(nn.Module):
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
             found.append((k.transpose(1, 2), v.transpose(1, 2)))
             if layer is not blocks[-1]:  # nobody reads what the last layer makes
-                attended = past_attention(q, *past[n], k, v) if past else causal_attention(q, k, v)
+                attended = past_attention(q, *past[n], k, v, length) if past else causal_attention(q, k, v)
                 x = layer.finish(x, attended)
         return found
 

@@ -25,20 +25,20 @@ from tests.tiny import tiny_catalogue
 pytestmark = pytest.mark.skipif(
     not can_be_compiled("f32"), reason="attention stays in OpenVINO's nodes: no g++ or no AVX2"
 )
-RANKS = (4, 4, 4, 5, 5, 1)
+RANKS = {"XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XPast 6": (4, 4, 4, 4, 4, 1)}
 
 
 class Operation(NamedTuple):
     """The operation of one instruction set; `close` is what a result of size 1 may be off by."""
 
     library: Path
-    requests: dict[int, ov.InferRequest]
+    requests: dict[str, ov.InferRequest]
     dtype: np.dtype
     close: float
 
-    def __call__(self, *inputs):
+    def __call__(self, *inputs, name="XAttention"):
         """Three inputs (causal) or six, in any type: they are rounded to its own."""
-        request = self.requests[len(inputs)]
+        request = self.requests[f"{name} {len(inputs)}"]
         given = [
             np.ascontiguousarray(each, self.dtype if place < 5 else np.int32)
             for place, each in enumerate(inputs)
@@ -67,13 +67,13 @@ def run(request, tmp_path_factory):
     core.add_extension(str(path))
     nodes.add_extension(str(path))
     requests = {}
-    for count in (3, 6):
+    for name, ranks in RANKS.items():
         inputs = [
             op.parameter(ov.PartialShape([-1] * rank), getattr(ov.Type, "i32" if rank == 1 else kv_type))
-            for rank in RANKS[:count]
+            for rank in ranks
         ]
-        model = ov.Model([nodes.create("XAttention", [each.output(0) for each in inputs])], inputs)
-        requests[count] = ov.compile_model(
+        model = ov.Model([nodes.create(name.split()[0], [each.output(0) for each in inputs])], inputs)
+        requests[name] = ov.compile_model(
             model, "CPU", {"INFERENCE_PRECISION_HINT": kv_type}
         ).create_infer_request()
     return Operation(path, requests, NUMPY_TYPES[kv_type], 2e-5 if kv_type == "f32" else 0.01)
@@ -121,6 +121,33 @@ def test_a_prefill_equals_the_oracle_at_every_position(run, shape):
     batch, _, heads, kv_heads, size, span, _ = shape
     q, k, v, *_ = run.draw(2, batch, span, heads, kv_heads, size, span, 0)
     np.testing.assert_allclose(run(q, k, v), causal_truth(q, k, v), atol=run.close)
+
+
+PASTS = [  # heads, kv_heads, size, room for a past, its length per request, new tokens
+    (2, 2, 8, 7, [5, 0], 3), (4, 2, 32, 260, [128, 256], 40), (2, 1, 64, 210, [200, 3], 130), (6, 2, 10, 1, [1], 300),
+    (2, 1, 32, 400, [399], 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", PASTS)
+def test_tokens_behind_a_past_equal_the_oracle_at_every_position(run, shape):
+    """What lies in the past's place behind its end is not read."""
+    heads, kv_heads, size, room, lengths, new = shape
+    batch = len(lengths)
+    q, new_k, new_v, *_ = run.draw(5, batch, new, heads, kv_heads, size, new, 0)
+    _, past_k, past_v, *_ = run.draw(6, batch, 1, heads, kv_heads, size, room, 0)
+    for b, length in enumerate(lengths):
+        past_k[b, :, length:] = past_v[b, :, length:] = np.nan
+    found = run(q, past_k, past_v, new_k, new_v, np.array(lengths), name="XPast")
+    for b, length in enumerate(lengths):
+        one = slice(b, b + 1)
+        k, v = (
+            np.concatenate((past[one, :, :length], each[one]), 2)
+            for past, each in ((past_k, new_k), (past_v, new_v))
+        )
+        behind = np.repeat(q[one, :1], length, 1)  # queries of the past: their results are not looked at
+        want = causal_truth(np.concatenate((behind, q[one]), 1), k, v)[:, length:]
+        np.testing.assert_allclose(found[one], want, atol=run.close)
 
 
 def test_scores_of_any_size_are_right_and_nan_is_not_hidden(run):

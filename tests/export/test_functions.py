@@ -73,7 +73,9 @@ CASES = {  # name -> inputs of the node, its attributes, and the same in torch
         lambda: functions.rotated_heads(X, 4, ANGLE, 2 * ANGLE, NORM, 0.1),
     ),
     "CausalAttention": ([Q, *KEYS], {}, lambda: functions.causal_attention(Q, K, V)),
-    "PastAttention": ([Q, *PAST, *KEYS], {}, lambda: attention.past_attention(Q, *PAST, K, V)),
+    "PastAttention": (
+        [Q, *PAST, *KEYS, LENGTHS], {}, lambda: attention.past_attention(Q, *PAST, K, V, LENGTHS)
+    ),
     "ItemAttention": (
         [Q5, *KEYS, OWN5, -OWN5, LENGTHS],
         {},

@@ -1,8 +1,8 @@
 // Attention as operations. XAttention over q [B, N, H, D], shared k, v [B, G, S, D], of which query n sees
-//   with three inputs, keys up to its own: the N queries are of the last N keys;
+//   with three inputs, keys up to its own: S is N;
 //   with own k, v [B, N, U, G, D] and prompt_length int32 [B] too, the prompt and the keys of its own beam;
 //   with q [B, N, U, H, D] and the same, the prompt and its own item's keys up to its own.
-// XDiscriminant: see there. Both give what q is. Shapes are what the graphs of export/ make.
+// XPast, XDiscriminant: see there. All give what q is. Shapes are what the graphs of export/ make.
 #pragma once
 
 #include <oneapi/tbb/parallel_for.h>
@@ -42,12 +42,13 @@ inline Head<Value> head_over(const Sizes& s, std::size_t b, std::size_t g, const
   return head;
 }
 
-// Attention of all heads of all requests; `head_of(b, g)` says what one reads and writes.
+// Attention of all heads of all requests over `span` keys, at most; `head_of(b, g)` says what one reads and writes. `joined`:
+// keys of a past and others behind it.
 template <typename HeadOf>
-void attend_all(const Sizes& s, HeadOf head_of) {
+void attend_all(const Sizes& s, std::size_t span, bool joined, HeadOf head_of) {
   const std::size_t heads = s.batch * s.kv_heads, rows = s.places * (s.heads / s.kv_heads);
-  const std::size_t blocks = (s.span + KEYS - 1) / KEYS, tiles = (rows + ROWS - 1) / ROWS;
-  const std::size_t room = room_of(int(s.size), int(s.span));
+  const std::size_t blocks = (span + KEYS - 1) / KEYS, tiles = (rows + ROWS - 1) / ROWS;
+  const std::size_t room = room_of(int(s.size), int(span), joined);
   const std::unique_ptr<Value, decltype(&std::free)> laid_out(
       static_cast<Value*>(room ? std::aligned_alloc(64, heads * room * sizeof(Value)) : nullptr), &std::free);
   const auto each = [&](std::size_t parts, auto run) {
@@ -87,11 +88,12 @@ class XAttention : public ov::op::Op {
     const Sizes s(shape, inputs[1].get_shape());
     const bool causal = inputs.size() == 3;
     const std::size_t own = causal ? 0 : inputs[3].get_shape()[2], per = shape.size() == 5 ? own : 1;
-    OPENVINO_ASSERT(!causal || s.span >= s.places, "XAttention: ", s.places, " queries, ", s.span, " keys");
-    attend_all(s, [&](std::size_t b, std::size_t g) {
+    OPENVINO_ASSERT(!causal || s.span == s.places, "XAttention: ", s.places, " queries, ", s.span, " keys");
+    attend_all(s, s.span, false, [&](std::size_t b, std::size_t g) {
       Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
       head.causal = causal;
-      head.past = int(s.span - std::min(s.places, s.span));
+      head.new_k = head.k;
+      head.new_v = head.v;
       if (!causal) {
         const std::size_t of_beam = (b * (s.places / per) * own * s.kv_heads + g) * s.size;
         head.own_k = values_of(inputs[3]) + of_beam;
@@ -102,6 +104,47 @@ class XAttention : public ov::op::Op {
         head.own_step = s.kv_heads * s.size;
         head.length = std::min(inputs[5].data<const std::int32_t>()[b], std::int32_t(s.span));
       }
+      return head;
+    });
+    return true;
+  }
+};
+
+// Over q [B, N, H, D], a past's k, v [B, G, P, D], k, v [B, G, N, D] and past_length int32 [B]: query n sees so many keys of
+// the past, which are read where they lie, and of the others those up to its own.
+class XPast : public ov::op::Op {
+ public:
+  OPENVINO_OP("XPast", "genrec");
+
+  XPast() = default;
+  explicit XPast(const ov::OutputVector& inputs) : Op(inputs) { constructor_validate_and_infer_types(); }
+
+  void validate_and_infer_types() override {
+    OPENVINO_ASSERT(get_input_size() == 6, "XPast has ", get_input_size(), " inputs, not 6");
+    for (std::size_t i = 0; i < 5; ++i)
+      OPENVINO_ASSERT(get_input_element_type(i) == TYPE, "XPast: input ", i, " is not ", TYPE);
+    set_output_type(0, TYPE, get_input_partial_shape(0));
+  }
+
+  std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+    return std::make_shared<XPast>(inputs);
+  }
+
+  bool has_evaluate() const override { return true; }
+
+  bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    outputs[0].set_shape(inputs[0].get_shape());
+    const Sizes s(inputs[0].get_shape(), inputs[1].get_shape());
+    const auto* past = inputs[5].data<const std::int32_t>();
+    for (std::size_t b = 0; b < s.batch; ++b)
+      OPENVINO_ASSERT(past[b] >= 0 && std::size_t(past[b]) <= s.span, "XPast: ", past[b], " of ", s.span, " keys");
+    attend_all(s, *std::max_element(past, past + s.batch) + s.places, true, [&](std::size_t b, std::size_t g) {
+      Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
+      const std::size_t behind = (b * s.kv_heads + g) * s.places * s.size;
+      head.new_k = values_of(inputs[3]) + behind;
+      head.new_v = values_of(inputs[4]) + behind;
+      head.past = past[b];
+      head.causal = true;
       return head;
     });
     return true;
@@ -145,7 +188,7 @@ class XDiscriminant : public ov::op::Op {
     const auto* rows = inputs[5].data<const std::int32_t>();
     for (std::size_t i = 0; i < s.batch * s.places; ++i)
       OPENVINO_ASSERT(rows[i] >= 0 && std::size_t(rows[i]) < items[0], "XDiscriminant: row ", rows[i], " of ", items[0]);
-    attend_all(s, [&](std::size_t b, std::size_t g) {
+    attend_all(s, s.span, false, [&](std::size_t b, std::size_t g) {
       Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
       head.own_q = values_of(inputs[4]) + (head.q - values_of(inputs[0]));
       head.own_k = values_of(inputs[3]) + 2 * layer_ * tensor + g * own * s.size;

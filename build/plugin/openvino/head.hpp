@@ -9,7 +9,8 @@ namespace genrec {
 // Places and steps are counted in values.
 template <typename Value>
 struct Head {
-  const Value *q, *k, *v;          // q of row 0; keys and values [S, D]
+  const Value *q, *k, *v;          // q of row 0; keys and values [S, D] ...
+  const Value *new_k, *new_v;      // ... and where causal those behind the past, [rows / R, D]
   const Value* own_q;              // what own keys are met with: q, or another turn of it
   const Value *own_k, *own_v;      // of beam 0, one key each `own_step`
   const std::int32_t* chosen;      // of every beam, where its own keys are; none: one after the other
@@ -25,13 +26,22 @@ struct Head {
   std::size_t place(int row) const { return row / group * next + row % group * size; }
   int seen() const { return causal ? past + rows / group : length; }
   int sees(int row) const { return causal ? past + row / group + 1 : length; }
-  // Whether `keys` keys from `first` on can be read where they lie: all are seen, and rows of `deep` need no zeros.
-  bool ready(int first, int keys, int deep) const { return size == deep && first + keys <= seen(); }
+  const Value* key(int place) const { return at(k, new_k, place); }
+  const Value* value(int place) const { return at(v, new_v, place); }
+  // Whether some of `keys` keys from `first` on are of the past, and some behind it.
+  bool divided(int first, int keys) const { return causal && first < past && past < first + keys; }
+  // Whether they can be read where they lie: all are seen, one behind the other, and rows of `deep` need no zeros.
+  bool ready(int first, int keys, int deep) const {
+    return size == deep && first + keys <= seen() && !divided(first, keys);
+  }
   int sees_own(int row) const { return each == 1 ? own : row / group % each + 1; }
   const Value* own_key(int row, int u) const { return own_k + own_place(row, u); }
   const Value* own_value(int row, int u) const { return own_v + own_place(row, u); }
 
  private:
+  const Value* at(const Value* before, const Value* behind, int place) const {
+    return causal && place >= past ? behind + std::size_t(place - past) * size : before + std::size_t(place) * size;
+  }
   std::size_t own_place(int row, int u) const {
     const int beam = row / group / each;
     return (chosen ? chosen[beam] : beam) * own_next + u * own_step;

@@ -1,4 +1,5 @@
-// Keys and values of attention where a word is one value: they are read where they are.
+// Keys and values of attention where a word is one value: they are read where they are. A block that is divided between a
+// past and what lies behind it is copied.
 #pragma once
 
 #include "head.hpp"
@@ -11,11 +12,20 @@ struct Laid {
   const Value *k, *v;  // of a block, both [key][D]
 };
 
-inline std::size_t room_of(int, int) { return 0; }
-inline void lay_out(const Head<Value>&, int, Value*) {}
+inline std::size_t room_of(int size, int, bool joined) { return joined ? std::size_t(2) * KEYS * size : 0; }
 
-inline Laid laid_out(const Head<Value>& h, const Value*, int first) {
-  return {h.k + std::size_t(first) * h.size, h.v + std::size_t(first) * h.size};
+inline void lay_out(const Head<Value>& h, int first, Value* room) {
+  if (!h.divided(first, KEYS)) return;
+  Value *k = room, *v = room + std::size_t(KEYS) * h.size;
+  for (int key = 0; key < KEYS && first + key < h.seen(); ++key, k += h.size, v += h.size) {
+    std::memcpy(k, h.key(first + key), h.size * sizeof(Value));
+    std::memcpy(v, h.value(first + key), h.size * sizeof(Value));
+  }
+}
+
+inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
+  if (h.divided(first, KEYS)) return {room, room + std::size_t(KEYS) * h.size};
+  return {h.key(first), h.value(first)};
 }
 
 }  // namespace genrec

@@ -12,12 +12,12 @@ struct Laid {
 };
 
 // What a KV head's keys and values take: blocks of both, D in whole words.
-inline std::size_t room_of(int size, int span) { return std::size_t(2) * padded(span, KEYS) * padded(size, WORD); }
+inline std::size_t room_of(int size, int span, bool) { return std::size_t(2) * padded(span, KEYS) * padded(size, WORD); }
 
 inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
   const int deep = padded(h.size, WORD);
   const Value* k = room + std::size_t(2) * first * deep;
-  return {h.ready(first, KEYS, deep) ? h.k + std::size_t(first) * deep : k, k + KEYS * deep};
+  return {h.ready(first, KEYS, deep) ? h.key(first) : k, k + KEYS * deep};
 }
 
 // Lays out the block from key `first` on: zeros behind D and the last key that is seen, up to whole words. Keys in whole
@@ -25,14 +25,13 @@ inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
 inline void lay_out(const Head<Value>& h, int first, Value* room) {
   const int deep = padded(h.size, WORD), count = std::clamp(h.seen() - first, 0, KEYS);
   Value *k = room + std::size_t(2) * first * deep, *v = k + KEYS * deep;
-  const std::size_t from = std::size_t(first) * h.size;
   for (int key = 0; key < padded(count, WORD) && !h.ready(first, KEYS, deep); ++key)
     for (int d = 0; d < h.size; d += LANES * WORD)
-      put_first(k + key * deep + d, first_of<Words>(h.k + from + key * h.size + d, key < count ? h.size - d : 0), deep - d);
+      put_first(k + key * deep + d, first_of<Words>(h.key(first + key) + d, key < count ? h.size - d : 0), deep - d);
   for (int key = 0; key < count; key += WORD)
     for (int d = 0; d < h.size; d += LANES) {
-      const Value* value = h.v + from + std::size_t(key) * h.size + d;
-      const Words both = pairs_of(value, value + h.size, h.size - d, key + 1 < count ? h.size - d : 0);
+      const Value *even = h.value(first + key) + d, *odd = h.value(first + key + 1) + d;
+      const Words both = pairs_of(even, odd, h.size - d, key + 1 < count ? h.size - d : 0);
       put_first(reinterpret_cast<Word*>(v + key * deep) + d, both, deep - d);
     }
 }

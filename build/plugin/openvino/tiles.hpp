@@ -74,25 +74,23 @@ struct Laid {
 };
 
 // What a KV head's keys and values take as they are laid out: blocks of both.
-inline std::size_t room_of(int size, int span) { return std::size_t(2) * padded(span, KEYS) * padded(size, DEEP); }
+inline std::size_t room_of(int size, int span, bool) { return std::size_t(2) * padded(span, KEYS) * padded(size, DEEP); }
 
 // Lays out the block from key `first` on: zeros beyond D and, up to whole operands, beyond the last key that is seen. Keys
 // that are as tiles want them stay where they are.
 inline void lay_out(const Head<Value>& h, int first, Value* room) {
   const int deep = padded(h.size, DEEP), count = std::clamp(h.seen() - first, 0, KEYS), keys = padded(count, DEEP);
   Value *k = room + std::size_t(2) * first * deep, *v = k + KEYS * deep;
-  const std::size_t from = std::size_t(first) * h.size;
   for (int key = 0; key < keys && !h.ready(first, KEYS, deep); ++key)
     for (int d = 0; d < deep; d += WORD * LANES)
-      put_first(k + key * deep + d, first_of<Words>(h.k + from + key * h.size + d, key < count ? h.size - d : 0), deep);
+      put_first(k + key * deep + d, first_of<Words>(h.key(first + key) + d, key < count ? h.size - d : 0), deep);
   for (int d = 0; d < h.size; d += LANES)
     for (int key = 0; key < keys; key += DEEP) {
       Words pairs[LANES];
 #pragma GCC unroll 16
       for (int pair = 0; pair < PAIRS; ++pair) {
-        const Value* value = h.v + from + std::size_t(key + 2 * pair) * h.size + d;
-        const int left = count - key - 2 * pair;
-        pairs[pair] = pairs_of(value, value + h.size, left > 0 ? h.size - d : 0, left > 1 ? h.size - d : 0);
+        const int even = first + key + 2 * pair, left = count - key - 2 * pair;
+        pairs[pair] = pairs_of(h.value(even) + d, h.value(even + 1) + d, left > 0 ? h.size - d : 0, left > 1 ? h.size - d : 0);
       }
       transpose(pairs);
 #pragma GCC unroll 16
@@ -103,7 +101,7 @@ inline void lay_out(const Head<Value>& h, int first, Value* room) {
 inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
   const int deep = padded(h.size, DEEP);
   const Value* k = room + std::size_t(2) * first * deep;
-  return {h.ready(first, KEYS, deep) ? h.k + std::size_t(first) * deep : k, k + KEYS * deep};
+  return {h.ready(first, KEYS, deep) ? h.key(first) : k, k + KEYS * deep};
 }
 
 inline const Value* values_in(const std::int32_t* words) { return reinterpret_cast<const Value*>(words); }
