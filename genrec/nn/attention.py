@@ -12,9 +12,7 @@ from torch import Tensor
 from genrec.nn.functions import attend, exporting, node
 
 
-def past_attention(
-    q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor, length: Tensor
-) -> Tensor:
+def past_attention(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor, length: Tensor) -> Tensor:
     """New tokens q [B, Q, H, D], k, v [B, Q, G, D] behind a past [B, G, P, D], of which the first `length` [B] count.
 
     Each sees those, and new ones up to itself. Returns [B, Q, H, D].

@@ -32,9 +32,9 @@ from genrec.schedule.cost import PassCost
 from genrec.schedule.scheduler import LIMIT, Scheduler
 from genrec.settings import Settings
 
-# Tokens that are computed before the queue is looked at again. Of 8,190 tokens, parts of 256 cost 16 % more core time than
-# all at once (256 wide, 4 layers, AMX): each lays out the values of all before it. A first part holds all features of a
-# user.
+# Tokens that are computed before the queue is looked at again. Of 8,190 tokens, parts of 256 cost 16 % more core time
+# than all at once (256 wide, 4 layers, AMX): each lays out the values of all before it. A first part holds all
+# features of a user.
 PARTS = (2048, 1536, 1024, 768, 512, 256)
 PATIENCE = 0.2  # of its budget that a ranking may wait for a part
 MOST = LIMIT // 2  # that wait: rankings must find room in the queue

@@ -137,7 +137,10 @@ class Bench:
     def spent(
         self, ways: Sequence[RelayWay], lengths: Sequence[float | str], rate: float, rounds: int
     ) -> dict[tuple[str, str], list[Spent]]:
-        """(way, length) -> what requests cost at each turn, while GONE of the users leave."""
+        """(way, length) -> what requests cost at each turn, while GONE of the users leave.
+
+        A turn before them meets the candidates, whose entries are there from then on.
+        """
 
         def measured(way: RelayWay, length: float | str) -> Spent:
             before = self._used(way)
@@ -146,7 +149,7 @@ class Bench:
             return Spent(*((now - then) / len(found) for now, then in zip(used, before, strict=True)))
 
         arms = {(way.name, str(length)): partial(measured, way, length) for length in lengths for way in ways}
-        return turns.in_turns(arms, rounds, label="compute")
+        return turns.in_turns(arms, rounds, warm_ups=1, label="compute")
 
     def _used(self, way: RelayWay) -> tuple[float, float]:
         """Core-milliseconds, and tokens, of a way's servers so far."""
