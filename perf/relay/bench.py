@@ -60,7 +60,7 @@ WAYS = {
     )
 }
 BY_LENGTH = (INLINE, RELAY, RETURNING)  # these at every length, the others at that of the ratios
-FEW_MB = 32  # of users' KV where the second tier has the rest
+FEW_MB = 96  # of users' KV where the second tier has the rest
 FITS, CALIBRATED = 0.8, 0.7  # of the ranking's budget
 ENSEMBLES = ("rank", "pre_infer", "recommend", "recommend_and_rank")
 
