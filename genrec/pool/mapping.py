@@ -28,12 +28,13 @@ from genrec.pool.hotness import Hotness
 from genrec.pool.index import Places, slots_for
 from genrec.process import started
 
-MAGIC = 0x67656E726563504F
+MAGIC = 0x67656E7265635050
 # Words of the header: what the pool is, then what happened in it.
 POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
 FILES = slice(6, 9)  # their inodes
 (HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS,
  LEASES_USED, LEASES_UNUSED, FORGOTTEN) = range(9, 19)  # fmt: skip
+EVER = 19  # entries that were ever used, the first ones: of all, most never are
 MEMORIES = ("users", "items", "hotness")
 HEADER = 24
 ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines

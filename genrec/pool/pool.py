@@ -243,7 +243,7 @@ class Pool:
 
         def count(pool: Mapping, table: PoolTable) -> dict[str, int]:
             self._sweep(pool, table)
-            taken = table.entries[table.entries[:, users.STATE] != users.FREE]
+            taken = table.entries[users.used_entries(table)]
             counted = table.header[mapping.HITS : mapping.HITS + len(COUNTERS)].tolist()
             return {
                 "entries": len(taken),

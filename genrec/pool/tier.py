@@ -23,7 +23,7 @@ from genrec import metrics
 from genrec.errors import InputError
 from genrec.pool import index, space, users
 from genrec.pool.keys import Words
-from genrec.pool.mapping import FORGOTTEN, USER_BYTES, Bytes, Mapping, PoolTable
+from genrec.pool.mapping import EVER, FORGOTTEN, USER_BYTES, Bytes, Mapping, PoolTable
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry
 
@@ -58,7 +58,7 @@ def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
     """
 
     def find(mapped: Mapping, table: PoolTable) -> Cold | None:
-        rows, now = table.entries, pool.clock()
+        rows, now = table.entries[: table.header[EVER]], pool.clock()
         used = np.flatnonzero(
             (rows[:, users.STATE] == users.READY) & (rows[:, users.WIPE] == 0)
             & (rows[:, users.EXPIRES] > now) & (rows[:, users.USES] > 0)

@@ -21,6 +21,7 @@ from genrec.pool import index, space
 from genrec.pool.keys import Words
 from genrec.pool.mapping import (
     COUNTER,
+    EVER,
     EVICTIONS,
     LEASES_UNUSED,
     LEASES_USED,
@@ -85,10 +86,10 @@ def take(
     -1: there is no room, or somebody has or computes the same.
     """
     rows, total = table.entries, lead(len(hashes)) + space.aligned(size)
-    same = (rows[:, [KEY, KEY_2]] == hashes[-1].view(np.int64)).all(1)
-    if (same & np.isin(rows[:, STATE], (WRITING, READY))).any():
+    used = used_entries(table)
+    same = used[(rows[used[:, None], [KEY, KEY_2]] == hashes[-1].view(np.int64)).all(1)]
+    if np.isin(rows[same, STATE], (WRITING, READY)).any():
         return -1
-    used = np.flatnonzero(rows[:, STATE] != FREE)
     worth = _worth(table, used, lives[0], rule)
     found = space.place(rows[used, START], rows[used, SIZE], worth, total, _capacity(table))
     if found is None:
@@ -102,7 +103,8 @@ def take(
         rule.evicted(float(worth[at]))
         leave(table, users, int(used[at]))
     table.header[EVICTIONS] += len(leaving)
-    entry = int(np.flatnonzero(rows[:, STATE] == FREE)[0])
+    entry = int(np.flatnonzero(rows[: table.header[EVER] + 1, STATE] == FREE)[0])
+    table.header[EVER] = max(table.header[EVER], entry + 1)
     table.header[COUNTER] += 1
     rows[entry, GENERATION : LIVES + 1] = (
         table.header[COUNTER], found[0], total, seat, len(hashes), span, size, lives[1], lives[0], 0,
@@ -112,9 +114,14 @@ def take(
     return entry
 
 
+def used_entries(table: PoolTable) -> NDArray[np.int64]:
+    """Those that are not free."""
+    return np.flatnonzero(table.entries[: table.header[EVER], STATE] != FREE)
+
+
 def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
     """What an entry of so many bytes would find."""
-    used = np.flatnonzero(table.entries[:, STATE] != FREE)
+    used = used_entries(table)
     rows, total = table.entries[used], lead(boundaries) + space.aligned(size)
     found = space.place(rows[:, START], rows[:, SIZE], np.full(len(used), np.inf), total, _capacity(table))
     worth = _worth(table, used, now, rule)
@@ -246,23 +253,26 @@ def unpin(table: PoolTable, users: Bytes, entry: int, generation: int, seat: int
 def forget(table: PoolTable, users: Bytes, owner: Words) -> int:
     """Delete what is an owner's; what is read or written at the moment goes when that ends. How many there were."""
     rows = table.entries
-    his = (rows[:, [OWNER, OWNER_2]] == owner.view(np.int64)).all(1) & (rows[:, STATE] != FREE)
+    used = used_entries(table)
+    his = used[(rows[used[:, None], [OWNER, OWNER_2]] == owner.view(np.int64)).all(1)]
     rows[his, WIPE] = 1
-    for entry in np.flatnonzero(his & (rows[:, STATE] == READY)):
+    for entry in his[rows[his, STATE] == READY]:
         leave(table, users, int(entry))
-    return int(his.sum())
+    return len(his)
 
 
 def sweep(table: PoolTable, users: Bytes, dead: list[int], now: int) -> None:
     """Take back what dead processes held (by seat), what has expired, and what nobody reads any more."""
     rows = table.entries
     table.pins[dead] = 0
-    for entry in np.flatnonzero((rows[:, STATE] == WRITING) & np.isin(rows[:, WRITER], dead)):
+    used = used_entries(table)
+    for entry in used[(rows[used, STATE] == WRITING) & np.isin(rows[used, WRITER], dead)]:
         free(table, users, int(entry))
-    for entry in np.flatnonzero((rows[:, STATE] == READY) & (rows[:, EXPIRES] <= now)):
+    for entry in used[(rows[used, STATE] == READY) & (rows[used, EXPIRES] <= now)]:
         leave(table, users, int(entry))
-    for entry in np.flatnonzero((rows[:, STATE] == LEAVING) & ~table.pins.any(0)):
-        free(table, users, int(entry))
+    for entry in used[rows[used, STATE] == LEAVING]:
+        if not table.pins[:, entry].any():
+            free(table, users, int(entry))
 
 
 def _capacity(table: PoolTable) -> int:
