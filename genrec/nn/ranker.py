@@ -72,7 +72,11 @@ class Ranker(nn.Module):
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
             found.append((k.transpose(1, 2), v.transpose(1, 2)))
             if layer is not blocks[-1]:  # nobody reads what the last layer makes
-                attended = past_attention(q, *past[n], k, v, length) if past else causal_attention(q, k, v)
+                attended = (
+                    past_attention(q, *past[n], k, v, length)
+                    if past and length is not None
+                    else causal_attention(q, k, v)
+                )
                 x = layer.finish(x, attended)
         return found
 
