@@ -113,6 +113,20 @@ def PastAttention(q, past_k, past_v, k, v, past_length):
 
 
 @script(genrec, default_opset=op)
+def BehindItemsAttention(q, k, v, items, rows, layer: int):
+    kv_heads, size = op.Shape(items, start=2, end=3), op.Shape(items, start=4, end=5)
+    first = op.Constant(value_int=layer) * op.Constant(value_int=2)
+    batch = op.Shape(rows, start=0, end=1)
+    shape = op.Concat(batch, kv_heads, op.Constant(value_ints=[-1]), size, axis=0)
+    item_k = op.Gather(op.Gather(items, first, axis=1), rows, axis=0)  # [B, C, G, t, D]
+    item_v = op.Gather(op.Gather(items, first + op.Constant(value_int=1), axis=1), rows, axis=0)
+    past_k = op.Reshape(op.Transpose(item_k, perm=[0, 2, 1, 3, 4]), shape)
+    past_v = op.Reshape(op.Transpose(item_v, perm=[0, 2, 1, 3, 4]), shape)
+    length = op.Expand(op.Shape(past_k, start=2, end=3), batch)
+    return PastAttention(q, past_k, past_v, k, v, length)
+
+
+@script(genrec, default_opset=op)
 def SharedPart(q, shared_k, shared_v, prompt_length):
     span = op.Squeeze(op.Shape(shared_k, start=2, end=3))
     real = op.Less(op.Range(0, span, 1), op.Unsqueeze(op.Cast(prompt_length, to=7), [1, 2, 3]))
@@ -237,6 +251,7 @@ BODIES = {
         MaskedAttention,
         CausalAttention,
         PastAttention,
+        BehindItemsAttention,
         SharedPart,
         Merged,
         ItemAttention,
@@ -249,6 +264,7 @@ CALLS = {
     "NormRotate": ["Turn", "RMSNorm"],
     "CausalAttention": ["MaskedAttention"],
     "PastAttention": ["MaskedAttention"],
+    "BehindItemsAttention": ["PastAttention", "MaskedAttention"],
     "ItemAttention": ["SharedPart", "Merged"],
     "DiscriminantAttention": ["SharedPart", "Merged"],
 }

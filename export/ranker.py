@@ -27,7 +27,7 @@ ATTENTION = {
     RANK_PREFILL: "CausalAttention",
     EXTEND: "PastAttention",
     "rank_user": "ItemAttention",
-    "rank_item": "PastAttention",
+    "rank_item": "BehindItemsAttention",
 }
 
 

@@ -1,4 +1,4 @@
-"""Attention as one operation, `XAttention`, and of discriminant tokens `XDiscriminant` (build/plugin/openvino).
+"""Attention as one operation, `XAttention`, of discriminant tokens `XDiscriminant` (build/plugin/openvino).
 
 In OpenVINO's own nodes the scores are written out and read again by mask, exponential and sum, and both products are
 thin; the operation keeps them in the cache. Of a past, `XPast` reads as much as counts, where it lies.
@@ -15,7 +15,10 @@ def replace_attention(graph: Graph) -> None:
         graph.replace(node, "XAttention", operation("XAttention", list(node.input), node.output[0]))
     for node in graph.calls("PastAttention"):
         graph.replace(node, "XPast", operation("XPast", list(node.input), node.output[0]))
-    for node in graph.calls("DiscriminantAttention"):
-        layer = attribute(node, "layer")
-        new = operation("XDiscriminant", list(node.input), node.output[0], layer=layer)
-        graph.replace(node, "XDiscriminant", new)
+    for function, name in (
+        ("BehindItemsAttention", "XBehindItems"),
+        ("DiscriminantAttention", "XDiscriminant"),
+    ):
+        for node in graph.calls(function):
+            layer = attribute(node, "layer")
+            graph.replace(node, name, operation(name, list(node.input), node.output[0], layer=layer))

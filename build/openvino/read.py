@@ -18,7 +18,7 @@ from build.openvino.operations import Operations
 from genrec.errors import ArtifactError
 from genrec.models.registry import DOMAIN
 
-OPERATIONS = ("XAttention", "XPast", "XDiscriminant", "XLinear", "XRotate", "XRows")
+OPERATIONS = ("XAttention", "XPast", "XBehindItems", "XDiscriminant", "XLinear", "XRotate", "XRows")
 
 
 class Reader:
@@ -26,7 +26,9 @@ class Reader:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        makers = (self._attention, self._past, self._discriminant, self._linear, self._rotate, self._rows)
+        makers = (
+            self._attention, self._past, self._behind_items, self._discriminant, self._linear, self._rotate, self._rows
+        )  # fmt: skip
         for name, make in zip(OPERATIONS, makers, strict=True):
             operations.core.add_extension(ConversionExtension(name, DOMAIN, make))
 
@@ -51,6 +53,12 @@ class Reader:
     def _past(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         *tensors, length = (node.get_input(n) for n in range(6))
         return self._made("XPast", tensors, op.convert(length, "i32").output(0))
+
+    def _behind_items(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
+        *tensors, rows = (node.get_input(n) for n in range(5))
+        return self._made(
+            "XBehindItems", tensors, op.convert(rows, "i32").output(0), layer=node.get_attribute("layer")
+        )
 
     def _discriminant(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         q, k, v, items, rows, lengths, q_item = (node.get_input(n) for n in range(7))

@@ -6,10 +6,14 @@ are whole items: [M, 2N, G, t, D], k and v of layer 0, then of layer 1, ...; an 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from genrec.nn.functions import attend, exporting, node
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # of a layer's number and its q, k, v
 
 
 def past_attention(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor, length: Tensor) -> Tensor:
@@ -26,6 +30,37 @@ def past_attention(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tens
     seen = torch.cat((of_past, of_new), 3)
     keys, values = (torch.cat(pair, 2).transpose(1, 2) for pair in ((past_k, new_k), (past_v, new_v)))
     return attend(q, keys, values, seen)
+
+
+def behind_items_attention(
+    q: Tensor, items: Tensor, rows: Tensor, k: Tensor, v: Tensor, layer: int
+) -> Tensor:
+    """A user's tokens q [B, Q, H, D], k, v [B, Q, G, D] behind whole items, rows `rows` [B, C] of a table.
+
+    Each sees all tokens of those items, and the user's up to itself. Returns [B, Q, H, D].
+    """
+    if exporting():
+        new = (k.transpose(1, 2), v.transpose(1, 2))
+        return node("BehindItemsAttention", (q, *new, items, rows), q.shape, layer=layer)
+    past_k, past_v = past_of(items, rows, layer)
+    return past_attention(q, past_k, past_v, k, v, torch.full((q.shape[0],), past_k.shape[2]))
+
+
+def past_of(items: Tensor, rows: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    """Rows [B, C] of items' table as a past of `layer`: k, v [B, G, C * t, D]."""
+    mine = items[rows, 2 * layer : 2 * layer + 2]  # [B, C, 2, G, t, D]
+    k, v = mine.permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
+    return k, v
+
+
+def behind(past: list[tuple[Tensor, Tensor]], length: Tensor) -> Attend:
+    """Tokens behind a past [B, G, P, D] per layer, of which the first `length` [B] count."""
+    return lambda n, q, k, v: past_attention(q, *past[n], k, v, length)
+
+
+def behind_items(items: Tensor, rows: Tensor) -> Attend:
+    """A user's tokens behind rows [B, C] of items' table [M, 2N, G, t, D]."""
+    return lambda n, q, k, v: behind_items_attention(q, items, rows, k, v, n)
 
 
 def item_attention(

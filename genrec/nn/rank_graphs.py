@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from genrec.nn.attention import behind, behind_items
 from genrec.nn.ranker import KV, Ranker
 
 
@@ -41,7 +42,7 @@ class ExtendGraph(nn.Module):
     def forward(self, tokens: Tensor, past_length: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
         """tokens [1, Q], past_length [1]; per layer k, v [1, G, P, D], so far -> per layer new k, v [1, G, Q, D]."""
         length = past_length.to(torch.int64)
-        found = self.ranker.prefix(tokens, length, _pairs(past), length)
+        found = self.ranker.prefix(tokens, length, behind(_pairs(past), length))
         return tuple(each for pair in found for each in pair)
 
 
@@ -82,6 +83,6 @@ class ItemFirstGraph(nn.Module):
 
     def forward(self, tokens: Tensor, items: Tensor, rows: Tensor) -> Tensor:
         """tokens [1, S] of the user, items [M, 2N, G, t, D], rows [1, C] -> states [1, C, hidden]."""
-        user = self.ranker.prefix(tokens, items.shape[3], self.ranker.past_of(items, rows))
+        user = self.ranker.prefix(tokens, items.shape[3], behind_items(items, rows))
         length = torch.full((1,), tokens.shape[1])
         return self.ranker.states(user, length, items, rows, "item")

@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from genrec.nn.attention import discriminant_attention, item_attention, past_attention
+from genrec.nn.attention import Attend, behind_items, discriminant_attention, item_attention
 from genrec.nn.functions import causal_attention, rotary, rows
 from genrec.nn.model import Block, Generator
 from genrec.rank.options import RankerConfig
@@ -54,16 +54,12 @@ class Ranker(nn.Module):
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         return rotary(positions, self.config.head_dim, self.config.rope_theta)
 
-    def prefix(
-        self, tokens: Tensor, start: Tensor | int = 0, past: KV | None = None, length: Tensor | None = None
-    ) -> KV:
-        """KV [B, G, Q, D] of tokens [B, Q] at the positions from `start` on, behind a past [B, G, P, D] per layer.
+    def prefix(self, tokens: Tensor, start: Tensor | int = 0, attend: Attend | None = None) -> KV:
+        """KV [B, G, Q, D] of tokens [B, Q] at the positions from `start` on.
 
-        Of the past the first `length` [B] tokens count, by default all. Without a past: users' entries, and in another
-        layout items'.
+        They see each other up to themselves, and what `attend` says (`genrec.nn.attention.behind` and `behind_items`).
+        Without it: users' entries, and in another layout items'.
         """
-        if past and length is None:
-            length = torch.full((tokens.shape[0],), past[0][0].shape[2])
         positions = torch.arange(tokens.shape[1], device=tokens.device) + start
         cos, sin = self._angles(positions)
         x, found = self.drop(self.generator.embed(tokens)), []
@@ -72,12 +68,7 @@ class Ranker(nn.Module):
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
             found.append((k.transpose(1, 2), v.transpose(1, 2)))
             if layer is not blocks[-1]:  # nobody reads what the last layer makes
-                attended = (
-                    past_attention(q, *past[n], k, v, length)
-                    if past and length is not None
-                    else causal_attention(q, k, v)
-                )
-                x = layer.finish(x, attended)
+                x = layer.finish(x, attend(n, q, k, v) if attend else causal_attention(q, k, v))
         return found
 
     def items(self, tokens: Tensor) -> Tensor:
@@ -101,11 +92,6 @@ class Ranker(nn.Module):
                 attended = item_attention(q, shared_k, shared_v, k, v, length)
                 x = layer.finish(x, attended.flatten(1, 2))
         return table_of(found)
-
-    def past_of(self, items: Tensor, chosen: Tensor) -> KV:
-        """Rows `chosen` [B, C] of items' entries [M, 2N, G, t, D] as a user's past: k, v [B, G, C * t, D] per layer."""
-        tensors = items[chosen].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)  # [2N, B, G, C * t, D]
-        return [(tensors[n], tensors[n + 1]) for n in range(0, len(tensors), 2)]
 
     def states(self, user: KV, length: Tensor, items: Tensor, chosen: Tensor, order: str) -> Tensor:
         """Last hidden states [B, C, hidden] of discriminant tokens.
@@ -143,8 +129,8 @@ class Ranker(nn.Module):
             entries = self.candidates(items, entry, length)
         else:
             entries = self.items(items.flatten(0, 1))
-            behind_items = (count, self.past_of(entries, chosen)) if order == "item" else ()
-            entry = self.prefix(user, *behind_items)
+            after_items = (count, behind_items(entries, chosen)) if order == "item" else ()
+            entry = self.prefix(user, *after_items)
         states = self.states(entry, length, entries, chosen, order)
         return self.scores(states, codes)
 

@@ -25,7 +25,11 @@ from tests.tiny import tiny_catalogue
 pytestmark = pytest.mark.skipif(
     not can_be_compiled("f32"), reason="attention stays in OpenVINO's nodes: no g++ or no AVX2"
 )
-RANKS = {"XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XPast 6": (4, 4, 4, 4, 4, 1)}
+RANKS = {
+    "XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XPast 6": (4, 4, 4, 4, 4, 1),
+    "XBehindItems 5": (4, 4, 4, 5, 2),
+}  # fmt: skip
+LAYER = 1
 
 
 class Operation(NamedTuple):
@@ -40,8 +44,7 @@ class Operation(NamedTuple):
         """Three inputs (causal) or six, in any type: they are rounded to its own."""
         request = self.requests[f"{name} {len(inputs)}"]
         given = [
-            np.ascontiguousarray(each, self.dtype if place < 5 else np.int32)
-            for place, each in enumerate(inputs)
+            np.ascontiguousarray(each, np.int32 if each.dtype.kind == "i" else self.dtype) for each in inputs
         ]
         for place, array in enumerate(given):  # which must live on: a tensor of bf16 does not hold its array
             kind = request.model_inputs[place].get_element_type()
@@ -69,10 +72,12 @@ def run(request, tmp_path_factory):
     requests = {}
     for name, ranks in RANKS.items():
         inputs = [
-            op.parameter(ov.PartialShape([-1] * rank), getattr(ov.Type, "i32" if rank == 1 else kv_type))
+            op.parameter(ov.PartialShape([-1] * rank), getattr(ov.Type, "i32" if rank < 3 else kv_type))
             for rank in ranks
         ]
-        model = ov.Model([nodes.create(name.split()[0], [each.output(0) for each in inputs])], inputs)
+        how = {"layer": LAYER} if name.startswith("XBehindItems") else {}
+        node = nodes.create(name.split()[0], [each.output(0) for each in inputs], how)
+        model = ov.Model([node], inputs)
         requests[name] = ov.compile_model(
             model, "CPU", {"INFERENCE_PRECISION_HINT": kv_type}
         ).create_infer_request()
@@ -141,13 +146,48 @@ def test_tokens_behind_a_past_equal_the_oracle_at_every_position(run, shape):
     found = run(q, past_k, past_v, new_k, new_v, np.array(lengths), name="XPast")
     for b, length in enumerate(lengths):
         one = slice(b, b + 1)
-        k, v = (
-            np.concatenate((past[one, :, :length], each[one]), 2)
-            for past, each in ((past_k, new_k), (past_v, new_v))
-        )
-        behind = np.repeat(q[one, :1], length, 1)  # queries of the past: their results are not looked at
-        want = causal_truth(np.concatenate((behind, q[one]), 1), k, v)[:, length:]
+        pasts = past_k[one, :, :length], past_v[one, :, :length]
+        want = truth_behind(q[one], *pasts, new_k[one], new_v[one])
         np.testing.assert_allclose(found[one], want, atol=run.close)
+
+
+def truth_behind(q, past_k, past_v, new_k, new_v):
+    """Of tokens behind a past, position by position."""
+    length = past_k.shape[2]
+    k, v = (np.concatenate(pair, 2) for pair in ((past_k, new_k), (past_v, new_v)))
+    behind = np.repeat(q[:, :1], length, 1)  # queries of the past: their results are not looked at
+    return causal_truth(np.concatenate((behind, q), 1), k, v)[:, length:]
+
+
+ITEMS = [  # heads, kv_heads, size, tokens of an item, rows per request, new tokens
+    (2, 2, 8, 3, [[4, 0, 5]], 3), (4, 2, 32, 15, [list(range(17)), [3] * 17], 40), (2, 1, 64, 1, [[2]], 130),
+    (6, 2, 10, 7, [list(range(40))], 30), (2, 1, 128, 64, [[1, 0, 3, 2]], 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", ITEMS)
+def test_tokens_behind_items_equal_the_oracle_at_every_position(run, shape):
+    """Nothing of other items is read, and of these only one layer."""
+    heads, kv_heads, size, tokens, rows, new = shape
+    rows = np.array(rows)
+    batch, table = len(rows), int(rows.max()) + 3
+    q, new_k, new_v, *_ = run.draw(7, batch, new, heads, kv_heads, size, new, 0)
+    _, drawn_k, drawn_v, *_ = run.draw(8, table, 1, heads, kv_heads, size, tokens, 0)
+    items = np.full((table, 2 * LAYER + 4, kv_heads, tokens, size), np.nan, np.float32)
+    wanted = np.unique(rows)
+    items[wanted, 2 * LAYER], items[wanted, 2 * LAYER + 1] = drawn_k[wanted], drawn_v[wanted]
+    found = run(q, new_k, new_v, items, rows, name="XBehindItems")
+    for b, mine in enumerate(rows):
+        one = slice(b, b + 1)
+        pasts = (np.concatenate(list(each[mine]), 1)[None] for each in (drawn_k, drawn_v))
+        want = truth_behind(q[one], *pasts, new_k[one], new_v[one])
+        np.testing.assert_allclose(found[one], want, atol=run.close)
+
+
+def test_a_row_that_no_item_has_is_refused(run):
+    q, new_k, new_v, *_ = run.draw(7, 1, 3, 2, 2, 8, 3, 0)
+    with pytest.raises(RuntimeError, match="XBehindItems: row 5 of 5"):
+        run(q, new_k, new_v, np.zeros((5, 6, 2, 3, 8)), np.array([[0, 5]]), name="XBehindItems")
 
 
 def test_scores_of_any_size_are_right_and_nan_is_not_hidden(run):

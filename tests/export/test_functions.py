@@ -74,7 +74,14 @@ CASES = {  # name -> inputs of the node, its attributes, and the same in torch
     ),
     "CausalAttention": ([Q, *KEYS], {}, lambda: functions.causal_attention(Q, K, V)),
     "PastAttention": (
-        [Q, *PAST, *KEYS, LENGTHS], {}, lambda: attention.past_attention(Q, *PAST, K, V, LENGTHS)
+        [Q, *PAST, *KEYS, LENGTHS],
+        {},
+        lambda: attention.past_attention(Q, *PAST, K, V, LENGTHS),
+    ),
+    "BehindItemsAttention": (
+        [Q, *KEYS, ITEMS, PLACES],
+        {"layer": 1},
+        lambda: attention.behind_items_attention(Q, ITEMS, PLACES, K, V, 1),
     ),
     "ItemAttention": (
         [Q5, *KEYS, OWN5, -OWN5, LENGTHS],

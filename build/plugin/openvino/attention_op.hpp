@@ -2,7 +2,7 @@
 //   with three inputs, keys up to its own: S is N;
 //   with own k, v [B, N, U, G, D] and prompt_length int32 [B] too, the prompt and the keys of its own beam;
 //   with q [B, N, U, H, D] and the same, the prompt and its own item's keys up to its own.
-// XPast, XDiscriminant: see there. All give what q is. Shapes are what the graphs of export/ make.
+// XPast, XBehindItems, XDiscriminant: see there. All give what q is. Shapes are what the graphs of export/ make.
 #pragma once
 
 #include <oneapi/tbb/parallel_for.h>
@@ -149,6 +149,63 @@ class XPast : public ov::op::Op {
     });
     return true;
   }
+};
+
+// Over q [B, N, H, D], k, v [B, G, N, D], items [M, 2N, G, t, D] and rows int32 [B, C]: query n sees the keys of all items
+// rows[b] at `layer`, which are read where they lie, and of the others those up to its own.
+class XBehindItems : public ov::op::Op {
+ public:
+  OPENVINO_OP("XBehindItems", "genrec");
+
+  XBehindItems() = default;
+  XBehindItems(const ov::OutputVector& inputs, std::int64_t layer) : Op(inputs), layer_(layer) {
+    constructor_validate_and_infer_types();
+  }
+
+  bool visit_attributes(ov::AttributeVisitor& visitor) override {
+    visitor.on_attribute("layer", layer_);
+    return true;
+  }
+
+  void validate_and_infer_types() override {
+    OPENVINO_ASSERT(get_input_size() == 5, "XBehindItems has ", get_input_size(), " inputs, not 5");
+    for (std::size_t i = 0; i < 4; ++i)
+      OPENVINO_ASSERT(get_input_element_type(i) == TYPE, "XBehindItems: input ", i, " is not ", TYPE);
+    set_output_type(0, TYPE, get_input_partial_shape(0));
+  }
+
+  std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+    return std::make_shared<XBehindItems>(inputs, layer_);
+  }
+
+  bool has_evaluate() const override { return true; }
+
+  bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    outputs[0].set_shape(inputs[0].get_shape());
+    const Sizes s(inputs[0].get_shape(), inputs[1].get_shape());
+    const auto items = inputs[3].get_shape();
+    const std::size_t many = inputs[4].get_shape()[1], tokens = items[3], tensor = s.kv_heads * tokens * s.size;
+    const auto* rows = inputs[4].data<const std::int32_t>();
+    for (std::size_t i = 0; i < s.batch * many; ++i)
+      OPENVINO_ASSERT(rows[i] >= 0 && std::size_t(rows[i]) < items[0], "XBehindItems: row ", rows[i], " of ", items[0]);
+    attend_all(s, many * tokens + s.places, true, [&](std::size_t b, std::size_t g) {
+      Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
+      head.new_k = head.k;
+      head.new_v = head.v;
+      head.k = values_of(inputs[3]) + 2 * layer_ * tensor + g * tokens * s.size;
+      head.v = head.k + tensor;
+      head.items = rows + b * many;
+      head.tokens = int(tokens);
+      head.row = items[1] * tensor;
+      head.past = int(many * tokens);
+      head.causal = true;
+      return head;
+    });
+    return true;
+  }
+
+ private:
+  std::int64_t layer_ = 0;
 };
 
 // Over q [B, C, H, D], shared k, v [B, G, S, D], items [M, 2N, G, t, D], q of items [B, C, H, D], rows int32 [B, C] and

@@ -22,14 +22,17 @@ struct Head {
   int length;                      // shared keys that every row sees ...
   bool causal;                     // ... or each those up to its own position,
   int past;                        // which is behind so many keys
+  const std::int32_t* items;       // none: the past's keys are one behind the other; else of every item its row, ...
+  int tokens;                      // ... which has so many, ...
+  std::size_t row;                 // ... and from one row to the next
 
   std::size_t place(int row) const { return row / group * next + row % group * size; }
   int seen() const { return causal ? past + rows / group : length; }
   int sees(int row) const { return causal ? past + row / group + 1 : length; }
   const Value* key(int place) const { return at(k, new_k, place); }
   const Value* value(int place) const { return at(v, new_v, place); }
-  // Whether some of `keys` keys from `first` on are of the past, and some behind it.
-  bool divided(int first, int keys) const { return causal && first < past && past < first + keys; }
+  // Whether `keys` keys from `first` on are not one behind the other: some are of the past and some behind it, or of items.
+  bool divided(int first, int keys) const { return causal && first < past && (items || past < first + keys); }
   // Whether they can be read where they lie: all are seen, one behind the other, and rows of `deep` need no zeros.
   bool ready(int first, int keys, int deep) const {
     return size == deep && first + keys <= seen() && !divided(first, keys);
@@ -40,7 +43,8 @@ struct Head {
 
  private:
   const Value* at(const Value* before, const Value* behind, int place) const {
-    return causal && place >= past ? behind + std::size_t(place - past) * size : before + std::size_t(place) * size;
+    if (causal && place >= past) return behind + std::size_t(place - past) * size;
+    return items ? before + items[place / tokens] * row + place % tokens * size : before + std::size_t(place) * size;
   }
   std::size_t own_place(int row, int u) const {
     const int beam = row / group / each;

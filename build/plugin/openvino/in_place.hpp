@@ -1,5 +1,5 @@
-// Keys and values of attention where a word is one value: they are read where they are. A block that is divided between a
-// past and what lies behind it is copied.
+// Keys and values of attention where a word is one value: they are read where they are. A block that is divided is
+// copied.
 #pragma once
 
 #include "head.hpp"
@@ -12,11 +12,11 @@ struct Laid {
   const Value *k, *v;  // of a block, both [key][D]
 };
 
-inline std::size_t room_of(int size, int, bool joined) { return joined ? std::size_t(2) * KEYS * size : 0; }
+inline std::size_t room_of(int size, int span, bool joined) { return joined ? std::size_t(2) * padded(span, KEYS) * size : 0; }
 
 inline void lay_out(const Head<Value>& h, int first, Value* room) {
   if (!h.divided(first, KEYS)) return;
-  Value *k = room, *v = room + std::size_t(KEYS) * h.size;
+  Value *k = room + std::size_t(2) * first * h.size, *v = k + std::size_t(KEYS) * h.size;
   for (int key = 0; key < KEYS && first + key < h.seen(); ++key, k += h.size, v += h.size) {
     std::memcpy(k, h.key(first + key), h.size * sizeof(Value));
     std::memcpy(v, h.value(first + key), h.size * sizeof(Value));
@@ -24,8 +24,9 @@ inline void lay_out(const Head<Value>& h, int first, Value* room) {
 }
 
 inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
-  if (h.divided(first, KEYS)) return {room, room + std::size_t(KEYS) * h.size};
-  return {h.key(first), h.value(first)};
+  if (!h.divided(first, KEYS)) return {h.key(first), h.value(first)};
+  const Value* k = room + std::size_t(2) * first * h.size;
+  return {k, k + std::size_t(KEYS) * h.size};
 }
 
 }  // namespace genrec

@@ -13,6 +13,7 @@
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     std::make_shared<ov::OpExtension<genrec::XAttention>>(),
     std::make_shared<ov::OpExtension<genrec::XPast>>(),
+    std::make_shared<ov::OpExtension<genrec::XBehindItems>>(),
     std::make_shared<ov::OpExtension<genrec::XDiscriminant>>(),
     std::make_shared<ov::OpExtension<genrec::XLinear>>(),
     std::make_shared<ov::OpExtension<genrec::XRotate>>(),

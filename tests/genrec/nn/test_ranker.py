@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
+from genrec.nn.attention import Attend, behind, past_of
 from genrec.nn.checkpoint import save_generator
 from genrec.nn.model import Generator
 from genrec.nn.ranker import KV, Ranker
@@ -81,10 +82,10 @@ def test_reused_entries_change_nothing(asked: tuple[torch.Tensor, ...], order: s
     table = None if order == "user" else ranker.items(torch.cat((items[1], items[0], items[1])))
     chosen = torch.tensor([[4, 5, 6, 7], [8, 1, 2, 3]])  # items of the second user lie at 0 and at 8
     if order == "item":
-        start, past = TOKENS, ranker.past_of(table, chosen)
-    first = ranker.prefix(user[:, :cut], start, past)
-    behind = joined(past, first) if past else first
-    entry = joined(first, ranker.prefix(user[:, cut:], start + cut, behind))
+        start, past = TOKENS, [past_of(table, chosen, n) for n in range(ranker.config.num_hidden_layers)]
+    first = ranker.prefix(user[:, :cut], start, past and behind_all(past))
+    before = joined(past, first) if past else first
+    entry = joined(first, ranker.prefix(user[:, cut:], start + cut, behind_all(before)))
     if order == "user":
         table = ranker.candidates(items, entry, length)
         chosen = torch.arange(2 * CANDIDATES).view(2, CANDIDATES)
@@ -93,10 +94,14 @@ def test_reused_entries_change_nothing(asked: tuple[torch.Tensor, ...], order: s
     torch.testing.assert_close(found.double(), twin(ranker, asked, order), rtol=0, atol=1e-4)
 
 
-def joined(before: KV, behind: KV) -> KV:
+def behind_all(past: KV) -> Attend:
+    return behind(past, torch.full((len(LENGTHS),), past[0][0].shape[2]))
+
+
+def joined(before: KV, after: KV) -> KV:
     return [
         tuple(torch.cat(pair, 2) for pair in zip(b, a, strict=True))
-        for b, a in zip(before, behind, strict=True)
+        for b, a in zip(before, after, strict=True)
     ]
 
 

@@ -84,4 +84,6 @@ def test_a_request_allocates_its_answer_and_no_other_array() -> None:
     constraints = [Constraint(index, index.blocked(np.array([-1])))] * 2
     answer = 2 * WIDTH * (8 + 4 + 4 + 4)
     found = most_allocated(lambda: generator.answers(tokens, lengths, constraints))
-    assert abs(found - answer) < SMALLEST_ARRAY  # small objects of before may leave meanwhile: arrays are counted
+    assert (
+        abs(found - answer) < SMALLEST_ARRAY
+    )  # small objects of before may leave meanwhile: arrays are counted
