@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 MEMORY = 0.98  # weight of the past in the moments: what a machine does is another thing an hour later
@@ -21,7 +22,7 @@ class PassCost:
 
     def __init__(self) -> None:
         self._moments, self._with_seconds = np.zeros((3, 3)), np.zeros(3)
-        self._factors: NDArray[np.float64] = np.zeros(3)
+        self._factors = _not_negative(self._moments, self._with_seconds, np.zeros(3))  # compiled now, not in a pass
         self._lock = threading.Lock()
 
     def learn(self, ranking: bool, past: int, new: int, seconds: float) -> None:
@@ -41,14 +42,18 @@ def _features(ranking: bool, past: int, new: int) -> NDArray[np.float64]:
     return np.array([ranking, new, new * (past + new / 2)]) * SCALE
 
 
+@njit(cache=True)
 def _not_negative(
     moments: NDArray[np.float64], with_seconds: NDArray[np.float64], start: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The least squares under factors of at least 0: one factor after the other, from the last ones found."""
+    """The least squares under factors of at least 0: one factor after the other, from the last ones found.
+
+    Compiled: a ranking waits for it, and in Python it took 0.7 ms.
+    """
     factors = start.copy()
     for _ in range(SWEEPS):
         for i in range(len(factors)):
             if moments[i, i] > 0:
-                rest = moments[i] @ factors - moments[i, i] * factors[i]
+                rest = (moments[i] * factors).sum() - moments[i, i] * factors[i]
                 factors[i] = max((with_seconds[i] - rest) / moments[i, i], 0.0)
     return factors
