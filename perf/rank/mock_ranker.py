@@ -15,6 +15,18 @@ from perf.kit.mock import write_model
 
 SHAPE = replace(GENERATOR, max_history=2304)  # 31 M parameters, prompts of up to 6,912 tokens
 ITEMS = 2000
+PAPER_WIDTH = 1536  # of Qwen2-1.5B, which BAT ranks with
+
+
+def narrow(width: int, layers: int) -> ModelConfig:
+    """Layers in the proportions of Qwen2-1.5B (12 heads, 2 of KV, 8,960 inside), `width` a multiple of 384.
+
+    Where prompts shrink as the width does, attention takes the same part of the work.
+    """
+    return replace(
+        SHAPE, hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64,
+        num_key_value_heads=width // 384, head_dim=64, intermediate_size=width * 8960 // PAPER_WIDTH,
+    )  # fmt: skip
 
 
 def mock_ranker(

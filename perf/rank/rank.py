@@ -1,25 +1,32 @@
 """Rankings with and without reuse, by every choice of the prefix: requests a second of the real engine on one trace.
 
-    genrec bench rank [--scale 100] [--requests 700] [--tokens 1] [--slo-ms 2500]
+    genrec bench rank [--scale 100] [--requests 700] [--slo-ms 2500]
+    genrec bench rank --model 384-2 --requests 5000 --slo-ms 200 --label in-proportion
+    genrec bench rank --histories artifacts/ml-1m
 
-A trace in the shape of BAT's Books (perf/rank/simulate.py), with users, items, rate and pool divided by `--scale`, and
-tokens of users and items multiplied by `--tokens`. Each way has a pool of its own; a request goes through all ways, one
-after the other in turns, before the next request comes. Items' KV is computed beforehand, as `genrec pool fill` does
-(BAT, section 5.2); users' by the first part of the trace, which is not counted. Time is what the passes, the pool and
-the choice take in this process. The rate within a P99 is computed from these times: Poisson arrivals, one after the
-other. Every tenth request is compared with what is computed without any reuse.
+A trace in the shape of BAT's Books (perf/rank/simulate.py), with users, items, rate and pool divided by `--scale`. The
+model is the one of 31 M parameters. `--model 384-2` has layers of the paper's own model, Qwen2-1.5B, at a width of 384,
+two of them, and prompts shrink as the width does: users have fewer tokens, and candidates are fewer. So attention is
+13 % of the operations, as it is there; of the 31 M model and the whole prompts it is 43 %, as prompts are longer beside
+its width. With `--histories` the users are an artifact's own, as long as they are; an item has its codes as tokens.
+
+Each way has a pool of its own; a request goes through all ways, one after the other in turns, before the next request
+comes. Items' KV is computed beforehand, as `genrec pool fill` does (BAT, section 5.2); users' by the first part of the
+trace, which is not counted. Time is what the passes, the pool and the choice take in this process. The rate within a
+P99 is computed from these times: Poisson arrivals, one after the other. Every tenth request is compared with what is
+computed without any reuse.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,86 +35,24 @@ from tqdm import tqdm
 from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
-from genrec.engine.prefix import PrefixChooser
-from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
+from genrec.engine.ranking import RankExecutor, RankPlan
+from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
-from genrec.pool.mapping import Mapping, PoolTable
+from genrec.models.config import ModelConfig
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.settings import Settings
 from perf.kit import report
-from perf.rank.mock_ranker import SHAPE as MODEL
-from perf.rank.mock_ranker import mock_ranker
-from perf.rank.simulate import CANDIDATES, POOL_BYTES, SHAPES, TOKEN_BYTES, DataShape, Trace, trace
+from perf.rank.asked import Asked, own_users, requests_of
+from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, mock_ranker, narrow
+from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES, DataShape
+from perf.rank.ways import Answer, RankWay
 
 WAYS = ("recompute", "user", "item", "greedy", "hazard", "split")
 BEST = ("greedy", "past", "hazard", "split")
 WARM = 0.3
 CHECKED = 10  # every so many requests
-TTL_S = 1e6  # the trace's own time is slow
-
-
-class TimedPool(Pool):
-    """Counts the seconds in which the table is held."""
-
-    seconds = 0.0
-
-    def locked(self, work: Callable[[Mapping, PoolTable], Any], otherwise: Any) -> Any:
-        """See `Pool.locked`."""
-        begun = time.perf_counter()
-        try:
-            return super().locked(work, otherwise)
-        finally:
-            self.seconds += time.perf_counter() - begun
-
-
-class Answer(NamedTuple):
-    """One ranking: its scores, what was reused, in which order, and the seconds of choice and of all."""
-
-    scores: NDArray[np.float32]
-    reuse: Reuse
-    order: str
-    choice_s: float
-    total_s: float
-
-
-class RankWay:
-    """One choice of the prefix with a pool of its own."""
-
-    def __init__(
-        self,
-        name: str,
-        make: Callable[[Pool], RankExecutor],
-        folder: Path,
-        sizes: tuple[int, int],
-        layout: EntryLayout,
-    ) -> None:
-        self.name, self._now = name, 1
-        users, rows = sizes
-        Pool.create(folder, users, rows, layout.item_bytes)
-        self._pool = TimedPool(folder, clock=lambda: self._now, ttl_s=TTL_S)
-        self._chooser = PrefixChooser(name, layout, "m", self._pool)
-        if self._chooser.policy:
-            self._pool.rule = self._chooser.policy
-        self._executor = make(self._pool)
-
-    def fill(self, items: NDArray[np.int32]) -> None:
-        """Compute the KV of all items [n, t], where there is room for items."""
-        if self._executor.item_places:
-            for start in range(0, len(items), CANDIDATES):
-                self._executor.keep_items(items[start : start + CANDIDATES])
-
-    def ask(self, request: RankRequest, now: int) -> Answer:
-        """Choose and rank."""
-        self._now, self._pool.seconds = now, 0.0
-        begun = time.perf_counter()
-        plan = self._chooser.choose(request.owner, request.tokens, request.candidates, now)
-        chosen = time.perf_counter()
-        inside = self._pool.seconds
-        scores, reuse = self._executor.scores(request, RankPlan(plan.order, plan.keep_user, plan.keep_items))
-        ended = time.perf_counter()
-        return Answer(scores, reuse, plan.order, chosen - begun + self._pool.seconds - inside, ended - begun)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -118,28 +63,54 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--scale", type=int, default=100, help="users, items, rate and pool are divided by this"
     )
     parser.add_argument("--requests", type=int, default=700)
-    parser.add_argument("--tokens", type=float, default=1.0, help="factor of users' and items' tokens")
+    parser.add_argument(
+        "--model", help="the paper's layers: width and how many, as 384-2; default: 31 M parameters"
+    )
+    parser.add_argument("--item-tokens", type=int, help="default: the data's own")
+    parser.add_argument("--histories", type=Path, help="an artifact whose users these are")
     parser.add_argument("--slo-ms", type=float, default=2500.0, help="of a request at P99, its wait included")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-ranker"))
     asked = parser.parse_args(arguments)
+    model, prompts = model_of(asked.model)
     run = report.begin(asked)
-    shape = SHAPES[asked.data].scaled(asked.scale, asked.tokens)
-    artifact = asked.artifact.with_name(f"{asked.artifact.name}-{shape.item_tokens}")
-    mock_ranker(artifact, shape.item_tokens)
-    figures = measure(artifact, shape, asked)
+    shape = SHAPES[asked.data].scaled(asked.scale, prompts)
+    asks = own_users(asked.histories, shape) if asked.histories else Asked(shape)
+    if asked.item_tokens:
+        asks = asks.with_items_of(asked.item_tokens)
+    artifact = asked.artifact.with_name(
+        f"{asked.artifact.name}-{asked.model or '31M'}-{asks.shape.item_tokens}"
+    )
+    mock_ranker(artifact, asks.shape.item_tokens, model)
+    figures = measure(artifact, model, asks, asked)
     print(table(figures["ways"]))
     run.publish(figures, repeats=figures["counted"])
 
 
-def measure(artifact: Path, shape: DataShape, asked: argparse.Namespace) -> dict[str, Any]:
+def model_of(text: str | None) -> tuple[ModelConfig, float]:
+    """The model and the length of its prompts over the paper's. Raises InputError."""
+    if not text:
+        return SHAPE, 1.0
+    width, _, layers = text.partition("-")
+    if (
+        not (width.isdecimal() and layers.isdecimal())
+        or not int(width)
+        or int(width) % 384
+        or not int(layers)
+    ):
+        raise InputError("model", f"is {text!r}", "width, a multiple of 384, and layers, as 384-2")
+    return narrow(int(width), int(layers)), int(width) / PAPER_WIDTH
+
+
+def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Namespace) -> dict[str, Any]:
     """Every way over the trace."""
-    items, asks = requests_of(shape, asked.requests, asked.seed)
-    kv_type = load_layout(Settings(artifact, artifact), MODEL).kv_type
-    layout = EntryLayout(MODEL, shape.item_tokens, kv_type, MODEL.levels)
-    (passes,) = load_rankers(engine_of(artifact, "openvino"), MODEL, kv_type, 0, 1)
-    head = RankerHead.load(artifact / "onnx" / HEAD, MODEL)
+    shape = of.shape
+    items, asks = requests_of(of, model, asked.requests, asked.seed)
+    kv_type = load_layout(Settings(artifact, artifact), model).kv_type
+    layout = EntryLayout(model, shape.item_tokens, kv_type, model.levels)
+    (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, 0, 1)
+    head = RankerHead.load(artifact / "onnx" / HEAD, model)
 
     def executor(pool: Pool | None, whole: str = "user") -> RankExecutor:
         return RankExecutor(passes, head, layout, "m", pool, whole)
@@ -150,7 +121,8 @@ def measure(artifact: Path, shape: DataShape, asked: argparse.Namespace) -> dict
         ways = []
         for name in asked.ways.split(","):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))) / "pool"
-            ways.append(RankWay(name, executor, folder, sizes_of(shape, asked, name, layout), layout))
+            sizes = sizes_of(shape, SHAPES[asked.data], name, layout.token_bytes)
+            ways.append(RankWay(name, executor, folder, sizes, layout))
         computed = {order: executor(None, order) for order in ("user", "item", "split")}
         for way in tqdm(ways, desc="items", unit="way"):
             way.fill(items)
@@ -169,35 +141,20 @@ def measure(artifact: Path, shape: DataShape, asked: argparse.Namespace) -> dict
         **summary(answers, asked.slo_ms / 1e3),
         "largest_difference": apart,
         "equal_answers": apart < 0.05,
+        "shape": asdict(shape),
     }
 
 
-def sizes_of(shape: DataShape, asked: argparse.Namespace, name: str, layout: EntryLayout) -> tuple[int, int]:
-    """Bytes for users and rows for items, in the paper's proportion; the user order alone has all of it for users."""
-    whole = SHAPES[asked.data]
+def sizes_of(shape: DataShape, whole: DataShape, name: str, token_bytes: int) -> tuple[int, int]:
+    """Bytes for users and rows for items, in the paper's proportion; the user order alone has all of it for users.
+
+    `shape` is a part of the `whole` world, whose pool is known.
+    """
     items = 0 if name in ("user", "recompute") else whole.items
-    tokens = (POOL_BYTES / TOKEN_BYTES - items * whole.item_tokens) / asked.scale * asked.tokens
-    users = 0 if name in ("item", "recompute") else int(tokens) * layout.token_bytes
+    left = POOL_BYTES / TOKEN_BYTES - items * shape.item_tokens  # tokens of the whole world's users
+    part = shape.users * shape.user_tokens / (whole.users * whole.user_tokens)
+    users = 0 if name in ("item", "recompute") else int(left * part) * token_bytes
     return users, shape.items if items else 0
-
-
-def requests_of(
-    shape: DataShape, count: int, seed: int
-) -> tuple[NDArray[np.int32], list[tuple[RankRequest, int]]]:
-    """Tokens of all items [n, t], and the trace's rankings: a user's own random tokens, candidates by Zipf's law."""
-    found: Trace = trace(shape, count, seed)
-    draw, levels = np.random.default_rng(seed), MODEL.levels
-    popular = np.cumsum((np.arange(shape.items) + 10.0) ** -1.0)
-    items = draw.integers(0, MODEL.vocab_size, (shape.items, shape.item_tokens)).astype(np.int32)
-    codes = draw.integers(0, MODEL.vocab_size, (shape.items, levels)).astype(np.int32)
-    asks = []
-    for user, when, tokens in zip(found.user[:count], found.when[:count], found.tokens[:count], strict=True):
-        length = max(int(tokens) // levels * levels, levels)
-        own = np.random.default_rng([seed, int(user)]).integers(0, MODEL.vocab_size, length).astype(np.int32)
-        rows = np.unique(np.searchsorted(popular / popular[-1], draw.random(4 * CANDIDATES)))
-        rows = draw.permutation(rows)[:CANDIDATES]
-        asks.append((RankRequest(int(user), own, items[rows], codes[rows]), int(when)))
-    return items, asks
 
 
 def summary(answers: dict[str, list[Answer]], slo_s: float) -> dict[str, Any]:

@@ -49,16 +49,20 @@ class DataShape:
     rate: float = 100.0  # requests a second
     spread: float = 1.0  # standard deviation of the logarithm of a user's tokens
     each: int = 1  # users of the whole world that one of these stands for
+    candidates: int = CANDIDATES
+    longest: int = LONGEST
 
-    def scaled(self, scale: int, tokens: float = 1.0) -> DataShape:
-        """A smaller world: users, items and rate divided by `scale`, tokens multiplied by `tokens`.
+    def scaled(self, scale: int, prompts: float = 1.0) -> DataShape:
+        """A smaller world: users, items and rate divided by `scale`, a prompt's length multiplied by `prompts`.
 
         A pool that is divided alike hits as often: one user comes as often as the `scale` users he stands for, and the
-        pool holds him as long as it would hold each of them.
+        pool holds him as long as it would hold each of them. A shorter prompt has fewer tokens of the user and fewer
+        candidates; an item keeps its tokens.
         """
         return replace(
             self, users=self.users // scale, items=self.items // scale, rate=self.rate / scale, each=self.each * scale,
-            user_tokens=int(self.user_tokens * tokens), item_tokens=max(round(self.item_tokens * tokens), 1),
+            user_tokens=int(self.user_tokens * prompts), candidates=max(round(self.candidates * prompts), 1),
+            longest=int(self.longest * prompts),
         )  # fmt: skip
 
     @property
@@ -94,7 +98,7 @@ class Trace:
 def lengths(draw: np.random.Generator, shape: DataShape) -> NDArray[np.int64]:
     """Tokens of every user: lognormal, cut to what a prompt holds, with the mean that the shape says."""
     raw = np.exp(shape.spread * draw.standard_normal(shape.users))
-    most = LONGEST - CANDIDATES * shape.item_tokens
+    most = shape.longest - shape.candidates * shape.item_tokens
     scale = shape.user_tokens / raw.mean()
     for _ in range(30):  # the cut lowers the mean
         cut = np.clip(raw * scale, 50, most)
@@ -102,10 +106,10 @@ def lengths(draw: np.random.Generator, shape: DataShape) -> NDArray[np.int64]:
     return cut.astype(np.int64)
 
 
-def trace(shape: DataShape, requests: int, seed: int = 0) -> Trace:
-    """So many requests and a little more, by sessions."""
+def trace(shape: DataShape, requests: int, seed: int = 0, tokens: NDArray[np.int64] | None = None) -> Trace:
+    """So many requests and a little more, by sessions; of users with these `tokens` int64[users], if they are known."""
     draw = np.random.default_rng(seed)
-    tokens = lengths(draw, shape)
+    tokens = lengths(draw, shape) if tokens is None else tokens
     sessions = int(np.ceil(requests / shape.session))
     starts = draw.random(sessions) * requests / shape.rate
     who = np.searchsorted(shape.coming, draw.random(sessions), side="right").clip(max=shape.users - 1)
@@ -185,14 +189,14 @@ def simulate(
     rule = policy(name, Hotness(owners=max(1 << (4 * len(distinct)).bit_length(), 8)))
     cache = Cache(limit, rule, owners)
     computed = whole = hits = items = 0
-    cached = round(item_hit * CANDIDATES)
+    cached = round(item_hit * shape.candidates)
     first = int(len(user) * WARM)
     for i, (who, now, tokens) in enumerate(
         zip(user.tolist(), requests.when.tolist(), requests.tokens.tolist(), strict=True)
     ):
         there = who in cache
         request = Request(
-            tokens, CANDIDATES, shape.item_tokens, tokens * there, cached, marked=name == "split"
+            tokens, shape.candidates, shape.item_tokens, tokens * there, cached, marked=name == "split"
         )
         plan = rule.choose(request, owners[who], now, partial(cache.room, tokens, now))
         if plan.keep_user:

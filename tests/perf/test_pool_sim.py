@@ -38,9 +38,9 @@ def test_a_scaled_world_hits_as_often_as_the_whole_one():
     assert np.mean([each["user_hits"] for each in found]) == pytest.approx(wanted["user_hits"], abs=0.06)
     flat = replace(small, each=1)
     assert simulate(flat, trace(flat, 1000), "split", whole.left_tokens // 170)["user_hits"] < 0.4
-    assert small.scaled(2, tokens=0.5) == replace(
-        whole.scaled(340), user_tokens=793, item_tokens=8
-    )  # 15 / 2, to even
+    assert small.scaled(2, prompts=0.5) == replace(
+        whole.scaled(340), user_tokens=793, candidates=50, longest=4096
+    )
 
 
 @pytest.mark.parametrize("name", ["recompute", "user", "item", "agnostic", "split"])

@@ -1,0 +1,82 @@
+"""One way to choose the prefix of rankings: its pool, its rule, and what each ranking took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genrec.engine.prefix import PrefixChooser
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
+from genrec.kv.entries import EntryLayout
+from genrec.pool.mapping import Mapping, PoolTable
+from genrec.pool.pool import Pool
+
+BATCH = 100  # items that are computed at once
+TTL_S = 1e6  # a trace's own time is slow
+
+
+class TimedPool(Pool):
+    """Counts the seconds in which the table is held."""
+
+    seconds = 0.0
+
+    def locked(self, work: Callable[[Mapping, PoolTable], Any], otherwise: Any) -> Any:
+        """See `Pool.locked`."""
+        begun = time.perf_counter()
+        try:
+            return super().locked(work, otherwise)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+
+class Answer(NamedTuple):
+    """One ranking: its scores, what was reused, in which order, and the seconds of choice and of all."""
+
+    scores: NDArray[np.float32]
+    reuse: Reuse
+    order: str
+    choice_s: float
+    total_s: float
+
+
+class RankWay:
+    """One choice of the prefix with a pool of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Pool], RankExecutor],
+        folder: Path,
+        sizes: tuple[int, int],
+        layout: EntryLayout,
+    ) -> None:
+        self.name, self._now = name, 1
+        users, rows = sizes
+        Pool.create(folder, users, rows, layout.item_bytes)
+        self._pool = TimedPool(folder, clock=lambda: self._now, ttl_s=TTL_S)
+        self._chooser = PrefixChooser(name, layout, "m", self._pool)
+        if self._chooser.policy:
+            self._pool.rule = self._chooser.policy
+        self._executor = make(self._pool)
+
+    def fill(self, items: NDArray[np.int32]) -> None:
+        """Compute the KV of all items [n, t], where there is room for items."""
+        if self._executor.item_places:
+            for start in range(0, len(items), BATCH):
+                self._executor.keep_items(items[start : start + BATCH])
+
+    def ask(self, request: RankRequest, now: int) -> Answer:
+        """Choose and rank."""
+        self._now, self._pool.seconds = now, 0.0
+        begun = time.perf_counter()
+        plan = self._chooser.choose(request.owner, request.tokens, request.candidates, now)
+        chosen = time.perf_counter()
+        inside = self._pool.seconds
+        scores, reuse = self._executor.scores(request, RankPlan(plan.order, plan.keep_user, plan.keep_items))
+        ended = time.perf_counter()
+        return Answer(scores, reuse, plan.order, chosen - begun + self._pool.seconds - inside, ended - begun)

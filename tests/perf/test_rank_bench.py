@@ -1,0 +1,83 @@
+"""The benchmark of rankings: its worlds keep the paper's proportions, and all ways give the same answers."""
+
+import argparse
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.main import main
+from genrec.artifact import load_config
+from perf.rank.asked import Asked, own_users, requests_of
+from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
+from perf.rank.rank import WAYS, measure, model_of, sizes_of
+from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
+from training.data import Histories
+
+BOOKS = SHAPES["books"]
+
+
+def operations(model, keys):
+    """(of products, of attention) of a token in a layer that reads so many keys."""
+    heads, size = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    weights = model.hidden_size * (2 * heads + 2 * size + 3 * model.intermediate_size)
+    return 2 * weights, 4 * heads * keys
+
+
+@pytest.mark.parametrize("text, layers", [("384-2", 2), ("768-1", 1), ("1536-28", 28)])
+def test_a_narrow_model_has_the_papers_layers_and_shorter_prompts(text, layers):
+    model, prompts = model_of(text)
+    assert model.num_hidden_layers == layers and prompts == model.hidden_size / PAPER_WIDTH
+    paper = operations(narrow(PAPER_WIDTH, 28), 2293)
+    found = operations(model, 2293 * prompts)
+    assert found[1] / found[0] == pytest.approx(paper[1] / paper[0]) == pytest.approx(0.15, abs=0.005)
+    small = operations(SHAPE, 2293)
+    assert small[1] / sum(small) == pytest.approx(0.43, abs=0.005)
+
+
+@pytest.mark.parametrize("text", ["384", "100-2", "384-0", "0-2", "a-b"])
+def test_a_bad_model_is_named(text, capsys):
+    assert main(["bench", "rank", "--model", text]) != 0
+    assert f"model: is {text!r} (accepted: width, a multiple of 384" in capsys.readouterr().err
+
+
+def test_the_pool_is_in_the_papers_proportion():
+    whole = POOL_BYTES / TOKEN_BYTES
+    shape = BOOKS.scaled(100, 0.25)
+    assert sizes_of(shape, BOOKS, "recompute", 8) == (0, 0)
+    assert sizes_of(shape, BOOKS, "item", 8) == (0, 2800)
+    users, rows = sizes_of(shape, BOOKS, "user", 8)
+    assert users == pytest.approx(8 * whole / 400, rel=0.002) and not rows
+    users, rows = sizes_of(shape, BOOKS, "split", 8)
+    assert users == pytest.approx(8 * (whole - 280_000 * 15) / 400, rel=0.002) and rows == 2800
+
+
+def test_an_artifacts_own_users_are_as_long_as_they_are(tiny: Path, tmp_path: Path):
+    shutil.copy(tiny / "catalogue.parquet", tmp_path)
+    lengths = np.random.default_rng(0).integers(3, 9, 80)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    histories = Histories(np.arange(80), np.zeros(offsets[-1], np.int64), offsets)
+    histories.save(tmp_path / "histories.parquet", [str(u) for u in range(80)])
+    of = own_users(tmp_path, BOOKS.scaled(10_000))
+    assert len(of.lengths) == of.shape.users == 51 and of.shape.item_tokens == 3
+    assert set(of.lengths) <= set(3 * lengths)
+    items, asks = requests_of(of, load_config(tiny), 50, 0)
+    assert items.shape == (of.shape.items, 3)
+    assert {len(request.tokens) for request, _ in asks} <= set(of.lengths)
+    assert all(0 < len(request.candidates) <= of.shape.candidates for request, _ in asks)
+
+
+def test_all_ways_answer_what_recomputation_answers(tiny_ranker: Path):
+    shape = replace(
+        BOOKS.scaled(30_000), item_tokens=3, user_tokens=12_000, candidates=7
+    )  # a pool with room for all
+    asked = argparse.Namespace(requests=60, seed=0, ways=",".join(WAYS), data="books", slo_ms=1e6)
+    lengths = np.random.default_rng(0).integers(1, 6, shape.users) * 3
+    found = measure(tiny_ranker, load_config(tiny_ranker), Asked(shape, lengths), asked)
+    assert found["equal_answers"] and found["largest_difference"] < 1e-3
+    assert found["counted"] == pytest.approx(42, abs=8) and set(found["ways"]) == set(WAYS)
+    computed = {name: way["computed_tokens"] for name, way in found["ways"].items()}
+    assert computed["recompute"] > computed["user"] > computed["split"]
+    assert found["ways"]["recompute"]["reused_share"] == 0 < found["ways"]["split"]["reused_share"]
