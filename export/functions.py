@@ -127,9 +127,12 @@ def BehindItemsAttention(q, k, v, items, rows, layer: int):
 
 
 @script(genrec, default_opset=op)
-def SharedPart(q, shared_k, shared_v, prompt_length):
-    span = op.Squeeze(op.Shape(shared_k, start=2, end=3))
-    real = op.Less(op.Range(0, span, 1), op.Unsqueeze(op.Cast(prompt_length, to=7), [1, 2, 3]))
+def SharedPart(q, shared_k, shared_v, prompt_length, reach: int):
+    place = op.Range(0, op.Squeeze(op.Shape(shared_k, start=2, end=3)), 1)
+    end = op.Unsqueeze(op.Cast(prompt_length, to=7), [1, 2, 3])
+    newest = op.Constant(value_int=reach)
+    limited = op.Min(newest, op.Constant(value_int=1))  # 0: all are seen
+    real = op.And(op.Less(place, end), op.GreaterOrEqual(place, (end - newest) * limited))
     score = op.Add(op.MatMul(q, op.Transpose(shared_k, perm=[0, 1, 3, 2])), op.Log(op.CastLike(real, q)))
     top = op.ReduceMax(score, [-1], keepdims=1)
     weight = op.Exp(op.Sub(score, top))
@@ -156,7 +159,7 @@ def ItemAttention(q, shared_k, shared_v, k, v, prompt_length):
         op.Transpose(split, perm=[0, 3, 1, 2, 4, 5]),
         op.Concat(batch, kv_heads, many * count * group, size, axis=0),
     )
-    top, total, out = SharedPart(stacked, shared_k, shared_v, prompt_length)
+    top, total, out = SharedPart(stacked, shared_k, shared_v, prompt_length, reach=0)
     column = op.Concat(batch, kv_heads, many, count * group, [1], axis=0)
     block = op.Concat(batch, kv_heads, many, count * group, size, axis=0)
     own = op.Reshape(op.Transpose(split, perm=[0, 3, 1, 2, 4, 5]), block)  # [B, G, C, t * R, D]
@@ -176,7 +179,7 @@ def ItemAttention(q, shared_k, shared_v, k, v, prompt_length):
 
 
 @script(genrec, default_opset=op)
-def DiscriminantAttention(q, shared_k, shared_v, items, rows, prompt_length, q_item, layer: int):
+def DiscriminantAttention(q, shared_k, shared_v, items, rows, prompt_length, q_item, layer: int, reach: int):
     batch, many, heads, size = op.Split(op.Shape(q), num_outputs=4)
     kv_heads = op.Shape(shared_k, start=1, end=2)
     group = heads / kv_heads
@@ -186,7 +189,7 @@ def DiscriminantAttention(q, shared_k, shared_v, items, rows, prompt_length, q_i
         op.Transpose(op.Reshape(op.Div(q, root), grouped), perm=[0, 2, 1, 3, 4]),
         op.Concat(batch, kv_heads, many * group, size, axis=0),
     )
-    top, total, out = SharedPart(stacked, shared_k, shared_v, prompt_length)
+    top, total, out = SharedPart(stacked, shared_k, shared_v, prompt_length, reach=reach)
     column = op.Concat(batch, kv_heads, many, group, [1], axis=0)
     block = op.Concat(batch, kv_heads, many, group, size, axis=0)
     first = op.Constant(value_int=layer) * op.Constant(value_int=2)

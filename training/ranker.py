@@ -47,13 +47,14 @@ def train_ranker(
 
 
 def fresh_ranker(
-    artifact: Path, order: str, shared: bool, dropout: float, tokens: int, seed: int, history: str = "codes"
-) -> Ranker:
+    artifact: Path, order: str, shared: bool, dropout: float, tokens: int, seed: int, history: str = "codes",
+    reach: int = 0,
+) -> Ranker:  # fmt: skip
     """A ranker over the generator in `artifact`/model, as training begins with it."""
     torch.manual_seed(seed)
     generator = load_generator(artifact / "model")
     ranker = Ranker(generator, shared, 0.0 if shared else dropout)
-    ranker.options = RankerConfig(shared, order, tokens, history=history)
+    ranker.options = RankerConfig(shared, order, tokens, history=history, reach=reach)
     for layer in ranker.layers():
         layer.drop.p = dropout
     return ranker
@@ -68,7 +69,8 @@ def ranker_artifact(
     Raises InputError, ArtifactError, RankLost.
     """
     places, candidates = open_places(artifact, settings.places, history)
-    ranker = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed, history)
+    tokens = places.tokens.shape[1]
+    ranker = fresh_ranker(artifact, order, shared, settings.dropout, tokens, seed, history, settings.reach)
     kept, report = train_ranker(world, ranker, places, candidates, settings, state, seed, minutes)
     if world.rank == 0:
         save_ranker(kept, artifact / "model")

@@ -40,6 +40,7 @@ class RankerSettings:
     weight_decay: float = 0.05
     averaging: float = 0.995
     dropout: float = 0.2  # of the layers that learn
+    reach: int = 0  # see `genrec.rank.options.RankerConfig`
     teacher: float = 1.0  # weight of the generator's order in the loss
     alike: float = 2.0  # and in order `item` of what the averaged weights say in order `user`
 

@@ -15,10 +15,10 @@ def replace_attention(graph: Graph) -> None:
         graph.replace(node, "XAttention", operation("XAttention", list(node.input), node.output[0]))
     for node in graph.calls("PastAttention"):
         graph.replace(node, "XPast", operation("XPast", list(node.input), node.output[0]))
-    for function, name in (
-        ("BehindItemsAttention", "XBehindItems"),
-        ("DiscriminantAttention", "XDiscriminant"),
+    for function, name, attributes in (
+        ("BehindItemsAttention", "XBehindItems", ("layer",)),
+        ("DiscriminantAttention", "XDiscriminant", ("layer", "reach")),
     ):
         for node in graph.calls(function):
-            layer = attribute(node, "layer")
-            graph.replace(node, name, operation(name, list(node.input), node.output[0], layer=layer))
+            how = {each: attribute(node, each) for each in attributes}
+            graph.replace(node, name, operation(name, list(node.input), node.output[0], **how))

@@ -63,9 +63,8 @@ class Reader:
     def _discriminant(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         q, k, v, items, rows, lengths, q_item = (node.get_input(n) for n in range(7))
         others = [op.convert(each, "i32").output(0) for each in (rows, lengths)]
-        return self._made(
-            "XDiscriminant", [q, k, v, items, q_item], *others, layer=node.get_attribute("layer")
-        )
+        how = {name: node.get_attribute(name) for name in ("layer", "reach")}
+        return self._made("XDiscriminant", [q, k, v, items, q_item], *others, **how)
 
     def _linear(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         tensors = [node.get_input(n) for n in range(node.get_input_size())]

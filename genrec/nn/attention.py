@@ -86,23 +86,25 @@ def item_attention(
 
 def discriminant_attention(
     q: Tensor, q_item: Tensor, shared_k: Tensor, shared_v: Tensor, length: Tensor,
-    items: Tensor, rows: Tensor, layer: int,
+    items: Tensor, rows: Tensor, layer: int, reach: int = 0,
 ) -> Tensor:  # fmt: skip
     """Discriminant tokens: each sees the user by q [B, C, H, D], and its own item by q_item [B, C, H, D].
 
     They are the same query, turned to its place behind the user and behind the item. The item of candidate c is row
-    `rows` [B, C] of the table `items` [M, 2N, G, t, D]. The user as in `item_attention`. Returns [B, C, H, D].
+    `rows` [B, C] of the table `items` [M, 2N, G, t, D]. The user as in `item_attention`, but with `reach` only so many
+    of his newest tokens. Returns [B, C, H, D].
     """
     if exporting():
         inputs = (q, shared_k, shared_v, items, rows, length, q_item)
-        return node("DiscriminantAttention", inputs, q.shape, layer=layer)
+        return node("DiscriminantAttention", inputs, q.shape, layer=layer, reach=reach)
     batch, many, _, size = q.shape
     kv_heads = shared_k.shape[1]
     mine = items[rows]  # [B, C, 2N, G, t, D]
     k, v = mine[:, :, 2 * layer], mine[:, :, 2 * layer + 1]
     grouped, grouped_item = (x.view(batch, many, kv_heads, -1, size) * size**-0.5 for x in (q, q_item))
-    padding = torch.arange(shared_k.shape[2]) >= length.view(-1, 1, 1, 1, 1)
-    of_user = torch.einsum("bcgrd,bgsd->bcgrs", grouped, shared_k).masked_fill(padding, -torch.inf)
+    place, end = torch.arange(shared_k.shape[2]), length.view(-1, 1, 1, 1, 1)
+    hidden = (place >= end) | (place < end - reach if reach else place < 0)
+    of_user = torch.einsum("bcgrd,bgsd->bcgrs", grouped, shared_k).masked_fill(hidden, -torch.inf)
     of_item = torch.einsum("bcgrd,bcgtd->bcgrt", grouped_item, k)
     weight = torch.cat((of_user, of_item), -1).softmax(-1)
     span = shared_k.shape[2]

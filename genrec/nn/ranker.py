@@ -4,7 +4,8 @@ Items never see each other and all start at one position, so a score depends on 
 either may come from anywhere. There are three orders. In `user`, items also see the user: the user is the prefix. In
 `item`, the user also sees all items: the items are the prefix. In `split` (ours, after block attention) neither sees
 the other, and both are prefixes at once. A user's entry is the same in `user` and `split`, an item's in `item` and
-`split`. A discriminant token sees user and item from the same distances in every order.
+`split`. A discriminant token sees user and item from the same distances in every order. Where it has a `reach`, it sees
+the newest tokens of the user alone: a ranking takes as long whatever his history's length, once his entry is there.
 
 Tokens of users and items go through a generator's layers. The discriminant tokens may have layers of their own; then
 the generator can stay as it is, and what its prefill left is the user's entry. C candidates, t tokens each.
@@ -108,7 +109,9 @@ class Ranker(nn.Module):
         x = self.discriminant.expand(*chosen.shape, -1)
         for n, layer in enumerate(self.layers()):
             queries = layer.self_attn.queries(layer.input_layernorm(x), *angles)
-            attended = discriminant_attention(queries[0], queries[-1], *user[n], length, items, chosen, n)
+            attended = discriminant_attention(
+                queries[0], queries[-1], *user[n], length, items, chosen, n, self.options.reach
+            )
             x = layer.finish(x, attended)
         return self.norm(x)
 

@@ -30,6 +30,8 @@ class RankerConfig:
     `shared`: the generator's layers make the KV of users and items, and discriminant tokens have layers of their own.
     `order`: what it was trained for, a key of TRAINED_FOR. `item_tokens`: t, tokens of an item.
     `history`: what a history is made of, one of HISTORIES.
+    `reach`: how many of a user's tokens a discriminant token sees: the newest, which have read those before them.
+    An even number; 0: all.
     `generator_weight`: an item of log-probability p and score s is ranked by s + generator_weight * p.
     """
 
@@ -38,6 +40,7 @@ class RankerConfig:
     item_tokens: int = 1
     generator_weight: float = 0.0
     history: str = "codes"
+    reach: int = 0
 
     def __post_init__(self) -> None:
         if self.order not in TRAINED_FOR:
@@ -48,6 +51,8 @@ class RankerConfig:
             raise InputError("shared", f"is {self.shared!r}", "true or false")
         if not isinstance(self.item_tokens, int) or self.item_tokens < 1:
             raise InputError("item_tokens", f"is {self.item_tokens!r}", "a whole number, 1 or more")
+        if not isinstance(self.reach, int) or self.reach < 0 or self.reach % 2:
+            raise InputError("reach", f"is {self.reach!r}", "an even number of tokens, or 0 for all")
         if not isinstance(self.generator_weight, (int, float)) or not 0 <= self.generator_weight < float(
             "inf"
         ):

@@ -70,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = report.arguments("relay", __doc__)
     parser.add_argument("--folder", type=Path, default=Path("artifacts/mock-relay"), help="of the models")
     parser.add_argument("--model", help="hidden size and layers, e.g. 128-2; default: what fits this machine")
+    parser.add_argument(
+        "--reach", type=int, default=0, help="a user's newest tokens that scores read; 0: all"
+    )
     parser.add_argument("--fit", type=int, default=3072, help="tokens that this model ranks inline in time")
     parser.add_argument(
         "--lengths", default="1024,2048,4096,6144,8192", help="tokens; a mixture comes on top"
@@ -86,9 +89,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     a = parser.parse_args(argv)
     ways, lengths, asked = ways_of(a.ways), lengths_of(a.lengths), a.model and size_of(a.model)
     this = report.begin(a)
-    size = asked or fitting(a.folder, a.fit, FITS * RANK_MS)
+    size = asked or fitting(a.folder, a.fit, FITS * RANK_MS, a.reach)
     print(f"model of hidden size {size[0]} and {size[1]} layers", flush=True)
-    with servers_of(a.folder, size, ways) as servers:
+    with servers_of(a.folder, size, ways, a.reach) as servers:
         figures, spread = measure(servers, ways, lengths, a)
     this.publish({"model": "{}-{}".format(*size), **figures}, repeats=a.rounds, spread=spread)
 
@@ -122,14 +125,14 @@ def size_of(text: str) -> tuple[int, int]:
 
 @contextmanager
 def servers_of(
-    folder: Path, size: tuple[int, int], ways: Sequence[RelayWay]
+    folder: Path, size: tuple[int, int], ways: Sequence[RelayWay], reach: int = 0
 ) -> Iterator[dict[str, RunningServer]]:
     """The servers that these ways need, by name."""
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(
                 running_server(
-                    made(folder, *size, shared=name != "own backbone"), ensembles=ENSEMBLES,
+                    made(folder, *size, name != "own backbone", reach), ensembles=ENSEMBLES,
                     beam_width=RETRIEVED, probe_every_s=30.0,
                     pool_fill="none",  # core time is to be that of requests
                     **({"pool_user_mb": FEW_MB, "pool_disk": str(folder.absolute())} if name == "disk" else {}),

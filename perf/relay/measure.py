@@ -88,11 +88,14 @@ class Bench:
         self.points.append({**about, **point._asdict()})
         return point, found
 
-    def _holds_rate(self, way: RelayWay, length: float | str, rate: float) -> bool:
-        return self.load(way, length, rate)[0].held
+    def _holds(self, way: RelayWay, length: float | str, rate: float, clients: int = 0) -> bool:
+        """One that is not held is tried once more: of a hundred requests two late ones are enough, and a machine that
+        is shared can make them late. What is beyond a way's capacity fails twice.
+        """
+        return any(self.load(way, length, rate, clients=clients)[0].held for _ in range(2))
 
     def _holds_length(self, way: RelayWay, rate: float, tokens: float) -> bool:
-        return self.load(way, round(tokens), rate)[0].held
+        return self._holds(way, round(tokens), rate)
 
     def highest_rates(
         self, ways: Iterable[RelayWay], lengths: Iterable[float | str], first: float
@@ -100,7 +103,7 @@ class Bench:
         """(way, length) -> requests/s within the budgets, by searches in turns that begin at `first`."""
         searches = {
             (way.name, str(length)): (
-                LargestHeld(first, LEAST_RATE, 2000.0), partial(self._holds_rate, way, length)
+                LargestHeld(first, LEAST_RATE, 2000.0), partial(self._holds, way, length)
             )
             for length in lengths
             for way in ways
@@ -123,7 +126,7 @@ class Bench:
 
         @cache
         def holds(way: RelayWay, clients: int) -> bool:
-            return self.load(way, length, rate, clients=clients)[0].held
+            return self._holds(way, length, rate, clients)
 
         searches = {
             way.name: (

@@ -31,23 +31,25 @@ def shape_of(hidden: int, layers: int) -> ModelConfig:
     )  # fmt: skip
 
 
-def fitting(folder: Path, tokens: int, budget_ms: float) -> tuple[int, int]:
+def fitting(folder: Path, tokens: int, budget_ms: float, reach: int = 0) -> tuple[int, int]:
     """Hidden size and layers of the largest mock ranker that ranks a history of `tokens` within `budget_ms` here.
 
     The smallest one where none does: then histories have to be shorter.
     """
     fits = LADDER[0]
     for size in LADDER:
-        if alone_ms(made(folder, *size), tokens) > budget_ms:
+        if alone_ms(made(folder, *size, reach=reach), tokens) > budget_ms:
             break
         fits = size
     return fits
 
 
-def made(folder: Path, hidden: int, layers: int, shared: bool = True) -> Path:
-    """The artifact of this size, written unless it is there; `shared`: its users' KV is the generator's."""
-    artifact = folder / f"{hidden}-{layers}{'' if shared else '-own'}"
-    mock_ranker(artifact, 1, shape_of(hidden, layers), "split", shared)
+def made(folder: Path, hidden: int, layers: int, shared: bool = True, reach: int = 0) -> Path:
+    """The artifact of this size, written unless it is there; `shared`: its users' KV is the generator's; `reach`: how
+    many of a user's newest tokens its discriminant tokens see.
+    """
+    artifact = folder / f"{hidden}-{layers}{'' if shared else '-own'}{f'-{reach}' if reach else ''}"
+    mock_ranker(artifact, 1, shape_of(hidden, layers), "split", shared, reach)
     return artifact
 
 

@@ -27,9 +27,10 @@ pytestmark = pytest.mark.skipif(
 )
 RANKS = {
     "XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XPast 6": (4, 4, 4, 4, 4, 1),
-    "XBehindItems 5": (4, 4, 4, 5, 2),
+    "XBehindItems 5": (4, 4, 4, 5, 2), "XDiscriminant 7": (4, 4, 4, 5, 4, 2, 1),
 }  # fmt: skip
-LAYER = 1
+LAYER, REACH = 1, 150
+HOW = {"XBehindItems": {"layer": LAYER}, "XDiscriminant": {"layer": LAYER, "reach": REACH}}
 
 
 class Operation(NamedTuple):
@@ -75,8 +76,8 @@ def run(request, tmp_path_factory):
             op.parameter(ov.PartialShape([-1] * rank), getattr(ov.Type, "i32" if rank < 3 else kv_type))
             for rank in ranks
         ]
-        how = {"layer": LAYER} if name.startswith("XBehindItems") else {}
-        node = nodes.create(name.split()[0], [each.output(0) for each in inputs], how)
+        kind = name.split()[0]
+        node = nodes.create(kind, [each.output(0) for each in inputs], HOW.get(kind, {}))
         model = ov.Model([node], inputs)
         requests[name] = ov.compile_model(
             model, "CPU", {"INFERENCE_PRECISION_HINT": kv_type}
@@ -181,6 +182,36 @@ def test_tokens_behind_items_equal_the_oracle_at_every_position(run, shape):
         one = slice(b, b + 1)
         pasts = (np.concatenate(list(each[mine]), 1)[None] for each in (drawn_k, drawn_v))
         want = truth_behind(q[one], *pasts, new_k[one], new_v[one])
+        np.testing.assert_allclose(found[one], want, atol=run.close)
+
+
+DISCRIMINANTS = [  # heads, kv_heads, size, span, how much of it per request, tokens of an item, candidates
+    (2, 2, 8, 7, [5, 7], 3, 4), (4, 2, 32, 310, [310, 301, 150, 7], 1, 40), (2, 1, 64, 152, [152, 149], 15, 3),
+    (6, 2, 10, 280, [280], 2, 30),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", DISCRIMINANTS)
+def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape):
+    """Neither keys before it nor those behind the prompt are read, nor other items and layers."""
+    heads, kv_heads, size, span, lengths, tokens, many = shape
+    batch, table = len(lengths), 2 * many
+    q, k, v, *_ = run.draw(9, batch, many, heads, kv_heads, size, span, 0)
+    _, drawn_k, drawn_v, *_ = run.draw(10, table, 1, heads, kv_heads, size, tokens, 0)
+    rows = np.random.default_rng(11).permutation(batch * table)[: batch * many].reshape(batch, many) % table
+    items = np.full((table, 2 * LAYER + 4, kv_heads, tokens, size), np.nan, np.float32)
+    wanted = np.unique(rows)
+    items[wanted, 2 * LAYER], items[wanted, 2 * LAYER + 1] = drawn_k[wanted], drawn_v[wanted]
+    first = [max(length - REACH, 0) for length in lengths]
+    for b, length in enumerate(lengths):
+        for each in (k, v):
+            each[b, :, : first[b]] = each[b, :, length:] = np.nan
+    found = run(q, k, v, items, q, rows, np.array(lengths), name="XDiscriminant")
+    for b, length in enumerate(lengths):
+        one = slice(b, b + 1)
+        own_k, own_v = (each[rows[b]].transpose(0, 2, 1, 3)[None] for each in (drawn_k, drawn_v))
+        seen = (each[one, :, first[b] : length] for each in (k, v))
+        want = oracle(q[one], *seen, own_k, own_v, np.array([length - first[b]]))
         np.testing.assert_allclose(found[one], want, atol=run.close)
 
 

@@ -90,8 +90,8 @@ CASES = {  # name -> inputs of the node, its attributes, and the same in torch
     ),
     "DiscriminantAttention": (
         [Q, *KEYS, ITEMS, PLACES, LENGTHS, Q.flip(1)],
-        {"layer": 1},
-        lambda: attention.discriminant_attention(Q, Q.flip(1), *KEYS, LENGTHS, ITEMS, PLACES, 1),
+        {"layer": 1, "reach": 2},
+        lambda: attention.discriminant_attention(Q, Q.flip(1), *KEYS, LENGTHS, ITEMS, PLACES, 1, 2),
     ),
     "XAttention": ([Q, *KEYS, OWN, -OWN, LENGTHS], {}, lambda: xattention(Q, *KEYS, OWN, -OWN, LENGTHS)),
 }

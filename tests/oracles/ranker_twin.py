@@ -49,7 +49,8 @@ def plain_score(
 
     def sees(query: int, key: int) -> bool:
         if query == last:
-            return owners[key] in (USER, wanted)
+            newest = places[key] >= length - (ranker.options.reach or length)
+            return owners[key] == wanted or (owners[key] == USER and newest)
         if owners[query] == owners[key]:
             return places[key] <= places[query]
         between = {"user": (USER,), "item": range(len(items)), "split": ()}[order]  # whom the others see

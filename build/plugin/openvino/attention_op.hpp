@@ -209,18 +209,21 @@ class XBehindItems : public ov::op::Op {
 };
 
 // Over q [B, C, H, D], shared k, v [B, G, S, D], items [M, 2N, G, t, D], q of items [B, C, H, D], rows int32 [B, C] and
-// prompt_length int32 [B]: query c sees the prompt and, by its other turn, the keys of item rows[c] at `layer`.
+// prompt_length int32 [B]: query c sees the prompt, with a `reach` the last so many keys of it, and, by its other turn, the
+// keys of item rows[c] at `layer`. No other keys are read: so a `reach` is even, as keys are read by two at most.
 class XDiscriminant : public ov::op::Op {
  public:
   OPENVINO_OP("XDiscriminant", "genrec");
 
   XDiscriminant() = default;
-  XDiscriminant(const ov::OutputVector& inputs, std::int64_t layer) : Op(inputs), layer_(layer) {
+  XDiscriminant(const ov::OutputVector& inputs, std::int64_t layer, std::int64_t reach)
+      : Op(inputs), layer_(layer), reach_(reach) {
     constructor_validate_and_infer_types();
   }
 
   bool visit_attributes(ov::AttributeVisitor& visitor) override {
     visitor.on_attribute("layer", layer_);
+    visitor.on_attribute("reach", reach_);
     return true;
   }
 
@@ -232,7 +235,7 @@ class XDiscriminant : public ov::op::Op {
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-    return std::make_shared<XDiscriminant>(inputs, layer_);
+    return std::make_shared<XDiscriminant>(inputs, layer_, reach_);
   }
 
   bool has_evaluate() const override { return true; }
@@ -245,7 +248,8 @@ class XDiscriminant : public ov::op::Op {
     const auto* rows = inputs[5].data<const std::int32_t>();
     for (std::size_t i = 0; i < s.batch * s.places; ++i)
       OPENVINO_ASSERT(rows[i] >= 0 && std::size_t(rows[i]) < items[0], "XDiscriminant: row ", rows[i], " of ", items[0]);
-    attend_all(s, s.span, false, [&](std::size_t b, std::size_t g) {
+    const std::size_t reach = reach_ ? std::min(s.span, std::size_t(reach_)) : s.span;
+    attend_all(s, reach, false, [&](std::size_t b, std::size_t g) {
       Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
       head.own_q = values_of(inputs[4]) + (head.q - values_of(inputs[0]));
       head.own_k = values_of(inputs[3]) + 2 * layer_ * tensor + g * own * s.size;
@@ -254,14 +258,17 @@ class XDiscriminant : public ov::op::Op {
       head.own = int(own);
       head.own_next = items[1] * tensor;
       head.own_step = s.size;
-      head.length = std::min(inputs[6].data<const std::int32_t>()[b], std::int32_t(s.span));
+      const std::size_t length = std::min(std::size_t(inputs[6].data<const std::int32_t>()[b]), s.span);
+      head.length = int(std::min(length, reach));
+      head.k += (length - head.length) * s.size;
+      head.v += (length - head.length) * s.size;
       return head;
     });
     return true;
   }
 
  private:
-  std::int64_t layer_ = 0;
+  std::int64_t layer_ = 0, reach_ = 0;
 };
 
 }  // namespace genrec

@@ -26,13 +26,13 @@ ORDERS = ("user", "item", "split")
 CANDIDATES, TOKENS = 4, 3
 
 
-def ranker_of(shared: bool, model_type: str = "qwen3") -> Ranker:
+def ranker_of(shared: bool, model_type: str = "qwen3", reach: int = 0) -> Ranker:
     torch.manual_seed(3)
     config = ModelConfig(
         (7, 6), 8, hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=24,
         model_type=model_type,
     )  # fmt: skip
-    return random_ranker(Generator(config), RankerConfig(shared, item_tokens=TOKENS))
+    return random_ranker(Generator(config), RankerConfig(shared, item_tokens=TOKENS, reach=reach))
 
 
 @pytest.fixture
@@ -70,6 +70,20 @@ def test_scores_are_the_twin_s(
     torch.testing.assert_close(
         ranker.double()(*asked, order), want, rtol=0, atol=1e-5
     )  # angles are in float32
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@torch.no_grad()
+def test_a_reach_is_of_the_newest_tokens_of_the_user_alone(
+    asked: tuple[torch.Tensor, ...], order: str
+) -> None:
+    """Of nine tokens and of four; what it leaves out is known by what was left."""
+    found = {reach: ranker_of(True, reach=reach)(*asked, order) for reach in (0, 4, 6, 10)}
+    torch.testing.assert_close(
+        found[6].double(), twin(ranker_of(True, reach=6), asked, order), rtol=0, atol=1e-4
+    )
+    assert torch.equal(found[10], found[0]) and torch.equal(found[4][1], found[0][1])
+    assert (found[4][0] - found[0][0]).abs().min() > 1e-3
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -170,7 +184,10 @@ def test_other_generators_and_broken_files_are_refused_by_name(saved: tuple[Rank
     (folder / WEIGHTS).write_bytes(whole)
     kept = shutil.copy(folder / OPTIONS, folder / "kept")
     good = json.loads((folder / OPTIONS).read_text())
-    wrong = ({"order": "sideways"}, {"item_tokens": 0}, {"generator_weight": -1}, {"shared": 3}, {"what": 1})
+    wrong = (
+        {"order": "sideways"}, {"item_tokens": 0}, {"generator_weight": -1}, {"shared": 3}, {"what": 1}, {"reach": 3},
+        {"reach": -2}, {"reach": "4"},
+    )  # fmt: skip
     for text in ("{", "[]", *(json.dumps(good | change) for change in wrong)):
         (folder / OPTIONS).write_text(text)
         with pytest.raises(ArtifactError, match=r"ranker\.json"):
