@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from perf.kit.table_forms import Column, Figure, Grid, Table
+from perf.kit.table_kinds import rank_figures, rank_ways, relay_figures
 
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
-
-
-def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
-    """Of a result of `genrec bench relay`; `own` are those that not every one has."""
-    named = (
-        ("longest history within the budgets, over inline", "longest_history_ratio"),
-        ("requests/s within the budgets, over inline", "slo_rate_ratio"),
-        *own,
-        ("shared backbone over two models", "slo_rate_ratio_shared_backbone"),
-        ("longest over shortest history, prefix ready", "ready_growth"),
-    )
-    ratios = [Figure(what, file, key, "{:.2f}") for what, key in named]
-    return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
 
 
 TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
@@ -128,24 +116,16 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             Column("P50 ms", "speed/*/p50_ms"),
         ),
     ),
-    "rank": (
-        Figure("requests/s over user order alone, the paper's orders", "rank", "over_user_prefix_paper", "{:.2f}"),
-        Figure("the same, all ways", "rank", "over_user_prefix", "{:.2f}"),
-        Figure("requests/s over recomputation, the paper's orders", "rank", "over_recompute_paper", "{:.2f}"),
-        Figure("the same, all ways", "rank", "over_recompute", "{:.2f}"),
-        Figure("tokens reused, at most", "rank", "reused_share", "{:.0%}"),
-        Figure("time of choice and look-ups, at most", "rank", "choice_share", "{:.1%}"),
+    "rank": rank_figures("rank"),
+    "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
+    "rank-in-proportion": rank_figures(
+        "rank-in-proportion",
+        ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
+         "slo_rate_over_user_prefix_paper", "{:.2f}"),
+        ("the same, all ways", "slo_rate_over_user_prefix", "{:.2f}"),
     ),
-    "rank-ways": Table(
-        "rank", "shape of Books, 31 M parameters, one request at a time", "ways",
-        (
-            Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"),
-            Column("tokens reused", "ways/*/reused_share", "{:.0%}"),
-            Column("tokens computed", "ways/*/computed_tokens", "{:.0f}"),
-            Column("choice and look-ups", "ways/*/choice_share", "{:.1%}"),
-            Column("requests/s within the P99", "ways/*/slo_rate", "{:.2f}"),
-        ),
-        "begins with",
+    "rank-ways-in-proportion": rank_ways(
+        "rank-in-proportion", "Books and the paper's layers at a quarter of their size, {counted} requests"
     ),
     "rank-peers": Table(
         "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
@@ -172,6 +152,8 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
     ),
     "rank-sweep": (
+        Figure("requests/s of `recommend_and_rank` with P99 within 50 ms, MovieLens 100K", "sweep-recommend_and_rank",
+               "highest_rate", "{:.0f}"),
         Figure("requests/s of `rank` with P99 within 50 ms", "sweep-rank", "highest_rate", "{:.0f}"),
         Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-rank", "cross_check/p99_ms", "{:.0f}"),
     ),
@@ -183,6 +165,12 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             ("split over user order", "split_over_user_ndcg10"),
             ("split and the generator's part over the generator alone", "ranked_over_generator_ndcg10"),
         )
+    ),
+    "rank-quality-reach": (
+        Figure("ml-1m: the newest 12 of a user's tokens over all, ranker alone", "rank_quality-ml-1m-reach",
+               "reach_over_split_ndcg10/ml-1m", "{:.3f}"),
+        Figure("the same, with the generator's part", "rank_quality-ml-1m-reach",
+               "reach_over_split_together_ndcg10/ml-1m", "{:.3f}"),
     ),
     "rank-quality-next": tuple(
         Figure(
@@ -235,6 +223,17 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
         ("tokens computed, the same", "computed_tokens_ratio"),
         ("core-ms, all histories computed ahead", "compute_ratio_at_length"),
+    ),
+    "relay-reach": relay_figures(
+        "relay-reach",
+        ("the same, half brought back from disk", "slo_rate_ratio_second_tier_50"),
+        ("clients at once within the budgets, over inline", "concurrency_ratio"),
+        ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
+        ("tokens computed, the same", "computed_tokens_ratio"),
+    ),
+    "relay-alone-reach": Table(
+        "relay-reach", "a ranking alone, model {model}, scores read {settings[reach]} tokens, ms", "alone",
+        (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
     ),
     "relay-alone": Table(
         "relay", "a ranking alone on its server, model {model}, ms", "alone",

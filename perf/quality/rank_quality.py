@@ -1,12 +1,14 @@
 """Is a ranked list better than the generator's own, and does it matter which tokens come first (BAT, Table 3)?
 
     genrec bench rank_quality artifacts/ml-1m [--seeds 0,1,2] [--rows split,both,next] [--recipe next.json]
+    genrec bench rank_quality artifacts/ml-1m --rows split,reach --reach 12
 
 Every ranker is trained anew per seed on the artifact's generator. Candidates are the generator's 100 best unseen items
 of every user; the item left out is a hit only if it is among them. Each row is read in the orders it was trained for:
-`split`, `user` and `item` in one, `both` in the paper's two; `own` is `split` with layers that learn throughout. `next`
-is HSTU for the next item, trained by --recipe. What the generator's log-probability counts in a ranked list is chosen
-on validation items. `ranked_over_generator_ndcg10` is of `next` where it was run, else of `split`.
+`split`, `user` and `item` in one, `both` in the paper's two; `own` is `split` with layers that learn throughout; in
+`reach` scores read the newest --reach tokens of a user alone. `next` is HSTU for the next item, trained by --recipe.
+What the generator's log-probability counts in a ranked list is chosen on validation items.
+`ranked_over_generator_ndcg10` is of `next` where it was run, else of `split`.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ from training.timed import load_timed
 # What a row is trained for, and whether it leaves the generator as it is.
 ROWS = {
     "split": ("split", True), "own": ("split", False), "both": ("both", True), "user": ("user", True),
-    "item": ("item", True),
+    "item": ("item", True), "reach": ("split", True),
 }  # fmt: skip
-NEXT = "next"
+NEXT, REACH = "next", "reach"
 METRICS = ("NDCG@10", "MRR@10", "Recall@10")
 
 
@@ -88,7 +90,12 @@ def cells(of: dict[str, float]) -> list[str]:
 
 
 def train_rows(
-    artifact: Path, rows: Sequence[str], seeds: Sequence[int], settings: RankerSettings, minutes: float | None
+    artifact: Path,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    settings: RankerSettings,
+    minutes: float | None,
+    reach: int,
 ) -> dict[str, Any]:
     """The generator's figures, and per row those of every seed. Raises ArtifactError."""
     places, candidates = open_places(artifact, settings.places)
@@ -98,7 +105,9 @@ def train_rows(
         order, shared = ROWS[row]
         found[row] = []
         for seed in seeds:
-            fresh = fresh_ranker(artifact, order, shared, settings.dropout, places.tokens.shape[1], seed)
+            seen = reach if row == REACH else 0
+            tokens = places.tokens.shape[1]
+            fresh = fresh_ranker(artifact, order, shared, settings.dropout, tokens, seed, reach=seen)
             with TemporaryDirectory() as state:
                 kept, log = train_ranker(
                     World(), fresh, places, candidates, settings, Path(state), seed, minutes
@@ -156,6 +165,10 @@ def ratios(found: dict[str, Any]) -> dict[str, float | None]:
         "ranked_over_generator_ndcg10": by_row.get(NEXT) or by_row.get("split"),
         "ranked_over_generator_by_row": by_row,
         "shared_over_own_ndcg10": ratio(split, mean(found, "own", "split", "alone")),
+        "reach_over_split_ndcg10": ratio(mean(found, REACH, "split", "alone"), split),
+        "reach_over_split_together_ndcg10": ratio(
+            mean(found, REACH, "split", "with generator"), mean(found, "split", "split", "with generator")
+        ),
     }
 
 
@@ -164,7 +177,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = report.arguments("rank_quality", __doc__)
     parser.add_argument("artifacts", type=Path, nargs="+")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rows", default=",".join(row for row in ROWS if row != REACH))
+    parser.add_argument("--reach", type=int, default=0, help="tokens, of row `reach`")
     parser.add_argument("--epochs", type=int, default=RankerSettings.epochs)
     parser.add_argument("--minutes", type=float, help="of each training, at most")
     parser.add_argument("--recipe", default=HSTU_NEXT, help="of `next`, as `genrec train --recipe` takes it")
@@ -177,12 +191,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     if model != HSTU_NEXT:
         raise InputError("recipe", f"is for {model}", HSTU_NEXT)
     of_next = changed(HstuNextSettings(), said)
+    if (REACH in rows) == (not a.reach):
+        raise InputError(
+            "reach", f"is {a.reach} with rows {a.rows}", "some tokens with row reach, and only then"
+        )
     run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
     settings = replace(RankerSettings(), epochs=a.epochs)
     over = [row for row in rows if row != NEXT]
-    found = {each.name: train_rows(each, over, seeds, settings, a.minutes) for each in a.artifacts}
+    found = {each.name: train_rows(each, over, seeds, settings, a.minutes, a.reach) for each in a.artifacts}
     if NEXT in rows:
         for each in a.artifacts:
             found[each.name][NEXT] = train_next(each, seeds, of_next)

@@ -279,14 +279,15 @@ def test_what_is_missing_is_named(artifact: Path) -> None:
 
 
 def test_bench_trains_rows_and_compares_them(artifact: Path) -> None:
-    found = train_rows(artifact, ("split", "both"), (0, 1), QUICK, None)
-    assert [len(found[row]) for row in ("split", "both")] == [2, 2]
+    found = train_rows(artifact, ("split", "both", "reach"), (0, 1), QUICK, None, reach=2)
+    assert [len(found[row]) for row in ("split", "both", "reach")] == [2, 2, 2]
     claims = ratios(found)
     of = [seed["orders"]["split"]["with generator"]["NDCG@10"] for seed in found["split"]]
     assert claims["ranked_over_generator_ndcg10"] == pytest.approx(
         np.mean(of) / found["generator"]["NDCG@10"]
     )
     assert claims["item_over_user_ndcg10"] > 0 and claims["shared_over_own_ndcg10"] is None
+    assert claims["reach_over_split_ndcg10"] != 1 != claims["reach_over_split_together_ndcg10"]
     settings = HstuNextSettings(max_history=4, hidden_size=8, layers=1, epochs=2, tokens=64)
     found["next"] = train_next(artifact, (0, 1), settings)
     of_next = [seed["with generator"]["NDCG@10"] / found["generator"]["NDCG@10"] for seed in found["next"]]
