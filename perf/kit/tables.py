@@ -226,7 +226,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     ),
     "relay-reach": relay_figures(
         "relay-reach",
-        ("the same, half brought back from disk", "slo_rate_ratio_second_tier_50"),
         ("clients at once within the budgets, over inline", "concurrency_ratio"),
         ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
         ("tokens computed, the same", "computed_tokens_ratio"),
