@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from genrec.nn.ranker import Ranker
+from genrec.rank.options import RankerConfig
 from training.rank_candidates import CANDIDATES, Candidates
 from training.rank_evaluate import Asked, Places, choose_weight, scores_of
 from training.recipe_file import MOST_AVERAGING, check_least, check_within
@@ -49,6 +50,7 @@ class RankerSettings:
         check_within(
             self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99}
         )
+        RankerConfig(reach=self.reach)  # refuses what no ranker can have before candidates are made
 
 
 class RankerRun(Run[Ranker]):

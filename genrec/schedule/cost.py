@@ -22,9 +22,8 @@ class PassCost:
 
     def __init__(self) -> None:
         self._moments, self._with_seconds = np.zeros((3, 3)), np.zeros(3)
-        self._factors = _not_negative(
-            self._moments, self._with_seconds, np.zeros(3)
-        )  # compiled now, not in a pass
+        # Compiled now, and not while somebody waits.
+        self._factors = _not_negative(self._moments, self._with_seconds, np.zeros(3))
         self._lock = threading.Lock()
 
     def learn(self, ranking: bool, past: int, new: int, seconds: float) -> None:

@@ -152,8 +152,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
     ),
     "rank-sweep": (
-        Figure("requests/s of `recommend_and_rank` with P99 within 50 ms, MovieLens 100K", "sweep-recommend_and_rank",
-               "highest_rate", "{:.0f}"),
         Figure("requests/s of `rank` with P99 within 50 ms", "sweep-rank", "highest_rate", "{:.0f}"),
         Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-rank", "cross_check/p99_ms", "{:.0f}"),
     ),

@@ -90,12 +90,7 @@ def cells(of: dict[str, float]) -> list[str]:
 
 
 def train_rows(
-    artifact: Path,
-    rows: Sequence[str],
-    seeds: Sequence[int],
-    settings: RankerSettings,
-    minutes: float | None,
-    reach: int,
+    artifact: Path, rows: Sequence[str], seeds: Sequence[int], settings: RankerSettings, minutes: float | None
 ) -> dict[str, Any]:
     """The generator's figures, and per row those of every seed. Raises ArtifactError."""
     places, candidates = open_places(artifact, settings.places)
@@ -105,9 +100,9 @@ def train_rows(
         order, shared = ROWS[row]
         found[row] = []
         for seed in seeds:
-            seen = reach if row == REACH else 0
+            reach = settings.reach if row == REACH else 0
             tokens = places.tokens.shape[1]
-            fresh = fresh_ranker(artifact, order, shared, settings.dropout, tokens, seed, reach=seen)
+            fresh = fresh_ranker(artifact, order, shared, settings.dropout, tokens, seed, reach=reach)
             with TemporaryDirectory() as state:
                 kept, log = train_ranker(
                     World(), fresh, places, candidates, settings, Path(state), seed, minutes
@@ -198,9 +193,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
-    settings = replace(RankerSettings(), epochs=a.epochs)
+    settings = replace(RankerSettings(), epochs=a.epochs, reach=a.reach)
     over = [row for row in rows if row != NEXT]
-    found = {each.name: train_rows(each, over, seeds, settings, a.minutes, a.reach) for each in a.artifacts}
+    found = {each.name: train_rows(each, over, seeds, settings, a.minutes) for each in a.artifacts}
     if NEXT in rows:
         for each in a.artifacts:
             found[each.name][NEXT] = train_next(each, seeds, of_next)

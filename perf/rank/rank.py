@@ -7,8 +7,8 @@
 A trace in the shape of BAT's Books (perf/rank/simulate.py), with users, items, rate and pool divided by `--scale`. The
 model is the one of 31 M parameters. `--model 384-2` has layers of the paper's own model, Qwen2-1.5B, at a width of 384,
 two of them, and prompts shrink as the width does: users have fewer tokens, and candidates are fewer. So attention is
-13 % of the operations, as it is there; of the 31 M model and the whole prompts it is 43 %, as prompts are longer beside
-its width. With `--histories` the users are an artifact's own, as long as they are; an item has its codes as tokens.
+13 % of a layer's operations, as it is there; of the 31 M model and the whole prompts it is 43 %, as prompts are longer
+beside its width. With `--histories` the users are an artifact's own, as long as they are; codes are an item's tokens.
 
 Each way has a pool of its own; a request goes through all ways, one after the other in turns, before the next request
 comes. Items' KV is computed beforehand, as `genrec pool fill` does (BAT, section 5.2); users' by the first part of the

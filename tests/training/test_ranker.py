@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -279,7 +280,7 @@ def test_what_is_missing_is_named(artifact: Path) -> None:
 
 
 def test_bench_trains_rows_and_compares_them(artifact: Path) -> None:
-    found = train_rows(artifact, ("split", "both", "reach"), (0, 1), QUICK, None, reach=2)
+    found = train_rows(artifact, ("split", "both", "reach"), (0, 1), replace(QUICK, reach=2), None)
     assert [len(found[row]) for row in ("split", "both", "reach")] == [2, 2, 2]
     claims = ratios(found)
     of = [seed["orders"]["split"]["with generator"]["NDCG@10"] for seed in found["split"]]
