@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.pool import items, users
+from genrec.pool import items, user_rows, users
 from genrec.pool.keys import Keys, Words, words
 from genrec.pool.mapping import Mapping, PoolTable
 from genrec.pool.pool import Pool
@@ -43,8 +43,10 @@ def hold(pool: Pool, hashes: Words, tokens_per_boundary: int, lease_s: float) ->
         tokens, entry = _agreeing(mapped, table, hashes, tokens_per_boundary, now)
         if entry >= 0:
             row = table.entries[entry]
-            row[users.SEEN] = now
-            row[users.EXPIRES] = min(max(row[users.EXPIRES], now + int(lease_s * 1e9)), row[users.LIVES])
+            row[user_rows.SEEN] = now
+            row[user_rows.EXPIRES] = min(
+                max(row[user_rows.EXPIRES], now + int(lease_s * 1e9)), row[user_rows.LIVES]
+            )
         return tokens
 
     return pool.locked(find, 0)
@@ -55,4 +57,4 @@ def _agreeing(mapped: Mapping, table: PoolTable, hashes: Words, step: int, now: 
     entry, boundary = users.find(table, mapped.users, hashes, now)
     if entry < 0:
         return 0, -1
-    return min(boundary * step, int(table.entries[entry, users.SPAN])), entry
+    return min(boundary * step, int(table.entries[entry, user_rows.SPAN])), entry

@@ -241,8 +241,9 @@ class Mapping:
     def dead(self) -> list[int]:
         """Seats of processes that have ended; under the lock."""
         seats = self.table.processes
-        taken = np.flatnonzero(seats[:, 1])
-        return [int(seat) for seat in taken if started(int(seats[seat, 0])) != seats[seat, 1]]
+        mine = self._seat[1] if self._seat and self._seat[0] == os.getpid() else -1
+        taken = np.flatnonzero(seats[:, 1]).tolist()
+        return [seat for seat in taken if seat != mine and started(int(seats[seat, 0])) != seats[seat, 1]]
 
     def touch(self) -> None:
         """Map every page now, on a thread of its own: a first touch is slow. Kernels before 5.14 do without."""

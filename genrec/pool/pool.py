@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError
-from genrec.pool import items, mapping, users
+from genrec.pool import items, leaving, mapping, user_rows, users
 from genrec.pool.hotness import Hotness
 from genrec.pool.items import Rows
 from genrec.pool.keys import Keys, Words, words
@@ -110,11 +110,11 @@ class Pool:
         row = table.entries[entry]
         users.use(table, entry, now)
         table.pins[seat, entry] += 1
-        tokens, span = min(boundary * step, int(row[users.SPAN])), int(row[users.SPAN])
+        tokens, span = min(boundary * step, int(row[user_rows.SPAN])), int(row[user_rows.SPAN])
         table.header[TOKENS] += tokens
         memory = _payload(pool, table, entry)
         memory.flags.writeable = False
-        return UserEntry(memory, tokens, span, entry, int(row[users.GENERATION]))
+        return UserEntry(memory, tokens, span, entry, int(row[user_rows.GENERATION]))
 
     def write_user(self, hashes: Keys, span: int, size: int, owner: bytes) -> Writing | None:
         """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
@@ -130,7 +130,7 @@ class Pool:
             entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self.rule)
             if entry < 0:
                 return None
-            generation = int(table.entries[entry, users.GENERATION])
+            generation = int(table.entries[entry, user_rows.GENERATION])
             return Writing(_payload(pool, table, entry), named, entry, generation)
 
         return self.locked(take, None)
@@ -155,13 +155,13 @@ class Pool:
 
         def drop(pool: Mapping, table: PoolTable) -> None:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
-                users.free(table, pool.users, writing.entry)
+                leaving.free(table, pool.users, writing.entry)
 
         self._surely(drop)
 
     def release(self, entry: UserEntry) -> None:
         """Nobody here reads it any more; once for every find."""
-        self._surely(lambda pool, t: users.unpin(t, pool.users, entry.entry, entry.generation, pool.seat()))
+        self._surely(lambda pool, t: leaving.unpin(t, pool.users, entry.entry, entry.generation, pool.seat()))
 
     def forget(self, owner: bytes) -> int:
         """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them."""
@@ -171,7 +171,7 @@ class Pool:
             self._sweep(pool, table)
             Hotness(pool.hotness).forget(whose[0])
             table.header[mapping.FORGOTTEN] += 1  # a second tier looks for it
-            return users.forget(table, pool.users, whose)
+            return leaving.forget(table, pool.users, whose)
 
         return self.locked(drop, 0)
 
@@ -243,11 +243,11 @@ class Pool:
 
         def count(pool: Mapping, table: PoolTable) -> dict[str, int]:
             self._sweep(pool, table)
-            taken = table.entries[users.used_entries(table)]
+            taken = table.entries[user_rows.used_entries(table)]
             counted = table.header[mapping.HITS : mapping.HITS + len(COUNTERS)].tolist()
             return {
                 "entries": len(taken),
-                "bytes": int(taken[:, users.SIZE].sum()),
+                "bytes": int(taken[:, user_rows.SIZE].sum()),
                 "items": int((table.row_state == items.READY).sum()),
             } | dict(zip(COUNTERS, counted, strict=True))
 
@@ -257,7 +257,7 @@ class Pool:
         while self._late:
             self._late.pop(0)(pool, table)
         dead = pool.dead()
-        users.sweep(table, pool.users, dead, self.clock())
+        leaving.sweep(table, pool.users, dead, self.clock())
         if dead:
             items.sweep(table, dead)
             table.processes[dead] = 0
@@ -296,5 +296,5 @@ class Pool:
 
 def _payload(pool: Mapping, table: PoolTable, entry: int) -> Bytes:
     row = table.entries[entry]
-    start = int(row[users.START]) + users.lead(int(row[users.BOUNDARIES]))
-    return pool.users[start : start + int(row[users.PAYLOAD])]
+    start = int(row[user_rows.START]) + users.lead(int(row[user_rows.BOUNDARIES]))
+    return pool.users[start : start + int(row[user_rows.PAYLOAD])]

@@ -15,7 +15,6 @@ class Standing:
 
     now: int  # ns
     age: NDArray[np.float64]  # seconds since the last use
-    uses: NDArray[np.int64]
     tokens: NDArray[np.int64]
     owner: NDArray[np.uint64]  # [n, 2]
 

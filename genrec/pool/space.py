@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 LINE = 64  # bytes; entries begin on cache lines
+Numbers = NDArray[np.int64]
 
 
 def aligned(size: int) -> int:
@@ -15,37 +17,50 @@ def aligned(size: int) -> int:
 
 def place(
     starts: ArrayLike, sizes: ArrayLike, worth: ArrayLike, size: int, total: int
-) -> tuple[int, NDArray[np.int64]] | None:
+) -> tuple[int, Numbers] | None:
     """Room for `size` bytes of `total`: (offset, which entries leave), or None.
 
     `starts`, `sizes` int64[E] are entries that do not overlap, `worth` float64[E] what is lost when one leaves; an
     infinite worth never leaves. Entries go in the order of their worth, only as far as it takes for one gap to be wide
     enough, and of those only the ones that lie in it.
     """
-    start, end = np.asarray(starts, np.int64), np.asarray(starts, np.int64) + np.asarray(sizes, np.int64)
-    value = np.asarray(worth, np.float64)
-    order = np.argsort(start, kind="stable")
-    order = order[np.argsort(value[order], kind="stable")]
-    low, high = 0, int(np.isfinite(value).sum() + np.isneginf(value).sum())
-    if _gap(start, end, order[high:], size, total) < 0:
-        return None
+    start, length = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
+    offset, leaving = find_place(start, length, np.ascontiguousarray(worth, np.float64), size, total)
+    return (offset, leaving) if offset >= 0 else None
+
+
+@njit(cache=True, nogil=True)
+def find_place(
+    starts: Numbers, sizes: Numbers, worth: NDArray[np.float64], size: int, total: int
+) -> tuple[int, Numbers]:
+    """The same of arrays; offset -1 where there is none."""
+    by_start = np.argsort(starts)
+    start, end, value = starts[by_start], (starts + sizes)[by_start], worth[by_start]
+    rank = np.empty(len(start), np.int64)  # who leaves first has the least
+    rank[np.argsort(value, kind="mergesort")] = np.arange(len(start))
+    low, high = 0, int((value < np.inf).sum())
+    if _gap(start, end, rank, high, size, total) < 0:
+        return -1, by_start[:0]
     while low < high:  # the fewest that leave: more of them never close a gap
         middle = (low + high) // 2
-        if _gap(start, end, order[middle:], size, total) < 0:
+        if _gap(start, end, rank, middle, size, total) < 0:
             low = middle + 1
         else:
             high = middle
-    offset = _gap(start, end, order[low:], size, total)
-    leaving = order[:low]
-    return offset, leaving[(start[leaving] < offset + size) & (end[leaving] > offset)]
+    offset = _gap(start, end, rank, low, size, total)
+    return offset, by_start[(rank < low) & (start < offset + size) & (end > offset)]
 
 
-def _gap(
-    start: NDArray[np.int64], end: NDArray[np.int64], staying: NDArray[np.int64], size: int, total: int
-) -> int:
-    """Start of the narrowest gap between staying entries that is wide enough, or -1."""
-    order = staying[np.argsort(start[staying])]
-    opens = np.concatenate(([0], end[order]))
-    width = np.concatenate((start[order], [total])) - opens
-    fits = np.flatnonzero(width >= size)
-    return int(opens[fits[np.argmin(width[fits])]]) if len(fits) else -1
+@njit(cache=True, nogil=True)
+def _gap(start: Numbers, end: Numbers, rank: Numbers, staying: int, size: int, total: int) -> int:
+    """Start of the narrowest gap that is wide enough between entries of at least the rank `staying`, or -1."""
+    best, width, opens = -1, total + 1, 0
+    for i in range(len(start) + 1):
+        if i < len(start) and rank[i] < staying:
+            continue
+        closes = total if i == len(start) else start[i]
+        if size <= closes - opens < width:
+            best, width = opens, closes - opens
+        if i < len(start):
+            opens = end[i]
+    return best

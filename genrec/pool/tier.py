@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.errors import InputError
-from genrec.pool import index, space, users
+from genrec.pool import index, space, user_rows, users
 from genrec.pool.keys import Words
 from genrec.pool.mapping import EVER, FORGOTTEN, USER_BYTES, Bytes, Mapping, PoolTable
 from genrec.pool.pool import Pool
@@ -60,24 +60,27 @@ def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
     def find(mapped: Mapping, table: PoolTable) -> Cold | None:
         rows, now = table.entries[: table.header[EVER]], pool.clock()
         used = np.flatnonzero(
-            (rows[:, users.STATE] == users.READY) & (rows[:, users.WIPE] == 0)
-            & (rows[:, users.EXPIRES] > now) & (rows[:, users.USES] > 0)
+            (rows[:, user_rows.STATE] == user_rows.READY) & (rows[:, user_rows.WIPE] == 0)
+            & (rows[:, user_rows.EXPIRES] > now) & (rows[:, user_rows.USES] > 0)
         )  # fmt: skip
-        newest = used[np.argsort(-rows[used, users.SEEN], kind="stable")]
-        cold = newest[np.cumsum(rows[newest, users.SIZE]) > WARM * table.header[USER_BYTES]]
+        newest = used[np.argsort(-rows[used, user_rows.SEEN], kind="stable")]
+        cold = newest[np.cumsum(rows[newest, user_rows.SIZE]) > WARM * table.header[USER_BYTES]]
         for number in cold[::-1].tolist():
             row = rows[number]
-            if row[[users.KEY, users.KEY_2]].tobytes() in known:
+            if row[[user_rows.KEY, user_rows.KEY_2]].tobytes() in known:
                 continue
-            start, count = int(row[users.START]), int(row[users.BOUNDARIES])
+            start, count = int(row[user_rows.START]), int(row[user_rows.BOUNDARIES])
             keys = (
-                mapped.users[start + users.HEADER_BYTES :][: 16 * count].view(np.uint64).reshape(-1, 2).copy()
+                mapped.users[start + user_rows.HEADER_BYTES :][: 16 * count]
+                .view(np.uint64)
+                .reshape(-1, 2)
+                .copy()
             )
-            memory = mapped.users[start + users.lead(count) :][: int(row[users.PAYLOAD])]
+            memory = mapped.users[start + users.lead(count) :][: int(row[user_rows.PAYLOAD])]
             table.pins[mapped.seat(), number] += 1
-            span = int(row[users.SPAN])
-            entry = UserEntry(memory, span, span, number, int(row[users.GENERATION]))
-            return Cold(entry, keys, int(row[users.LIVES]))
+            span = int(row[user_rows.SPAN])
+            entry = UserEntry(memory, span, span, number, int(row[user_rows.GENERATION]))
+            return Cold(entry, keys, int(row[user_rows.LIVES]))
         return None
 
     return pool.locked(find, None)

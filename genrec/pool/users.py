@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.pool import index, space
+from genrec.pool import index, space, user_rows
 from genrec.pool.keys import Words
+from genrec.pool.leaving import free, leave
 from genrec.pool.mapping import (
     COUNTER,
     EVER,
     EVICTIONS,
-    LEASES_UNUSED,
     LEASES_USED,
     MAGIC,
     POOL,
@@ -32,12 +32,33 @@ from genrec.pool.mapping import (
     PoolTable,
 )
 from genrec.pool.rule import Room, Rule, Standing
+from genrec.pool.user_rows import (
+    BOUNDARIES,
+    EXPIRES,
+    GENERATION,
+    HEADER_BYTES,
+    KEY,
+    KEY_2,
+    LIVES,
+    OWNER,
+    OWNER_2,
+    PAYLOAD,
+    READY,
+    SEEN,
+    SIZE,
+    SPAN,
+    START,
+    STATE,
+    USES,
+    WIPE,
+    WRITER,
+    WRITING,
+    answers,
+    ever_used,
+    used_entries,
+)
 
 log = logging.getLogger("genrec.pool")
-FREE, WRITING, READY, LEAVING = range(4)
-(STATE, GENERATION, START, SIZE, WRITER, BOUNDARIES, SPAN, PAYLOAD, EXPIRES, SEEN, USES, OWNER, OWNER_2, KEY, KEY_2,
- WIPE, LIVES) = range(17)  # fmt: skip
-HEADER_BYTES = 64
 ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | entry
 
 
@@ -85,25 +106,25 @@ def take(
 
     -1: there is no room, or somebody has or computes the same.
     """
-    rows, total = table.entries, lead(len(hashes)) + space.aligned(size)
-    used = used_entries(table)
-    same = used[(rows[used[:, None], [KEY, KEY_2]] == hashes[-1].view(np.int64)).all(1)]
-    if np.isin(rows[same, STATE], (WRITING, READY)).any():
+    rows, total = ever_used(table), lead(len(hashes)) + space.aligned(size)
+    if user_rows.known(rows, *hashes[-1].view(np.int64).tolist()):
         return -1
+    used = user_rows.used(rows)
     worth = _worth(table, used, lives[0], rule)
     found = space.place(rows[used, START], rows[used, SIZE], worth, total, _capacity(table))
     if found is None:
         return -1
-    leaving = found[1]
-    if len(used) == len(rows) and not len(leaving):  # no row of the table is free: the least makes one
-        leaving = np.argmin(worth, keepdims=True)
-        if worth[leaving[0]] == np.inf:
+    least = found[1]
+    if len(used) == len(table.entries) and not len(least):  # no row of the table is free: one has to be
+        least = np.argmin(worth, keepdims=True)
+        if worth[least[0]] == np.inf:
             return -1
-    for at in leaving:
+    for at in least:
         rule.evicted(float(worth[at]))
         leave(table, users, int(used[at]))
-    table.header[EVICTIONS] += len(leaving)
-    entry = int(np.flatnonzero(rows[: table.header[EVER] + 1, STATE] == FREE)[0])
+    table.header[EVICTIONS] += len(least)
+    rows = table.entries
+    entry = user_rows.first_free(rows[: table.header[EVER] + 1])
     table.header[EVER] = max(table.header[EVER], entry + 1)
     table.header[COUNTER] += 1
     rows[entry, GENERATION : LIVES + 1] = (
@@ -112,11 +133,6 @@ def take(
     )  # fmt: skip
     rows[entry, STATE] = WRITING
     return entry
-
-
-def used_entries(table: PoolTable) -> NDArray[np.int64]:
-    """Those that are not free."""
-    return np.flatnonzero(table.entries[: table.header[EVER], STATE] != FREE)
 
 
 def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
@@ -131,16 +147,14 @@ def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> 
 def _worth(table: PoolTable, used: NDArray[np.int64], now: int, rule: Rule) -> NDArray[np.float64]:
     """float64 per used entry; infinite for what is being written or read."""
     worth = np.full(len(used), np.inf)
-    rows = table.entries[used]
-    may = (rows[:, STATE] == READY) & ~table.pins[:, used].any(0)
-    rows = rows[may]
+    may = user_rows.unread(table.entries, table.pins, used)
+    rows = table.entries[used[may]]
     worth[may] = rule.worth(
         Standing(
             now,
             (now - rows[:, SEEN]) / 1e9,
-            rows[:, USES],
             rows[:, SPAN],
-            np.ascontiguousarray(rows[:, [OWNER, OWNER_2]]).view(np.uint64),
+            np.ascontiguousarray(rows[:, OWNER : OWNER_2 + 1]).view(np.uint64),
         )
     )
     return worth
@@ -162,7 +176,7 @@ def publish(table: PoolTable, users: Bytes, entry: int, hashes: Words, until: in
     header[:7] = _header(table, entry)
     header[7] = _checksum(memory, len(hashes))
     row[STATE] = READY
-    index.put(table.user_index, hashes[1:], _answers(entry, len(hashes)))
+    index.put(table.user_index, hashes[1:], answers(entry, len(hashes)))
     for boundary, answer in enumerate(before.tolist(), 1):
         other = answer & ENTRY
         if answer >> 32 == boundary and _ends_with(table, other, hashes[boundary]):
@@ -215,73 +229,13 @@ def use(table: PoolTable, entry: int, now: int) -> None:
     row[[SEEN, USES]] = now, row[USES] + 1
 
 
-def leave(table: PoolTable, users: Bytes, entry: int) -> None:
-    """No longer found; free as soon as nobody reads it."""
-    row = table.entries[entry]
-    table.header[LEASES_UNUSED] += bool(row[EXPIRES] < row[LIVES])
-    row[STATE] = LEAVING
-    if not table.pins[:, entry].any():
-        free(table, users, entry)
-
-
-def free(table: PoolTable, users: Bytes, entry: int) -> None:
-    """Nobody reads it and its place is another's."""
-    row = table.entries[entry]
-    if row[STATE] == LEAVING:  # what was never READY is in no index
-        start, count = int(row[START]) + HEADER_BYTES, int(row[BOUNDARIES])
-        hashes = users[start : start + 16 * count].view(np.uint64).reshape(-1, 2)
-        index.remove(table.user_index, hashes[1:].copy(), _answers(entry, count))
-    if row[WIPE]:
-        users[row[START] : row[START] + row[SIZE]] = 0
-    row[STATE] = FREE
-
-
 def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool:
     """Whether this process still writes that very entry."""
     return table.entries[entry, [STATE, GENERATION, WRITER]].tolist() == [WRITING, generation, seat]
 
 
-def unpin(table: PoolTable, users: Bytes, entry: int, generation: int, seat: int) -> None:
-    """One reader less of a process."""
-    row, pins = table.entries[entry], table.pins[seat]
-    if row[GENERATION] == generation and pins[entry]:
-        pins[entry] -= 1
-        if row[STATE] == LEAVING and not table.pins[:, entry].any():
-            free(table, users, entry)
-
-
-def forget(table: PoolTable, users: Bytes, owner: Words) -> int:
-    """Delete what is an owner's; what is read or written at the moment goes when that ends. How many there were."""
-    rows = table.entries
-    used = used_entries(table)
-    his = used[(rows[used[:, None], [OWNER, OWNER_2]] == owner.view(np.int64)).all(1)]
-    rows[his, WIPE] = 1
-    for entry in his[rows[his, STATE] == READY]:
-        leave(table, users, int(entry))
-    return len(his)
-
-
-def sweep(table: PoolTable, users: Bytes, dead: list[int], now: int) -> None:
-    """Take back what dead processes held (by seat), what has expired, and what nobody reads any more."""
-    rows = table.entries
-    table.pins[dead] = 0
-    used = used_entries(table)
-    for entry in used[(rows[used, STATE] == WRITING) & np.isin(rows[used, WRITER], dead)]:
-        free(table, users, int(entry))
-    for entry in used[(rows[used, STATE] == READY) & (rows[used, EXPIRES] <= now)]:
-        leave(table, users, int(entry))
-    for entry in used[rows[used, STATE] == LEAVING]:
-        if not table.pins[:, entry].any():
-            free(table, users, int(entry))
-
-
 def _capacity(table: PoolTable) -> int:
     return int(table.header[USER_BYTES]) // space.LINE * space.LINE
-
-
-def _answers(entry: int, boundaries: int) -> NDArray[np.int64]:
-    """What the index says of each boundary but the first."""
-    return (np.arange(1, boundaries, dtype=np.int64) << 32) | entry
 
 
 def _header(table: PoolTable, entry: int) -> list[int]:

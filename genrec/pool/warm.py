@@ -6,9 +6,10 @@ from functools import cache
 
 import numpy as np
 
-from genrec.pool import index, items
+from genrec.pool import index, items, space, user_rows
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, user_words, words
+from genrec.pool.mapping import ENTRY_WORDS, PROCESSES
 
 
 @cache
@@ -17,10 +18,17 @@ def warm() -> None:
     hashes, answer = user_words(bytes(32), "", "", None, np.zeros(2, np.int32), 1), np.zeros(1, np.int64)
     places = np.zeros((index.slots_for(1), 3), np.uint64)
     index.put(places, hashes[:1], answer)
+    index.find(places, hashes)
     index.find_last(places, hashes, 2)
     row = np.zeros(1, np.int64)
     items.look_up(places, hashes, np.zeros(1, np.int8), hashes, np.zeros(1, np.float32), row, 0)
     index.remove(places, hashes[:1], answer)
+    entries, pins = np.zeros((1, ENTRY_WORDS), np.int64), np.zeros((PROCESSES, 1), np.int16)
+    user_rows.known(entries, 0, 0)
+    user_rows.first_free(entries)
+    user_rows.unread(entries, pins, user_rows.used(entries))
+    user_rows.over(entries, pins, np.zeros(PROCESSES, bool), 0)
+    space.place(row, row, row, 1, 1)
     owner = words([owner_key(bytes(32), None)])
     hotness = Hotness(owners=8)
     hotness.see(owner[0], 1)

@@ -162,9 +162,7 @@ class Cache:
     def _least(self, now: int) -> tuple[int, float]:
         drawn = np.array([self._held[at] for at in self._draw.integers(0, len(self._held), DRAWN)])
         age = (now - self._seen[drawn]) / NS
-        worth = self.rule.worth(
-            Standing(now, age, np.zeros(DRAWN, np.int64), self._tokens[drawn], self._owners[drawn])
-        )
+        worth = self.rule.worth(Standing(now, age, self._tokens[drawn], self._owners[drawn]))
         least = int(np.argmin(worth))
         return int(drawn[least]), float(worth[least])
 

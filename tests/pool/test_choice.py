@@ -151,16 +151,14 @@ def test_who_leaves_first():
         hotness.see(frequent, now + at)
     hotness.see(rare, now)
     owners = np.array([frequent, rare, stranger])
-    standing = Standing(now + 10 * NS, np.array([3.0, 1.0, 2.0]), np.zeros(3, int), np.full(3, 1500), owners)
+    standing = Standing(now + 10 * NS, np.array([3.0, 1.0, 2.0]), np.full(3, 1500), owners)
     worth = {
         name: policy(name, hotness).worth(standing).argsort().tolist() for name in ("split", "greedy", "past")
     }
     assert worth == {"split": [0, 2, 1], "greedy": [2, 1, 0], "past": [2, 1, 0]}
     hazard = policy("hazard", hotness)
     hazard.choose(Request(1500, 100, 3, 0, 100), ME, now + 5, lambda: FULL)
-    longer = Standing(
-        now + 10 * NS, np.zeros(2), np.zeros(2, int), np.array([400, 4000]), np.array([rare, rare])
-    )
+    longer = Standing(now + 10 * NS, np.zeros(2), np.array([400, 4000]), np.array([rare, rare]))
     short, long = hazard.worth(longer)
     assert 0 < short < long and hazard.worth(standing)[2] == 0
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from genrec.errors import ArtifactError, InputError
-from genrec.pool import users
+from genrec.pool import user_rows
 from genrec.pool.keys import owner_key
 from genrec.pool.mapping import PROCESSES, Mapping
 from genrec.pool.pool import Pool
@@ -170,7 +170,7 @@ def test_where_others_can_write_there_is_no_pool(folder):
 
 def test_a_damaged_table_is_an_empty_pool(pool, caplog):
     write(pool, 7, [1, 2])
-    pool._map.table.entries[:, users.START] = 2**62
+    pool._map.table.entries[:, user_rows.START] = 2**62
     assert find(pool, 7, [1, 2]) is None
     assert "damaged" in caplog.text or "torn" in caplog.text
 
@@ -254,7 +254,7 @@ def test_processes_that_write_read_and_die_at_random(pool, folder):
                 child.wait()
                 child.stdout.close()
     pool.usage()
-    states = pool._map.table.entries[:, users.STATE]
-    assert not (states == users.WRITING).any() and not (states == users.LEAVING).any()
+    states = pool._map.table.entries[:, user_rows.STATE]
+    assert not (states == user_rows.WRITING).any() and not (states == user_rows.LEAVING).any()
     assert not pool._map.table.pins.any() and not (pool._map.table.row_state == 1).any()
     assert write(pool, 7, [1], size=9000)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool import users
+from genrec.pool import user_rows
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import TTL_S, Pool
 from tests.pool.entries import STEP, find, hashes, write
@@ -134,8 +134,8 @@ def test_only_this_user_may_read_it_and_nobody_is_named(pool, folder):
 def test_a_torn_header_is_dropped_and_said(pool, caplog):
     for byte in (0, 8, 30, 70):  # magic, the pool's id, the generation, a hash
         write(pool, 7, [1, 2])
-        row = pool._map.table.entries[pool._map.table.entries[:, users.STATE] == users.READY][0]
-        pool._map.users[row[users.START] + byte] ^= 1
+        row = pool._map.table.entries[pool._map.table.entries[:, user_rows.STATE] == user_rows.READY][0]
+        pool._map.users[row[user_rows.START] + byte] ^= 1
         assert find(pool, 7, [1, 2]) is None
         assert "torn" in caplog.text
         caplog.clear()
@@ -213,10 +213,10 @@ def test_any_order_of_moves(tmp_path_factory, moves):
         for entry, bytes_then in pinned:
             np.testing.assert_array_equal(entry.memory, bytes_then)
         rows = pool._map.table.entries
-        rows = rows[rows[:, users.STATE] != users.FREE]
-        rows = rows[np.argsort(rows[:, users.START])]
-        ends = rows[:, users.START] + rows[:, users.SIZE]
-        assert (ends[:-1] <= rows[1:, users.START]).all() and (ends <= 12_288).all()
+        rows = rows[rows[:, user_rows.STATE] != user_rows.FREE]
+        rows = rows[np.argsort(rows[:, user_rows.START])]
+        ends = rows[:, user_rows.START] + rows[:, user_rows.SIZE]
+        assert (ends[:-1] <= rows[1:, user_rows.START]).all() and (ends <= 12_288).all()
     for entry, _ in pinned:
         pool.release(entry)
     now[0] += int(TTL_S * 1e9)

@@ -14,7 +14,7 @@ from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
-from genrec.pool import users
+from genrec.pool import leaving
 from genrec.pool.tier import Cold
 from genrec.report import ADMITTED, NO_HISTORY, NO_MEMORY, NO_TIME, NOT_NEEDED, READY, UNDER_WAY
 from genrec.schedule import relay as module
@@ -103,7 +103,7 @@ def test_who_comes_again_is_brought_back_once_and_nothing_is_computed(
     with jobs.tier._lock:
         assert jobs.tier._keep(Cold(found, job.hashes, 2**62))
     jobs.pool.release(found)
-    jobs.pool.locked(lambda mapped, table: users.leave(table, mapped.users, found.entry), None)
+    jobs.pool.locked(lambda mapped, table: leaving.leave(table, mapped.users, found.entry), None)
     computed, brought = metrics.PRE_INFERRED_TOKENS.value(), metrics.POOL_TIER.value(what="restored")
     due = bench.clock.now + 100
     assert bench.ask(1, due) == ADMITTED and bench.ask(1, due) == UNDER_WAY

@@ -1,0 +1,84 @@
+"""How entries of users end: no longer found, and free as soon as nobody reads or writes them.
+
+The functions here work on a table that is locked.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genrec.pool import index, user_rows
+from genrec.pool.keys import Words
+from genrec.pool.mapping import LEASES_UNUSED, Bytes, PoolTable
+from genrec.pool.user_rows import (
+    BOUNDARIES,
+    EXPIRES,
+    FREE,
+    GENERATION,
+    HEADER_BYTES,
+    LEAVING,
+    LIVES,
+    OWNER,
+    OWNER_2,
+    READY,
+    SIZE,
+    START,
+    STATE,
+    WIPE,
+    answers,
+    ever_used,
+    used_entries,
+)
+
+
+def leave(table: PoolTable, users: Bytes, entry: int) -> None:
+    """No longer found; free as soon as nobody reads it."""
+    row = table.entries[entry]
+    table.header[LEASES_UNUSED] += bool(row[EXPIRES] < row[LIVES])
+    row[STATE] = LEAVING
+    if not table.pins[:, entry].any():
+        free(table, users, entry)
+
+
+def free(table: PoolTable, users: Bytes, entry: int) -> None:
+    """Nobody reads it and its place is another's."""
+    row = table.entries[entry]
+    if row[STATE] == LEAVING:  # what was never READY is in no index
+        start, count = int(row[START]) + HEADER_BYTES, int(row[BOUNDARIES])
+        hashes = users[start : start + 16 * count].view(np.uint64).reshape(-1, 2)
+        index.remove(table.user_index, hashes[1:].copy(), answers(entry, count))
+    if row[WIPE]:
+        users[row[START] : row[START] + row[SIZE]] = 0
+    row[STATE] = FREE
+
+
+def unpin(table: PoolTable, users: Bytes, entry: int, generation: int, seat: int) -> None:
+    """One reader less of a process."""
+    row, pins = table.entries[entry], table.pins[seat]
+    if row[GENERATION] == generation and pins[entry]:
+        pins[entry] -= 1
+        if row[STATE] == LEAVING and not table.pins[:, entry].any():
+            free(table, users, entry)
+
+
+def forget(table: PoolTable, users: Bytes, owner: Words) -> int:
+    """Delete what is an owner's; what is read or written at the moment goes when that ends. How many there were."""
+    rows = table.entries
+    used = used_entries(table)
+    his = used[(rows[used[:, None], [OWNER, OWNER_2]] == owner.view(np.int64)).all(1)]
+    rows[his, WIPE] = 1
+    for entry in his[rows[his, STATE] == READY]:
+        leave(table, users, int(entry))
+    return len(his)
+
+
+def sweep(table: PoolTable, users: Bytes, dead: list[int], now: int) -> None:
+    """Take back what dead processes held (by seat), what has expired, and what nobody reads any more."""
+    table.pins[dead] = 0
+    gone = np.zeros(len(table.pins), bool)
+    gone[dead] = True
+    for entry in user_rows.over(ever_used(table), table.pins, gone, now).tolist():
+        if table.entries[entry, STATE] == READY:
+            leave(table, users, entry)
+        else:
+            free(table, users, entry)

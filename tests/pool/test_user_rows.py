@@ -1,0 +1,48 @@
+"""What is looked for in all rows at once equals what numpy says of them, whatever the table holds."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.pool import user_rows
+from genrec.pool.mapping import ENTRY_WORDS
+from genrec.pool.user_rows import EXPIRES, FREE, KEY, KEY_2, LEAVING, READY, STATE, WRITER, WRITING
+
+PROCESSES, NOW = 4, 5
+
+
+@st.composite
+def tables(draw):
+    """Entries in any state, with keys, writers and ends that meet by chance, and who reads them."""
+    count = draw(st.integers(0, 12))
+    seed = draw(st.integers(0, 2**32 - 1))
+    draws = np.random.default_rng(seed)
+    rows = np.zeros((count, ENTRY_WORDS), np.int64)
+    rows[:, STATE] = draws.integers(0, 4, count)
+    rows[:, [KEY, KEY_2]] = draws.integers(0, 2, (count, 2))
+    rows[:, WRITER] = draws.integers(
+        -1, PROCESSES + 1, count
+    )  # a damaged table names processes that there are not
+    rows[:, EXPIRES] = draws.integers(NOW - 2, NOW + 3, count)
+    pins = draws.integers(0, 2, (PROCESSES, count)) * draws.integers(0, 2, count)
+    return rows, pins.astype(np.int16), draws.integers(0, 2, PROCESSES).astype(bool)
+
+
+@settings(max_examples=200, deadline=None)
+@given(tables())
+def test_equals_numpy(table):
+    rows, pins, dead = table
+    state, read = rows[:, STATE], pins.any(0)
+    used = np.flatnonzero(state != FREE)
+    assert user_rows.used(rows).tolist() == used.tolist()
+    assert user_rows.first_free(rows) == next(iter(np.flatnonzero(state == FREE)), -1)
+    assert user_rows.unread(rows, pins, used).tolist() == ((state == READY) & ~read)[used].tolist()
+    living = np.isin(state, (WRITING, READY))
+    for key in ((0, 0), (0, 1), (1, 1), (2, 0)):
+        assert user_rows.known(rows, *key) == bool((living & (rows[:, [KEY, KEY_2]] == key).all(1)).any())
+    over = (
+        ((state == WRITING) & np.isin(rows[:, WRITER], np.flatnonzero(dead)))
+        | ((state == READY) & (rows[:, EXPIRES] <= NOW))
+        | ((state == LEAVING) & ~read)
+    )
+    assert user_rows.over(rows, pins, dead, NOW).tolist() == np.flatnonzero(over).tolist()
