@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class Peer:
         assert self._process and self._process.stdout
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._unread:
-            if select.select([pipe], [], [], LOOK_S)[0]:
+            if wait([pipe], LOOK_S):
                 read = os.read(pipe, 1 << 20)
                 if not read:
                     raise self._died()

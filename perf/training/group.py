@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class RankGroup:
         pipe = self._processes[rank].stdout
         assert pipe
         while b"\n" not in self._unread[rank]:
-            if not select.select([pipe], [], [], max(end - time.monotonic(), 0))[0]:
+            if not wait([pipe], max(end - time.monotonic(), 0)):
                 raise Refusal(f"rank {rank}: > {LIMIT_S:g} s")
             read = os.read(pipe.fileno(), 1 << 20)
             if not read:
