@@ -32,12 +32,12 @@ def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
     return tuple(Figure(what, file, path, form) for what, path, form in named)
 
 
-def rank_ways(file: str, about: str) -> Table:
-    """What each way of such a result came to."""
+def rank_ways(file: str, about: str, *own: Column) -> Table:
+    """What each way of such a result came to; `own` are columns that not every one has."""
     return Table(
         file, f"{about}, one request at a time", "ways",
         (
-            Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"),
+            Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"), *own,
             Column("tokens reused", "ways/*/reused_share", "{:.0%}"),
             Column("tokens computed", "ways/*/computed_tokens", "{:.0f}"),
             Column("choice and look-ups", "ways/*/choice_share", "{:.1%}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perf.kit.table_forms import Column, Figure, Grid, Table
 from perf.kit.table_kinds import rank_figures, rank_ways, relay_figures
 
+RANK_ROOFLINE = Column("products alone at the machine's rate, ms on average", "ways/*/least_ms")
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
 
 
@@ -118,6 +119,14 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     ),
     "rank": rank_figures("rank"),
     "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
+    "rank-codes": rank_figures("rank-codes"),
+    "rank-ways-codes": rank_ways(
+        "rank-codes", "shape of Books with items of 3 codes, 31 M parameters", RANK_ROOFLINE
+    ),
+    "rank-ml-1m": rank_figures("rank-ml-1m"),
+    "rank-ways-ml-1m": rank_ways(
+        "rank-ml-1m", "users and items of MovieLens 1M, codes are tokens, 31 M parameters", RANK_ROOFLINE
+    ),
     "rank-in-proportion": rank_figures(
         "rank-in-proportion",
         ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
@@ -154,6 +163,13 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "rank-sweep": (
         Figure("requests/s of `rank` with P99 within 50 ms", "sweep-rank", "highest_rate", "{:.0f}"),
         Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-rank", "cross_check/p99_ms", "{:.0f}"),
+    ),
+    "rank-sweep-both": (
+        Figure("requests/s of `recommend_and_rank` with P99 within 50 ms", "sweep-recommend_and_rank",
+               "highest_rate", "{:.0f}"),
+        Figure("one at a time, ms", "sweep-recommend_and_rank", "sequential_ms"),
+        Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-recommend_and_rank",
+               "cross_check/p99_ms", "{:.0f}"),
     ),
     "rank-quality": tuple(
         Figure(f"{name}: {what}", f"rank_quality-{name}", f"{claim}/{name}", "{:.3f}")

@@ -12,7 +12,7 @@ from cli.main import main
 from genrec.artifact import load_config
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
-from perf.rank.rank import WAYS, measure, model_of, sizes_of
+from perf.rank.rank import WAYS, measure, model_of, sizes_of, token_operations
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
 from training.data import Histories
 
@@ -33,6 +33,7 @@ def test_a_narrow_model_has_the_papers_layers_and_shorter_prompts(text, layers):
     paper = operations(narrow(PAPER_WIDTH, 28), 2293)
     found = operations(model, 2293 * prompts)
     assert found[1] / found[0] == pytest.approx(paper[1] / paper[0]) == pytest.approx(0.15, abs=0.005)
+    assert token_operations(model) == layers * operations(model, 0)[0]
     small = operations(SHAPE, 2293)
     assert small[1] / sum(small) == pytest.approx(0.43, abs=0.005)
 
@@ -80,4 +81,6 @@ def test_all_ways_answer_what_recomputation_answers(tiny_ranker: Path):
     assert found["counted"] == pytest.approx(42, abs=8) and set(found["ways"]) == set(WAYS)
     computed = {name: way["computed_tokens"] for name, way in found["ways"].items()}
     assert computed["recompute"] > computed["user"] > computed["split"]
+    least = {name: way["least_ms"] for name, way in found["ways"].items()}
+    assert least["recompute"] > least["user"] > least["split"] > 0
     assert found["ways"]["recompute"]["reused_share"] == 0 < found["ways"]["split"]["reused_share"]
