@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -76,8 +77,12 @@ def load_rank_executors(
             entries = RankEntries(layout, model)
             tier = open_tier(pool, settings.pool_disk, settings.pool_disk_mb)
             ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3, tier)
-    whole = options.orders[0]
-    return [RankExecutor(passes, head, layout, model, pool, whole, ahead, store) for passes in streams]
+    whole, one_core = options.orders[0], None
+    if ahead and settings.streams == 1 and (settings.threads or len(os.sched_getaffinity(0))) > 1:
+        (one_core,) = load(folder, config, layout.kv_type, 1, 1)
+    return [
+        RankExecutor(passes, head, layout, model, pool, whole, ahead, store, one_core) for passes in streams
+    ]
 
 
 def chosen_prefix(settings: Settings, options: RankerConfig) -> str:

@@ -34,6 +34,7 @@ class PreInference:
     ) -> None:
         self.owner, self.tokens, self.hashes, self.due_s = owner, tokens, hashes, due_s
         self.entries = entries
+        self.wanted_s = 0.0  # when its ranking will come; until then there is time
         self.done = 0  # tokens whose KV is in `kv`
         self.awaited = False  # by its ranking, which is in the queue
         self.writing: Writing | None = None  # the entry's place, from the first part on
@@ -153,30 +154,40 @@ class PreInferences:
 class PartByPart:
     """Pre-inferences by the passes of one stream."""
 
-    def __init__(self, passes: UserPasses, jobs: PreInferences) -> None:
-        self._passes, self.jobs = passes, jobs
+    def __init__(self, passes: UserPasses, jobs: PreInferences, one_core: UserPasses | None = None) -> None:
+        """`one_core`: the same passes where they do not share their work between cores, if there are such."""
+        self._passes, self.jobs, self._one_core = passes, jobs, one_core
 
     def makes(self, job: PreInference) -> bool:
         """Whether it is of the weights of these passes."""
         return job.entries == self._passes.entries
 
-    def advance(self, job: PreInference, most: int) -> int | None:
+    @property
+    def has_one_core(self) -> bool:
+        """Whether a part can be computed on one core."""
+        return self._one_core is not None
+
+    def advance(self, job: PreInference, most: int, one_core: bool = False) -> int | None:
         """Compute at most `most` more tokens of a job that this thread holds; how many. None: no place for it."""
         if job.writing is None and not self._begin(job):
             return None
         past, job.done = job.done, min(job.done + most, len(job.tokens))
         if past < job.done:
-            self._passes.fill(job.tokens, job.kv, past, job.done)
+            passes = self._one_core if one_core and self._one_core else self._passes
+            passes.fill(job.tokens, job.kv, past, job.done)
             metrics.PRE_INFERRED_TOKENS.add(job.done - past)
         return job.done - past
 
     def rehearse(self, tokens: NDArray[np.int32], past: int) -> None:
-        """A later part, of `tokens` behind the first `past` of them: the first run of a graph takes a second, which no
-        ranking should wait for.
+        """Parts of `tokens`, up to `past` and behind it: the first run of a graph takes a second, which no ranking
+        should wait for.
         """
         entries, span = self._passes.entries, padded(len(tokens))
         kv = entries.user(np.zeros(entries.user_bytes(span), np.uint8), span)
-        self._passes.fill(tokens, kv, past, len(tokens))
+        for passes in filter(None, (self._passes, self._one_core)):
+            passes.fill(tokens, kv, 0, past)
+            if past < len(tokens):
+                passes.fill(tokens, kv, past, len(tokens))
 
     def _begin(self, job: PreInference) -> bool:
         """A place for its entry, with what the pool or the second tier has of it already."""

@@ -51,7 +51,7 @@ class Scheduler(Generic[T]):
 
     def __init__(
         self,
-        run: Sequence[Callable[[list[T]], None]],
+        run: Sequence[Callable[[list[T]], bool | None]],
         capacity: int,
         wait_s: float,
         most: int,
@@ -63,7 +63,7 @@ class Scheduler(Generic[T]):
         With `patience_s` the request that is due first goes first; one without a deadline is due so long after it came.
 
         A stream that is free waits `wait_s` for company before it takes a request. A request of more tokens runs alone.
-        `run` answers its items itself and raises nothing.
+        `run` answers its items itself and raises nothing. Estimates learn nothing from what it answers False for.
         """
         self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
         self._patience_s = patience_s
@@ -83,6 +83,11 @@ class Scheduler(Generic[T]):
     def streams(self) -> int:
         """Batches that run at once."""
         return len(self._threads)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._queue)
 
     def submit(
         self, item: T, tokens: int, deadline_s: float | None = None, due_s: float | None = None
@@ -158,16 +163,16 @@ class Scheduler(Generic[T]):
         for thread in self._threads:
             thread.join()
 
-    def _work(self, run: Callable[[list[T]], None]) -> None:
+    def _work(self, run: Callable[[list[T]], bool | None]) -> None:
         while batch := self._take():
-            run([each.item for each in batch.requests])
+            usual = run([each.item for each in batch.requests]) is not False
             done = self._clock()
             if not batch.offered:
                 self._count(batch, done)
             with self._changed:
                 self._running.remove(batch)
                 self._last = done
-                if not batch.offered:
+                if usual and not batch.offered:
                     self._learn(batch, done)
 
     def _count(self, batch: _Running[T], done: float) -> None:

@@ -38,9 +38,9 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         executors = load_rank_executors(settings, self._config, self._store)
         for executor in executors:
             warm_up(spans(self._config)[:1], partial(self._try, executor))
-            if executor.ahead and self._longest > PARTS[-1]:
+            if executor.ahead:
                 tokens = np.zeros(min(2 * PARTS[-1], self._longest), np.int32)
-                executor.ahead.rehearse(tokens, PARTS[-1])
+                executor.ahead.rehearse(tokens, min(PARTS[-1], len(tokens)))
         super().__init__(settings, [_always(executor) for executor in executors])
         self._ahead = self._items_ahead(settings, executors[0])
 

@@ -124,29 +124,28 @@ class ScoresLater(AnswersLater, Generic[E]):
         self._relay.close()
         self._scheduler.close()
 
-    def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting[E]]) -> None:
-        """Answered whatever happens."""
-        delta, executor = stream()
-        for each in batch:
-            if isinstance(each, PreInference):
-                assert executor.ahead is not None
-                self._relay.run(executor.ahead, each)
-                continue
-            if isinstance(each, IdleBatch):
-                each.of.run(cast(RankExecutor, executor), each)  # no other has items
-                continue
-            try:
-                each.ticket.check_deadline("score_candidates")
-                answer: Answer = self._score(delta, executor, each.ranking)
-            except GenrecError as error:
-                answer = error
-            except Exception as error:  # the thread must live on
-                log.exception("score_candidates")
-                answer = GenrecError(
-                    f"score_candidates: internal error ({type(error).__name__}), see the server's log"
-                )
-            each.respond(answer)
-            each.ranking.answered()
+    def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting[E]]) -> bool:
+        """Answered whatever happens. Whether it had all cores."""
+        (each,), (delta, executor) = batch, stream()
+        if isinstance(each, PreInference):
+            assert executor.ahead is not None
+            return self._relay.run(executor.ahead, each)
+        if isinstance(each, IdleBatch):
+            each.of.run(cast(RankExecutor, executor), each)  # no other has items
+            return True
+        try:
+            each.ticket.check_deadline("score_candidates")
+            answer: Answer = self._score(delta, executor, each.ranking)
+        except GenrecError as error:
+            answer = error
+        except Exception as error:  # the thread must live on
+            log.exception("score_candidates")
+            answer = GenrecError(
+                f"score_candidates: internal error ({type(error).__name__}), see the server's log"
+            )
+        each.respond(answer)
+        each.ranking.answered()
+        return True
 
     def _score(self, delta: int, executor: E, ranking: Ranking[E]) -> Tensors:
         begun = time.monotonic()

@@ -60,12 +60,17 @@ def usage(executor: RankExecutor, name: str) -> int:
 @settings(max_examples=30, deadline=None)
 @given(
     owner=st.integers(0, 10**9), before=st.integers(0, 15), length=st.integers(1, 16),
-    parts=st.lists(st.integers(1, 30), max_size=6),
+    parts=st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=6),
 )  # fmt: skip
 def test_a_ranking_takes_over_what_is_half_done_and_its_scores_are_the_twin_s(
-    executor: RankExecutor, alone: RankExecutor, owner: int, before: int, length: int, parts: list[int]
+    executor: RankExecutor,
+    alone: RankExecutor,
+    owner: int,
+    before: int,
+    length: int,
+    parts: list[tuple[int, bool]],
 ) -> None:
-    """Parts of any size, behind what the pool has of an earlier visit or behind nothing."""
+    """Parts of any size, each on one core or on all, behind what the pool has of an earlier visit or behind nothing."""
     assert executor.ahead
     jobs, taken = executor.ahead.jobs, []
     jobs.taken = taken.append
@@ -78,10 +83,10 @@ def test_a_ranking_takes_over_what_is_half_done_and_its_scores_are_the_twin_s(
     assert jobs.go_on(job, lambda each: None, new=True)
     again, _ = jobs.new(owner, asked.tokens, 0.0)
     assert not jobs.go_on(again, lambda each: None, new=True), "one entry is made once"
-    for part in parts:
-        assert executor.ahead.advance(job, part) is not None
+    for part, one_core in parts:
+        assert executor.ahead.advance(job, part, one_core) is not None
     done = job.done
-    assert done == min(ready + sum(parts), len(asked.tokens)) * bool(parts)
+    assert done == min(ready + sum(part for part, _ in parts), len(asked.tokens)) * bool(parts)
     scores, reuse = executor.scores(asked, KEPT)
     np.testing.assert_allclose(scores, alone.scores(asked, KEPT)[0], atol=1e-5)
     assert reuse.user == (done if parts else ready) and taken == [job] and not jobs.holds(job)

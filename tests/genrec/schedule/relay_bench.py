@@ -42,17 +42,18 @@ class RelayBench:
         assert ahead
         return ahead.jobs
 
-    def _run(self, batch: list[Any]) -> None:
+    def _run(self, batch: list[Any]) -> bool:
         self._begun.set()
         assert self._go.wait(60)
-        (item,) = batch
+        (item,), usual = batch, True
         if isinstance(item, PreInference):
             ahead = self._parts()
             assert ahead
-            self.relay.run(ahead, item)
+            usual = self.relay.run(ahead, item)
             item = item.done
         self.ran.append(item)
         self.then.pop(len(self.ran), lambda: None)()
+        return usual
 
     def go(self) -> list[Any]:
         """Run everything; what ran, in order: tokens done for a pre-inference."""

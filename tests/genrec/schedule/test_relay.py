@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool, load_rank_executors
+from genrec.engine.pre_infer import PartByPart, PreInference
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.pool import leaving
 from genrec.pool.tier import Cold
 from genrec.report import ADMITTED, NO_HISTORY, NO_MEMORY, NO_TIME, NOT_NEEDED, READY, UNDER_WAY
 from genrec.schedule import relay as module
+from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
-from tests.genrec.schedule.relay_bench import RelayBench, ends
+from tests.genrec.schedule.relay_bench import Clock, RelayBench, ends
 
 S = 48  # tokens of the longest history
 
@@ -83,7 +85,7 @@ def test_parts_are_as_large_as_a_ranking_can_wait_for(start: Callable[..., Bench
             for past, new in ((0, 8), (8, 8), (0, 40), (40, 8)):
                 bench.relay.cost.learn(False, past, new, seconds * new)
         job, _ = bench.jobs.new(None, drawn(1), 0.0)
-        bench.ran.append(bench.relay._part_of(job))
+        bench.ran.append(bench.relay._part_of(job, bench.relay.cost))
     assert bench.ran == [16, 32]
     bench.ran.clear()
 
@@ -155,6 +157,68 @@ def test_a_ranking_takes_what_is_half_done_and_it_does_not_run_again(start: Call
 
     bench.then[2] = rank
     assert bench.go() == [16] and reused == [16] and ends("overtaken") == taken + 1
+
+
+def test_who_has_time_is_computed_on_one_core(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody waits, and until his ranking comes, a budget before it is due."""
+    advance, chosen = PartByPart.advance, []
+
+    def noted(parts: PartByPart, job: PreInference, most: int, one_core: bool) -> int | None:
+        chosen.append((job.owner, one_core))
+        return advance(parts, job, most, one_core)
+
+    monkeypatch.setattr(PartByPart, "advance", noted)
+    monkeypatch.setattr(PartByPart, "has_one_core", True)
+    bench = start(rank_budget_ms=50)
+    first, second, soon, unknown = range(4)
+    bench.ask(first, bench.clock.now + 1.0)
+    bench.ask(second, bench.clock.now + 1.5)
+    bench.then[1 + 2 * 3] = lambda: bench.ask(soon, bench.clock.now + 0.05)
+    bench.then[1 + 3 * 3] = lambda: bench.ask(unknown)
+    assert len(bench.go()) == 4 * 3
+    alone = [(user, user == second) for user in range(4) for _ in range(3)]
+    assert chosen == alone
+
+
+def test_one_core_is_not_enough_where_it_would_take_too_long(start: Callable[..., Bench]) -> None:
+    """At 1 ms a token on one core, 48 tokens are done in 48 ms; what is done counts."""
+    bench = start(rank_budget_ms=50)
+    for past, new in ((0, 8), (8, 8), (0, 40), (40, 8)):
+        bench.relay._one_core.learn(False, past, new, 1e-3 * new)
+    job, _ = bench.jobs.new(None, drawn(1), 0.0)
+    enough = []
+    for job.wanted_s, job.done in ((0.050, 0), (0.046, 0), (0.046, 16), (0.0, 47)):
+        job.wanted_s += bench.clock.now
+        enough.append(bench.relay._has_time(job))
+    assert enough == [True, False, True, False]
+
+
+def test_what_one_core_took_is_charged_as_if_all_had_done_it(start: Callable[..., Bench]) -> None:
+    bench = start()
+    bench.relay.cost.learn(False, 0, 16, 0.01)
+    job, _ = bench.jobs.new(None, drawn(1), 0.0)
+    job.done = 16
+    bench.relay._learn(job, bench.relay._one_core, 16, 0.018)
+    assert job.spent_s == pytest.approx(0.01)
+    assert bench.relay._one_core.seconds(False, 0, 16) == pytest.approx(0.018)
+    bench.relay._learn(job, bench.relay.cost, 16, 0.01)
+    assert job.spent_s == pytest.approx(0.02)
+
+
+def test_the_queue_learns_nothing_from_what_was_slow_on_purpose() -> None:
+    clock = Clock()
+
+    def run(batch: list[str]) -> bool:
+        clock.now += 1.0 if batch == ["one core"] else 0.001
+        return batch != ["one core"]
+
+    scheduler = Scheduler([run], 100, 0.0, 1, clock)
+    for item in ("all cores", *["one core"] * 20):
+        scheduler.submit(item, 10)
+    scheduler.close()
+    assert 0 < scheduler._until_done(clock.now, [10]) < 0.01
 
 
 def test_only_who_is_at_risk_is_computed_ahead(start: Callable[..., Bench]) -> None:
