@@ -157,10 +157,10 @@ def measure(
     foreign = [way for way in ways if way.name in BY_LENGTH]
     rates = bench.highest_rates(foreign, [*lengths, MIXTURE], first)
     longest = bench.longest(foreign, a.rate, length)
-    steady = max(min((rounds[-1].get((INLINE, str(length)), 0.0) or first) / 2, first), LEAST_RATE)
     clients = bench.most_clients(foreign, length, first)
     new = [way for way in foreign if way.name != RETURNING]
-    spent = bench.spent(new, [length, MIXTURE], steady, a.rounds)
+    # What a request costs does not hang on the budgets, so neither does its rate: a half of the first.
+    spent = bench.spent(new, [length, MIXTURE], max(first / 2, LEAST_RATE), a.rounds)
     figures, spread = figures_of(length, rounds, rates, longest, clients, spent, alone, LEAST_RATE)
     print(tables(figures))
     about = {"length": length, "inline_ms": inline_ms, "wrong_answers": bench.wrong, "points": bench.points}
