@@ -133,8 +133,8 @@ def servers_of(
             name: stack.enter_context(
                 running_server(
                     made(folder, *size, name != "own backbone", reach), ensembles=ENSEMBLES,
-                    beam_width=RETRIEVED, probe_every_s=30.0,
-                    pool_fill="none",  # core time is to be that of requests
+                    beam_width=RETRIEVED, probe_every_s=300.0,
+                    pool_fill="none",  # core time is to be that of requests, of probes too there are few
                     **({"pool_user_mb": FEW_MB, "pool_disk": str(folder.absolute())} if name == "disk" else {}),
                 )
             )
