@@ -123,10 +123,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "rank-ways-codes": rank_ways(
         "rank-codes", "shape of Books with items of 3 codes, 31 M parameters", RANK_ROOFLINE
     ),
-    "rank-ml-1m": rank_figures("rank-ml-1m"),
-    "rank-ways-ml-1m": rank_ways(
-        "rank-ml-1m", "users and items of MovieLens 1M, codes are tokens, 31 M parameters", RANK_ROOFLINE
-    ),
     "rank-in-proportion": rank_figures(
         "rank-in-proportion",
         ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
@@ -243,6 +239,15 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ("clients at once within the budgets, over inline", "concurrency_ratio"),
         ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
         ("tokens computed, the same", "computed_tokens_ratio"),
+    ),
+    "relay-one-core": (
+        Figure("core-ms a request over inline, a tenth abandoned, all computed ahead", "relay-one-core",
+               "compute_ratio_at_length", "{:.3f}"),
+        Figure("the same, mixture", "relay-one-core", "compute_ratio", "{:.3f}"),
+        Figure("tokens computed, mixture", "relay-one-core", "computed_tokens_ratio", "{:.3f}"),
+        Figure("requests/s within the budgets, over inline", "relay-one-core", "slo_rate_ratio", "{:.2f}"),
+        Figure("longest history within the budgets, over inline", "relay-one-core", "longest_history_ratio", "{:.2f}"),
+        Figure("wrong answers", "relay-one-core", "wrong_answers", "{:.0f}"),
     ),
     "relay-alone-reach": Table(
         "relay-reach", "a ranking alone, model {model}, scores read {settings[reach]} tokens, ms", "alone",
