@@ -245,6 +245,8 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
                "compute_ratio_at_length", "{:.3f}"),
         Figure("the same, mixture", "relay-one-core", "compute_ratio", "{:.3f}"),
         Figure("tokens computed, mixture", "relay-one-core", "computed_tokens_ratio", "{:.3f}"),
+        Figure("core-ms of a second run, all computed ahead", "relay-compute", "compute_ratio_at_length", "{:.3f}"),
+        Figure("core-ms of a second run, mixture", "relay-compute", "compute_ratio", "{:.3f}"),
         Figure("requests/s within the budgets, over inline", "relay-one-core", "slo_rate_ratio", "{:.2f}"),
         Figure("longest history within the budgets, over inline", "relay-one-core", "longest_history_ratio", "{:.2f}"),
         Figure("wrong answers", "relay-one-core", "wrong_answers", "{:.0f}"),
