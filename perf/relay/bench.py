@@ -134,7 +134,7 @@ def servers_of(
                 running_server(
                     made(folder, *size, name != "own backbone", reach), ensembles=ENSEMBLES,
                     beam_width=RETRIEVED, probe_every_s=300.0,
-                    pool_fill="none",  # core time is to be that of requests, of probes too there are few
+                    pool_fill="none",  # core time is to be that of requests: hence few probes too
                     **({"pool_user_mb": FEW_MB, "pool_disk": str(folder.absolute())} if name == "disk" else {}),
                 )
             )
