@@ -40,6 +40,8 @@ class HstuRequest(NamedTuple):
 class HstuExecutor:
     """One per process, and per weights. Without a pool everything is computed."""
 
+    one_core = None  # all of its passes are shared between cores
+
     def __init__(
         self, passes: HstuPasses, config: HstuConfig, model: str = "", pool: Pool | None = None,
         ahead: PreInferences | None = None,

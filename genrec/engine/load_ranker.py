@@ -8,6 +8,7 @@ from pathlib import Path
 
 from genrec import manifest
 from genrec.engine.instructions import engine_of
+from genrec.engine.interface import RankPasses
 from genrec.engine.load import load_layout
 from genrec.engine.pre_infer import PreInferences
 from genrec.engine.rank_users import RankEntries
@@ -77,12 +78,14 @@ def load_rank_executors(
             entries = RankEntries(layout, model)
             tier = open_tier(pool, settings.pool_disk, settings.pool_disk_mb)
             ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3, tier)
-    whole, one_core = options.orders[0], None
+
+    def executor(passes: RankPasses, one_core: RankExecutor | None = None) -> RankExecutor:
+        return RankExecutor(passes, head, layout, model, pool, options.orders[0], ahead, store, one_core)
+
     if ahead and settings.streams == 1 and (settings.threads or len(os.sched_getaffinity(0))) > 1:
-        (one_core,) = load(folder, config, layout.kv_type, 1, 1)
-    return [
-        RankExecutor(passes, head, layout, model, pool, whole, ahead, store, one_core) for passes in streams
-    ]
+        (alone,) = load(folder, config, layout.kv_type, 1, 1)
+        return [executor(passes, executor(alone)) for passes in streams]
+    return [executor(passes) for passes in streams]
 
 
 def chosen_prefix(settings: Settings, options: RankerConfig) -> str:

@@ -68,19 +68,21 @@ class RankExecutor:
     def __init__(
         self, passes: RankPasses, head: RankerHead, layout: EntryLayout, model: str, pool: Pool | None = None,
         whole: str = "split", ahead: PreInferences | None = None, store: ItemStore | None = None,
-        one_core: RankPasses | None = None,
+        one_core: RankExecutor | None = None,
     ) -> None:  # fmt: skip
         """`model` names the weights that KV comes from; `whole` is the order where nothing is reused.
 
         `ahead`: the pre-inferences of this process, if it makes any. `store`: of several nodes, where items may lie
-        that the pool has not. `one_core`: the same passes on one core, for pre-inferences that have time.
+        that the pool has not. `one_core`: the same on one core, for what is short or has time.
         """
         self._store = store
         self._whole = whole
-        users = RankUsers(passes, layout, model)
-        slower = RankUsers(one_core, layout, model) if one_core else None
-        self.ahead = PartByPart(users, ahead, slower) if ahead else None
-        self._users = Users(users, pool, self.ahead)
+        self.one_core = one_core
+        self._by_user = RankUsers(passes, layout, model)
+        self.ahead = (
+            PartByPart(self._by_user, ahead, one_core._by_user if one_core else None) if ahead else None
+        )
+        self._users = Users(self._by_user, pool, self.ahead)
         self._passes, self._head, self._layout, self._model, self._pool = passes, head, layout, model, pool
         self._scratch = Scratch()
         self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self

@@ -37,7 +37,8 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         self._store = _item_store(settings, self._options)
         executors = load_rank_executors(settings, self._config, self._store)
         for executor in executors:
-            warm_up(spans(self._config)[:1], partial(self._try, executor))
+            for each in filter(None, (executor, executor.one_core)):
+                warm_up(spans(self._config)[:1], partial(self._try, each))
             if executor.ahead:
                 tokens = np.zeros(min(2 * PARTS[-1], self._longest), np.int32)
                 executor.ahead.rehearse(tokens, min(PARTS[-1], len(tokens)))

@@ -39,6 +39,10 @@ class Executor(Protocol):
     def ahead(self) -> PartByPart | None:
         """What computes users' KV ahead, if anything can be kept of it."""
 
+    @property
+    def one_core(self) -> Any:
+        """The same on one core, if there is such."""
+
 
 E = TypeVar("E", bound=Executor)
 Stream = Callable[[], tuple[int, E]]  # the executor that serves now, and the number of its last delta
@@ -59,6 +63,7 @@ class Ranking(Generic[E]):
 @dataclass(frozen=True)
 class _Waiting(Generic[E]):
     ranking: Ranking[E]
+    missing: int  # tokens of its user that were not in the pool when it came
     ticket: Ticket
     respond: Respond
 
@@ -112,8 +117,9 @@ class ScoresLater(AnswersLater, Generic[E]):
                 answer = {**nothing, "reuse": np.array([report], np.int64)}
             elif len(tokens):
                 ranking = self.read_ranking(request, owner, tokens, deadline_s)
-                size = self._relay.missing(owner, ranking.prefix) + ranking.behind
-                self._scheduler.submit(_Waiting(ranking, ticket, respond), size, deadline_s)
+                missing = self._relay.missing(owner, ranking.prefix)
+                waiting = _Waiting(ranking, missing, ticket, respond)
+                self._scheduler.submit(waiting, missing + ranking.behind, deadline_s)
                 return
         except GenrecError as error:
             answer = error
@@ -135,7 +141,7 @@ class ScoresLater(AnswersLater, Generic[E]):
             return True
         try:
             each.ticket.check_deadline("score_candidates")
-            answer: Answer = self._score(delta, executor, each.ranking)
+            answer: Answer = self._score(delta, executor, each)
         except GenrecError as error:
             answer = error
         except Exception as error:  # the thread must live on
@@ -147,10 +153,14 @@ class ScoresLater(AnswersLater, Generic[E]):
         each.ranking.answered()
         return True
 
-    def _score(self, delta: int, executor: E, ranking: Ranking[E]) -> Tensors:
+    def _score(self, delta: int, executor: E, waiting: _Waiting[E]) -> Tensors:
+        ranking, relay = waiting.ranking, self._relay
+        short = relay.is_short(len(ranking.prefix) - waiting.missing, waiting.missing)
+        one_core = executor.one_core if short else None
         begun = time.monotonic()
-        scores, reuse = ranking.score(executor)
-        self._relay.cost.learn(True, reuse.user, len(ranking.prefix) - reuse.user, time.monotonic() - begun)
+        scores, reuse = ranking.score(one_core or executor)
+        cost = relay.one_core_cost if one_core else relay.cost
+        cost.learn(True, reuse.user, len(ranking.prefix) - reuse.user, time.monotonic() - begun)
         if not np.isfinite(scores).all():
             raise InputError("scores", "have NaN or infinite values", "finite ones: look at the weights")
         count_ranking(ranking.order, reuse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from ensembles.local import LocalRecommender, request
 from genrec.catalogue.items import Catalogue
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import InputError
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.pool.pool import Pool
@@ -175,6 +177,25 @@ def test_a_pool_that_is_lost_or_overwritten_changes_no_answer(
         check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
         shutil.rmtree(pool)
         assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).items_reused == 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is all there is")
+def test_what_is_short_is_ranked_on_one_core_and_alike(
+    tiny_ranker: Path, by_torch: Scores, items: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ranking says what one takes; the others read what it left."""
+    scores, on_one_core = RankExecutor.scores, []
+
+    def noted(executor: RankExecutor, asked: RankRequest, plan: RankPlan) -> tuple[np.ndarray, Reuse]:
+        on_one_core.append(executor.one_core is None)
+        return scores(executor, asked, plan)
+
+    sizes: dict[str, Any] = {"pool_user_mb": 1, "pool_item_mb": 1, "rank_budget_ms": 60_000}
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", **sizes) as local:
+        monkeypatch.setattr(RankExecutor, "scores", noted)
+        for _ in range(3):
+            check(local.rank([(items[:5], items[20:60])], 10, 1)[0], by_torch(items[:5], items[20:60]), 10)
+    assert on_one_core == [False, True, True]
 
 
 def test_rows_that_others_refill_at_once_change_no_answer(

@@ -186,7 +186,7 @@ def test_one_core_is_not_enough_where_it_would_take_too_long(start: Callable[...
     """At 1 ms a token on one core, 48 tokens are done in 48 ms; what is done counts."""
     bench = start(rank_budget_ms=50)
     for past, new in ((0, 8), (8, 8), (0, 40), (40, 8)):
-        bench.relay._one_core.learn(False, past, new, 1e-3 * new)
+        bench.relay.one_core_cost.learn(False, past, new, 1e-3 * new)
     job, _ = bench.jobs.new(None, drawn(1), 0.0)
     enough = []
     for job.wanted_s, job.done in ((0.050, 0), (0.046, 0), (0.046, 16), (0.0, 47)):
@@ -195,14 +195,32 @@ def test_one_core_is_not_enough_where_it_would_take_too_long(start: Callable[...
     assert enough == [True, False, True, False]
 
 
+def test_a_ranking_is_short_when_one_core_ranks_within_the_time_of_a_part(
+    start: Callable[..., Bench],
+) -> None:
+    """A fifth of 50 ms: 5 ms for the candidates, and 0.2 for every token that is missing."""
+    bench = start(rank_budget_ms=50)
+    short = bench.relay.is_short
+    assert not short(S, 0), "nothing is known"
+    for ranking, past, new in ((True, S, 0), (False, 0, 8), (False, 8, 8), (False, 0, 40), (False, 40, 8)):
+        bench.relay.cost.learn(ranking, past, new, 5e-3 * ranking + 0.2e-3 * new)
+    assert short(S, 0) and short(S - 20, 20) and not short(0, S)
+    bench.scheduler.submit("waits", 1)
+    assert not short(S, 0)
+    bench.go()
+    assert short(S, 0)
+    bench.relay.one_core_cost.learn(True, S, 0, 12e-3)
+    assert not short(S, 0)
+
+
 def test_what_one_core_took_is_charged_as_if_all_had_done_it(start: Callable[..., Bench]) -> None:
     bench = start()
     bench.relay.cost.learn(False, 0, 16, 0.01)
     job, _ = bench.jobs.new(None, drawn(1), 0.0)
     job.done = 16
-    bench.relay._learn(job, bench.relay._one_core, 16, 0.018)
+    bench.relay._learn(job, bench.relay.one_core_cost, 16, 0.018)
     assert job.spent_s == pytest.approx(0.01)
-    assert bench.relay._one_core.seconds(False, 0, 16) == pytest.approx(0.018)
+    assert bench.relay.one_core_cost.seconds(False, 0, 16) == pytest.approx(0.018)
     bench.relay._learn(job, bench.relay.cost, 16, 0.01)
     assert job.spent_s == pytest.approx(0.02)
 
