@@ -26,6 +26,7 @@ CASCADE_MS, RANK_MS = 135, 50  # the paper's budgets, at P99
 RETRIEVAL_S = 0.085  # of a foreign retrieval and its pre-processing, elsewhere
 SUCCESS = 0.999
 P99 = 0.99
+PAUSE_S = RETRIEVAL_S  # of a client between two requests, on average
 RETRIEVED = 32  # by our own generator, where it retrieves
 ATOL = 0.02  # of the scores' deviation: how far the same ranking may be off, in bf16 too
 WARM_UP = 4
@@ -153,8 +154,9 @@ def run(
 ) -> list[Cascaded]:  # fmt: skip
     """Ask in turn at `arrivals` (seconds), and count from then; a share `gone` leaves before the ranking.
 
-    With `clients`, as many requests are asked by so many, each as soon as his last one was answered. Where nobody
-    leaves, the load ends early once too many are late or unanswered for it to be held.
+    With `clients`, as many requests are asked by so many, each a pause after his last one was answered. The pause is
+    drawn (exponential): without it clients fall into step, and never meet again. Where nobody leaves, the load ends
+    early once too many are late or unanswered for it to be held.
     """
     chance = np.random.default_rng(len(arrivals))
     users: list[int] = []
@@ -163,6 +165,7 @@ def run(
     # Who comes back does so with the history he had.
     of_user = {user: asks[number % len(asks)] for number, user in enumerate(dict.fromkeys(users))}
     leaves = chance.random(len(arrivals)) < gone
+    pauses = chance.exponential(PAUSE_S, len(arrivals))
     found: list[Cascaded] = []
     may_be_late = len(arrivals) - math.ceil(P99 * len(arrivals))
 
@@ -186,6 +189,7 @@ def run(
 
             async def client() -> None:
                 for number in numbers:  # of all clients
+                    await asyncio.sleep(pauses[number])
                     if lost():
                         break
                     await one(number, time.monotonic() - start)

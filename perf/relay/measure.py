@@ -75,7 +75,7 @@ class Bench:
     def load(
         self, way: RelayWay, length: float | str, rate: float, gone: float = 0.0, clients: int = 0
     ) -> tuple[LoadPoint, list[Cascaded]]:
-        """Poisson arrivals at `rate` per second, or so many clients that ask again at once; kept in `points`."""
+        """Poisson arrivals at `rate` per second, or so many clients that ask again; kept in `points`."""
         asks = self.asks(way, length)
         count = max(round(rate * self._effort.seconds), self._effort.least)
         self._loads[way.name] += 1  # the n-th load of every way has the same gaps
@@ -119,7 +119,7 @@ class Bench:
         return largest_held(searches, self._effort.measurements, "longest histories")
 
     def most_clients(self, ways: Iterable[RelayWay], length: float, rate: float) -> dict[str, float]:
-        """Way -> how many clients, each of whom asks again at once, are answered within the budgets.
+        """Way -> how many clients, each of whom asks again after a pause, are answered within the budgets.
 
         `rate` says only how many requests make a load.
         """

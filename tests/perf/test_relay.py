@@ -107,7 +107,7 @@ def test_nothing_more_is_sent_once_it_is_decided() -> None:
     assert sent == [0, 1, 2]
 
 
-def test_clients_ask_again_as_soon_as_they_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_ask_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     under_way, most = 0, 0
 
     class Client:
@@ -123,11 +123,17 @@ def test_clients_ask_again_as_soon_as_they_are_answered(monkeypatch: pytest.Monk
         async def close(self) -> None:
             pass
 
+    sleep, pauses = asyncio.sleep, list[float]()
+
+    async def paused(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
     async def send(*_: Any) -> Cascaded:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        await asyncio.sleep(0)
+        await sleep(0)
         under_way -= 1
         return cascaded(10, 20)
 
@@ -135,8 +141,10 @@ def test_clients_ask_again_as_soon_as_they_are_answered(monkeypatch: pytest.Monk
     monkeypatch.setattr(load, "AsyncRecommender", Client)
     monkeypatch.setattr(load, "WARM_UP", 0)
     monkeypatch.setattr(load, "sender", lambda *_: send)
+    monkeypatch.setattr(asyncio, "sleep", paused)
     found = load.run(RelayWay("relay"), ["a"], [ASKED], np.zeros(20), clients=3)
     assert len(found) == 20 and most == 3
+    assert len(set(pauses)) == 20 and 0.3 < np.mean(pauses) / load.PAUSE_S < 3
 
 
 def test_who_is_late_or_unanswered_is_not_in_time() -> None:
