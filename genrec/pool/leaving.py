@@ -36,7 +36,7 @@ def leave(table: PoolTable, users: Bytes, entry: int) -> None:
     row = table.entries[entry]
     table.header[LEASES_UNUSED] += bool(row[EXPIRES] < row[LIVES])
     row[STATE] = LEAVING
-    if not table.pins[:, entry].any():
+    if not user_rows.pinned(table.pins, entry):
         free(table, users, entry)
 
 
@@ -54,10 +54,10 @@ def free(table: PoolTable, users: Bytes, entry: int) -> None:
 
 def unpin(table: PoolTable, users: Bytes, entry: int, generation: int, seat: int) -> None:
     """One reader less of a process."""
-    row, pins = table.entries[entry], table.pins[seat]
-    if row[GENERATION] == generation and pins[entry]:
-        pins[entry] -= 1
-        if row[STATE] == LEAVING and not table.pins[:, entry].any():
+    row, pins = table.entries[entry], table.pins[entry]
+    if row[GENERATION] == generation and pins[seat]:
+        pins[seat] -= 1
+        if row[STATE] == LEAVING and not user_rows.pinned(table.pins, entry):
             free(table, users, entry)
 
 
@@ -74,8 +74,8 @@ def forget(table: PoolTable, users: Bytes, owner: Words) -> int:
 
 def sweep(table: PoolTable, users: Bytes, dead: list[int], now: int) -> None:
     """Take back what dead processes held (by seat), what has expired, and what nobody reads any more."""
-    table.pins[dead] = 0
-    gone = np.zeros(len(table.pins), bool)
+    table.pins[:, dead] = 0
+    gone = np.zeros(table.pins.shape[1], bool)
     gone[dead] = True
     for entry in user_rows.over(ever_used(table), table.pins, gone, now).tolist():
         if table.entries[entry, STATE] == READY:

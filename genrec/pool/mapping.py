@@ -28,7 +28,7 @@ from genrec.pool.hotness import Hotness
 from genrec.pool.index import Places, slots_for
 from genrec.process import started
 
-MAGIC = 0x67656E7265635050
+MAGIC = 0x67656E7265635051
 # Words of the header: what the pool is, then what happened in it.
 POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
 FILES = slice(6, 9)  # their inodes
@@ -118,7 +118,7 @@ class PoolTable:
     header: NDArray[np.int64]  # [HEADER]
     processes: NDArray[np.int64]  # [PROCESSES, 2]: pid and start time, 0 where the seat is free
     entries: NDArray[np.int64]  # [E, words of genrec.pool.users]
-    pins: NDArray[np.int16]  # [PROCESSES, E]: how many readers each process has
+    pins: NDArray[np.int16]  # [E, PROCESSES]: how many readers each process has
     user_index: Places
     row_state: NDArray[np.int8]  # [R]
     row_writer: NDArray[np.int8]  # [R]: the seat of who fills it
@@ -137,7 +137,7 @@ def _sections(header: NDArray[np.int64]) -> list[tuple[np.dtype[Any], tuple[int,
         (np.int64, (HEADER,)),
         (np.int64, (PROCESSES, 2)),
         (np.int64, (entries, ENTRY_WORDS)),
-        (np.int16, (PROCESSES, entries)),
+        (np.int16, (entries, PROCESSES)),
         (np.uint64, (slots_for(max(user_bytes >> 12, 4096)), 3)),
         (np.int8, (rows,)),
         (np.int8, (rows,)),

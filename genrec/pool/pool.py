@@ -109,7 +109,7 @@ class Pool:
             return None
         row = table.entries[entry]
         users.use(table, entry, now)
-        table.pins[seat, entry] += 1
+        table.pins[entry, seat] += 1
         tokens, span = min(boundary * step, int(row[user_rows.SPAN])), int(row[user_rows.SPAN])
         table.header[TOKENS] += tokens
         memory = _payload(pool, table, entry)

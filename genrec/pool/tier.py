@@ -77,7 +77,7 @@ def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
                 .copy()
             )
             memory = mapped.users[start + users.lead(count) :][: int(row[user_rows.PAYLOAD])]
-            table.pins[mapped.seat(), number] += 1
+            table.pins[number, mapped.seat()] += 1
             span = int(row[user_rows.SPAN])
             entry = UserEntry(memory, span, span, number, int(row[user_rows.GENERATION]))
             return Cold(entry, keys, int(row[user_rows.LIVES]))

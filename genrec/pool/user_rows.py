@@ -16,7 +16,7 @@ FREE, WRITING, READY, LEAVING = range(4)
  WIPE, LIVES) = range(17)  # fmt: skip
 Rows = NDArray[np.int64]  # [E, words]
 Numbers = NDArray[np.int64]
-Pins = NDArray[np.int16]  # [processes, E]
+Pins = NDArray[np.int16]  # [E, processes]
 HEADER_BYTES = 64  # before the hashes of an entry
 
 
@@ -63,7 +63,7 @@ def known(rows: Rows, key: int, key_2: int) -> bool:
 @njit(cache=True, nogil=True)
 def pinned(pins: Pins, entry: int) -> bool:
     """Whether somebody reads it."""
-    return bool(pins[:, entry].any())
+    return bool(pins[entry].any())
 
 
 @njit(cache=True, nogil=True)

@@ -192,7 +192,7 @@ def test_a_forked_child_sits_for_itself(pool):
     child = os.fork()
     if not child:
         entry = pool.find_user(hashes(pool, 7, [1, 2]), STEP)
-        os._exit(0 if entry is not None and pool._map.table.pins.any(1).argmax() != 0 else 1)
+        os._exit(0 if entry is not None and pool._map.table.pins.any(0).argmax() != 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert pool._map.table.pins.any()
     pool.usage()

@@ -24,7 +24,7 @@ def tables(draw):
         -1, PROCESSES + 1, count
     )  # a damaged table names processes that there are not
     rows[:, EXPIRES] = draws.integers(NOW - 2, NOW + 3, count)
-    pins = draws.integers(0, 2, (PROCESSES, count)) * draws.integers(0, 2, count)
+    pins = draws.integers(0, 2, (count, PROCESSES)) * draws.integers(0, 2, (count, 1))
     return rows, pins.astype(np.int16), draws.integers(0, 2, PROCESSES).astype(bool)
 
 
@@ -32,7 +32,7 @@ def tables(draw):
 @given(tables())
 def test_equals_numpy(table):
     rows, pins, dead = table
-    state, read = rows[:, STATE], pins.any(0)
+    state, read = rows[:, STATE], pins.any(1)
     used = np.flatnonzero(state != FREE)
     assert user_rows.used(rows).tolist() == used.tolist()
     assert user_rows.first_free(rows) == next(iter(np.flatnonzero(state == FREE)), -1)
