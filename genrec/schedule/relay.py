@@ -136,9 +136,11 @@ class Relay:
 
     def is_short(self, past: int, left: int) -> bool:
         """Whether one core ranks over so many tokens of a user as fast as a part is computed, while nobody waits."""
-        one_core = self.one_core_cost.seconds(True, past, left)
-        longer = max(one_core, self.cost.seconds(True, past, left))  # of one core little may be known yet
-        return not self._scheduler.waiting and 0 < longer <= self._part_s
+        if self._scheduler.waiting:
+            return False
+        # Of one core little may be known yet.
+        longer = max(cost.seconds(True, past, left) for cost in (self.one_core_cost, self.cost))
+        return 0 < longer <= self._part_s
 
     def run(self, parts: PartByPart, job: PreInference) -> bool:
         """The next part of one that comes from the queue; raises nothing. Whether it had all cores."""

@@ -131,7 +131,7 @@ class ScoresLater(AnswersLater, Generic[E]):
         self._scheduler.close()
 
     def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting[E]]) -> bool:
-        """Answered whatever happens. Whether it had all cores."""
+        """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core."""
         (each,), (delta, executor) = batch, stream()
         if isinstance(each, PreInference):
             assert executor.ahead is not None
@@ -155,8 +155,9 @@ class ScoresLater(AnswersLater, Generic[E]):
 
     def _score(self, delta: int, executor: E, waiting: _Waiting[E]) -> Tensors:
         ranking, relay = waiting.ranking, self._relay
-        short = relay.is_short(len(ranking.prefix) - waiting.missing, waiting.missing)
-        one_core = executor.one_core if short else None
+        one_core = executor.one_core
+        if one_core and not relay.is_short(len(ranking.prefix) - waiting.missing, waiting.missing):
+            one_core = None
         begun = time.monotonic()
         scores, reuse = ranking.score(one_core or executor)
         cost = relay.one_core_cost if one_core else relay.cost
