@@ -186,8 +186,7 @@ class PartByPart:
         kv = entries.user(np.zeros(entries.user_bytes(span), np.uint8), span)
         for passes in filter(None, (self._passes, self._one_core)):
             passes.fill(tokens, kv, 0, past)
-            if past < len(tokens):
-                passes.fill(tokens, kv, past, len(tokens))
+            passes.fill(tokens, kv, past, len(tokens))
 
     def _begin(self, job: PreInference) -> bool:
         """A place for its entry, with what the pool or the second tier has of it already."""

@@ -41,7 +41,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
                 warm_up(spans(self._config)[:1], partial(self._try, each))
             if executor.ahead:
                 tokens = np.zeros(min(2 * PARTS[-1], self._longest), np.int32)
-                executor.ahead.rehearse(tokens, min(PARTS[-1], len(tokens)))
+                executor.ahead.rehearse(tokens, len(tokens) // 2)
         super().__init__(settings, [_always(executor) for executor in executors])
         self._ahead = self._items_ahead(settings, executors[0])
 

@@ -191,7 +191,8 @@ class TestServed:
         for number, answer in enumerate(answers):
             same(answer.ranking, wanted[number % 2])
         told = {answer.pre_inference.outcome for answer in answers if answer.pre_inference}
-        assert told <= {"admitted", "under_way", "ready"}
+        # No time: all that is known of the cost is a warm-up of three tokens, and a busy machine makes it dear.
+        assert told <= {"admitted", "under_way", "ready", "no_time"}
 
     def test_a_ranking_of_another_history_than_was_said(
         self, served: RunningServer, items: list[int]
