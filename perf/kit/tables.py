@@ -132,6 +132,9 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "rank-ways-in-proportion": rank_ways(
         "rank-in-proportion", "Books and the paper's layers at a quarter of their size, {counted} requests"
     ),
+    "rank-ways-in-proportion-busy": rank_ways(
+        "rank-in-proportion-busy", "the same in a busy hour, {counted} requests", RANK_ROOFLINE
+    ),
     "rank-peers": Table(
         "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
         (
