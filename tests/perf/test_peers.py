@@ -121,12 +121,11 @@ def test_batches_that_fail_leave_what_single_requests_gave(model: PeerModel, scr
     assert cell.missing[4].startswith("died (1)") and cell.missing[4] in ratios.table([cell])
 
 
-def test_what_does_not_load_or_install_refuses_every_cell(model: PeerModel, scripted) -> None:
+def test_what_does_not_load_or_install_refuses_every_cell(model: PeerModel, scripted, tmp_path: Path) -> None:
     peer = scripted(refuses="no AVX-512")
     assert cell_of(peer, model).refusal == "ValueError: no AVX-512"
-    begun = time.monotonic()
+    (tmp_path / "worker_scripted.py").unlink()  # so that it cannot be started again
     assert cell_of(peer, model).refusal == "ValueError: no AVX-512"
-    assert time.monotonic() - begun < 0.1, "it was started again"
     assert cell_of(Refused("vllm", "not installable: no wheel"), model).refusal == "not installable: no wheel"
 
 
