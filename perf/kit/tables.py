@@ -123,6 +123,8 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "rank-ways-codes": rank_ways(
         "rank-codes", "shape of Books with items of 3 codes, 31 M parameters", RANK_ROOFLINE
     ),
+    "rank-ml-1m": rank_figures("rank-ml-1m"),
+    "rank-ways-ml-1m": rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters", RANK_ROOFLINE),
     "rank-in-proportion": rank_figures(
         "rank-in-proportion",
         ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
