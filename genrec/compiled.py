@@ -1,4 +1,4 @@
-"""C++ of ours: compiled in some seconds, then kept for all processes of a user."""
+"""What of ours is compiled: in some seconds, by one process, then kept for all processes of a user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -53,6 +53,20 @@ def compiled(name: str, sources: Iterable[Path], command: list[str]) -> Path:
     return kept
 
 
+def first_alone(name: str, of: list[str], make: Callable[[], None]) -> None:
+    """Call `make`, which keeps what it compiles `of` this by itself: one process at a time, until one has done so.
+
+    Processes that start together would otherwise all compile the same, on the same cores.
+    """
+    done = _folder() / f"{name}-{_digest(of)}.done"
+    if done.exists():
+        return make()
+    with open(done.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        make()
+        done.touch()
+
+
 @cache
 def load_compiled(
     source: Path, more_flags: tuple[str, ...] = (), headers: tuple[Path, ...] = ()
@@ -70,12 +84,12 @@ def load_compiled(
 @cache
 def _folder() -> Path:
     """Where libraries are kept: the user's cache, or, where nothing can be written there, for this process alone."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genrec-triton"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genrec-triton"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # the latter from a user without a home
         made = tempfile.mkdtemp(prefix="genrec-compiled-")
         atexit.register(shutil.rmtree, made, ignore_errors=True)
         return Path(made)

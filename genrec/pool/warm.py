@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from pathlib import Path
 
+import numba
 import numpy as np
 
+from genrec.compiled import first_alone
 from genrec.pool import index, items, space, user_rows
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, user_words, words
@@ -14,7 +18,14 @@ from genrec.pool.mapping import ENTRY_WORDS, PROCESSES
 
 @cache
 def warm() -> None:
-    """Once in a process: every kernel on a few numbers of the types that it is called with."""
+    """Once in a process. It takes twenty seconds the first time, which numba keeps, and half a second later."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    kept_by = [numba.__version__, os.environ.get("NUMBA_CACHE_DIR", ""), str(Path(__file__).parent)]
+    first_alone("pool_kernels", [*kept_by, *(each.read_text() for each in sources)], _run_all)
+
+
+def _run_all() -> None:
+    """Every kernel on a few numbers of the types that it is called with."""
     hashes, answer = user_words(bytes(32), "", "", None, np.zeros(2, np.int32), 1), np.zeros(1, np.int64)
     places = np.zeros((index.slots_for(1), 3), np.uint64)
     index.put(places, hashes[:1], answer)

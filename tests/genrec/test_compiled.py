@@ -1,0 +1,65 @@
+"""Who compiles first does so alone; who comes later waits for nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from genrec import compiled
+
+
+@pytest.fixture
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], list[None]]:
+    """Calls `first_alone` of one name for two threads at once."""
+    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+
+    def call(of: str, make: Callable[[], None]) -> list[None]:
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(lambda _: compiled.first_alone("kernels", [of], make), range(2)))
+
+    return call
+
+
+def meeting() -> Callable[[], None]:
+    """What fails unless two are in it at once."""
+    barrier = threading.Barrier(2)
+
+    def make() -> None:
+        barrier.wait(20)
+
+    return make
+
+
+def test_the_first_are_one_at_a_time(both: Callable[..., list[None]]) -> None:
+    busy, calls = threading.Lock(), []
+
+    def make() -> None:
+        assert busy.acquire(blocking=False), "another one compiles"
+        threading.Event().wait(0.05)
+        calls.append(1)
+        busy.release()
+
+    both("source", make)
+    assert len(calls) == 2, "each process has to load what was compiled"
+
+
+def test_later_ones_do_not_wait_for_each_other(both: Callable[..., list[None]]) -> None:
+    both("source", lambda: None)
+    both("source", meeting())
+
+
+def fails() -> None:
+    raise ZeroDivisionError
+
+
+def test_what_failed_or_has_changed_is_not_done(both: Callable[..., list[None]], tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        both("source", fails)
+    assert not list(tmp_path.glob("*.done"))
+    both("source", lambda: None)
+    both("another source", lambda: None)
+    assert len(list(tmp_path.glob("*.done"))) == 2
