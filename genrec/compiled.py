@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from genrec.errors import ArtifactError
+from genrec.kernel_cache import VARIABLE
 
 # Sums may be reordered, for vector registers; NaN and infinity keep their meaning.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros",
@@ -54,11 +55,13 @@ def compiled(name: str, sources: Iterable[Path], command: list[str]) -> Path:
 
 
 def first_alone(name: str, of: list[str], make: Callable[[], None]) -> None:
-    """Call `make`, which keeps what it compiles `of` this by itself: one process at a time, until one has done so.
+    """Call `make`, which has numba compile `of` this and keep it: one process at a time, until one has done so.
 
     Processes that start together would otherwise all compile the same, on the same cores.
     """
-    done = _folder() / f"{name}-{_digest(of)}.done"
+    folder = Path(os.environ.get(VARIABLE) or _folder())
+    folder.mkdir(parents=True, exist_ok=True)
+    done = folder / f"{name}-{_digest(of)}.done"
     if done.exists():
         return make()
     with open(done.with_suffix(".lock"), "w") as lock:

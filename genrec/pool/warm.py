@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from genrec.pool.mapping import ENTRY_WORDS, PROCESSES
 def warm() -> None:
     """Once in a process. It takes twenty seconds the first time, which numba keeps, and half a second later."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    kept_by = [numba.__version__, os.environ.get("NUMBA_CACHE_DIR", ""), str(Path(__file__).parent)]
-    first_alone("pool_kernels", [*kept_by, *(each.read_text() for each in sources)], _run_all)
+    kept = [numba.__version__, str(Path(__file__).parent)]
+    first_alone("pool_kernels", [*kept, *(each.read_text() for each in sources)], _run_all)
 
 
 def _run_all() -> None:

@@ -15,7 +15,7 @@ from genrec import compiled
 @pytest.fixture
 def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], list[None]]:
     """Calls `first_alone` of one name for two threads at once."""
-    monkeypatch.setattr(compiled, "_folder", lambda: tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
 
     def call(of: str, make: Callable[[], None]) -> list[None]:
         with ThreadPoolExecutor(2) as threads:
