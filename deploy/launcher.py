@@ -46,6 +46,7 @@ from genrec.settings import Settings, chosen_fields
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 RENDERED_LEVELS = 3  # of the committed configs
 START_ATTEMPTS = 3
+SERVER_JSON = "server.json"
 log = logging.getLogger("genrec.serve")
 
 
@@ -127,12 +128,16 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
     keep = chosen.run_dir is not None
     try:
         server = _start(artifact, chosen, settings, run_dir)
-        try:
+        try:  # from here on: a signal may come at once
+            runs_in = instruction_set(Settings(artifact, artifact, **settings))
+            log.info(
+                "serving %s (%s): http %s, grpc %s", artifact.name, runs_in, server.http_url, server.grpc_url
+            )
             yield server
         finally:
             with ticking("ending the server"):
                 server.supervisor.stop()
-            (run_dir / "server.json").unlink(missing_ok=True)
+            (run_dir / SERVER_JSON).unlink(missing_ok=True)
             keep = keep or server.supervisor.error is not None
     except LaunchError:
         keep = True  # the log is in it
@@ -163,10 +168,9 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
             if not error.passing or attempt == START_ATTEMPTS:
                 raise
             continue
-        runs_in = instruction_set(Settings(artifact, artifact, **given))
-        log.info(
-            "serving %s (%s): http %s, grpc %s", artifact.name, runs_in, server.http_url, server.grpc_url
-        )
+        except BaseException:  # Ctrl-C when it has just begun to answer
+            (run_dir / SERVER_JSON).unlink(missing_ok=True)
+            raise
         return server
     raise AssertionError("the last attempt returns or raises")
 
@@ -270,7 +274,7 @@ def _write_server_json(server: RunningServer) -> None:
         "http_headers": server.http_headers,
         "grpc_headers": server.grpc_headers,
     }
-    path = server.run_dir / "server.json"
+    path = server.run_dir / SERVER_JSON
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
