@@ -181,11 +181,14 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             ("split and the generator's part over the generator alone", "ranked_over_generator_ndcg10"),
         )
     ),
-    "rank-quality-reach": (
-        Figure("ml-1m: the newest 12 of a user's tokens over all, ranker alone", "rank_quality-ml-1m-reach",
-               "reach_over_split_ndcg10/ml-1m", "{:.3f}"),
-        Figure("the same, with the generator's part", "rank_quality-ml-1m-reach",
-               "reach_over_split_together_ndcg10/ml-1m", "{:.3f}"),
+    "rank-quality-reach": tuple(
+        Figure(f"ml-1m, seed {seed}: the newest 12 of a user's tokens over all, {what}", f"rank_quality-{file}",
+               f"{claim}/ml-1m", "{:.3f}")
+        for seed, file in enumerate(("ml-1m-reach", "ml-1m-reach-seed1", "ml-1m-reach-seed2"))
+        for what, claim in (
+            ("ranker alone", "reach_over_split_ndcg10"),
+            ("with the generator's part", "reach_over_split_together_ndcg10"),
+        )
     ),
     "rank-quality-next": tuple(
         Figure(
