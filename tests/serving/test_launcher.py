@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import psutil
 import pytest
 import tritonclient.grpc
 
-from deploy import launcher, leftovers, server_files, supervisor
+from deploy import leftovers, server_files, supervisor
 from deploy.launch import LaunchError
 from deploy.launcher import RunningServer, _ensembles, _repository, running_server
 from deploy.ports import choose_ports
@@ -148,35 +148,6 @@ def test_sigterm_leaves_nothing(served: Served) -> None:
     assert left_of(pid) == []
     assert served.shm() == []
     assert not served.file.exists()
-
-
-def interrupted(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def test_a_signal_that_comes_as_soon_as_it_serves_ends_it(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who waits for server.json may end the launcher before it has said that it serves."""
-    monkeypatch.setattr(launcher.log, "info", interrupted)
-    with pytest.raises(KeyboardInterrupt), brief_server(tiny, run_dir=tmp_path, ensembles=("recommend",)):
-        pass
-    assert [each.name for each in tmp_path.iterdir()] == ["server.log"]
-    assert not [each for each in psutil.Process().children() if "tritonserver" in each.name()]
-
-
-def test_a_signal_while_it_is_written_leaves_no_server_json(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def written(_: supervisor.Supervisor, on_start: Callable[[], None]) -> None:
-        on_start()
-        assert (tmp_path / "server.json").exists()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(supervisor.Supervisor, "start_and_wait", written)
-    with pytest.raises(KeyboardInterrupt), running_server(tiny, run_dir=tmp_path):
-        pass
-    assert not (tmp_path / "server.json").exists()
 
 
 def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> None:
