@@ -92,7 +92,7 @@ def silu(x):
 
 
 @pytest.mark.parametrize("rows", [(1, 1), (1, 31), (2, 16), (3, 11), (1, 256), (2, 150), (1, 290)])
-@pytest.mark.parametrize("shape", [(32, 32), (96, 64), (512, 160)])
+@pytest.mark.parametrize("shape", [(32, 32), (96, 64), (288, 32), (512, 160)])
 @pytest.mark.parametrize("after", ["nothing", "add", "silu", "widen"])
 @pytest.mark.parametrize("eps", [0.0, 0.25])
 def test_it_is_the_product_and_what_surrounds_it(library, rows, shape, after, eps):

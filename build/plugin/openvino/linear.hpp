@@ -56,25 +56,22 @@ inline void write(const Linear& l, int row, int first, float times, const float*
 template <After AFTER>
 inline void multiply(const Linear& l, int first_row, int first_column, int columns) {
   const Ready ready;
-  alignas(64) float sums[ROWS_AT_ONCE * BLOCK];
-  const int last_row = std::min(l.rows, first_row + ROWS_OF_TASK), last_column = std::min(l.wide, first_column + columns);
+  alignas(64) float sums[ROWS_OF_TASK * BLOCK];
+  const int rows = std::min(l.rows - first_row, ROWS_OF_TASK), last_column = std::min(l.wide, first_column + columns);
   const std::size_t bytes = AFTER == After::silu ? sizeof(Value) / 2 : AFTER == After::widen ? 4 : sizeof(Value);  // of a column
+  const Value* x = l.x + std::size_t(first_row) * l.deep;
+  const Rows left(x, rows, l.deep);
   float shrink[ROWS_OF_TASK];
-  for (int row = first_row; row < last_row; ++row)
-    shrink[row - first_row] = l.eps ? shrink_of(l.x + std::size_t(row) * l.deep, l.deep, l.eps) : 1.0f;
-  const int share = share_of(last_row - first_row), whole_rows = last_row - (last_row - first_row) % share;
-  const Value* rest = nullptr;
-  if (whole_rows < last_row) rest = padded_rows(l.x + std::size_t(whole_rows) * l.deep, last_row - whole_rows, l.deep);
+  for (int row = 0; row < rows; ++row) shrink[row] = l.eps ? shrink_of(x + std::size_t(row) * l.deep, l.deep, l.eps) : 1.0f;
   for (int column = first_column; column < last_column; column += BLOCK) {
-    const Value* b = l.weights + std::size_t(column) * l.deep;
-    for (int row = first_row, part = 0; row < last_row; row += share, ++part) {
-      const int count = std::min(share, last_row - row);
-      for (int i = 0; i < count; ++i)  // to be written soon
-        __builtin_prefetch(static_cast<char*>(l.out) + (std::size_t(row + i) * l.wide + column) * bytes, 1);
-      const Value* soon = b + (BLOCK + part % PARTS * (BLOCK / PARTS)) * std::size_t(l.deep);
-      block_product(row < whole_rows ? l.x + std::size_t(row) * l.deep : rest, count, l.deep, b, soon, sums);
-      for (int i = 0; i < count; ++i) write<AFTER>(l, row + i, column, shrink[row + i - first_row], sums + i * BLOCK);
-    }
+    const auto begun = [&](int row, int count) {  // to be written soon
+      for (int i = first_row + row; i < first_row + row + count; ++i)
+        __builtin_prefetch(static_cast<char*>(l.out) + (std::size_t(i) * l.wide + column) * bytes, 1);
+    };
+    const auto done = [&](int row, int count, const float* of) {
+      for (int i = 0; i < count; ++i) write<AFTER>(l, first_row + row + i, column, shrink[row + i], of + i * BLOCK);
+    };
+    left.times(l.weights + std::size_t(column) * l.deep, sums, begun, done);
   }
 }
 

@@ -16,7 +16,6 @@ constexpr int PAIRS = 16;            // a row of an operand is 32 values: 16 pai
 constexpr int DEEP = 2 * PAIRS;
 constexpr int TILE = 256;            // sums, or pairs, of a tile
 constexpr int BLOCK = 32;            // columns of weights that lie together, and rows that are multiplied at once
-constexpr int ROWS_AT_ONCE = BLOCK;
 constexpr int PARTS = 8;  // in which the weights of the next block of columns are fetched, one per block of rows
 
 // Compilers must have stored what tiles are about to read: GCC's tile loads do not say that they read memory.
@@ -117,21 +116,9 @@ inline void weigh(int size, int keys, const Value* v, const std::int32_t* weight
   products<true>(padded(size, 16) / 16, v, 16 * KEYS, KEYS, values_in(weights), keys / DEEP, sums);
 }
 
-// The rows that do not fill a block, zeros behind them: what lies behind is not to be read.
-inline const Value* padded_rows(const Value* x, int rows, int deep) {
-  thread_local Memory memory;
-  Value* whole = memory.of<Value>(std::size_t(BLOCK) * deep);
-  std::memcpy(whole, x, std::size_t(rows) * deep * sizeof(Value));
-  std::memset(whole + std::size_t(rows) * deep, 0, std::size_t(BLOCK - rows) * deep * sizeof(Value));
-  return whole;
-}
-
-// As many rows as are multiplied at once, of `rows` that there are.
-inline int share_of(int) { return BLOCK; }
-
 // sums[row][BLOCK] = 32 rows of a [32, deep] x one block of weights. What `soon` points to will be wanted: weights come from
 // beyond the second cache, and fetching them meanwhile saves a tenth.
-inline void block_product(const Value* a, int, int deep, const Value* b, const Value* soon, float* sums) {
+inline void block_product(const Value* a, int deep, const Value* b, const Value* soon, float* sums) {
   written();
   _tile_zero(0);
   _tile_zero(1);
@@ -153,5 +140,36 @@ inline void block_product(const Value* a, int, int deep, const Value* b, const V
   _tile_stored(2, sums + 16 * BLOCK, 4 * BLOCK);
   _tile_stored(3, sums + 16 * BLOCK + 16, 4 * BLOCK);
 }
+
+// Rows [rows, deep] of a left operand. Those that do not fill a block are copied, zeros behind them: what lies behind is not to
+// be read.
+class Rows {
+ public:
+  Rows(const Value* x, int rows, int deep) : x_(x), rows_(rows), deep_(deep), whole_(rows - rows % BLOCK) {
+    if (whole_ == rows) return;
+    thread_local Memory memory;
+    const std::size_t left = std::size_t(rows - whole_) * deep;
+    Value* rest = memory.of<Value>(std::size_t(BLOCK) * deep);
+    std::memcpy(rest, x + std::size_t(whole_) * deep, left * sizeof(Value));
+    std::memset(rest + left, 0, (std::size_t(BLOCK) * deep - left) * sizeof(Value));
+    rest_ = rest;
+  }
+
+  // Products with one block of weights. `done` gets sums [count][BLOCK] from a row on; `begun` is told of them before.
+  template <typename Begun, typename Done>
+  void times(const Value* weights, float* sums, Begun begun, Done done) const {
+    for (int row = 0, part = 0; row < rows_; row += BLOCK, ++part) {
+      const int count = std::min(BLOCK, rows_ - row);
+      const Value* soon = weights + (BLOCK + part % PARTS * (BLOCK / PARTS)) * std::size_t(deep_);
+      begun(row, count);
+      block_product(row < whole_ ? x_ + std::size_t(row) * deep_ : rest_, deep_, weights, soon, sums);
+      done(row, count, sums);
+    }
+  }
+
+ private:
+  const Value *x_, *rest_ = nullptr;
+  int rows_, deep_, whole_;
+};
 
 }  // namespace genrec
