@@ -1,7 +1,8 @@
-"""The writer of rankers: `extend.onnx` and one `rank_<order>.onnx` per order, and what turns states into scores.
+"""The writer of rankers: `rank_prefill.onnx`, `extend.onnx`, one `rank_<order>.onnx` per order, and what turns states
+into scores.
 
-A first entry of a user, and those of items, are made by `prefill.onnx`; by `rank_prefill.onnx` where the ranker's
-generator is not the one that recommends.
+A first entry of a user, and those of items, are made by `rank_prefill.onnx`: `prefill.onnx` gives the same KV where the
+ranker has the generator's layers, and computes scores of codes that nobody reads here.
 """
 
 from __future__ import annotations

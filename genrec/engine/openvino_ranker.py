@@ -15,15 +15,12 @@ from genrec.models.config import ModelConfig
 from genrec.rank.hstu import HstuConfig
 from genrec.rank.hstu_weights import HstuWeights
 
-PREFILL = "rank_prefill"  # of a ranker with a generator of its own
-
 
 class OpenVinoRanker:
     """See `genrec.engine.interface.RankPasses`. One at a time per object."""
 
-    def __init__(self, graphs: OpenVinoGraphs, folder: Path, config: ModelConfig) -> None:
+    def __init__(self, graphs: OpenVinoGraphs, config: ModelConfig) -> None:
         self._graphs, self._config = graphs, config
-        self._own = (folder / f"{PREFILL}.xml").is_file()
         self._requests: dict[str, InferRequest] = {}
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
@@ -31,12 +28,7 @@ class OpenVinoRanker:
         most = max(MOST_TOKENS // tokens.shape[1], 1)
         for first in range(0, len(tokens), most):
             rows = slice(first, first + most)
-            inputs, outputs = [tokens[rows]], [each[rows] for each in kv]
-            if not self._own:
-                batch, span = tokens[rows].shape
-                inputs.append(np.full(batch, span, np.int64))
-                outputs.insert(0, np.empty((batch, 1, self._config.codebook_sizes[0]), np.float32))
-            self._infer(PREFILL if self._own else "prefill", inputs, outputs)
+            self._infer("rank_prefill", [tokens[rows]], [each[rows] for each in kv])
 
     def extend(self, tokens: Array, past: int, kv: Sequence[Array], new: Sequence[Array]) -> None:
         """See `RankPasses.extend`."""
@@ -79,7 +71,7 @@ def load_rankers(
 ) -> list[RankPasses]:
     """The passes of the ranker built in `folder`, once per stream; `threads` (0: all cores) are shared by streams."""
     graphs = OpenVinoGraphs(folder, kv_type, threads, streams)
-    return [OpenVinoRanker(graphs, folder, config) for _ in range(streams)]
+    return [OpenVinoRanker(graphs, config) for _ in range(streams)]
 
 
 class OpenVinoHstu:

@@ -1,7 +1,6 @@
 """What the ONNX files of a ranker hold: see `genrec.nn.ranker`. All work on one request, B = 1.
 
-`extend.onnx` makes a user's entry longer; a first entry, and items' entries, come from `prefill.onnx`, or from
-`rank_prefill.onnx` where the ranker's generator is not the one that recommends.
+A first entry of a user, and items' entries, come from `rank_prefill.onnx`; `extend.onnx` makes a user's entry longer.
 """
 
 from __future__ import annotations
