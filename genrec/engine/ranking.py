@@ -227,7 +227,7 @@ class RankExecutor:
         there[missing] = False
         mine = self._scratch.take((len(rows), *table.shape[1:]), layout.dtype)
         mine[there], mine[missing] = table[rows[there]], computed
-        if not np.array_equal(pool.item_generations(rows[there]), generations[there]):
+        if not pool.unchanged(rows[there], generations[there]):
             return self._computed_items(request)
         nowhere = np.full(len(rows), -1)
         return _Items(
@@ -250,7 +250,4 @@ class RankExecutor:
 
     def _changed(self, found: _Items) -> bool:
         """Whether a row that was read has meanwhile become another item's."""
-        inside = found.generations >= 0
-        if self._pool is None or not inside.any():
-            return False
-        return not np.array_equal(self._pool.item_generations(found.rows[inside]), found.generations[inside])
+        return self._pool is not None and not self._pool.unchanged(found.rows, found.generations)

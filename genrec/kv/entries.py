@@ -7,6 +7,7 @@ entry is a row of one table [M, 2N, G, t, D]; rows are padded to cache lines whe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class EntryLayout:
     kv_type: str
     step: int
 
-    @property
+    @cached_property
     def name(self) -> str:
         """What must be equal for an entry to be read: a part of its key."""
         c = self.config
@@ -58,7 +59,7 @@ class EntryLayout:
         """uint8[user_bytes(span)] as 2N tensors [1, G, span, D]."""
         c, step = self.config, self._tensor_bytes(span)
         shape = (1, c.num_key_value_heads, span, c.head_dim)
-        size = int(np.prod(shape)) * self.dtype.itemsize
+        size = shape[1] * span * shape[3] * self.dtype.itemsize
         starts = range(0, 2 * c.num_hidden_layers * step, step)
         return [memory[start : start + size].view(self.dtype).reshape(shape) for start in starts]
 

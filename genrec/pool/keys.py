@@ -9,7 +9,9 @@ and the item's tokens alone, so that versions of a catalogue share what they can
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,13 +59,14 @@ def item_keys(model: str, layout: str, tokens: ArrayLike) -> list[bytes]:
 def words(keys: Keys) -> Words:
     """uint64 [n, 2]. Raises InputError where a key is not 16 bytes long."""
     if isinstance(keys, np.ndarray):
-        return np.require(keys, np.uint64, ["C", "A", "W"]).reshape(-1, 2)  # one type for the compiler
+        return _plain(keys, np.uint64).reshape(-1, 2)
     joined = bytearray().join(keys)
     if len(joined) != SIZE * len(keys):
         raise InputError("keys", f"{len(keys)} keys have {len(joined)} bytes", f"{SIZE} bytes each")
     return np.frombuffer(joined, np.uint64).reshape(-1, 2)
 
 
+@lru_cache(maxsize=64)
 def _named(model: str, layout: str) -> bytes:
     """Each with its length, so that no pair of names reads like another pair."""
     parts = [part.encode() for part in (model, layout)]
@@ -74,4 +77,9 @@ def _tokens(tokens: ArrayLike, axes: int) -> NDArray[np.int32]:
     given = np.asarray(tokens)
     if given.ndim != axes or (given.size and given.dtype.kind not in "iu"):
         raise InputError("tokens", f"are {given.dtype} {list(given.shape)}", f"integers with {axes} axes")
-    return np.require(given, np.int32, ["C", "A", "W"])
+    return _plain(given, np.int32)
+
+
+def _plain(array: NDArray[Any], kind: type) -> NDArray[Any]:
+    """One type and layout for the compiler. What has them already is passed on: to make sure of it takes long."""
+    return array if array.dtype == kind and array.flags.carray else np.require(array, kind, ["C", "A", "W"])

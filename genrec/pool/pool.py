@@ -32,6 +32,7 @@ from genrec.pool.warm import warm
 log = logging.getLogger("genrec.pool")
 TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
 NOTHING: Bytes = np.zeros(0, np.uint8)
+NO_ROWS = np.zeros(0, np.int64)
 COUNTERS = ("hits", "misses", "evictions", "tokens", "item_hits", "item_misses", "item_evictions",
             "leases_used", "leases_unused")  # fmt: skip
 T = TypeVar("T")
@@ -189,15 +190,12 @@ class Pool:
     def find_items(self, keys: Keys) -> tuple[Rows, NDArray[np.int64]]:
         """The same with the rows' generations int64[C], read at once: what `unchanged` compares after a pass."""
         asked = words(keys)
+        found = self.locked(lambda _, table: items.find(table, asked, self.clock()), None)
+        return found or (np.full(len(asked), -1, np.int32), np.full(len(asked), -1))
 
-        def find(pool: Mapping, table: PoolTable) -> tuple[Rows, NDArray[np.int64]]:
-            if not len(table.row_generation):  # a pool of users alone
-                return nowhere
-            rows = items.find(table, asked, self.clock())
-            return rows, np.where(rows < 0, -1, table.row_generation[rows])
-
-        nowhere = np.full(len(asked), -1, np.int32), np.full(len(asked), -1)
-        return self.locked(find, nowhere)
+    def unchanged(self, rows: Rows, generations: NDArray[np.int64]) -> bool:
+        """Whether rows read since `find_items` are whole: a row's generation changes before its bytes do."""
+        return items.unchanged(self._map.table.row_generation if self._map else NO_ROWS, rows, generations)
 
     def item_generations(self, rows: Rows) -> NDArray[np.int64]:
         """int64[n], -1 for row -1: it changes before a row's bytes do."""

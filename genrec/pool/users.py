@@ -178,9 +178,8 @@ def publish(table: PoolTable, users: Bytes, entry: int, hashes: Words, until: in
     row[STATE] = READY
     index.put(table.user_index, hashes[1:], answers(entry, len(hashes)))
     for boundary, answer in enumerate(before.tolist(), 1):
-        other = answer & ENTRY
-        if answer >> 32 == boundary and _ends_with(table, other, hashes[boundary]):
-            leave(table, users, other)
+        if answer >> 32 == boundary and _ends_with(table, answer & ENTRY, hashes[boundary]):
+            leave(table, users, answer & ENTRY)
 
 
 def _ends_with(table: PoolTable, entry: int, key: Words) -> bool:

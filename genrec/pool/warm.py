@@ -12,7 +12,7 @@ from genrec.compiled import first_alone
 from genrec.pool import index, items, space, user_rows
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, user_words, words
-from genrec.pool.mapping import ENTRY_WORDS, PROCESSES
+from genrec.pool.mapping import ENTRY_WORDS, HEADER, PROCESSES
 
 
 @cache
@@ -31,7 +31,9 @@ def _run_all() -> None:
     index.find(places, hashes)
     index.find_last(places, hashes, 2)
     row = np.zeros(1, np.int64)
-    items.look_up(places, hashes, np.zeros(1, np.int8), hashes, np.zeros(1, np.float32), row, 0)
+    header, heat = np.zeros(HEADER, np.int64), np.zeros(1, np.float32)
+    rows, generations = items.look_up(header, places, hashes, np.zeros(1, np.int8), hashes, heat, row, row, 0)
+    items.unchanged(row, rows, generations)
     index.remove(places, hashes[:1], answer)
     entries, pins = np.zeros((1, ENTRY_WORDS), np.int64), np.zeros((1, PROCESSES), np.int16)
     user_rows.known(entries, 0, 0)

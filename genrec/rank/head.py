@@ -37,7 +37,7 @@ class RankerHead:
 
     def scores(self, states: NDArray[np.float32], codes: NDArray[np.int32]) -> NDArray[np.float32]:
         """float32[C]: states [C, hidden] of items whose semantic IDs are the tokens `codes` [C, L]."""
-        found: NDArray[np.float32] = np.einsum("ch,ch->c", states, self._rows[codes].sum(1))
+        found: NDArray[np.float32] = np.matmul(self._rows[codes], states[:, :, None]).sum((1, 2))
         return found
 
 

@@ -15,7 +15,7 @@ enum class After {
   widen     // to float32
 };
 
-constexpr int ROWS_OF_TASK = 256;  // whose activations stay in the second cache
+constexpr int ROWS_OF_TASK = 256;  // at most: their activations stay in the second cache
 constexpr int HALF = BLOCK / 2;
 constexpr int LINE = 16 * WORD;  // values deep of a block of weights
 
@@ -52,12 +52,13 @@ inline void write(const Linear& l, int row, int first, float times, const float*
   }
 }
 
-// ROWS_OF_TASK rows from `first_row` and columns from `first_column` on. Rows are normed when they are multiplied already.
+// So many rows from `first_row` on, ROWS_OF_TASK at most, and columns from `first_column` on. Rows are normed when they are
+// multiplied already.
 template <After AFTER>
-inline void multiply(const Linear& l, int first_row, int first_column, int columns) {
+inline void multiply(const Linear& l, int first_row, int most_rows, int first_column, int columns) {
   const Ready ready;
   alignas(64) float sums[ROWS_OF_TASK * BLOCK];
-  const int rows = std::min(l.rows - first_row, ROWS_OF_TASK), last_column = std::min(l.wide, first_column + columns);
+  const int rows = std::min(l.rows - first_row, most_rows), last_column = std::min(l.wide, first_column + columns);
   const std::size_t bytes = AFTER == After::silu ? sizeof(Value) / 2 : AFTER == After::widen ? 4 : sizeof(Value);  // of a column
   const Value* x = l.x + std::size_t(first_row) * l.deep;
   const Rows left(x, rows, l.deep);

@@ -73,11 +73,13 @@ class XLinear : public ov::op::Op {
                      : after_ == "widen" ? multiply<After::widen>
                                          : multiply<After::nothing>;
     const int down = (linear.rows + ROWS_OF_TASK - 1) / ROWS_OF_TASK;
+    // Shares are even, so that nobody waits for who has the largest: 290 rows are not 256 and 34.
+    const int rows = std::min(padded((linear.rows + down - 1) / std::max(down, 1), ROWS_AT_ONCE), ROWS_OF_TASK);
     const int tasks = 2 * oneapi::tbb::this_task_arena::max_concurrency();  // so that nobody waits long for the last
     const int columns = padded(std::max(1, linear.wide * down / tasks), BLOCK);  // a block where there are more cores
     const int across = (linear.wide + columns - 1) / columns;
     oneapi::tbb::parallel_for(0, across * down, [&](int task) {
-      run(linear, task / across * ROWS_OF_TASK, task % across * columns, columns);
+      run(linear, task / across * rows, rows, task % across * columns, columns);
     });
     return true;
   }

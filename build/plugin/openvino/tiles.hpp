@@ -16,6 +16,7 @@ constexpr int PAIRS = 16;            // a row of an operand is 32 values: 16 pai
 constexpr int DEEP = 2 * PAIRS;
 constexpr int TILE = 256;            // sums, or pairs, of a tile
 constexpr int BLOCK = 32;            // columns of weights that lie together, and rows that are multiplied at once
+constexpr int ROWS_AT_ONCE = BLOCK;
 constexpr int PARTS = 8;  // in which the weights of the next block of columns are fetched, one per block of rows
 
 // Compilers must have stored what tiles are about to read: GCC's tile loads do not say that they read memory.
