@@ -14,7 +14,6 @@ from genrec.pool.user_rows import (
     BOUNDARIES,
     EXPIRES,
     FREE,
-    GENERATION,
     HEADER_BYTES,
     LEAVING,
     LIVES,
@@ -54,11 +53,8 @@ def free(table: PoolTable, users: Bytes, entry: int) -> None:
 
 def unpin(table: PoolTable, users: Bytes, entry: int, generation: int, seat: int) -> None:
     """One reader less of a process."""
-    row, pins = table.entries[entry], table.pins[entry]
-    if row[GENERATION] == generation and pins[seat]:
-        pins[seat] -= 1
-        if row[STATE] == LEAVING and not user_rows.pinned(table.pins, entry):
-            free(table, users, entry)
+    if user_rows.unpin(table.entries, table.pins, entry, generation, seat):
+        free(table, users, entry)
 
 
 def forget(table: PoolTable, users: Bytes, owner: Words) -> int:

@@ -14,8 +14,6 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from genrec.pool.hotness import Hotness
 from genrec.pool.index import Places, slots_for
 from genrec.process import started
 
-MAGIC = 0x67656E7265635051
+MAGIC = 0x67656E7265635052
 # Words of the header: what the pool is, then what happened in it.
 POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
 FILES = slice(6, 9)  # their inodes
@@ -192,18 +190,22 @@ class Mapping:
             start += size
         return PoolTable(*arrays)
 
-    @contextmanager
-    def locked(self) -> Iterator[PoolTable]:
-        """The table under both locks; a killed process gives its lock back by dying. Raises Gone, Busy."""
+    def lock(self) -> PoolTable:
+        """The table, until `unlock`; a killed process gives its lock back by dying. Raises Gone, Busy."""
         if not _threads.acquire(timeout=LOCK_S):
             raise Busy("a thread of this process has held the table for too long")
         try:
             self._check()
             self._lock()
-            try:
-                yield self.table
-            finally:
-                fcntl.lockf(self._files[0], fcntl.LOCK_UN)
+        except BaseException:
+            _threads.release()
+            raise
+        return self.table
+
+    def unlock(self) -> None:
+        """Others may have the table."""
+        try:
+            fcntl.lockf(self._files[0], fcntl.LOCK_UN)
         finally:
             _threads.release()
 

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError
-from genrec.pool import items, leaving, mapping, user_rows, users
+from genrec.pool import items, lead, leaving, mapping, user_rows, users
 from genrec.pool.hotness import Hotness
 from genrec.pool.items import Rows
 from genrec.pool.keys import Keys, Words, words
-from genrec.pool.mapping import HITS, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, PoolTable
+from genrec.pool.mapping import HITS, LEASES_USED, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, PoolTable
 from genrec.pool.rule import Recency, Room, Rule
 from genrec.pool.users import UserEntry, Writing
 from genrec.pool.warm import warm
@@ -108,14 +108,13 @@ class Pool:
         table.header[HITS if entry >= 0 else MISSES] += 1
         if entry < 0:
             return None
-        row = table.entries[entry]
-        users.use(table, entry, now)
-        table.pins[entry, seat] += 1
-        tokens, span = min(boundary * step, int(row[user_rows.SPAN])), int(row[user_rows.SPAN])
+        table.header[LEASES_USED] += user_rows.use(table.entries, table.pins, entry, seat, now)
+        row = table.entries[entry].tolist()
+        tokens, span = min(boundary * step, row[user_rows.SPAN]), row[user_rows.SPAN]
         table.header[TOKENS] += tokens
-        memory = _payload(pool, table, entry)
+        memory = _payload(pool, row)
         memory.flags.writeable = False
-        return UserEntry(memory, tokens, span, entry, int(row[user_rows.GENERATION]))
+        return UserEntry(memory, tokens, span, entry, row[user_rows.GENERATION])
 
     def write_user(self, hashes: Keys, span: int, size: int, owner: bytes) -> Writing | None:
         """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
@@ -131,8 +130,8 @@ class Pool:
             entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self.rule)
             if entry < 0:
                 return None
-            generation = int(table.entries[entry, user_rows.GENERATION])
-            return Writing(_payload(pool, table, entry), named, entry, generation)
+            row = table.entries[entry].tolist()
+            return Writing(_payload(pool, row), named, entry, row[user_rows.GENERATION])
 
         return self.locked(take, None)
 
@@ -276,8 +275,11 @@ class Pool:
         if pool is None:
             return otherwise
         try:
-            with pool.locked() as table:
+            table = pool.lock()
+            try:
                 return work(pool, table)
+            finally:
+                pool.unlock()
         except Busy as error:
             log.warning("kv pool: %s; this request does without", error)
         except Gone as error:
@@ -292,7 +294,6 @@ class Pool:
         self.close()
 
 
-def _payload(pool: Mapping, table: PoolTable, entry: int) -> Bytes:
-    row = table.entries[entry]
-    start = int(row[user_rows.START]) + users.lead(int(row[user_rows.BOUNDARIES]))
-    return pool.users[start : start + int(row[user_rows.PAYLOAD])]
+def _payload(pool: Mapping, row: list[int]) -> Bytes:
+    start = row[user_rows.START] + lead.bytes_of(row[user_rows.BOUNDARIES])
+    return pool.users[start : start + row[user_rows.PAYLOAD]]

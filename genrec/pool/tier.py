@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.errors import InputError
-from genrec.pool import index, space, user_rows, users
+from genrec.pool import index, lead, space, user_rows
 from genrec.pool.keys import Words
 from genrec.pool.mapping import EVER, FORGOTTEN, USER_BYTES, Bytes, Mapping, PoolTable
 from genrec.pool.pool import Pool
@@ -76,7 +76,7 @@ def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
                 .reshape(-1, 2)
                 .copy()
             )
-            memory = mapped.users[start + users.lead(count) :][: int(row[user_rows.PAYLOAD])]
+            memory = mapped.users[start + lead.bytes_of(count) :][: int(row[user_rows.PAYLOAD])]
             table.pins[number, mapped.seat()] += 1
             span = int(row[user_rows.SPAN])
             entry = UserEntry(memory, span, span, number, int(row[user_rows.GENERATION]))

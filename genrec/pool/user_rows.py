@@ -67,6 +67,27 @@ def pinned(pins: Pins, entry: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def use(rows: Rows, pins: Pins, entry: int, seat: int, now: int) -> bool:
+    """One reader more of a process: it is newer, and no longer on a lease; whether it was on one."""
+    row = rows[entry]
+    row[SEEN] = now
+    row[USES] += 1
+    pins[entry, seat] += 1
+    leased = row[EXPIRES] < row[LIVES]
+    row[EXPIRES] = max(row[EXPIRES], row[LIVES])
+    return bool(leased)
+
+
+@njit(cache=True, nogil=True)
+def unpin(rows: Rows, pins: Pins, entry: int, generation: int, seat: int) -> bool:
+    """One reader less of a process; whether it was the last of an entry that leaves."""
+    if rows[entry, GENERATION] != generation or not pins[entry, seat]:
+        return False
+    pins[entry, seat] -= 1
+    return rows[entry, STATE] == LEAVING and not pinned(pins, entry)
+
+
+@njit(cache=True, nogil=True)
 def unread(rows: Rows, pins: Pins, of: Numbers) -> NDArray[np.bool_]:
     """bool[n]: which entries `of` int64[n] are READY and read by nobody."""
     found = np.zeros(len(of), np.bool_)

@@ -11,45 +11,37 @@ The functions here work on a table that is locked.
 from __future__ import annotations
 
 import logging
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.pool import index, space, user_rows
+from genrec.pool import index, lead, space, user_rows
 from genrec.pool.keys import Words
 from genrec.pool.leaving import free, leave
 from genrec.pool.mapping import (
     COUNTER,
     EVER,
     EVICTIONS,
-    LEASES_USED,
-    MAGIC,
-    POOL,
     USER_BYTES,
     Bytes,
     PoolTable,
 )
 from genrec.pool.rule import Room, Rule, Standing
 from genrec.pool.user_rows import (
-    BOUNDARIES,
     EXPIRES,
     GENERATION,
-    HEADER_BYTES,
     KEY,
     KEY_2,
     LIVES,
     OWNER,
     OWNER_2,
-    PAYLOAD,
     READY,
     SEEN,
     SIZE,
     SPAN,
     START,
     STATE,
-    USES,
     WIPE,
     WRITER,
     WRITING,
@@ -59,7 +51,6 @@ from genrec.pool.user_rows import (
 )
 
 log = logging.getLogger("genrec.pool")
-ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | entry
 
 
 @dataclass(frozen=True)
@@ -86,11 +77,6 @@ class Writing:
     generation: int
 
 
-def lead(boundaries: int) -> int:
-    """Bytes before an entry's payload: the header and so many hashes."""
-    return HEADER_BYTES + space.aligned(16 * boundaries)
-
-
 def take(
     table: PoolTable,
     users: Bytes,
@@ -106,7 +92,7 @@ def take(
 
     -1: there is no room, or somebody has or computes the same.
     """
-    rows, total = ever_used(table), lead(len(hashes)) + space.aligned(size)
+    rows, total = ever_used(table), lead.bytes_of(len(hashes)) + space.aligned(size)
     if user_rows.known(rows, *hashes[-1].view(np.int64).tolist()):
         return -1
     used = user_rows.used(rows)
@@ -138,7 +124,7 @@ def take(
 def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
     """What an entry of so many bytes would find."""
     used = used_entries(table)
-    rows, total = table.entries[used], lead(boundaries) + space.aligned(size)
+    rows, total = table.entries[used], lead.bytes_of(boundaries) + space.aligned(size)
     found = space.place(rows[:, START], rows[:, SIZE], np.full(len(used), np.inf), total, _capacity(table))
     worth = _worth(table, used, now, rule)
     return Room(found is not None, float(worth.min(initial=np.inf)))
@@ -170,16 +156,13 @@ def publish(table: PoolTable, users: Bytes, entry: int, hashes: Words, until: in
     if row[WIPE]:  # its owner was forgotten meanwhile
         return free(table, users, entry)
     before = index.find(table.user_index, hashes[1:-1])
-    memory = users[row[START] :][: lead(len(hashes))]
-    memory[HEADER_BYTES : HEADER_BYTES + 16 * len(hashes)] = hashes.view(np.uint8).ravel()
-    header = memory[:HEADER_BYTES].view(np.int64)
-    header[:7] = _header(table, entry)
-    header[7] = _checksum(memory, len(hashes))
+    if not lead.write(table.header, users, table.entries, entry, hashes):
+        raise ValueError("an entry outside its memory")
     row[STATE] = READY
     index.put(table.user_index, hashes[1:], answers(entry, len(hashes)))
     for boundary, answer in enumerate(before.tolist(), 1):
-        if answer >> 32 == boundary and _ends_with(table, answer & ENTRY, hashes[boundary]):
-            leave(table, users, answer & ENTRY)
+        if answer >> 32 == boundary and _ends_with(table, answer & lead.ENTRY, hashes[boundary]):
+            leave(table, users, answer & lead.ENTRY)
 
 
 def _ends_with(table: PoolTable, entry: int, key: Words) -> bool:
@@ -189,43 +172,20 @@ def _ends_with(table: PoolTable, entry: int, key: Words) -> bool:
 
 def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
     """(entry, boundary): the longest agreement with what is READY, or (-1, 0)."""
-    boundary = len(hashes)
-    while boundary > 1:
-        at, answer = index.find_last(table.user_index, hashes[1:], boundary - 1)
-        if at < 0:
-            break
-        boundary, entry = at + 1, int(answer) & ENTRY
-        if answer >> 32 == boundary and _believed(table, users, entry, hashes[boundary], boundary, now):
-            return entry, boundary
+    while True:
+        boundary, answer, judged = lead.find(
+            table.header, users, table.entries, table.user_index, hashes, now
+        )
+        if not boundary:
+            return -1, 0
+        entry = int(answer) & lead.ENTRY
+        if judged == lead.TRUE:
+            return entry, int(boundary)
+        if judged == lead.TORN:
+            log.warning("kv pool: entry %d is torn or another pool's; dropped", entry)
+        if judged != lead.FOREIGN:
+            leave(table, users, entry)
         index.remove(table.user_index, hashes[boundary : boundary + 1], np.array([answer]))
-    return -1, 0
-
-
-def _believed(table: PoolTable, users: Bytes, entry: int, key: Words, boundary: int, now: int) -> bool:
-    """Whether an answer of the index is true: of a living entry whose header is whole and has this key there."""
-    row = table.entries[entry] if entry < len(table.entries) else None
-    if row is None or row[STATE] != READY or row[BOUNDARIES] <= boundary:
-        return False
-    if row[EXPIRES] <= now:
-        leave(table, users, entry)
-        return False
-    memory = users[row[START] :][: lead(int(row[BOUNDARIES]))]
-    header = memory[:HEADER_BYTES].view(np.int64)
-    if header[7] != _checksum(memory, int(row[BOUNDARIES])) or header[:7].tolist() != _header(table, entry):
-        log.warning("kv pool: entry %d is torn or another pool's; dropped", entry)
-        leave(table, users, entry)
-        return False
-    place = HEADER_BYTES + 16 * boundary
-    return bool((memory[place : place + 16].view(np.uint64) == key).all())
-
-
-def use(table: PoolTable, entry: int, now: int) -> None:
-    """Somebody found it: it is newer, and no longer on a lease."""
-    row = table.entries[entry]
-    if row[EXPIRES] < row[LIVES]:
-        row[EXPIRES] = row[LIVES]
-        table.header[LEASES_USED] += 1
-    row[[SEEN, USES]] = now, row[USES] + 1
 
 
 def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool:
@@ -235,14 +195,3 @@ def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool
 
 def _capacity(table: PoolTable) -> int:
     return int(table.header[USER_BYTES]) // space.LINE * space.LINE
-
-
-def _header(table: PoolTable, entry: int) -> list[int]:
-    row = table.entries[entry]
-    return [MAGIC, int(table.header[POOL]), entry, *row[[GENERATION, SPAN, PAYLOAD, BOUNDARIES]].tolist()]
-
-
-def _checksum(memory: Bytes, boundaries: int) -> int:
-    """Of the header but its last word, and of the hashes."""
-    hashes = memory[HEADER_BYTES : HEADER_BYTES + 16 * boundaries]
-    return zlib.crc32(hashes.tobytes(), zlib.crc32(memory[: HEADER_BYTES - 8].tobytes()))

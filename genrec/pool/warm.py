@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from genrec.compiled import first_alone
-from genrec.pool import index, items, space, user_rows
+from genrec.pool import index, items, lead, space, user_rows
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, user_words, words
 from genrec.pool.mapping import ENTRY_WORDS, HEADER, PROCESSES
@@ -40,6 +40,11 @@ def _run_all() -> None:
     user_rows.first_free(entries)
     user_rows.pinned(pins, 0)
     user_rows.unread(entries, pins, user_rows.used(entries))
+    user_rows.use(entries, pins, 0, 0, 0)
+    user_rows.unpin(entries, pins, 0, 1, 0)
+    memory = np.zeros(lead.bytes_of(2), np.uint8)
+    lead.write(header, memory, entries, 0, hashes)
+    lead.find(header, memory, entries, places, hashes, 0)
     user_rows.over(entries, pins, np.zeros(PROCESSES, bool), 0)
     space.place(row, row, row, 1, 1)
     owner = words([owner_key(bytes(32), None)])

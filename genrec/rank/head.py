@@ -21,7 +21,10 @@ class RankerHead:
     """A row per token of the vocabulary: an item's score is its state times the sum of the rows of its codes."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
-        self._rows = rows
+        from genrec.rank.score import scores  # here, and compiled now: see there
+
+        self._rows, self._scores = rows, scores
+        self.scores(np.zeros((0, rows.shape[1]), np.float32), np.zeros((0, 1), np.int32))
 
     @classmethod
     def load(cls, path: Path, config: ModelConfig) -> RankerHead:
@@ -36,8 +39,11 @@ class RankerHead:
         return cls(rows)
 
     def scores(self, states: NDArray[np.float32], codes: NDArray[np.int32]) -> NDArray[np.float32]:
-        """float32[C]: states [C, hidden] of items whose semantic IDs are the tokens `codes` [C, L]."""
-        found: NDArray[np.float32] = np.matmul(self._rows[codes], states[:, :, None]).sum((1, 2))
+        """float32[C]: states [C, hidden] of items whose semantic IDs are the tokens `codes` [C, L].
+
+        Raises IndexError where a token has no row.
+        """
+        found: NDArray[np.float32] = self._scores(self._rows, states, codes)
         return found
 
 

@@ -35,8 +35,7 @@ if sys.argv[2] == "commits":
     pool.commit(writing)
     pool.commit_items(rows)
 if sys.argv[2] == "locks":
-    lock = pool._map.locked()  # kept: it would be given back with its last reference
-    lock.__enter__()
+    pool._map.lock()
 print("ready", flush=True)
 time.sleep(60)
 """

@@ -1,0 +1,120 @@
+"""What lies before an entry's KV: whose it is and the hashes of all its boundaries, with a checksum.
+
+It is read at every find: if the index or the table points to something else, that is not believed. Compiled, as each
+call of NumPy takes longer than all of this when caches are cold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from genrec.pool import index, space
+from genrec.pool.index import Places
+from genrec.pool.keys import Words
+from genrec.pool.mapping import MAGIC, POOL, Bytes
+from genrec.pool.user_rows import (
+    BOUNDARIES,
+    EXPIRES,
+    GENERATION,
+    HEADER_BYTES,
+    PAYLOAD,
+    READY,
+    SPAN,
+    START,
+    STATE,
+    Numbers,
+    Rows,
+)
+
+TRUE, FOREIGN, EXPIRED, TORN = range(4)  # what an answer of the index turns out to be
+ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | entry
+CHECKSUM, FIRST_HASH = 7, 8  # words of a lead
+
+
+def bytes_of(boundaries: int) -> int:
+    """Bytes of a lead with so many hashes."""
+    return HEADER_BYTES + space.aligned(16 * boundaries)
+
+
+@njit(cache=True, nogil=True)
+def write(pool: Numbers, users: Bytes, rows: Rows, entry: int, hashes: Words) -> bool:
+    """The lead of an entry whose row is whole, `pool` being the table's header. False: the row points elsewhere."""
+    row = rows[entry]
+    start, size = row[START], HEADER_BYTES + 16 * len(hashes)
+    if not _inside(users, start, size):
+        return False
+    words = users[start : start + size].view(np.int64)
+    for place in range(CHECKSUM):
+        words[place] = _said(pool, row, np.int64(entry), place)
+    for boundary in range(len(hashes)):
+        words[FIRST_HASH + 2 * boundary] = np.int64(hashes[boundary, 0])
+        words[FIRST_HASH + 2 * boundary + 1] = np.int64(hashes[boundary, 1])
+    words[CHECKSUM] = _checksum(words)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def find(
+    pool: Numbers, users: Bytes, rows: Rows, places: Places, hashes: Words, now: int
+) -> tuple[np.int64, np.int64, np.int64]:
+    """(boundary, the index's answer, what it is): the longest agreement that the index knows of; boundary 0: none."""
+    at, answer = index.find_last(places, hashes[1:], len(hashes) - 1)
+    boundary = np.int64(at + 1)
+    if at < 0 or answer >> 32 != boundary:
+        return boundary, answer, np.int64(FOREIGN)
+    entry = np.int64(answer & ENTRY)
+    return boundary, answer, np.int64(_judged(pool, users, rows, entry, hashes, boundary, now))
+
+
+@njit(cache=True, nogil=True)
+def _judged(
+    pool: Numbers, users: Bytes, rows: Rows, entry: np.int64, hashes: Words, boundary: np.int64, now: int
+) -> int:  # fmt: skip
+    """Whether it is a living entry whose lead is whole and has this key there."""
+    if entry >= len(rows) or rows[entry, STATE] != READY or rows[entry, BOUNDARIES] <= boundary:
+        return FOREIGN
+    row = rows[entry]
+    if row[EXPIRES] <= now:
+        return EXPIRED
+    start, size = row[START], HEADER_BYTES + 16 * row[BOUNDARIES]
+    if not _inside(users, start, size):
+        return TORN
+    words = users[start : start + size].view(np.int64)
+    if words[CHECKSUM] != _checksum(words):
+        return TORN
+    for place in range(CHECKSUM):
+        if words[place] != _said(pool, row, entry, place):
+            return TORN
+    key = FIRST_HASH + 2 * boundary
+    same = words[key] == np.int64(hashes[boundary, 0]) and words[key + 1] == np.int64(hashes[boundary, 1])
+    return TRUE if same else FOREIGN
+
+
+@njit(cache=True, nogil=True)
+def _inside(users: Bytes, start: int, size: int) -> bool:
+    return start >= 0 and start % space.LINE == 0 and size <= len(users) - start
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _said(pool: Numbers, row: Numbers, entry: np.int64, place: int) -> np.int64:
+    """A word of the header by what the table says."""
+    if place == 0:
+        return np.int64(MAGIC)
+    if place == 1:
+        return pool[POOL]
+    if place == 2:
+        return np.int64(entry)
+    return row[(GENERATION, SPAN, PAYLOAD, BOUNDARIES)[place - 3]]
+
+
+@njit(cache=True, nogil=True)
+def _checksum(words: NDArray[np.int64]) -> np.int64:
+    """Of all words of a lead but its own: multiplied by a large odd number and folded, one after the other."""
+    found = np.uint64(0)
+    for place in range(len(words)):
+        if place != CHECKSUM:
+            found = (found ^ np.uint64(words[place])) * np.uint64(0x9E3779B97F4A7C15)
+            found ^= found >> np.uint64(32)
+    return np.int64(found)
