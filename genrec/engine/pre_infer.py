@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.engine.interface import Array
-from genrec.engine.user_entry import UserEntries, UserPasses, copy_past, padded
+from genrec.engine.user_entry import UserEntries, UserPasses, copy_past
 from genrec.pool.keys import Words, owner_key
 from genrec.pool.look import hold
 from genrec.pool.mapping import Bytes
@@ -39,7 +39,7 @@ class PreInference:
         self.awaited = False  # by its ranking, which is in the queue
         self.writing: Writing | None = None  # the entry's place, from the first part on
         self.kv: list[Array] = []
-        self.size = entries.user_bytes(padded(len(tokens)))  # bytes of its entry
+        self.size = entries.user_bytes(entries.span(len(tokens)))  # bytes of its entry
         self.expected_s, self.spent_s = 0.0, 0.0  # what it was to take, and what it took
         self.computing = threading.Lock()  # who computes a part has it
 
@@ -133,7 +133,7 @@ class PreInferences:
 
     def reserve(self, job: PreInference) -> bool:
         """A place in the pool for its entry; False where there is none."""
-        span, owner = padded(len(job.tokens)), owner_key(self.pool.secret, job.owner)
+        span, owner = job.entries.span(len(job.tokens)), owner_key(self.pool.secret, job.owner)
         job.writing = self.pool.write_user(job.hashes, span, job.size, owner)
         if job.writing:
             job.kv = job.entries.user(job.writing.memory, span)
@@ -182,7 +182,8 @@ class PartByPart:
         """Parts of `tokens`, up to `past` and behind it: the first run of a graph takes a second, which no ranking
         should wait for.
         """
-        entries, span = self._passes.entries, padded(len(tokens))
+        entries = self._passes.entries
+        span = entries.span(len(tokens))
         kv = entries.user(np.zeros(entries.user_bytes(span), np.uint8), span)
         for passes in filter(None, (self._passes, self._one_core)):
             passes.fill(tokens, kv, 0, past)
@@ -195,7 +196,7 @@ class PartByPart:
             return False
 
         def copy(memory: Bytes, span: int, tokens: int) -> None:
-            copy_past(entries.user(memory, span), job.kv, tokens)
+            copy_past(entries, entries.user(memory, span), job.kv, tokens)
             job.done = tokens
 
         found = jobs.pool.find_user(job.hashes, entries.step)

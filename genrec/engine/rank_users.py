@@ -12,6 +12,8 @@ from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import Words, user_words
 from genrec.search.scratch import Scratch
 
+EVEN = 8
+
 
 @dataclass(frozen=True)
 class RankEntries:
@@ -33,6 +35,10 @@ class RankEntries:
     def names(self, secret: bytes, owner: int | None, tokens: Array) -> Words:
         """See `UserEntries.names`."""
         return user_words(secret, self.model, self.layout.name, owner, tokens, self.step)
+
+    def span(self, tokens: int) -> int:
+        """See `UserEntries.span`. Of whole cache lines: our operations take any shape equally well."""
+        return -(-tokens // EVEN) * EVEN
 
     def user_bytes(self, span: int) -> int:
         """See `UserEntries.user_bytes`."""

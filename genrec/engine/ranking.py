@@ -172,8 +172,8 @@ class RankExecutor:
 
     def _split(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length = len(request.tokens)
+        found = self._items(request, plan.keep_items)
         with self._users.kv_of(request.owner, request.tokens, plan.keep_user) as user:
-            found = self._items(request, plan.keep_items)
             states = self._passes.split(found.table, found.rows, length, user.kv)
             if self._changed(found):
                 found = self._computed_items(request)

@@ -10,7 +10,6 @@ from genrec.engine.interface import Array
 from genrec.pool.keys import Words
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry, Writing
-from genrec.settings import SPAN
 
 
 class UserEntries(Protocol):
@@ -26,6 +25,9 @@ class UserEntries(Protocol):
 
     def names(self, secret: bytes, owner: int | None, tokens: Array) -> Words:
         """A key per boundary, of this model alone: see `genrec.pool.keys.user_words`."""
+
+    def span(self, tokens: int) -> int:
+        """Tokens that an entry of so many has room for."""
 
     def user_bytes(self, span: int) -> int:
         """Of an entry of `span` tokens."""
@@ -45,23 +47,19 @@ class UserPasses(Protocol):
         """Compute tokens from `past` to `end` into 2N kv [1, G, span, D], which hold those before `past`."""
 
 
-def padded(tokens: int) -> int:
-    """Equal shapes are faster, so entries end on the same steps as prompts do."""
-    return -(-tokens // SPAN) * SPAN
-
-
 @contextmanager
 def held(
-    pool: Pool, hashes: Words, step: int, tokens: int, size: int, owner: bytes, keep: bool
+    pool: Pool, entries: UserEntries, hashes: Words, tokens: int, owner: bytes, keep: bool
 ) -> Iterator[tuple[UserEntry | None, Writing | None]]:
-    """What the pool has of a user of `tokens` tokens, `step` to a boundary; room for all of them if that is less.
+    """What the pool has of a user of `tokens` tokens; room for all of them if that is less, and only to `keep`.
 
-    Of `size` bytes, and only to `keep`. Both stay in their places until this ends; what was written can be found then.
+    Both stay in their places until this ends; what was written can be found then.
     """
-    found, writing = pool.find_user(hashes, step), None
+    found, writing = pool.find_user(hashes, entries.step), None
     try:
         if keep and not (found and found.tokens == tokens):
-            writing = pool.write_user(hashes, padded(tokens), size, owner)
+            span = entries.span(tokens)
+            writing = pool.write_user(hashes, span, entries.user_bytes(span), owner)
         try:
             yield found, writing
         except BaseException:
@@ -75,11 +73,12 @@ def held(
             pool.release(found)
 
 
-def copy_past(found: Sequence[Array], kv: Sequence[Array], tokens: int) -> None:
+def copy_past(entries: UserEntries, found: Sequence[Array], kv: Sequence[Array], tokens: int) -> None:
     """The first `tokens` of an entry into another.
 
     Zeros behind them, up to the next shape: memory is as others left it, and 0 times NaN is NaN.
     """
+    end = entries.span(tokens)
     for whole, old in zip(kv, found, strict=True):
         whole[:, :, :tokens] = old[:, :, :tokens]
-        whole[:, :, tokens : padded(tokens)] = 0
+        whole[:, :, tokens:end] = 0

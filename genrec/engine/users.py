@@ -13,7 +13,7 @@ import numpy as np
 
 from genrec.engine.interface import Array
 from genrec.engine.pre_infer import PartByPart
-from genrec.engine.user_entry import UserPasses, copy_past, held, padded
+from genrec.engine.user_entry import UserPasses, copy_past, held
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry, Writing
@@ -48,8 +48,8 @@ class Users:
             return
         names = entries.names(pool.secret, owner, tokens)
         computed = self._ahead.take_over(names) if self._ahead else 0
-        size, whose = entries.user_bytes(padded(len(tokens))), owner_key(pool.secret, owner)
-        with held(pool, names, entries.step, len(tokens), size, whose, keep) as (found, writing):
+        whose = owner_key(pool.secret, owner)
+        with held(pool, entries, names, len(tokens), whose, keep) as (found, writing):
             if found and found.tokens == len(tokens):
                 yield UserKv(entries.user(found.memory, found.span), len(tokens) - computed, 0)
             elif found:
@@ -65,12 +65,12 @@ class Users:
     def _extended(self, found: UserEntry, tokens: Array, writing: Writing | None) -> UserKv:
         """The entry that agrees so far, with the newest tokens behind it."""
         kv, past = self._place(len(tokens), writing), found.tokens
-        copy_past(self._entries.user(found.memory, found.span), kv, past)
+        copy_past(self._entries, self._entries.user(found.memory, found.span), kv, past)
         self._passes.fill(tokens, kv, past, len(tokens))
         return UserKv(kv, past, past * self._entries.token_bytes)
 
     def _place(self, tokens: int, writing: Writing | None) -> list[Array]:
-        span = padded(tokens)
+        span = self._entries.span(tokens)
         size = self._entries.user_bytes(span)
         memory = writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
         return self._entries.user(memory, span)

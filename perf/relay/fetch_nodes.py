@@ -23,7 +23,6 @@ from genrec.engine.instructions import engine_of
 from genrec.engine.load_ranker import load_entry_layout
 from genrec.engine.openvino_ranker import load_rankers
 from genrec.engine.rank_users import RankUsers
-from genrec.engine.user_entry import padded
 from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import Words, owner_key, user_words
@@ -116,7 +115,7 @@ def computing(artifact: Path, layout: EntryLayout) -> Callable[[int], None]:
 
     def compute(tokens: int) -> None:
         scratch.clear()
-        span = padded(tokens)
+        span = users.entries.span(tokens)
         kv = layout.user(scratch.take((layout.user_bytes(span),), np.dtype(np.uint8)), span)
         users.fill(np.zeros(tokens, np.int32), kv, 0, tokens)
 
