@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from genrec import manifest
+from genrec.engine.hstu_users import HstuEntries
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import RankPasses
 from genrec.engine.load import load_layout
@@ -50,11 +51,14 @@ def create_pool(settings: Settings, config: ModelConfig) -> None:
     Of candidates of an HSTU ranker nothing is kept.
     """
     assert settings.pool is not None
-    if hstu_of(settings.artifact, settings.ranker):
-        Pool.create(settings.pool, settings.pool_user_mb << 20, 0, 0)
+    users, items = settings.pool_user_mb << 20, settings.pool_item_mb << 20
+    if hstu := hstu_of(settings.artifact, settings.ranker):
+        events = HstuEntries(hstu, "")
+        Pool.create(settings.pool, users, 0, 0, events.step * events.token_bytes)
         return
-    row = load_entry_layout(settings, config).item_bytes
-    Pool.create(settings.pool, settings.pool_user_mb << 20, (settings.pool_item_mb << 20) // row, row)
+    layout = load_entry_layout(settings, config)
+    row = layout.item_bytes
+    Pool.create(settings.pool, users, items // row, row, layout.step * layout.token_bytes)
     if settings.nodes > 1:
         Held(settings.node, settings.nodes).save(settings.pool)
 

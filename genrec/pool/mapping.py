@@ -26,13 +26,14 @@ from genrec.pool.hotness import Hotness
 from genrec.pool.index import Places, slots_for
 from genrec.process import started
 
-MAGIC = 0x67656E7265635052
+MAGIC = 0x67656E7265635053
 # Words of the header: what the pool is, then what happened in it.
 POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
 FILES = slice(6, 9)  # their inodes
 (HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS,
  LEASES_USED, LEASES_UNUSED, FORGOTTEN) = range(9, 19)  # fmt: skip
 EVER = 19  # entries that were ever used, the first ones: of all, most never are
+KEY_BYTES = 20  # of KV from one key of a user to the next
 MEMORIES = ("users", "items", "hotness")
 HEADER = 24
 ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines
@@ -51,22 +52,34 @@ class Busy(Exception):
 
 
 def create(
-    folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int, secret: bytes | None = None
+    folder: Path,
+    user_bytes: int,
+    item_rows: int,
+    item_row_bytes: int,
+    key_bytes: int = 4096,
+    secret: bytes | None = None,
 ) -> None:
-    """Make the files, for this user only, or put new ones in the place of others. Raises InputError."""
-    for name, value in (
-        ("user_bytes", user_bytes),
-        ("item_rows", item_rows),
-        ("item_row_bytes", item_row_bytes),
+    """Make an empty pool, for this user only, in the place of another if there is one.
+
+    Rows of items are on cache lines if `item_row_bytes` is a multiple of 64. `key_bytes` of KV lie from one key of a
+    user to the next: the index has room for as many. Pools that share users share `secret`.
+    Raises InputError: negative, or too large.
+    """
+    for name, value, least in (
+        ("user_bytes", user_bytes, 0),
+        ("item_rows", item_rows, 0),
+        ("item_row_bytes", item_row_bytes, 0),
+        ("key_bytes", key_bytes, 1),
     ):
-        if value < 0:
-            raise InputError(name, f"is {value}", "at least 0")
+        if value < least:
+            raise InputError(name, f"is {value}", f"at least {least}")
     if secret is not None and not 16 <= len(secret) <= 64:
         raise InputError("secret", f"has {len(secret)} bytes", "16 to 64")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _private(folder):
         raise InputError("folder", f"{folder} can be written to by others", "a folder of this user alone")
     header = np.zeros(HEADER, np.int64)
+    header[KEY_BYTES] = key_bytes
     header[:COUNTER] = MAGIC, secrets.randbits(62), user_bytes, item_rows, item_row_bytes
     sizes, table = _sizes(header), sum(size for _, _, size in _sections(header))
     free = os.statvfs(folder)
@@ -129,14 +142,15 @@ class PoolTable:
 
 def _sections(header: NDArray[np.int64]) -> list[tuple[np.dtype[Any], tuple[int, ...], int]]:
     """Type, shape and bytes (whole cache lines) of every array of a table."""
-    user_bytes, rows = int(header[USER_BYTES]), int(header[ITEM_ROWS])
-    entries = min(max(user_bytes >> 16, 64), 1 << 16)
+    user_bytes, rows, key_bytes = header[[USER_BYTES, ITEM_ROWS, KEY_BYTES]].tolist()
+    keys = user_bytes // max(key_bytes, 1)  # of all users, if every entry is full
+    entries = min(max(user_bytes >> 16, keys // 16, 64), 1 << 16)
     shapes: list[tuple[type, tuple[int, ...]]] = [
         (np.int64, (HEADER,)),
         (np.int64, (PROCESSES, 2)),
         (np.int64, (entries, ENTRY_WORDS)),
         (np.int16, (entries, PROCESSES)),
-        (np.uint64, (slots_for(max(user_bytes >> 12, 4096)), 3)),
+        (np.uint64, (slots_for(max(keys, 4096)), 3)),
         (np.int8, (rows,)),
         (np.int8, (rows,)),
         (np.float32, (rows,)),

@@ -41,15 +41,7 @@ T = TypeVar("T")
 class Pool:
     """One machine's pool. Every method is safe between processes and threads."""
 
-    @staticmethod
-    def create(
-        folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int, secret: bytes | None = None
-    ) -> None:
-        """Make an empty pool, in the place of another if there is one. Raises InputError: negative, or too large.
-
-        Rows of items are on cache lines if `item_row_bytes` is a multiple of 64. Pools that share users share `secret`.
-        """
-        mapping.create(Path(folder), user_bytes, item_rows, item_row_bytes, secret)
+    create = staticmethod(mapping.create)
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from genrec import metrics
 from genrec.errors import InputError
 from genrec.pool import index, lead, space, user_rows
 from genrec.pool.keys import Words
-from genrec.pool.mapping import EVER, FORGOTTEN, USER_BYTES, Bytes, Mapping, PoolTable
+from genrec.pool.mapping import EVER, FORGOTTEN, KEY_BYTES, USER_BYTES, Bytes, Mapping, PoolTable
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry
 
@@ -111,7 +111,8 @@ class Tier:
         self._pool, self._lock, self._ended = pool, threading.Lock(), threading.Event()
         self._kept: dict[int, Kept] = {}  # by number, the least recently used first
         self._number = 0
-        self._index = np.zeros((index.slots_for(max(size >> 12, 4096)), 3), np.uint64)
+        key_bytes = pool.locked(lambda _, table: int(table.header[KEY_BYTES]), 4096)
+        self._index = np.zeros((index.slots_for(max(size // key_bytes, 4096)), 3), np.uint64)
         self._forgotten = self._count_forgotten()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 

@@ -57,7 +57,7 @@ class RankWay:
     ) -> None:
         self.name, self._now = name, 1
         users, rows = sizes
-        Pool.create(folder, users, rows, layout.item_bytes)
+        Pool.create(folder, users, rows, layout.item_bytes, layout.step * layout.token_bytes)
         self._pool = TimedPool(folder, clock=lambda: self._now, ttl_s=TTL_S)
         self._chooser = PrefixChooser(name, layout, "m", self._pool)
         if self._chooser.policy:

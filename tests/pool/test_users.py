@@ -54,6 +54,17 @@ def test_one_entry_is_computed_once(pool):
     assert pool.write_user(hashes(pool, 7, [1, 2]), 6, 100, owner) is not None
 
 
+def test_every_key_of_a_full_pool_is_found(tmp_path):
+    """However small a token's KV is: twice as many keys as an index for pages would hold."""
+    Pool.create(tmp_path / "pool", 1 << 22, 0, 0, key_bytes=256)
+    pool = Pool(tmp_path / "pool")
+    items, users = list(range(64)), range(230)
+    for user in users:
+        assert write(pool, user, items, size=64 * 256)
+    assert pool.usage()["entries"] == len(users)
+    assert [find(pool, user, items) for user in users] == [(64 * STEP, 64 * STEP, user) for user in users]
+
+
 def test_the_least_recently_used_leave_and_only_as_many_as_must(pool, clock):
     for user in range(8):
         clock.go(1)
