@@ -77,22 +77,37 @@ def find_last(index: Places, keys: Words, below: int) -> tuple[int, np.int64]:
 
 
 @njit(cache=True, nogil=True)
+def put_one(index: Places, first: np.uint64, second: np.uint64, answer: np.int64) -> np.int64:
+    """The key answers this from now on; what it answered before, or -1."""
+    place, before = _place(index, first, second), np.int64(-1)
+    if place < 0:
+        place = _room(index, first, second)
+        index[place, 2] = 0  # while the key is half another's, the place is free
+        index[place, 0] = first
+        index[place, 1] = second
+    else:
+        before = np.int64(index[place, 2]) - 1
+    index[place, 2] = np.uint64(answer + 1)
+    return before
+
+
+@njit(cache=True, nogil=True)
 def put(index: Places, keys: Words, answers: NDArray[np.int64]) -> None:
     """Each key answers this from now on."""
     for i in range(len(keys)):
-        place = _place(index, keys[i, 0], keys[i, 1])
-        if place < 0:
-            place = _room(index, keys[i, 0], keys[i, 1])
-            index[place, 2] = 0  # while the key is half another's, the place is free
-            index[place, 0] = keys[i, 0]
-            index[place, 1] = keys[i, 1]
-        index[place, 2] = np.uint64(answers[i] + 1)
+        put_one(index, keys[i, 0], keys[i, 1], answers[i])
+
+
+@njit(cache=True, nogil=True)
+def remove_one(index: Places, first: np.uint64, second: np.uint64, answer: np.int64) -> None:
+    """Forget the key if it still answers this."""
+    place = _place(index, first, second)
+    if place >= 0 and index[place, 2] == np.uint64(answer + 1):
+        index[place, 2] = 0
 
 
 @njit(cache=True, nogil=True)
 def remove(index: Places, keys: Words, answers: NDArray[np.int64]) -> None:
     """Forget each key where it still answers this."""
     for i in range(len(keys)):
-        place = _place(index, keys[i, 0], keys[i, 1])
-        if place >= 0 and index[place, 2] == np.uint64(answers[i] + 1):
-            index[place, 2] = 0
+        remove_one(index, keys[i, 0], keys[i, 1], answers[i])

@@ -19,6 +19,8 @@ from genrec.pool.user_rows import (
     EXPIRES,
     GENERATION,
     HEADER_BYTES,
+    KEY,
+    KEY_2,
     PAYLOAD,
     READY,
     SPAN,
@@ -53,6 +55,38 @@ def write(pool: Numbers, users: Bytes, rows: Rows, entry: int, hashes: Words) ->
         words[FIRST_HASH + 2 * boundary + 1] = np.int64(hashes[boundary, 1])
     words[CHECKSUM] = _checksum(words)
     return True
+
+
+@njit(cache=True, nogil=True)
+def enter(rows: Rows, places: Places, entry: int, hashes: Words) -> Numbers:
+    """From now on the index answers `entry` at all boundaries. Other READY entries that end at one of them before its
+    own last: what they hold it holds too.
+    """  # fmt: skip
+    held, count = np.empty(len(hashes), np.int64), 0
+    for boundary in range(1, len(hashes)):
+        first, second = hashes[boundary]
+        before = index.put_one(places, first, second, np.int64(boundary) << 32 | np.int64(entry))
+        other = before & ENTRY
+        if before < 0 or before >> 32 != boundary or other >= len(rows) or boundary == len(hashes) - 1:
+            continue
+        row = rows[other]
+        if row[STATE] == READY and row[KEY] == np.int64(first) and row[KEY_2] == np.int64(second):
+            held[count] = other
+            count += 1
+    return held[:count]
+
+
+@njit(cache=True, nogil=True)
+def withdraw(users: Bytes, rows: Rows, places: Places, entry: int) -> None:
+    """The index forgets what it answers with this entry, by the hashes in its lead."""
+    row = rows[entry]
+    start, size = row[START], HEADER_BYTES + 16 * row[BOUNDARIES]
+    if not _inside(users, start, size):
+        return  # what the index still says of it is not believed
+    words = users[start : start + size].view(np.uint64)
+    for boundary in range(1, row[BOUNDARIES]):
+        key = FIRST_HASH + 2 * boundary
+        index.remove_one(places, words[key], words[key + 1], np.int64(boundary) << 32 | np.int64(entry))
 
 
 @njit(cache=True, nogil=True)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from genrec.pool import index, user_rows
+from genrec.pool import lead, user_rows
 from genrec.pool.keys import Words
 from genrec.pool.mapping import LEASES_UNUSED, Bytes, PoolTable
 from genrec.pool.user_rows import (
-    BOUNDARIES,
     EXPIRES,
     FREE,
-    HEADER_BYTES,
     LEAVING,
     LIVES,
     OWNER,
@@ -24,7 +22,6 @@ from genrec.pool.user_rows import (
     START,
     STATE,
     WIPE,
-    answers,
     ever_used,
     used_entries,
 )
@@ -43,9 +40,7 @@ def free(table: PoolTable, users: Bytes, entry: int) -> None:
     """Nobody reads it and its place is another's."""
     row = table.entries[entry]
     if row[STATE] == LEAVING:  # what was never READY is in no index
-        start, count = int(row[START]) + HEADER_BYTES, int(row[BOUNDARIES])
-        hashes = users[start : start + 16 * count].view(np.uint64).reshape(-1, 2)
-        index.remove(table.user_index, hashes[1:].copy(), answers(entry, count))
+        lead.withdraw(users, table.entries, table.user_index, entry)
     if row[WIPE]:
         users[row[START] : row[START] + row[SIZE]] = 0
     row[STATE] = FREE
@@ -70,9 +65,10 @@ def forget(table: PoolTable, users: Bytes, owner: Words) -> int:
 
 def sweep(table: PoolTable, users: Bytes, dead: list[int], now: int) -> None:
     """Take back what dead processes held (by seat), what has expired, and what nobody reads any more."""
-    table.pins[:, dead] = 0
     gone = np.zeros(table.pins.shape[1], bool)
-    gone[dead] = True
+    if dead:
+        table.pins[:, dead] = 0
+        gone[dead] = True
     for entry in user_rows.over(ever_used(table), table.pins, gone, now).tolist():
         if table.entries[entry, STATE] == READY:
             leave(table, users, entry)

@@ -30,11 +30,6 @@ def used_entries(table: PoolTable) -> NDArray[np.int64]:
     return used(ever_used(table))
 
 
-def answers(entry: int, boundaries: int) -> NDArray[np.int64]:
-    """What the index says of each boundary but the first."""
-    return (np.arange(1, boundaries, dtype=np.int64) << 32) | entry
-
-
 @njit(cache=True, nogil=True)
 def used(rows: Rows) -> Numbers:
     """Which are not free."""
@@ -88,12 +83,22 @@ def unpin(rows: Rows, pins: Pins, entry: int, generation: int, seat: int) -> boo
 
 
 @njit(cache=True, nogil=True)
-def unread(rows: Rows, pins: Pins, of: Numbers) -> NDArray[np.bool_]:
-    """bool[n]: which entries `of` int64[n] are READY and read by nobody."""
-    found = np.zeros(len(of), np.bool_)
+def standing(
+    rows: Rows, pins: Pins, of: Numbers, now: int
+) -> tuple[Numbers, NDArray[np.float64], Numbers, NDArray[np.uint64]]:
+    """Which of the entries `of` int64[n] are READY and read by nobody, int64[m]; seconds since they were last used,
+    their spans and their owners uint64[m, 2].
+    """  # fmt: skip
+    may, age = np.empty(len(of), np.int64), np.empty(len(of), np.float64)
+    spans, owners = np.empty(len(of), np.int64), np.empty((len(of), 2), np.uint64)
+    count = 0
     for i in range(len(of)):
-        found[i] = rows[of[i], STATE] == READY and not pinned(pins, of[i])
-    return found
+        row = rows[of[i]]
+        if row[STATE] == READY and not pinned(pins, of[i]):
+            may[count], age[count], spans[count] = i, (now - row[SEEN]) / 1e9, row[SPAN]
+            owners[count, 0], owners[count, 1] = np.uint64(row[OWNER]), np.uint64(row[OWNER_2])
+            count += 1
+    return may[:count], age[:count], spans[:count], owners[:count]
 
 
 @njit(cache=True, nogil=True)

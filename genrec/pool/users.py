@@ -31,21 +31,14 @@ from genrec.pool.rule import Room, Rule, Standing
 from genrec.pool.user_rows import (
     EXPIRES,
     GENERATION,
-    KEY,
-    KEY_2,
     LIVES,
-    OWNER,
-    OWNER_2,
     READY,
-    SEEN,
     SIZE,
-    SPAN,
     START,
     STATE,
     WIPE,
     WRITER,
     WRITING,
-    answers,
     ever_used,
     used_entries,
 )
@@ -133,16 +126,8 @@ def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> 
 def _worth(table: PoolTable, used: NDArray[np.int64], now: int, rule: Rule) -> NDArray[np.float64]:
     """float64 per used entry; infinite for what is being written or read."""
     worth = np.full(len(used), np.inf)
-    may = user_rows.unread(table.entries, table.pins, used)
-    rows = table.entries[used[may]]
-    worth[may] = rule.worth(
-        Standing(
-            now,
-            (now - rows[:, SEEN]) / 1e9,
-            rows[:, SPAN],
-            np.ascontiguousarray(rows[:, OWNER : OWNER_2 + 1]).view(np.uint64),
-        )
-    )
+    may, age, spans, owners = user_rows.standing(table.entries, table.pins, used, now)
+    worth[may] = rule.worth(Standing(now, age, spans, owners))
     return worth
 
 
@@ -155,19 +140,11 @@ def publish(table: PoolTable, users: Bytes, entry: int, hashes: Words, until: in
     row[EXPIRES] = min(until, int(row[LIVES]))
     if row[WIPE]:  # its owner was forgotten meanwhile
         return free(table, users, entry)
-    before = index.find(table.user_index, hashes[1:-1])
     if not lead.write(table.header, users, table.entries, entry, hashes):
         raise ValueError("an entry outside its memory")
     row[STATE] = READY
-    index.put(table.user_index, hashes[1:], answers(entry, len(hashes)))
-    for boundary, answer in enumerate(before.tolist(), 1):
-        if answer >> 32 == boundary and _ends_with(table, answer & lead.ENTRY, hashes[boundary]):
-            leave(table, users, answer & lead.ENTRY)
-
-
-def _ends_with(table: PoolTable, entry: int, key: Words) -> bool:
-    row = table.entries[entry]
-    return bool(row[STATE] == READY and (row[[KEY, KEY_2]] == key.view(np.int64)).all())
+    for held in lead.enter(table.entries, table.user_index, entry, hashes).tolist():
+        leave(table, users, held)
 
 
 def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
@@ -190,7 +167,8 @@ def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, 
 
 def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool:
     """Whether this process still writes that very entry."""
-    return table.entries[entry, [STATE, GENERATION, WRITER]].tolist() == [WRITING, generation, seat]
+    row = table.entries[entry]
+    return bool(row[STATE] == WRITING and row[GENERATION] == generation and row[WRITER] == seat)
 
 
 def _capacity(table: PoolTable) -> int:

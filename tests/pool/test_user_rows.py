@@ -6,7 +6,21 @@ from hypothesis import strategies as st
 
 from genrec.pool import user_rows
 from genrec.pool.mapping import ENTRY_WORDS
-from genrec.pool.user_rows import EXPIRES, FREE, KEY, KEY_2, LEAVING, READY, STATE, WRITER, WRITING
+from genrec.pool.user_rows import (
+    EXPIRES,
+    FREE,
+    KEY,
+    KEY_2,
+    LEAVING,
+    OWNER,
+    OWNER_2,
+    READY,
+    SEEN,
+    SPAN,
+    STATE,
+    WRITER,
+    WRITING,
+)
 
 PROCESSES, NOW = 4, 5
 
@@ -24,6 +38,7 @@ def tables(draw):
         -1, PROCESSES + 1, count
     )  # a damaged table names processes that there are not
     rows[:, EXPIRES] = draws.integers(NOW - 2, NOW + 3, count)
+    rows[:, [SEEN, SPAN, OWNER, OWNER_2]] = draws.integers(0, 9, (count, 4))
     pins = draws.integers(0, 2, (count, PROCESSES)) * draws.integers(0, 2, (count, 1))
     return rows, pins.astype(np.int16), draws.integers(0, 2, PROCESSES).astype(bool)
 
@@ -36,7 +51,11 @@ def test_equals_numpy(table):
     used = np.flatnonzero(state != FREE)
     assert user_rows.used(rows).tolist() == used.tolist()
     assert user_rows.first_free(rows) == next(iter(np.flatnonzero(state == FREE)), -1)
-    assert user_rows.unread(rows, pins, used).tolist() == ((state == READY) & ~read)[used].tolist()
+    may = np.flatnonzero(((state == READY) & ~read)[used])
+    his = rows[used[may]]
+    standing = user_rows.standing(rows, pins, used, NOW)
+    wanted = may, (NOW - his[:, SEEN]) / 1e9, his[:, SPAN], his[:, [OWNER, OWNER_2]]
+    assert [column.tolist() for column in standing] == [column.tolist() for column in wanted]
     living = np.isin(state, (WRITING, READY))
     for key in ((0, 0), (0, 1), (1, 1), (2, 0)):
         assert user_rows.known(rows, *key) == bool((living & (rows[:, [KEY, KEY_2]] == key).all(1)).any())

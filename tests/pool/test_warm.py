@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from genrec.pool import hotness, index, items, siphash, space, user_rows
+from genrec.pool import hotness, index, items, lead, siphash, space, user_rows
 from genrec.pool.choice import Request, policy
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
@@ -11,7 +11,8 @@ from tests.pool.entries import STEP, find, hashes, keys, write
 KERNELS = (
     index.find, index.find_last, index.put, index.remove, items.look_up, siphash.prefix_hashes, hotness._see,
     hotness._frequency, hotness._chance, hotness._net, hotness._find, space.find_place, user_rows.used,
-    user_rows.known, user_rows.first_free, user_rows.unread, user_rows.over,
+    user_rows.known, user_rows.first_free, user_rows.standing, user_rows.over, lead.write, lead.enter, lead.withdraw,
+    lead.find,
 )  # fmt: skip
 
 
