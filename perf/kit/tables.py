@@ -5,7 +5,6 @@ from __future__ import annotations
 from perf.kit.table_forms import Column, Figure, Grid, Table
 from perf.kit.table_kinds import rank_figures, rank_ways, relay_figures
 
-RANK_ROOFLINE = Column("products alone at the machine's rate, ms on average", "ways/*/least_ms")
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
 
 
@@ -121,10 +120,10 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
     "rank-codes": rank_figures("rank-codes"),
     "rank-ways-codes": rank_ways(
-        "rank-codes", "shape of Books with items of 3 codes, 31 M parameters", RANK_ROOFLINE
+        "rank-codes", "shape of Books with items of 3 codes, 31 M parameters"
     ),
     "rank-ml-1m": rank_figures("rank-ml-1m"),
-    "rank-ways-ml-1m": rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters", RANK_ROOFLINE),
+    "rank-ways-ml-1m": rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters"),
     "rank-in-proportion": rank_figures(
         "rank-in-proportion",
         ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
@@ -132,10 +131,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ("the same, all ways", "slo_rate_over_user_prefix", "{:.2f}"),
     ),
     "rank-ways-in-proportion": rank_ways(
-        "rank-in-proportion", "Books and the paper's layers at a quarter of their size, {counted} requests"
-    ),
-    "rank-ways-in-proportion-busy": rank_ways(
-        "rank-in-proportion-busy", "the same in a busy hour, {counted} requests", RANK_ROOFLINE
+        "rank-in-proportion", "Books in the paper's proportion, model {settings[model]}, {counted} requests"
     ),
     "rank-peers": Table(
         "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",

@@ -141,7 +141,7 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
                     apart = max(apart, float(np.abs(answer.scores - want).max() / want.std()))
     found, roofline = summary(answers, asked.slo_ms / 1e3), machine.roofline()
     for name, given in answers.items():
-        operations = token_operations(model) * sum(map(computed_tokens, given)) / len(given)
+        operations = sum(products_of(answer, model) for answer in given) / len(given)
         found["ways"][name]["least_ms"] = 1e3 * roofline.seconds(operations, 0.0, kv_type == "bf16")
     return {
         **found,
@@ -151,16 +151,19 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
     }
 
 
-def token_operations(model: ModelConfig) -> int:
-    """Of products with the weights of all layers, for one token; a multiply-add is two."""
+def products_of(answer: Answer, model: ModelConfig) -> int:
+    """Operations of products with weights that a ranking cannot do without; a multiply-add is two.
+
+    Of what only others read the last layer makes keys and values alone. In user order an item's last token is its
+    discriminant token.
+    """
     heads, size = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    layer = model.hidden_size * (2 * heads + 2 * size + 3 * model.intermediate_size)
-    return 2 * model.num_hidden_layers * layer
-
-
-def computed_tokens(answer: Answer) -> int:
-    """Discriminant tokens too, which in user order are the items' last ones."""
-    return answer.reuse.computed + len(answer.scores) * (answer.order in ("item", "split"))
+    keys = model.hidden_size * 2 * size
+    layer = keys + model.hidden_size * (2 * heads + 3 * model.intermediate_size)
+    marks = len(answer.scores)
+    others = answer.reuse.computed - (0 if answer.order in ("item", "split") else marks)
+    layers = model.num_hidden_layers
+    return 2 * (others * ((layers - 1) * layer + keys) + marks * layers * layer)
 
 
 def sizes_of(shape: DataShape, whole: DataShape, name: str, token_bytes: int) -> tuple[int, int]:

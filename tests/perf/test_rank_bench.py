@@ -10,10 +10,12 @@ import pytest
 
 from cli.main import main
 from genrec.artifact import load_config
+from genrec.engine.ranking import Reuse
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
-from perf.rank.rank import WAYS, measure, model_of, sizes_of, token_operations
+from perf.rank.rank import WAYS, measure, model_of, products_of, sizes_of
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
+from perf.rank.ways import Answer
 from training.data import Histories
 
 BOOKS = SHAPES["books"]
@@ -33,9 +35,21 @@ def test_a_narrow_model_has_the_papers_layers_and_shorter_prompts(text, layers):
     paper = operations(narrow(PAPER_WIDTH, 28), 2293)
     found = operations(model, 2293 * prompts)
     assert found[1] / found[0] == pytest.approx(paper[1] / paper[0]) == pytest.approx(0.15, abs=0.005)
-    assert token_operations(model) == layers * operations(model, 0)[0]
     small = operations(SHAPE, 2293)
     assert small[1] / sum(small) == pytest.approx(0.43, abs=0.005)
+
+
+def test_the_last_layer_makes_only_keys_and_values_of_what_no_score_reads():
+    model = narrow(384, 2)
+    layer = operations(model, 0)[0]
+    keys = 4 * model.hidden_size * model.num_key_value_heads * model.head_dim
+    scores = np.zeros(5, np.float32)  # of candidates with 3 tokens each, behind a user's 10
+    split = Answer(scores, Reuse(10, 15, 0, 0), "split", 0, 1)
+    item = Answer(scores, Reuse(0, 15, 10, 0), "item", 0, 1)
+    whole = Answer(scores, Reuse(0, 0, 25, 0), "whole", 0, 1)
+    assert products_of(split, model) == 5 * 2 * layer
+    assert products_of(item, model) == 5 * 2 * layer + 10 * (layer + keys)
+    assert products_of(whole, model) == 5 * 2 * layer + 20 * (layer + keys)
 
 
 @pytest.mark.parametrize("text", ["384", "100-2", "384-0", "0-2", "a-b"])
