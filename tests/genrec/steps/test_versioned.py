@@ -98,9 +98,9 @@ def test_the_last_two_stay_and_others_only_while_a_request_may_need_them(
 ) -> None:
     one = process("one")
     for version in (2, 3):
-        to(settings, version)
+        wanted = to(settings, version)
         until(lambda version=version: one.current == version)
-    one._follow()
+    until(lambda: said(settings, "one") == agreement.Acknowledgement(wanted.serial, (1, 2, 3), 3))
     assert [one.of(v) for v in (1, 2, 3)] == ["artifact", "2", "3"]
     monkeypatch.setattr(versioned, "RETIRE_S", 0.0)
     until(lambda: said(settings, "one").loaded == (2, 3))
