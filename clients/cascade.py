@@ -5,7 +5,7 @@
         print(answer.ranking.item_ids, answer.ms)
 
 `retrieve` is any function of the caller's, or `recommended_by(recommender)`. What pre-inference does, and whether it
-answers at all, changes no ranking: only how soon it is there.
+answers at all, changes no ranking: only how soon it is there. A history that is known to be short has no signal.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from clients.aio import AsyncRanker, AsyncRecommender
 from clients.rank_wire import PreInference, Ranking
 from clients.ranker import Ranker
 from clients.recommender import Recommender
+from clients.trigger import UNSENT, Trigger
 from genrec.errors import GenrecError
 
 PRE_INFER, RETRIEVAL, PRE_PROCESSING, RANKING = STAGES = ("pre_infer", "retrieval", "pre_processing", "rank")
@@ -123,6 +124,7 @@ class Cascade:
     ) -> None:  # fmt: skip
         self._ranker, self._retrieve, self._pre_process = ranker, retrieve, pre_process
         self._cascade_ms, self._rank_ms = cascade_ms, rank_ms
+        self._trigger = Trigger()
         self._signals = ThreadPoolExecutor(SIGNALS, thread_name_prefix="pre-infer")
 
     def ask(
@@ -151,10 +153,14 @@ class Cascade:
         return stages.answer(ranking, _outcome(signal))
 
     def _signal(self, request: CascadeRequest, stages: StageTimes) -> PreInference:
+        if not self._trigger.wants(request.history):
+            return UNSENT
         with stages.of(PRE_INFER):
-            return self._ranker.pre_infer(
+            answer = self._ranker.pre_infer(
                 request.history, request.user_id, deadline_ms=self._cascade_ms, **request.past()
             )
+        self._trigger.learn(answer)
+        return answer
 
     def close(self) -> None:
         """Wait for the signals that were sent."""
@@ -179,6 +185,7 @@ class AsyncCascade:
         """See `Cascade`."""
         self._ranker, self._retrieve, self._pre_process = ranker, retrieve, pre_process
         self._cascade_ms, self._rank_ms = cascade_ms, rank_ms
+        self._trigger = Trigger()
 
     async def ask(
         self, history: ArrayLike, user_id: int, top_k: int = 10, *, ratings: ArrayLike | None = None,
@@ -205,10 +212,14 @@ class AsyncCascade:
         return stages.answer(ranking, _outcome(signal))
 
     async def _signal(self, request: CascadeRequest, stages: StageTimes) -> PreInference:
+        if not self._trigger.wants(request.history):
+            return UNSENT
         with stages.of(PRE_INFER):
-            return await self._ranker.pre_infer(
+            answer = await self._ranker.pre_infer(
                 request.history, request.user_id, deadline_ms=self._cascade_ms, **request.past()
             )
+        self._trigger.learn(answer)
+        return answer
 
 
 def _outcome(signal: Future[PreInference] | asyncio.Task[PreInference]) -> PreInference | str:

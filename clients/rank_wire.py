@@ -14,6 +14,7 @@ from genrec.errors import InputError
 from genrec.report import POPULARITY, PRE_INFER_OUTCOMES, PreInferReport, RankReport
 
 RANK, RECOMMEND_AND_RANK, PRE_INFER = "rank", "recommend_and_rank", "pre_infer"
+NOT_SENT = "not_sent"  # what becomes of a signal that the client keeps to itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +33,13 @@ class Ranking(Answered):
 class PreInference:
     """What became of a wish to have a user's prefix computed ahead (RelayGR)."""
 
-    outcome: str  # one of genrec.report.PRE_INFER_OUTCOMES
+    outcome: str  # one of genrec.report.PRE_INFER_OUTCOMES, or NOT_SENT
     tokens: int  # of the user's prefix
     ready: int  # of them whose KV is there already
     dropped: int  # items of the history that the catalogue does not know
+    at_risk_from: int = (
+        0  # items of a history from which on its ranking is at risk, as the queue is; 0: not known
+    )
 
 
 def rank_tensors(

@@ -10,13 +10,14 @@ from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.rank import EVENTS, PLAN, SCORE_CANDIDATES
 from ensembles.recommend import HISTORY, OWNER, TICKET, TOKENS
 from genrec.rank.kinds import PAST_INPUTS
-from genrec.report import PreInferReport
 
 USER_ID = Tensor("user_id", "INT64", (1,))
 DEADLINE_MS = Tensor("deadline_ms", "INT64", (1,), optional=True)  # until the ranking is due
 PAST = tuple(each for each in EVENTS if each.name in PAST_INPUTS)  # `now` is the ranking's own
 REQUEST = (HISTORY, USER_ID, DEADLINE_MS, *PAST)
-REPORT = Tensor("report", "INT64", (len(PreInferReport._fields),))
+REPORT = Tensor(
+    "report", "INT64", (-1,)
+)  # a `genrec.report.PreInferReport`; -1, as rankings give fewer numbers
 
 ENCODE_PREFIX = Model(
     "encode_prefix",

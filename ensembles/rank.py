@@ -32,7 +32,7 @@ RANKED = tuple(replace(each, optional=True) for each in (CANDIDATE_TOKENS, CODES
 PRIOR = Tensor("prior", "FP32", (-1,))
 LEFT_OUT = Tensor("left_out", "INT32", (1,))
 PLAN = Tensor("plan", "INT64", (3,))
-REUSE = Tensor("reuse", "INT64", (4,))
+REUSE = Tensor("reuse", "INT64", (-1,))  # of a ranking 4; of a pre-inference its report
 DELTA = Tensor("delta", "INT64", (1,))
 REPORT = Tensor("report", "INT64", (len(RankReport._fields),))
 ANSWER = (ITEM_IDS, SCORES, REPORT)

@@ -1,4 +1,4 @@
-"""What an answer says about itself: the output `report`, INT64[6], of rankings INT64[9], of pre-inferences INT64[4]."""
+"""What an answer says about itself: the output `report`, INT64[6], of rankings INT64[9], of pre-inferences INT64[5]."""
 
 from __future__ import annotations
 
@@ -45,3 +45,6 @@ class PreInferReport(NamedTuple):
     tokens: int  # of the user's prefix
     ready: int  # of them whose KV is in the pool already
     dropped: int  # items of the history that the catalogue does not know
+    at_risk_from: int = (
+        0  # items of a history from which on its ranking is at risk, as the queue is; 0: not known
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -37,6 +38,15 @@ class PassCost:
     def seconds(self, ranking: bool, past: int, new: int) -> float:
         """What one like it will take; 0 as long as nothing is known."""
         return float(_features(ranking, past, new) @ self._factors)
+
+    def tokens_of_ranking(self, seconds: float) -> float:
+        """Tokens of the longest history that is ranked in `seconds` without any KV; NaN if nothing is known."""
+        if not self._factors.any():
+            return math.nan
+        fixed, each, pair = (self._factors * SCALE).tolist()
+        left = max(seconds - fixed, 0.0)
+        slowest = each + math.sqrt(each**2 + 2 * pair * left)  # the root that does not cancel out
+        return 2 * left / slowest if slowest else math.inf
 
 
 def _features(ranking: bool, past: int, new: int) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ millisecond of five, and spend seven.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,7 @@ from genrec.report import (
 from genrec.schedule.admission import Admission
 from genrec.schedule.cost import PassCost
 from genrec.schedule.scheduler import LIMIT, Scheduler
-from genrec.settings import Settings
+from genrec.settings import MOST_VALUES, Settings
 
 # Tokens that are computed before the queue is looked at again. Of 8,190 tokens, parts of 256 cost 16 % more core time
 # than all at once (256 wide, 4 layers, AMX): each lays out the values of all before it. A first part holds all
@@ -69,10 +70,22 @@ class Relay:
 
     def ask(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None) -> tuple[int, int]:
         """One of `report.PRE_INFER_OUTCOMES`, and how many of a user's tokens int32[S] or [S, n] the pool has."""
-        due_s = self._clock() + self._lease_s if deadline_s is None else deadline_s
-        outcome, ready = self._ask(owner, tokens, due_s, deadline_s is not None)
+        outcome, ready = self._ask(owner, tokens, self._due_s(deadline_s), deadline_s is not None)
         metrics.PRE_INFER.add(outcome=PRE_INFER_OUTCOMES[outcome])
         return outcome, ready
+
+    def at_risk_from(self, deadline_s: float | None, step: int) -> int:
+        """Items of `step` tokens each in the shortest history whose ranking is at risk, as the queue is; 0: not known.
+
+        A client need not say anything of a shorter one.
+        """
+        if self._jobs is None or not self._most_s:
+            return 0
+        fast = self.cost.tokens_of_ranking(self._most_s - self._scheduler.ahead_s(self._due_s(deadline_s)))
+        return 0 if math.isnan(fast) else int(min(fast / step, MOST_VALUES)) + 1
+
+    def _due_s(self, deadline_s: float | None) -> float:
+        return self._clock() + self._lease_s if deadline_s is None else deadline_s
 
     def _ask(self, owner: int | None, tokens: NDArray[np.int32], due_s: float, told: bool) -> tuple[int, int]:
         if not len(tokens):

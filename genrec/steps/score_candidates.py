@@ -42,7 +42,8 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
             if executor.ahead:
                 tokens = np.zeros(min(2 * PARTS[-1], self._longest), np.int32)
                 executor.ahead.rehearse(tokens, len(tokens) // 2)
-        super().__init__(settings, [_always(executor) for executor in executors])
+        step = self._options.history_step(self._config)
+        super().__init__(settings, [_always(executor) for executor in executors], step)
         self._ahead = self._items_ahead(settings, executors[0])
 
     def _items_ahead(self, settings: Settings, executor: RankExecutor) -> ItemsAhead | None:

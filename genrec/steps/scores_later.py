@@ -76,8 +76,9 @@ class ScoresLater(AnswersLater, Generic[E]):
     candidates: `reuse` is a `PreInferReport` then.
     """
 
-    def __init__(self, settings: Settings, streams: Sequence[Stream[E]]) -> None:
-        """`streams`: as many rankings as may run at once."""
+    def __init__(self, settings: Settings, streams: Sequence[Stream[E]], step: int = 1) -> None:
+        """`streams`: as many rankings as may run at once; `step`: tokens of an item of a history."""
+        self._step = step
         budget_s, self._now = settings.rank_budget_ms / 1e3, streams[0]
         run = [partial(self._run, stream) for stream in streams]
         self._scheduler: Scheduler[Any] = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
@@ -113,7 +114,8 @@ class ScoresLater(AnswersLater, Generic[E]):
             if int(check_tensor(request, "plan", np.int64, 3)[0]) == ONLY_USER:
                 prefix = self.prefix_of(tokens)
                 outcome, ready = self._relay.ask(owner, prefix, deadline_s)
-                report = PreInferReport(outcome, len(prefix), ready, ticket.dropped)
+                at_risk_from = self._relay.at_risk_from(deadline_s, self._step)
+                report = PreInferReport(outcome, len(prefix), ready, ticket.dropped, at_risk_from)
                 answer = {**nothing, "reuse": np.array([report], np.int64)}
             elif len(tokens):
                 ranking = self.read_ranking(request, owner, tokens, deadline_s)

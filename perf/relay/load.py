@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clients.aio import AsyncRanker, AsyncRecommender
 from clients.cascade import PRE_INFER, RANKING, AsyncCascade, Candidates, CascadeError, CascadeRequest
-from clients.rank_wire import PreInference, Ranking
+from clients.rank_wire import NOT_SENT, PreInference, Ranking
 from genrec.errors import GenrecError
 from perf.kit import traffic
 from perf.relay.model import Items, draw
@@ -65,7 +65,7 @@ class Silent:
 
     async def pre_infer(self, *_: Any, **__: Any) -> PreInference:
         """Nothing is sent."""
-        return PreInference("not_sent", 0, 0, 0)
+        return PreInference(NOT_SENT, 0, 0, 0)
 
 
 class Spread:

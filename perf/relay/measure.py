@@ -29,6 +29,7 @@ SHORTEST = 96  # tokens
 LEAST_RATE = 0.5  # requests/s: what does not hold there holds nowhere
 GONE = 0.1
 MOST_CLIENTS = 256
+TOLD_S = 2.0  # processes tell the server once a second what they counted
 COMPUTED = re.compile(r'genrec_pre_inferred_tokens_total|genrec_rank_tokens_total\{.*kind="computed"')
 Servers = Mapping[str, RunningServer]
 
@@ -146,19 +147,22 @@ class Bench:
         """
 
         def measured(way: RelayWay, length: float | str) -> Spent:
-            before = self._used(way)
+            computed, used = self._computed(way), self._core_ms(way)
             _, found = self.load(way, length, rate, GONE)
-            used = self._used(way)
-            return Spent(*((now - then) / len(found) for now, then in zip(used, before, strict=True)))
+            used, computed = self._core_ms(way) - used, self._computed(way) - computed
+            return Spent(used / len(found), computed / len(found))
 
         arms = {(way.name, str(length)): partial(measured, way, length) for length in lengths for way in ways}
         return turns.in_turns(arms, rounds, warm_ups=1, label="compute")
 
-    def _used(self, way: RelayWay) -> tuple[float, float]:
-        """Core-milliseconds, and tokens, of a way's servers so far."""
-        servers = [self._servers[name] for name in way.servers]
-        core_ms = 1e3 * sum(core_seconds(server.pid) for server in servers)
-        return core_ms, sum(computed_tokens(server.metrics_url) for server in servers)
+    def _core_ms(self, way: RelayWay) -> float:
+        """Of a way's servers so far."""
+        return 1e3 * sum(core_seconds(self._servers[name].pid) for name in way.servers)
+
+    def _computed(self, way: RelayWay) -> float:
+        """Tokens, by a way's servers so far; the last of them are told a second later."""
+        time.sleep(TOLD_S)
+        return sum(computed_tokens(self._servers[name].metrics_url) for name in way.servers)
 
 
 def lengths_of(length: float | str, count: int, seed: int) -> list[int]:

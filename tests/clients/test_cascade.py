@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,50 +26,16 @@ from clients.cascade import (
     recommended_by_async,
 )
 from clients.errors import BadRequest
-from clients.rank_wire import Ranking, parse_pre_inference, pre_infer_tensors
+from clients.rank_wire import Ranking
 from clients.ranker import Ranker
 from clients.recommender import Recommender
+from clients.trigger import UNSENT, Trigger
 from deploy.launcher import RunningServer
-from genrec.errors import InputError
-from genrec.report import PRE_INFER_OUTCOMES
 from tests.serving.processes import until
 from tests.serving.servers import brief_server
 from training.data import Histories
 
 WIDTH, TOP_K, LEVELS = 16, 5, 3
-
-
-class Report:
-    """An answer with this report and nothing else."""
-
-    def __init__(self, report: Any) -> None:
-        self._report = report
-
-    def as_numpy(self, name: str) -> Any:
-        return self._report if name == "report" else None
-
-
-def test_a_signal_s_tensors_and_its_answer() -> None:
-    made = pre_infer_tensors([3, -4], 7, 50)
-    assert {name: (t.dtype.name, t.tolist()) for name, t in made.items()} == {
-        "history": ("int64", [[3, -4]]),
-        "user_id": ("int64", [[7]]),
-        "deadline_ms": ("int64", [[50]]),
-    }
-    assert "deadline_ms" not in pre_infer_tensors([], 7, None)
-    for field, arguments in (
-        ("history", ([0.5], 7, 1)),
-        ("user_id", ([], None, 1)),
-        ("deadline_ms", ([], 7, 0.5)),
-    ):
-        with pytest.raises(InputError, match=f"^{field}: "):
-            pre_infer_tensors(*arguments)  # type: ignore[arg-type]
-    for number, outcome in enumerate(PRE_INFER_OUTCOMES):
-        found = parse_pre_inference(Report(np.array([[number, 30, 3, 2]])))
-        assert (found.outcome, found.tokens, found.ready, found.dropped) == (outcome, 30, 3, 2)
-    for wrong in (None, np.zeros((1, 3)), np.zeros((2, 4)), np.array([[len(PRE_INFER_OUTCOMES), 0, 0, 0]])):
-        with pytest.raises(stages.GenrecError, match=r"report has shape|unknown outcome"):
-            parse_pre_inference(Report(wrong))
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +200,38 @@ class TestServed:
             over.set()
         assert (answer.pre_inference, answer.problem) == (None, stages.NOT_YET)
         assert list(answer.ms) == [stages.RETRIEVAL, stages.RANKING] and len(answer.ranking.item_ids) == TOP_K
+
+    def test_a_signal_that_the_server_need_not_hear_is_not_sent(
+        self, served: RunningServer, items: list[int]
+    ) -> None:
+        class Told(Ranker):
+            def pre_infer(self, *given: Any, **more: Any) -> Any:
+                return replace(super().pre_infer(*given, **more), at_risk_from=5)
+
+        class AsyncTold(AsyncRanker):
+            async def pre_infer(self, *given: Any, **more: Any) -> Any:
+                return replace(await super().pre_infer(*given, **more), at_risk_from=5)
+
+        async def later(_: CascadeRequest) -> Candidates:
+            await asyncio.sleep(0.05)
+            return Candidates(items[:9])
+
+        async def session() -> list[Any]:
+            async with AsyncTold(served.grpc_url) as ranker:
+                cascade = AsyncCascade(ranker, later)
+                cascade._trigger = trigger = Trigger(lambda: 0.0)
+                trigger.learn(await ranker.pre_infer(items[:5], 8))
+                return [await cascade.ask(items[:n], 8, TOP_K) for n in (4, 5)]
+
+        with Told(served.grpc_url) as ranker, Cascade(ranker, lambda _: Candidates(items[:9])) as cascade:
+            cascade._trigger = trigger = Trigger(lambda: 0.0)
+            trigger.learn(ranker.pre_infer(items[:5], 8))
+            found = [cascade.ask(items[:4], 8, TOP_K), *asyncio.run(session())]
+        short, short_too, long = found
+        assert short.pre_inference == short_too.pre_inference == UNSENT
+        assert stages.PRE_INFER not in short.ms | short_too.ms and stages.PRE_INFER in long.ms
+        assert long.pre_inference.outcome == "ready"
+        same(short.ranking, short_too.ranking)
 
     @every_way
     def test_an_error_names_its_stage(

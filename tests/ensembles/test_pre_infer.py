@@ -149,9 +149,11 @@ def test_a_flood_that_nobody_follows_is_bounded_and_rankings_go_on(
 def test_a_ranking_that_is_fast_enough_is_not_computed_ahead(tiny_ranker: Path, items: list[int]) -> None:
     """A budget of a minute is no risk."""
     with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", rank_budget_ms=60_000) as local:
-        assert ahead(local, items[:5], 1).outcome == NOT_NEEDED
+        assert ahead(local, items[:5], 1) == PreInferReport(NOT_NEEDED, 5 * L, 0, 0, at_risk_from=0)
         assert ahead(local, [], 1) == PreInferReport(NO_HISTORY, 0, 0, 0)
         assert ahead(local, [-1, -2], 1) == PreInferReport(NO_HISTORY, 0, 0, 2)
+        local.rank([(items[:5], items[50:80])], 5)
+        assert ahead(local, items[:5], 1).at_risk_from > 1000, "it is known now what a ranking takes"
 
 
 @pytest.mark.parametrize("given", [{"pool_user_mb": 0}, {"prefix_choice": "recompute"}])

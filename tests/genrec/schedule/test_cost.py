@@ -15,6 +15,7 @@ def law(ranking: bool, past: int, new: int) -> float:
 
 def test_nothing_is_known_before_anything_ran() -> None:
     assert PassCost().seconds(True, 0, 8192) == 0.0
+    assert np.isnan(PassCost().tokens_of_ranking(1.0))
 
 
 def test_rankings_and_parts_of_1k_to_8k_tokens_teach_tokens_and_their_square() -> None:
@@ -29,6 +30,8 @@ def test_rankings_and_parts_of_1k_to_8k_tokens_teach_tokens_and_their_square() -
         assert cost.seconds(False, length - 256, 256) == pytest.approx(
             law(False, length - 256, 256), rel=0.25
         )
+        assert cost.tokens_of_ranking(cost.seconds(True, 0, length)) == pytest.approx(length)
+    assert cost.tokens_of_ranking(1e-4) == 0, "its candidates alone take longer"
 
 
 def test_no_factor_is_negative_and_a_longer_history_never_cheaper() -> None:
@@ -48,3 +51,14 @@ def test_a_machine_that_became_slower_is_followed() -> None:
             for length in (500, 2000, 6000):
                 cost.learn(True, 0, length, factor * law(True, 0, length))
         assert cost.seconds(True, 0, 4000) == pytest.approx(factor * law(True, 0, 4000), rel=0.15)
+
+
+def test_of_a_law_without_pairs_the_longest_history_is_found_too() -> None:
+    cost = PassCost()
+    for _ in range(50):
+        for length in (100, 4000):
+            cost.learn(True, 0, length, 0.004 + 2e-5 * length)
+    assert cost.tokens_of_ranking(0.05) == pytest.approx(2300, rel=0.02)
+    cost = PassCost()
+    cost.learn(True, 0, 100, 0.004)
+    assert cost.tokens_of_ranking(0.05) == np.inf, "nothing says that a token costs anything"

@@ -243,10 +243,13 @@ def test_the_queue_learns_nothing_from_what_was_slow_on_purpose() -> None:
 def test_only_who_is_at_risk_is_computed_ahead(start: Callable[..., Bench]) -> None:
     bench = start(rank_budget_ms=50, pre_infer_risk=60)
     assert bench.ask(1) == NOT_NEEDED, "nothing is known to be slow"
+    assert bench.relay.at_risk_from(None, 1) == 0, "so nobody can say who is"
     for _ in range(20):
         bench.relay.cost.learn(True, 0, 10, 0.012)  # 1 ms a token and 2 ms besides
         bench.relay.cost.learn(True, 0, 40, 0.042)
-    assert [bench.ask(2, tokens=n) for n in (24, 33)] == [NOT_NEEDED, ADMITTED]
+    least = bench.relay.at_risk_from(None, 1)
+    assert 28 <= least <= 30 and bench.relay.at_risk_from(None, 3) == (least - 1) // 3 + 1
+    assert [bench.ask(2, tokens=n) for n in (least - 1, least)] == [NOT_NEEDED, ADMITTED]
     assert bench.ask(3, tokens=0) == NO_HISTORY
 
 
