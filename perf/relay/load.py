@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -109,24 +110,27 @@ Send = Callable[[Asked, int, bool], Awaitable[Cascaded]]
 def sender(way: RelayWay, rankers: Sequence[AsyncRanker], recommender: AsyncRecommender) -> Send:
     """One request of this way: what is asked, the user, and whether he leaves before his ranking."""
     ranker: Any = rankers[0] if len(rankers) == 1 else Spread(rankers, way.affinity)
-    ranker = ranker if way.signal else Silent(ranker)
+    of_request: ContextVar[tuple[Items, bool]] = ContextVar(
+        "of_request"
+    )  # its candidates, and whether he leaves
+
+    async def retrieve(request: CascadeRequest) -> Candidates:
+        candidates, leaves = of_request.get()
+        if way.retrieval == "foreign":
+            await asyncio.sleep(RETRIEVAL_S)
+        else:
+            found = await recommender.recommend(request.history, RETRIEVED, user_id=request.user_id)
+            candidates = found.item_ids
+        if leaves:
+            raise Left
+        return Candidates(candidates)
+
+    # One for all requests, as users keep it: it learns which histories need no signal.
+    kept = AsyncCascade(ranker if way.signal else Silent(ranker), retrieve, cascade_ms=CASCADE_MS)
 
     async def cascade(asked: Asked, user: int, leaves: bool) -> Cascaded:
-        async def retrieve(request: CascadeRequest) -> Candidates:
-            found = Candidates(asked.candidates)
-            if way.retrieval == "foreign":
-                await asyncio.sleep(RETRIEVAL_S)
-            else:
-                found = Candidates(
-                    (await recommender.recommend(request.history, RETRIEVED, user_id=user)).item_ids
-                )
-            if leaves:
-                raise Left
-            return found
-
-        answer = await AsyncCascade(ranker, retrieve, cascade_ms=CASCADE_MS).ask(
-            asked.history, user, len(asked.candidates)
-        )
+        of_request.set((asked.candidates, leaves))
+        answer = await kept.ask(asked.history, user, len(asked.candidates))
         told = answer.pre_inference.outcome if answer.pre_inference else f"{PRE_INFER}: {answer.problem}"
         return Cascaded(answer.ms[RANKING], answer.total_ms, answer.ranking, asked, told)
 
