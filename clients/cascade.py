@@ -136,7 +136,8 @@ class Cascade:
         The last four are what only an HSTU ranker reads, as of `Ranker.rank`.
         """
         request, stages = CascadeRequest(history, user_id, ratings, times, now, features), StageTimes()
-        signal = self._signals.submit(self._signal, request, stages)
+        wanted = self._trigger.wants(history)
+        signal = self._signals.submit(self._signal, request, stages) if wanted else _unsent()
         try:
             with stages.of(RETRIEVAL):
                 candidates = self._retrieve(request)
@@ -153,8 +154,6 @@ class Cascade:
         return stages.answer(ranking, _outcome(signal))
 
     def _signal(self, request: CascadeRequest, stages: StageTimes) -> PreInference:
-        if not self._trigger.wants(request.history):
-            return UNSENT
         with stages.of(PRE_INFER):
             answer = self._ranker.pre_infer(
                 request.history, request.user_id, deadline_ms=self._cascade_ms, **request.past()
@@ -220,6 +219,12 @@ class AsyncCascade:
             )
         self._trigger.learn(answer)
         return answer
+
+
+def _unsent() -> Future[PreInference]:
+    known: Future[PreInference] = Future()
+    known.set_result(UNSENT)
+    return known
 
 
 def _outcome(signal: Future[PreInference] | asyncio.Task[PreInference]) -> PreInference | str:

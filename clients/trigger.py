@@ -8,7 +8,9 @@ from collections.abc import Callable, Sized
 
 from clients.rank_wire import NOT_SENT, PreInference
 
-BELIEVED_S = 1.0  # a queue is another one then
+BELIEVED_S = (
+    5.0  # what a ranking takes changes slowly, and whoever is at risk brings what is new of the queue
+)
 UNSENT = PreInference(NOT_SENT, 0, 0, 0)
 
 

@@ -208,12 +208,16 @@ class TestServed:
             def pre_infer(self, *given: Any, **more: Any) -> Any:
                 return replace(super().pre_infer(*given, **more), at_risk_from=5)
 
+        answered = []
+
         class AsyncTold(AsyncRanker):
             async def pre_infer(self, *given: Any, **more: Any) -> Any:
-                return replace(await super().pre_infer(*given, **more), at_risk_from=5)
+                answered.append(replace(await super().pre_infer(*given, **more), at_risk_from=5))
+                return answered[-1]
 
-        async def later(_: CascadeRequest) -> Candidates:
-            await asyncio.sleep(0.05)
+        async def later(request: CascadeRequest) -> Candidates:
+            while request.history == items[:5] and len(answered) < 2:
+                await asyncio.sleep(0.01)
             return Candidates(items[:9])
 
         async def session() -> list[Any]:
