@@ -70,7 +70,7 @@ class Relay:
 
     def ask(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None) -> tuple[int, int]:
         """One of `report.PRE_INFER_OUTCOMES`, and how many of a user's tokens int32[S] or [S, n] the pool has."""
-        outcome, ready = self._ask(owner, tokens, self._due_s(deadline_s), deadline_s is not None)
+        outcome, ready = self._ask(owner, tokens, deadline_s)
         metrics.PRE_INFER.add(outcome=PRE_INFER_OUTCOMES[outcome])
         return outcome, ready
 
@@ -81,27 +81,36 @@ class Relay:
         """
         if self._jobs is None or not self._most_s:
             return 0
-        fast = self.cost.tokens_of_ranking(self._most_s - self._scheduler.ahead_s(self._due_s(deadline_s)))
+        fast = self.cost.tokens_of_ranking(self._most_s - self._waits_s(deadline_s))
         return 0 if math.isnan(fast) else int(min(fast / step, MOST_VALUES)) + 1
 
     def _due_s(self, deadline_s: float | None) -> float:
         return self._clock() + self._lease_s if deadline_s is None else deadline_s
 
-    def _ask(self, owner: int | None, tokens: NDArray[np.int32], due_s: float, told: bool) -> tuple[int, int]:
+    def _wanted_s(self, deadline_s: float | None) -> float:
+        """When the ranking is expected; at once where nobody says when it is due."""
+        return 0.0 if deadline_s is None else deadline_s - self._budget_s
+
+    def _waits_s(self, deadline_s: float | None) -> float:
+        """What the ranking would wait for what is queued now: much of it will be done when it comes."""
+        until_s = max(self._wanted_s(deadline_s) - self._clock(), 0.0)
+        return max(self._scheduler.ahead_s(self._due_s(deadline_s)) - until_s, 0.0)
+
+    def _ask(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None) -> tuple[int, int]:
         if not len(tokens):
             return NO_HISTORY, 0
         if self._jobs is None:
             return NO_MEMORY, 0
-        job, ready = self._jobs.new(owner, tokens, due_s)
+        job, ready = self._jobs.new(owner, tokens, self._due_s(deadline_s))
         if ready == len(tokens):
             return READY, ready
         left = len(tokens) - ready
-        inline_s = self._scheduler.ahead_s(due_s) + self.cost.seconds(True, ready, left)
+        inline_s = self._waits_s(deadline_s) + self.cost.seconds(True, ready, left)
         if self._most_s and inline_s <= self._most_s:
             return NOT_NEEDED, ready
         there = max(ready, self._jobs.kept(job))
         job.expected_s = self.cost.seconds(False, there, len(tokens) - there)
-        job.wanted_s = due_s - self._budget_s if told else 0.0
+        job.wanted_s = self._wanted_s(deadline_s)
         return self._admit(self._jobs, job), ready
 
     def _admit(self, jobs: PreInferences, job: PreInference) -> int:

@@ -242,15 +242,23 @@ def test_the_queue_learns_nothing_from_what_was_slow_on_purpose() -> None:
 
 def test_only_who_is_at_risk_is_computed_ahead(start: Callable[..., Bench]) -> None:
     bench = start(rank_budget_ms=50, pre_infer_risk=60)
-    assert bench.ask(1) == NOT_NEEDED, "nothing is known to be slow"
-    assert bench.relay.at_risk_from(None, 1) == 0, "so nobody can say who is"
-    for _ in range(20):
-        bench.relay.cost.learn(True, 0, 10, 0.012)  # 1 ms a token and 2 ms besides
-        bench.relay.cost.learn(True, 0, 40, 0.042)
+    assert (bench.ask(1), bench.relay.at_risk_from(None, 1)) == (NOT_NEEDED, 0), "nothing is known to be slow"
+    for tokens in [10, 40] * 20:
+        bench.relay.cost.learn(True, 0, tokens, 0.002 + 0.001 * tokens)
     least = bench.relay.at_risk_from(None, 1)
     assert 28 <= least <= 30 and bench.relay.at_risk_from(None, 3) == (least - 1) // 3 + 1
     assert [bench.ask(2, tokens=n) for n in (least - 1, least)] == [NOT_NEEDED, ADMITTED]
     assert bench.ask(3, tokens=0) == NO_HISTORY
+
+
+def test_what_is_done_before_the_ranking_comes_is_no_risk(start: Any, monkeypatch: Any) -> None:
+    bench = start(rank_budget_ms=50, pre_infer_risk=60)
+    for tokens in [10, 40] * 20:
+        bench.relay.cost.learn(True, 0, tokens, 0.001 * tokens)
+    monkeypatch.setattr(bench.scheduler, "ahead_s", lambda _: 0.08)
+    later, soon = bench.clock.now + 0.135, bench.clock.now + 0.065
+    assert [bench.ask(1, when, 12) for when in (later, soon, None)] == [NOT_NEEDED, ADMITTED, UNDER_WAY]
+    assert bench.relay.at_risk_from(later, 3) in (10, 11) and bench.relay.at_risk_from(soon, 3) == 1
 
 
 def test_a_flood_is_bounded_by_memory(start: Callable[..., Bench]) -> None:
