@@ -37,9 +37,7 @@ class PreInference:
     tokens: int  # of the user's prefix
     ready: int  # of them whose KV is there already
     dropped: int  # items of the history that the catalogue does not know
-    at_risk_from: int = (
-        0  # items of a history from which on its ranking is at risk, as the queue is; 0: not known
-    )
+    at_risk_from: int = 0  # items from which on a history's ranking is at risk, as the queue is; 0: not known
 
 
 def rank_tensors(

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sized
 
 from clients.rank_wire import NOT_SENT, PreInference
 
-BELIEVED_S = (
-    5.0  # what a ranking takes changes slowly, and whoever is at risk brings what is new of the queue
-)
+# What a ranking takes changes slowly, and whoever is at risk brings what is new of the queue.
+BELIEVED_S = 5.0
 UNSENT = PreInference(NOT_SENT, 0, 0, 0)
 
 
