@@ -230,13 +230,15 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
         ("core-ms a request over inline, a tenth abandoned", "compute_ratio"),
     ),
-    "relay-tier": relay_figures(
-        "relay-tier",
+    "relay-ways": relay_figures(
+        "relay-ways",
+        ("the same, half of the users come again", "slo_rate_ratio_returning_50"),
         ("the same, half brought back from disk", "slo_rate_ratio_second_tier_50"),
+        ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
         ("clients at once within the budgets, over inline", "concurrency_ratio"),
         ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
         ("tokens computed, the same", "computed_tokens_ratio"),
-        ("core-ms, all histories computed ahead", "compute_ratio_at_length"),
+        ("shared backbone, two calls, over two models", "slo_rate_ratio_shared_two_calls"),
     ),
     "relay-reach": relay_figures(
         "relay-reach",
