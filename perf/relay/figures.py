@@ -71,7 +71,7 @@ def figures_of(
     ):  # fmt: skip
         figures[name] = ratio(cost[what].get((RELAY, each)), cost[what].get((INLINE, each)))
     ready = {tokens: each["ready"] for tokens, each in alone.items()}
-    figures["ready_growth"] = ratio(ready[max(ready)], ready[min(ready)])
+    figures["ready_growth"] = ratio(ready[max(ready)], ready[min(ready)]) if len(ready) > 1 else None
     at_length = {(way, each): median(of[way, each] for of in rounds) for way, each in rounds[0]}
     by_way = nested({**at_length, **rates})
     return figures | {

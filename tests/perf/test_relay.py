@@ -186,6 +186,8 @@ def test_what_was_not_measured_is_null() -> None:
     assert found["at_least"] == []
     nothing, _ = figures.figures_of(1500, [{("relay", "1500"): 1.0}], {}, {}, {}, {}, alone, 0.5)
     assert nothing["slo_rate_ratio"] is nothing["compute_ratio"] is nothing["longest_history_ratio"] is None
+    one, _ = figures.figures_of(1500, rounds, rates, {}, {}, {}, {1024: alone[1024]}, 0.5)
+    assert one["ready_growth"] is None, "one length has no growth"
     base = {("inline", "1500"): 0.0, ("relay", "1500"): 4.0, ("two models", "1500"): 0.0}
     bound, _ = figures.figures_of(1500, [base], {}, {}, {}, {}, alone, 0.5)
     assert bound["slo_rate_ratio"] == 8.0 and "slo_rate_ratio" in bound["at_least"], (
