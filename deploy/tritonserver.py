@@ -21,9 +21,10 @@ MOST_FILES = 65536  # descriptors: a connection takes one, and Triton logs witho
 # Runs in the child before exec: when the launcher is killed, the server gets SIGTERM and ends its stubs
 # itself. A script, not a preexec_fn, which may deadlock in a process with threads. Where it may not be traced, it puts
 # the hidden arguments where they were meant to be. Python ignores SIGXFSZ, and so does what it becomes: a region that
-# would grow too large is an error of the request.
+# would grow too large is an error of the request. A child stays behind and ends what the server leaves: stubs that were
+# just starting were seen to wait for ever for a server that had ended, before any code of ours was in them.
 GUARD = """
-import ctypes, os, resource, signal, sys
+import ctypes, os, resource, signal, sys, time
 parent, most_files, most_bytes, place, hidden, *argv = sys.argv[1:]
 libc = ctypes.CDLL(None)
 libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
@@ -35,7 +36,20 @@ least = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 files, most = limit(resource.RLIMIT_NOFILE, int(most_files))
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, files), most))
 resource.setrlimit(resource.RLIMIT_FSIZE, limit(resource.RLIMIT_FSIZE, int(most_bytes)))
+def end_what_is_left(session):
+    while os.getppid() == session:
+        time.sleep(0.5)
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            if pid != os.getpid() and os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 if os.getppid() == int(parent):
+    server = os.getpid()
+    if not os.fork():
+        end_what_is_left(server)
+        os._exit(0)
     if libc.ptrace(0, 0, 0, 0):  # PTRACE_TRACEME
         argv = [os.environ[hidden + a[len(place):]] if a.startswith(place) else a for a in argv]
     os.execv(argv[0], argv)

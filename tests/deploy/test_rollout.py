@@ -8,17 +8,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy import leftovers
+from deploy.router import haproxy
 from deploy.router.route import folder_of, rollout
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
@@ -195,7 +198,7 @@ def test_an_artifact_that_nobody_serves_is_named(world: World, tmp_path: Path) -
 
 
 def test_a_killed_router_is_started_again_and_has_the_same_servers(world: World, routed: Routed) -> None:
-    before, killed = set(routed.shm()), child_of(routed.process.pid, "haproxy")
+    before, killed = set(routed.shm()), settled(child_of(routed.process.pid, "haproxy"))
     os.kill(killed, signal.SIGKILL)
     until(lambda: child_of(routed.process.pid, "haproxy", killed), 30)
     until(lambda: answered(routed.grpc_url, world), 30)
@@ -208,7 +211,7 @@ def test_a_killed_router_is_started_again_and_has_the_same_servers(world: World,
 def test_a_router_that_cannot_live_takes_all_along(world: World, tmp_path: Path) -> None:
     """HAProxy killed as soon as it is started again: the command says so and leaves nothing behind."""
     running = Routed(world.old, tmp_path)
-    first = child_of(running.process.pid, "haproxy")
+    first = settled(child_of(running.process.pid, "haproxy"))
     os.kill(first, signal.SIGKILL)
     until(lambda: child_of(running.process.pid, "haproxy", first), 30)
     os.kill(child_of(running.process.pid, "haproxy", first), signal.SIGKILL)
@@ -222,6 +225,13 @@ def answered(url: str, world: World) -> bool:
             return len(recommender.recommend(world.histories[0], TOP_K).item_ids) == TOP_K
         except GenrecError:
             return False
+
+
+def settled(pid: int) -> int:
+    """The process, once it has lived so long that it would be started again."""
+    begun = psutil.Process(pid).create_time()
+    until(lambda: time.time() > begun + haproxy.SETTLED_S + 1)
+    return pid
 
 
 def child_of(pid: int, name: str, but: int = 0) -> int:

@@ -160,7 +160,10 @@ def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> N
     assert killed.shm() == []
 
 
-def test_a_launcher_killed_while_its_server_loads_leaves_no_process(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_launcher_killed_while_its_server_loads_leaves_no_process(
+    tiny: Path, tmp_path: Path, stuck: bool
+) -> None:
     launcher = launched(tiny, tmp_path, tmp_path / "stderr")
     below = psutil.Process(launcher.pid)
 
@@ -173,6 +176,9 @@ def test_a_launcher_killed_while_its_server_loads_leaves_no_process(tiny: Path, 
 
     until(lambda: len(stubs()) > 2 or launcher.poll() is not None)
     left = below.children(recursive=True)
+    if stuck:  # a stub that does not look after itself, and the server
+        stubs()[0].suspend()
+        below.children()[0].kill()
     launcher.kill()
     launcher.wait(60)
     assert len(left) > 3
