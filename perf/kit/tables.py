@@ -52,6 +52,10 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "batching", "{settings[artifact]}, P99 within {settings[slo_p99_ms]:g} ms", "arms",
         (Column("highest rate, requests/s", "arms/*/highest_rate"),), "batches",
     ),
+    "batching-ml-100k": Table(
+        "batching-ml-100k", "{settings[artifact]}, P99 within {settings[slo_p99_ms]:g} ms", "arms",
+        (Column("highest rate, requests/s", "arms/*/highest_rate"),), "batches",
+    ),
     "engine_ablation": Table(
         "engine_ablation", "{settings[artifact]}, beam width {settings[beam_width]}, one process", "ways",
         (
