@@ -48,14 +48,13 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "ablation", "{settings[artifact]}, beam width {settings[beam_width]}, 16 in flight", "arms",
         (Column("answers/s", "arms/*/capacity"), Column("P50 ms, one at a time", "arms/*/p50_ms")), "served by",
     ),
-    "batching": Table(
-        "batching", "{settings[artifact]}, P99 within {settings[slo_p99_ms]:g} ms", "arms",
-        (Column("highest rate, requests/s", "arms/*/highest_rate"),), "batches",
-    ),
-    "batching-ml-100k": Table(
-        "batching-ml-100k", "{settings[artifact]}, P99 within {settings[slo_p99_ms]:g} ms", "arms",
-        (Column("highest rate, requests/s", "arms/*/highest_rate"),), "batches",
-    ),
+    **{
+        file: Table(
+            file, "{settings[artifact]}, P99 within {settings[slo_p99_ms]:g} ms", "arms",
+            (Column("highest rate, requests/s", "arms/*/highest_rate"),), "batches",
+        )
+        for file in ("batching", "batching-ml-100k")
+    },
     "engine_ablation": Table(
         "engine_ablation", "{settings[artifact]}, beam width {settings[beam_width]}, one process", "ways",
         (
