@@ -43,7 +43,7 @@ def end_what_is_left(session):
         try:
             if pid != os.getpid() and os.getsid(pid) == session:
                 os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
+        except OSError:  # it has ended, or is not ours to look at
             pass
 if os.getppid() == int(parent):
     server = os.getpid()
