@@ -51,7 +51,11 @@ class Settings:
     target: str = _chosen(DEFAULT, "what runs the generator", one_of=runnable())
     threads: int = _chosen(0, "cores of an engine process; 0: all", 0)
     streams: int = _chosen(1, "batches that `generate` runs at once, on shares of the threads", 1)
-    batch_tokens: int = _chosen(2048, "of a batch: prompts, and a token of every beam and level", 1)
+    batch_tokens: int = _chosen(
+        0,
+        "of a batch at most: prompts, and a token of every beam and level; 0: 2048, or what takes 25 ms",
+        0,
+    )
     verify: str = _chosen("every", "at which levels drafts are held against the catalogue", one_of=VERIFY)
     ranker: str = _chosen(
         "auto",

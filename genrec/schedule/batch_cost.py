@@ -34,10 +34,22 @@ class BatchCost:
         """What so many batches of `tokens` in all take, one after the other; 0 as long as nothing ran."""
         if not self.known:
             return 0.0
+        fixed, slope = self._line()
+        return batches * fixed + tokens * slope
+
+    def tokens(self, seconds: float) -> int:
+        """The largest batch that takes no longer; 0 as long as nothing ran."""
+        if not self.known:
+            return 0
+        fixed, slope = self._line()
+        return int(max(seconds - fixed, 0.0) / slope) if slope > 0 else 0
+
+    def _line(self) -> tuple[float, float]:
+        """Seconds of a batch, and of each of its tokens."""
         size, mean = self._tokens / self._weight, self._seconds / self._weight
         through_zero, doubt = mean / size, (SPREAD * size) ** 2
         variance = self._squares / self._weight - size * size
         covariance = self._products / self._weight - size * mean
         slope = (covariance + doubt * through_zero) / (variance + doubt)
         slope = min(max(slope, 0.0), through_zero)
-        return batches * (mean - size * slope) + tokens * slope
+        return mean - size * slope, slope

@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,6 +27,7 @@ from genrec.schedule.lateness import Lateness
 
 T = TypeVar("T")
 LIMIT = 256  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
+GRACE_S = 0.002  # a guest who left requests in the queue comes back within, if Triton has more
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 
 
@@ -57,8 +59,13 @@ class Scheduler(Generic[T]):
         most: int,
         clock: Callable[[], float] = time.monotonic,
         patience_s: float | None = None,
+        roomy_s: float = 0.0,
+        lends: bool = False,
     ) -> None:
         """One thread per function of `run`; a batch has at most `capacity` tokens and `most` requests.
+
+        Of more tokens than that, it may have as many as it is expected to be done with in `roomy_s`.
+        With `lends` its only stream runs batches in the thread of a `guest` too.
 
         With `patience_s` the request that is due first goes first; one without a deadline is due so long after it came.
 
@@ -66,7 +73,7 @@ class Scheduler(Generic[T]):
         `run` answers its items itself and raises nothing. Estimates learn nothing from what it answers False for.
         """
         self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
-        self._patience_s = patience_s
+        self._patience_s, self._roomy_s = patience_s, roomy_s
         self._queue: list[_Waiting[T]] = []
         self._running: list[_Running[T]] = []
         self._offered: list[tuple[_Waiting[T], float]] = []  # with how long each waits after the last batch
@@ -75,6 +82,8 @@ class Scheduler(Generic[T]):
         self._lateness = Lateness()
         self._changed = threading.Condition()
         self._closed = False
+        self._runs, self._lends = run, lends
+        self._guest, self._guest_left = False, -math.inf  # whether one is there, and when the last one left
         self._threads = [threading.Thread(target=self._work, args=(each,), daemon=True) for each in run]
         for thread in self._threads:
             thread.start()
@@ -151,9 +160,13 @@ class Scheduler(Generic[T]):
         running = sum(
             max(self._cost.seconds(1, each.tokens) - (now - each.begun), 0.0) for each in self._running
         )
-        full = max(math.ceil(sum(sizes) / self._capacity), math.ceil(len(sizes) / self._most))
+        full = max(math.ceil(sum(sizes) / self._room()), math.ceil(len(sizes) / self._most))
         queued = self._cost.seconds(min(full, len(sizes)), sum(sizes))
         return (running + queued) / len(self._threads)
+
+    def _room(self) -> int:
+        """Tokens of a full batch."""
+        return max(self._capacity, self._cost.tokens(self._roomy_s))
 
     def close(self) -> None:
         """Run what is queued, then end the threads."""
@@ -165,15 +178,47 @@ class Scheduler(Generic[T]):
 
     def _work(self, run: Callable[[list[T]], bool | None]) -> None:
         while batch := self._take():
-            usual = run([each.item for each in batch.requests]) is not False
-            done = self._clock()
-            if not batch.offered:
-                self._count(batch, done)
+            self._run(run, batch)
+
+    @contextmanager
+    def guest(self) -> Iterator[None]:
+        """Submit requests within; then the next batch runs in this thread, if there is a stream to lend.
+
+        For one thread at a time. So Triton's thread gives the answers back together, where another would pay a round
+        trip for each. And it does not hold the interpreter's lock meanwhile, as it does, for a round trip again, when
+        it brings a request: at 500 a second that took a fifth of the engine's time.
+        """
+        if not self._lends:
+            yield
+            return
+        with self._changed:
+            self._guest = True
+        try:
+            yield
+            if batch := self._take_as_guest():
+                self._run(self._runs[0], batch)
+        finally:
             with self._changed:
-                self._running.remove(batch)
-                self._last = done
-                if usual and not batch.offered:
-                    self._learn(batch, done)
+                self._guest, self._guest_left = False, self._clock()
+                self._changed.notify_all()
+
+    def _take_as_guest(self) -> _Running[T] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+            return self._choose() if self._queue and self._left() <= 0 else None
+
+    def _run(self, run: Callable[[list[T]], bool | None], batch: _Running[T]) -> None:
+        usual = run([each.item for each in batch.requests]) is not False
+        done = self._clock()
+        if not batch.offered:
+            self._count(batch, done)
+        with self._changed:
+            self._running.remove(batch)
+            self._last = done
+            if usual and not batch.offered:
+                self._learn(batch, done)
+            if self._guest:
+                self._changed.notify_all()
 
     def _count(self, batch: _Running[T], done: float) -> None:
         for each in batch.requests:
@@ -191,8 +236,10 @@ class Scheduler(Generic[T]):
         """The next batch, which runs now; None once closed and drained."""
         with self._changed:
             while True:
-                if self._queue:
-                    left = self._left()
+                if self._guest:
+                    self._changed.wait()
+                elif self._queue:
+                    left = max(self._left(), self._guest_left + GRACE_S - self._clock())
                     if left <= 0 or self._closed:
                         return self._choose()
                     self._changed.wait(left)
@@ -214,7 +261,7 @@ class Scheduler(Generic[T]):
 
     def _left(self) -> float:
         """Seconds that what is queued may still wait for company; none once it fills a batch."""
-        if sum(each.tokens for each in self._queue) >= self._capacity:
+        if sum(each.tokens for each in self._queue) >= self._room():
             return 0.0
         return min(each.since for each in self._queue) + self._wait_s - self._clock()
 
@@ -226,10 +273,10 @@ class Scheduler(Generic[T]):
             self._queue[1 : TURNS * self._most],
             key=lambda each: (abs(each.tokens - first.tokens), each.since),
         )
-        batch, longest = [first], first.tokens
+        batch, longest, room = [first], first.tokens, self._room()
         for each in near:
             longest = max(longest, each.tokens)
-            if len(batch) == self._most or (len(batch) + 1) * longest > self._capacity:
+            if len(batch) == self._most or (len(batch) + 1) * longest > room:
                 break
             batch.append(each)
         running = _Running(batch, sum(each.tokens for each in batch), self._clock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -23,13 +24,18 @@ from genrec.search.expand import Beams, learn_selection
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.later import AnswersLater, Respond
-from genrec.steps.prompts import MAX_ROWS, read_prompt, spans, warm_up
+from genrec.steps.prompts import MAX_ROWS as CAPTURED_ROWS
+from genrec.steps.prompts import read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 
 # A request that finds a stream free goes at once: to wait for company made it later at every load up to 70 % of the
 # capacity (`genrec bench company`, docs/serving.md). While a stream is busy requests gather anyway.
 WAIT_S = 0.0
+# Of a batch, where nobody says how many. Those of a small model take milliseconds, half of them for being a batch. So
+# more go into it, as long as it is over within ROOMY_S.
+BATCH_TOKENS, ROOMY_S = 2048, 0.025
+MOST_ROWS = 32
 log = logging.getLogger("genrec.generate")
 
 
@@ -53,12 +59,23 @@ class Generate(AnswersLater):
         executors = load_executors(settings, self._config)
         for executor in executors:
             shapes = (
-                self._shapes(settings.batch_tokens) if executor.captures else [(1, spans(self._config)[0])]
+                self._shapes(settings.batch_tokens or BATCH_TOKENS)
+                if executor.captures
+                else [(1, spans(self._config)[0])]
             )
             warm_up(shapes, partial(self._try, executor))
         self._kept = KeptPrompts.of(settings, self._config)
         run = [partial(self._generate, executor) for executor in executors]
-        self._scheduler: Scheduler[_Prompt] = Scheduler(run, settings.batch_tokens, wait_s, MAX_ROWS)
+        # A shape that nobody captured is slow where shapes are captured.
+        captures = executors[0].captures
+        self._scheduler: Scheduler[_Prompt] = Scheduler(
+            run,
+            settings.batch_tokens or BATCH_TOKENS,
+            wait_s,
+            CAPTURED_ROWS if captures else MOST_ROWS,
+            roomy_s=0.0 if captures or settings.batch_tokens else ROOMY_S,
+            lends=not captures and len(run) == 1,  # a GPU goes on while the host prepares the next batch
+        )
 
     def submit(self, request: Tensors, respond: Respond) -> None:
         """See `AnswersLater.submit`."""
@@ -78,6 +95,10 @@ class Generate(AnswersLater):
             respond(error)
             return
         respond({"paths": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)})
+
+    def bringing(self) -> AbstractContextManager[None]:
+        """See `AnswersLater.bringing`."""
+        return self._scheduler.guest()
 
     def close(self) -> None:
         """Answer what is queued; then end the threads."""
@@ -111,7 +132,7 @@ class Generate(AnswersLater):
 
     def _shapes(self, capacity: int) -> list[tuple[int, int]]:
         """Batches that the scheduler makes, the largest first: what it leaves of the memory, the others fit into."""
-        batches = product(range(1, MAX_ROWS + 1), spans(self._config))
+        batches = product(range(1, CAPTURED_ROWS + 1), spans(self._config))
         fitting = [
             (rows, span)
             for rows, span in batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 
 from genrec.steps import Answer, Tensors
 
@@ -16,6 +17,10 @@ class AnswersLater:
     def submit(self, request: Tensors, respond: Respond) -> None:
         """Answer one request by `respond`, later and from another thread, or at once where nothing is to do."""
         raise NotImplementedError
+
+    def bringing(self) -> AbstractContextManager[None]:
+        """Around `submit` of the requests that come together; it may answer in their thread until it ends."""
+        return nullcontext()
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""

@@ -8,8 +8,10 @@ answered (a stub that dies is never restarted by Triton: hazard H3).
 from __future__ import annotations
 
 import json
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
@@ -37,6 +39,9 @@ class DeferredStep(Protocol):
     def submit(self, request: Arrays, respond: Callable[[Arrays | GenrecError], None]) -> None:
         """Take a request, whose arrays it may keep; `respond` is called once."""
 
+    def bringing(self) -> AbstractContextManager[None]:
+        """Around `submit` of the requests that come together; it may answer in this thread until it ends."""
+
 
 def step_model(step_name: str) -> type:
     """The class TritonPythonModel that serves the step `step_name`."""
@@ -59,10 +64,9 @@ def step_model(step_name: str) -> type:
             self.published = Published(step_name, getattr(self.step, "look", None))
 
         def execute(self, requests: list[Any]) -> list[Any] | None:
-            """One response per request, whatever happens; None when the step answers later."""
+            """One response per request, whatever happens; None for those that the step answers later."""
             if self.deferred:
-                defer(step_name, self.deferred, self.outputs, requests)
-                return None
+                return defer(step_name, self.deferred, self.outputs, requests)
             return respond(step_name, self.step, self.outputs, requests)
 
         def finalize(self) -> None:
@@ -102,29 +106,56 @@ def respond(name: str, step: Step, outputs: dict[str, type], requests: list[Any]
         return [_error(failure) for _ in requests]
 
 
-def defer(name: str, step: DeferredStep, outputs: dict[str, type], requests: list[Any]) -> None:
-    """Hand every request to a step that batches by itself; Triton may bring the next ones meanwhile."""
-    for request in requests:
-        sender, wanted = request.get_response_sender(), set(request.requested_output_names())
-        respond_later = partial(_send, name, sender, outputs, wanted)
-        try:
-            arrays = _arrays(request)
-            if isinstance(arrays, GenrecError):
-                respond_later(arrays)
-            else:
-                step.submit({key: array.copy() for key, array in arrays.items()}, respond_later)
-        except Exception as error:  # the last line of defence of the process
-            respond_later(_internal(name, error))
+class _Together:
+    """Responses to what Triton brought together: those of its own thread go back with it, those of others are sent."""
+
+    def __init__(self, count: int) -> None:
+        self._thread: int | None = threading.get_ident()
+        self._given: list[Any] = [None] * count
+
+    def give(self, place: int, sender: Any, response: Any) -> None:
+        """From any thread, once per place."""
+        if threading.get_ident() == self._thread:
+            self._given[place] = response
+        else:
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def end(self) -> list[Any] | None:
+        """What goes back; None when nothing does."""
+        self._thread = None
+        return self._given if any(each is not None for each in self._given) else None
 
 
-def _send(
-    name: str, sender: Any, outputs: dict[str, type], wanted: set[str], answer: Arrays | GenrecError
+def defer(name: str, step: DeferredStep, outputs: dict[str, type], requests: list[Any]) -> list[Any] | None:
+    """Hand every request to a step that batches by itself; the responses that are there when it has taken them."""
+    together = _Together(len(requests))
+    with step.bringing():
+        for place, request in enumerate(requests):
+            sender, wanted = request.get_response_sender(), set(request.requested_output_names())
+            respond_later = partial(_give, name, partial(together.give, place, sender), outputs, wanted)
+            try:
+                arrays = _arrays(request)
+                if isinstance(arrays, GenrecError):
+                    respond_later(arrays)
+                else:
+                    step.submit({key: array.copy() for key, array in arrays.items()}, respond_later)
+            except Exception as error:  # the last line of defence of the process
+                respond_later(_internal(name, error))
+    return together.end()
+
+
+def _give(
+    name: str,
+    give: Callable[[Any], None],
+    outputs: dict[str, type],
+    wanted: set[str],
+    answer: Arrays | GenrecError,
 ) -> None:
     try:
         response = _response(wanted, answer, outputs)
     except Exception as error:  # the request must be answered, and the caller's thread must live on
         response = _error(_internal(name, error))
-    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    give(response)
 
 
 def _internal(name: str, error: Exception) -> GenrecError:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -176,6 +179,13 @@ class Later:
 
     def __init__(self) -> None:
         self.held: list[tuple[dict[str, np.ndarray], Any]] = []
+        self.at_once = False  # answers what it holds when all has been brought
+
+    @contextmanager
+    def bringing(self) -> Iterator[None]:
+        yield
+        for arrays, respond in self.held if self.at_once else ():
+            respond({"y": 2 * arrays["x"]})
 
     def submit(self, request: dict[str, np.ndarray], respond: Any) -> None:
         if int(request["x"][0, 0]) == 13:
@@ -183,15 +193,12 @@ class Later:
         self.held.append((request, respond))
 
 
-def later_request(
-    value: int, rows: int = 1, wanted: tuple[str, ...] = ("y",)
-) -> tuple[Any, Sender, np.ndarray]:
+def later_request(value: int, rows: int = 1) -> tuple[Any, Sender, np.ndarray]:
     """A request, its sender, and the memory its tensor lies in."""
     sender, memory = Sender(), np.full((rows, 2), value, np.int64)
     tensors = [Tensor("x", memory)]
-    names = list(wanted)
     made = SimpleNamespace(
-        inputs=lambda: tensors, requested_output_names=lambda: names, get_response_sender=lambda: sender
+        inputs=lambda: tensors, requested_output_names=lambda: ["y"], get_response_sender=lambda: sender
     )
     return made, sender, memory
 
@@ -210,18 +217,38 @@ def test_a_step_that_answers_later_sends_one_final_response_to_each_request(adap
         assert flags == "final"
 
 
+def test_what_is_answered_while_requests_are_brought_goes_back_with_them(adapter: ModuleType) -> None:
+    step, asked = Later(), [later_request(n) for n in (1, 13, 2)]
+    step.at_once = True
+    first, raised, second = adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked]) or []
+    assert all(sender.sent == [] for _, sender, _ in asked), "each has one response"
+    assert raised.error.code == "internal"
+    for value, response in ((1, first), (2, second)):
+        np.testing.assert_array_equal(response.tensors["y"], [[2 * value] * 2])
+
+
+def test_what_another_thread_answers_meanwhile_is_sent(adapter: ModuleType) -> None:
+    def submit(request: dict[str, np.ndarray], respond: Any) -> None:
+        with ThreadPoolExecutor() as thread:
+            thread.submit(respond, {"y": request["x"]})
+
+    step, (made, sender, _) = Later(), later_request(5)
+    step.submit = submit  # type: ignore[method-assign]
+    assert adapter.defer("later", step, OUTPUTS, [made]) is None
+    assert len(sender.sent) == 1
+
+
 def test_what_cannot_be_handed_over_or_sent_is_answered_with_its_error(adapter: ModuleType) -> None:
     step = Later()
     two_rows, raises, refused, unfit = (later_request(*each) for each in ((1, 2), (13,), (3,), (4,)))
-    adapter.defer("later", step, OUTPUTS, [each[0] for each in (two_rows, raises, refused, unfit)])
+    asked = [two_rows, raises, refused, unfit]
+    back = adapter.defer("later", step, OUTPUTS, [each[0] for each in asked])
     (_, refuse), (_, answer) = step.held
     refuse(DeadlineExceeded("late"))
     answer({"z": np.zeros((1, 1))})  # `y` is asked for
-    said = [
-        [(r.error.code, flags) for r, flags in each[1].sent] for each in (two_rows, raises, refused, unfit)
-    ]
-    codes = ("invalid", "internal", "unavailable", "internal")
-    assert said == [[(code, "final")] for code in codes]
+    assert back and [each and each.error.code for each in back] == ["invalid", "internal", None, None]
+    said = [[(r.error.code, flags) for r, flags in each[1].sent] for each in asked]
+    assert said == [[], [], [("unavailable", "final")], [("internal", "final")]]
     assert len(sys.modules["triton_python_backend_utils"].logged) == 2
 
 

@@ -32,6 +32,16 @@ def test_small_batches_after_large_ones_do_not_make_large_ones_dearer():
     assert by_tokens_alone > 2 * cost.seconds(1, 2000)
 
 
+def test_how_many_tokens_take_so_long():
+    cost = BatchCost()
+    assert cost.tokens(1.0) == 0, "nothing ran"
+    for tokens in [300, 600] * 40:
+        cost.learn(tokens, 0.004 + tokens * 1e-5)
+    most = cost.tokens(0.025)
+    assert cost.seconds(1, most) <= 0.025 < cost.seconds(1, most + 2)
+    assert cost.tokens(0.001) == 0, "a batch takes longer than that"
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3000), st.floats(1e-4, 1.0)), min_size=1, max_size=40))
 def test_it_is_the_least_squares_of_what_is_remembered(batches):

@@ -15,7 +15,7 @@ from genrec.catalogue.semantic_id import unpack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.nn.xattention import xattention
 from genrec.schedule.scheduler import Scheduler
-from genrec.settings import Settings
+from genrec.steps.generate import BATCH_TOKENS
 from genrec.steps.prompts import MAX_ROWS
 from perf.gpu import attention, requests, run, through_triton
 from perf.gpu.timing import Missing, data_sheet_peak
@@ -152,7 +152,7 @@ def test_eight_at_once_are_one_batch():
     """By the scheduler that serves them; with the default they were eight batches of one."""
     taken = []
     setting = requests.FULL
-    for capacity in (through_triton.batch_tokens(setting), Settings.batch_tokens):
+    for capacity in (through_triton.batch_tokens(setting), BATCH_TOKENS):
         sizes, done = [], threading.Event()
 
         def run_batch(batch, sizes=sizes, done=done):
