@@ -1,7 +1,7 @@
 """One request's way through the server as a tree of spans, from what Triton tells an OpenTelemetry collector.
 
 Triton gives a span for the server, for the ensemble and for every model, and events within them (its trace.md). A span
-of a model ends when Triton frees its input, which is after the next model has begun, or, where a model answers later,
+of a model ends when Triton frees its input, which is after the next model has begun, or, where another thread answers,
 long before. Ensembles here are chains, so a step lasts until the next one begins.
 """
 

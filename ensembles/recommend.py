@@ -40,7 +40,7 @@ ENCODE_HISTORY = Model(
     outputs=(TOKENS, TICKET, EXCLUDED, OWNER),
     warmups=(WarmUp("one_item", {"history": (1,)}, TOP_1),),
 )
-# No waiting for company here: the step answers later and batches by tokens itself (genrec/schedule/scheduler.py).
+# No waiting for company here: the step batches by tokens itself (genrec/schedule/scheduler.py).
 GENERATE = Model(
     "generate",
     inputs=(TOKENS, TICKET, EXCLUDED, KEEP_FOR),
