@@ -26,7 +26,9 @@ def bring(scheduler, *items):
 
 def test_a_guest_runs_the_next_batch_and_the_stream_what_is_left():
     keeps, me = Keeps(), threading.current_thread()
-    scheduler = Scheduler([keeps], 20, 0.0, 8, lends=True)
+    scheduler = Scheduler(
+        [keeps], 20, 0.0, 8, lambda: 1000.0, lends=True
+    )  # until it is closed, the grace lasts
     bring(scheduler, "a", "b", "c")
     assert keeps.ran == [(["a", "b"], me)], "one batch, and then Triton may bring more"
     scheduler.close()
@@ -45,6 +47,15 @@ def test_a_guest_that_comes_back_has_what_it_left_with_what_it_brings():
     clock += 2 * GRACE_S
     scheduler.close()
     assert keeps.ran[-1][0] == ["g"] and keeps.ran[-1][1] is not me
+
+
+def test_what_is_left_runs_when_no_guest_comes_back():
+    keeps = Keeps(held="c")
+    scheduler = Scheduler([keeps], 20, 0.0, 8, lends=True)
+    bring(scheduler, "a", "b", "c")
+    assert keeps.begun.wait(30)
+    keeps.go.set()
+    scheduler.close()
 
 
 def test_no_two_batches_run_at_once():
