@@ -124,7 +124,8 @@ class Scheduler(Generic[T]):
                 )
             self._queue.append(_Waiting(item, tokens, now, due, now + estimate))
             metrics.QUEUE_REQUESTS.set(len(self._queue))
-            self._changed.notify()
+            if not self._guest:  # it looks itself, and tells the stream when it leaves
+                self._changed.notify()
 
     def offer(self, item: T, tokens: int, pause_s: float) -> None:
         """Run an item once nothing is queued or runs, and no batch has ended for `pause_s`; never, once closed."""
