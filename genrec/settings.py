@@ -49,7 +49,7 @@ class Settings:
     arena: Path  # file of the KV arena in /dev/shm
     beam_width: int = _chosen(128, "beams kept at every level", 1, MAX_BEAM_WIDTH)
     target: str = _chosen(DEFAULT, "what runs the generator", one_of=runnable())
-    threads: int = _chosen(0, "cores of an engine process; 0: all", 0)
+    threads: int = _chosen(0, "cores of an engine process; 0: all, and one for small batches where more hardly help", 0)
     streams: int = _chosen(1, "batches that `generate` runs at once, on shares of the threads", 1)
     batch_tokens: int = _chosen(
         0,

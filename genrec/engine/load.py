@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -55,7 +56,15 @@ def load_executors(settings: Settings, config: ModelConfig) -> list[Executor]:
         return own
     # Here, because it imports numba: 0.3 s of every start, and `prefill` does without it.
     from genrec.engine.host import HostExecutor
+    from genrec.engine.one_core import OneCoreOrAll
 
     kv_type = load_layout(settings, config).kv_type
-    streams = load_passes(settings.target, folder, kv_type, settings.threads, settings.streams)
-    return [HostExecutor(passes, config, width, kv_type) for passes in streams]
+
+    def executors(threads: int, streams: int) -> list[Executor]:
+        passes = load_passes(settings.target, folder, kv_type, threads, streams)
+        return [HostExecutor(each, config, width, kv_type) for each in passes]
+
+    found = executors(settings.threads, settings.streams)
+    if settings.threads or settings.streams > 1 or len(os.sched_getaffinity(0)) == 1:
+        return found
+    return [OneCoreOrAll(found[0], lambda: executors(1, 1)[0], width)]
