@@ -1,4 +1,4 @@
-"""The writer of decoders (Qwen2, Qwen3, Llama): `prefill.onnx` and one `decode_<l>.onnx` per later level.
+"""The writer of decoders (Qwen2, Qwen3, Llama): `prefill.onnx`, `resume.onnx` and a `decode_<l>.onnx` per later level.
 
 They are dynamic over B, S and W. With a draft head also `prefill_draft.onnx`, and the head itself as plain arrays
 (`genrec.draft.head` runs them). Levels have graphs of their own because their number is known: each holds its own
@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from export.graph import Traced, write
 from export.hstu import HSTU_GRAPHS, export_hstu_graph
-from export.names import DRAFT
+from export.names import DRAFT, RESUME
 from export.ranker import RANK_GRAPHS, export_rank_graph
 from genrec.draft.options import FILE_NAME as DRAFT_HEAD
 from genrec.models.config import ModelConfig
@@ -24,7 +24,14 @@ from genrec.nn.draft_head import DraftHead, PrefillDraftGraph
 from genrec.nn.hstu_checkpoint import load_hstu, load_hstu_next
 from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
-from genrec.nn.xattention import DecodeGraph, PrefillGraph, new_unshared_names, shared_names, unshared_names
+from genrec.nn.xattention import (
+    DecodeGraph,
+    PrefillGraph,
+    ResumeGraph,
+    new_unshared_names,
+    shared_names,
+    unshared_names,
+)
 from genrec.rank.hstu import NextConfig
 
 
@@ -44,16 +51,16 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
         "AddLinear": 2 * layers,
         "SwiGLU": layers,
         "CausalAttention": layers - 1 if prompt else 0,
-        "XAttention": 0 if prompt else layers,
+        "PastAttention": layers if name == RESUME else 0,
+        "XAttention": layers if name.startswith("decode") else 0,
     }
     return {function: count for function, count in counts.items() if count}
 
 
 def export_graph(generator: Generator, name: str, folder: Path) -> Path:
     """Write one graph of `generator`; returns the ONNX file."""
-    graph = (
-        _prefill(generator) if name == "prefill" else _decode(generator, int(name.removeprefix("decode_")))
-    )
+    level = name.removeprefix("decode_")
+    graph = PROMPTS[name](generator) if name in PROMPTS else _decode(generator, int(level))
     return write(graph, functions(generator.config, name), folder / f"{name}.onnx")
 
 
@@ -64,6 +71,21 @@ def _prefill(generator: Generator) -> Traced:
         PrefillGraph(generator), (torch.zeros(2, 7, dtype=torch.int64), torch.tensor([5, 6])),
         ({0: batch, 1: span}, {0: batch}), ["tokens", "prompt_length"], ["logits", *shared_names(config)],
     )  # fmt: skip
+
+
+def _resume(generator: Generator) -> Traced:
+    config = generator.config
+    new, past = Dim("Q", max=config.max_prompt), Dim("P", max=config.max_prompt)
+    names = shared_names(config)
+    shared = [torch.randn(1, config.num_key_value_heads, 7, config.head_dim) for _ in names]
+    return Traced(
+        ResumeGraph(generator), (torch.zeros(1, 5, dtype=torch.int64), torch.tensor([6]), shared),
+        ({1: new}, {}, [{2: past}] * len(names)),
+        ["tokens", "past_length", *names], ["logits", *(f"new_{name}" for name in names)],
+    )  # fmt: skip
+
+
+PROMPTS = {"prefill": _prefill, RESUME: _resume}
 
 
 def _decode(generator: Generator, level: int) -> Traced:

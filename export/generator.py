@@ -16,8 +16,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import genrec.nn
-from export.names import DRAFT, GRAPHS, OPSET, rank_graphs
+from export.names import DRAFT, GRAPHS, OPSET, RESUME, rank_graphs
 from genrec.manifest import is_good, record, stage_key
+from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
 from genrec.rank.deltas import FOLDER as DELTAS
@@ -52,7 +53,8 @@ def export_artifact(artifact: Path) -> bool:
 def export_generator(model_folder: Path, folder: Path) -> None:
     """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy."""
     writer = family_of(model_folder).writer
-    names = [*config_of(model_folder).graph_names]
+    config = config_of(model_folder)
+    names = [*config.graph_names, *([RESUME] if isinstance(config, ModelConfig) else [])]
     names += [DRAFT] if (model_folder / "draft.json").is_file() else []
     names += (
         rank_graphs(RankerConfig.load(model_folder / OPTIONS)) if (model_folder / OPTIONS).is_file() else []

@@ -3,8 +3,9 @@
 from genrec.rank.options import RankerConfig
 
 OPSET = 20
-GRAPHS = 6  # raised when the graphs of the same weights become others, so that artifacts are exported anew
+GRAPHS = 7  # raised when the graphs of the same weights become others, so that artifacts are exported anew
 DRAFT = "prefill_draft"
+RESUME = "resume"
 RANK_PREFILL, EXTEND = "rank_prefill", "extend"
 RANK_ORDERS = {"split": "rank_split", "user": "rank_user", "item": "rank_item"}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from genrec.engine.interface import Array, DecodePass, Passes
+from genrec.engine.interface import Array, DecodePass, Passes, Past, ResumePasses
 from genrec.kv.reorder import reorder_in_place
 from genrec.models.config import ModelConfig
 from genrec.search.expand import Beams
@@ -38,8 +39,8 @@ class PassBatch:
         self._scored: list[Int64] = []  # places, among a request's beams, of those that the last pass scored
         self._count = 1  # of them in a row of the KV, padding included
 
-    def prefill(self, tokens: Array, lengths: Array) -> Array:
-        """tokens int64[B, S], lengths int64[B] -> logits float32[B, 1, T_1]."""
+    def prefill(self, tokens: Array, lengths: Array, pasts: Sequence[Past] = ()) -> Array:
+        """tokens int64[B, S], lengths int64[B] -> logits float32[B, 1, T_1]; KV of the last rows is there in part."""
         c, (batch, span) = self._config, tokens.shape
         tensors, self._lengths = range(2 * c.num_hidden_layers), lengths
         logits = self._logits(batch, 1, 1)
@@ -49,8 +50,24 @@ class PassBatch:
         self._unshared = [
             [self._scratch.take(shape, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors
         ]
-        self._passes.prefill(tokens, lengths, logits, self.shared)
+        whole = batch - len(pasts)
+        if whole:
+            rows = slice(whole)
+            self._passes.prefill(tokens[rows], lengths[rows], logits[rows], [kv[rows] for kv in self.shared])
+        for row, past in enumerate(pasts, whole):
+            self._resume(tokens[row : row + 1, : lengths[row]], past, logits[row : row + 1], row)
         return logits
+
+    def _resume(self, tokens: Array, past: Past, logits: Array, row: int) -> None:
+        """The prompt of one row, int64[1, length], whose first tokens are there."""
+        (_, end), start, c = tokens.shape, past.tokens, self._config
+        shape = (1, c.num_key_value_heads, end - start, c.head_dim)
+        new = [self._scratch.take(shape, self._kv_type) for _ in self.shared]
+        cast(ResumePasses, self._passes).resume(tokens[:, start:], past, logits, new)
+        for mine, old, newest in zip(self.shared, past.kv, new, strict=True):
+            mine[row, :, :start] = old[0, :, :start]
+            mine[row, :, start:end] = newest[0]
+            mine[row, :, end:] = 0  # memory is as others left it, and 0 times NaN is NaN
 
     def score(self, level: int, beams: list[Beams], scored: list[Int64]) -> Array:
         """One pass over the beams of level - 1 at the places `scored`: logits float32[B, W', T_level], with padding."""

@@ -11,7 +11,7 @@ that of all. Only where the probe left one of those out are they scored too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from genrec import metrics
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.batch import PassBatch
-from genrec.engine.interface import Array, Passes
+from genrec.engine.interface import Array, Passes, Past, ResumePasses
 from genrec.kv.layout import KV_TYPES
 from genrec.models.config import ModelConfig
 from genrec.search.bound import WORTH, NeededBeams, at_least, best_of, drop_unscored, floor_of
@@ -51,14 +51,15 @@ class HostExecutor:
         self._passes, self._config = passes, config
         self._width, self._kv_type = width, KV_TYPES[kv_type]
         self._scratch, self._needed = Scratch(), NeededBeams()
+        self.resumes = isinstance(passes, ResumePasses) and passes.resumes
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False,
-        prompts: Callable[[list[Array]], None] | None = None,
+        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
         batch = self._new_batch()
-        logits, nothing = batch.prefill(tokens, lengths), [None] * len(tokens)
+        logits, nothing = batch.prefill(tokens, lengths, pasts), [None] * len(tokens)
         if prompts:
             prompts(batch.shared)
         beams = self._expand(1, constraints, nothing, nothing, logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,13 @@ class DecodePass(NamedTuple):
     logits: Array  # float32[B, W, T_level]
 
 
+class Past(NamedTuple):
+    """The first tokens of a prompt, whose KV is there."""
+
+    tokens: int
+    kv: Sequence[Array]  # 2N tensors [1, G, P, D], P >= tokens
+
+
 class Passes(Protocol):
     """The passes of the generator, one after the other, on arrays used where they lie. Several may run at once."""
 
@@ -46,6 +53,16 @@ class Passes(Protocol):
 
         One pass for a whole draft (NEZHA, section 3.2); no KV is kept.
         """
+
+
+@runtime_checkable
+class ResumePasses(Passes, Protocol):
+    """Passes that go on behind KV that is there."""
+
+    resumes: bool  # whether the engines were built with such a pass
+
+    def resume(self, tokens: Array, past: Past, logits: Array, new: Sequence[Array]) -> None:
+        """tokens int64[1, Q] behind a past: fills logits [1, 1, T_1], 2N new kv [1, G, Q, D]."""
 
 
 class RankPasses(Protocol):
@@ -96,15 +113,16 @@ class Executor(Protocol):
     """Whole requests in one call: the loop over the levels without hops between models."""
 
     captures: bool  # whether a shape not rehearsed is so slow that all are, before the server is ready
+    resumes: bool  # whether it takes `pasts`
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
-        prompts: Callable[[list[Array]], None] | None = None,
+        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
         """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
-        `prompts` is shown the prompts' KV, 2N tensors [B, G, S, D]. Raises InputError when a logit of a valid code is
-        NaN or +inf.
+        `prompts` is shown the prompts' KV, 2N tensors [B, G, S, D]. `pasts`: of the last rows, KV of less than their
+        prompts that is there. Raises InputError when a logit of a valid code is NaN or +inf.
         """
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:

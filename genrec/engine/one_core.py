@@ -7,12 +7,12 @@ A lone request of a model of 64 columns takes 2.7 ms on one core and 2.5 on two,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from genrec.catalogue.validity import ValidityIndex
-from genrec.engine.interface import Array, Executor
+from genrec.engine.interface import Array, Executor, Past
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
 
@@ -36,16 +36,16 @@ class OneCoreOrAll:
     ) -> None:
         """`one_core` makes the same executor for one core; `width` is the beams'."""
         self._all, self._make, self._width, self._clock = all_cores, one_core, width, clock
-        self._one = all_cores
+        self._one, self.resumes = all_cores, all_cores.resumes
         self.small = 0  # positions of the largest batch for one core
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
-        prompts: Callable[[list[Array]], None] | None = None,
+        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`."""
         executor = self._one if self._positions(*tokens.shape) <= self.small else self._all
-        return executor.answers(tokens, lengths, constraints, prompts=prompts)
+        return executor.answers(tokens, lengths, constraints, prompts=prompts, pasts=pasts)
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
         """See `Executor.rehearse`; what is small is found here."""

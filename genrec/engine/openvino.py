@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.blobs import KeptGraphs
 from genrec.engine.instructions import chosen
-from genrec.engine.interface import WEIGHTS, Array, DecodePass, Passes
+from genrec.engine.interface import WEIGHTS, Array, DecodePass, Passes, Past
 from genrec.engine.quiet_openvino import ov
 from genrec.errors import ArtifactError
 from genrec.files import check_regular, read_json
@@ -22,6 +22,7 @@ from genrec.rank.hstu import HstuConfig, NextConfig
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
 ALONE = {
     "prefill_draft",
+    "resume",
     "rank_prefill",
     "extend",
     "rank_split",
@@ -75,6 +76,10 @@ class OpenVinoGraphs:
     def file_of(self, name: str) -> str:
         """Which graph a pass is in."""
         return PASSES if self._one_graph and name not in ALONE else name
+
+    def has(self, name: str) -> bool:
+        """Whether a pass was built."""
+        return (self._folder / f"{self.file_of(name)}.xml").is_file()
 
     def new_request(self, file: str) -> InferRequest:
         """An infer request of a graph. Raises ArtifactError when OpenVINO cannot load it."""
@@ -197,7 +202,7 @@ class OpenVinoPasses:
     """See `genrec.engine.interface.Passes`."""
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
-        self._graphs = graphs
+        self._graphs, self.resumes = graphs, graphs.has("resume")
         self._requests: dict[str, InferRequest] = {}
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
@@ -206,6 +211,13 @@ class OpenVinoPasses:
             self._infer(
                 "prefill", [tokens[rows], lengths[rows]], [logits[rows], *(each[rows] for each in kv)]
             )
+
+    def resume(self, tokens: Array, past: Past, logits: Array, new: Sequence[Array]) -> None:
+        """See `ResumePasses.resume`."""
+        kv = past.kv
+        if self._graphs.writes_scores:  # of all keys, whatever lies behind the past
+            kv = [np.ascontiguousarray(each[:, :, : past.tokens]) for each in kv]
+        self._infer("resume", [tokens, np.array([past.tokens]), *kv], [logits, *new])
 
     def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`. Where attention is not one operation, many beams over a long prompt go in slices.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from genrec.models.config import ModelConfig
+from genrec.nn.attention import past_attention
 from genrec.nn.functions import exporting, node, rotary
 from genrec.nn.model import Generator
 
@@ -68,6 +69,32 @@ class PrefillGraph(nn.Module):
         hidden, kv = model.prefill_at(model.embed(tokens), last)
         flat = [x.transpose(1, 2).contiguous() for pair in kv for x in pair]
         return (model.head(hidden, 1), *flat)
+
+
+class ResumeGraph(nn.Module):
+    """What is new of a prompt, behind the KV of what was before: what `resume.onnx` holds. B = 1."""
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, tokens: Tensor, past_length: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
+        """tokens [1, Q], past_length [1]; past: per layer k, v [1, G, P, D], of which so many count.
+
+        Returns logits [1, 1, T_1], then per layer the new k, v [1, G, Q, D].
+        """
+        model, config, length = self.generator, self.generator.config, past_length.to(torch.int64)
+        positions = torch.arange(tokens.shape[1], device=tokens.device) + length
+        cos, sin = rotary(positions, config.head_dim, config.rope_theta)
+        x, new = model.embed(tokens), []
+        for n, layer in enumerate(model.blocks()):
+            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+            new += [k.transpose(1, 2), v.transpose(1, 2)]
+            attended = past_attention(q, past[2 * n], past[2 * n + 1], k, v, length)
+            if n == config.num_hidden_layers - 1:  # of the last layer, the last token alone is read
+                x, attended = x[:, -1:], attended[:, -1:]
+            x = layer.finish(x, attended)
+        return (model.head(model.norm(x), 1), *new)
 
 
 class DecodeGraph(nn.Module):

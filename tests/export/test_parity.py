@@ -231,7 +231,11 @@ def test_no_kv_is_copied_on_its_way_through_the_engine(tiny, tmp_path, monkeypat
 def test_one_graph_holds_its_weights_once_and_answers_as_many_do(tiny, tiny_of_nodes, tmp_path, monkeypatch):
     config, index = load_config(tiny), load_validity(tiny, load_config(tiny))
     one = engines_of(tiny, tmp_path, monkeypatch, one_graph=True)
-    assert sorted(path.name for path in one.glob("*.xml")) == ["passes.xml", "prefill_draft.xml"]
+    assert sorted(path.name for path in one.glob("*.xml")) == [
+        "passes.xml",
+        "prefill_draft.xml",
+        "resume.xml",
+    ]
     many = engine_of(tiny_of_nodes, "openvino")
     sizes = [path.stat().st_size for path in (one / "passes.bin", many / "prefill.bin")]
     assert sizes[0] < 1.3 * sizes[1]

@@ -21,7 +21,9 @@ from tests.tiny import random_head, tiny_catalogue
 
 
 class TwinPasses:
-    """Unshared KV of level u holds, in its first number, the beam's code of level u + 1: reordering moves it too."""
+    """Shared KV holds, in the first number of each place, its token. Unshared KV of level u holds, in its first number,
+    the beam's code of level u + 1: reordering moves it too.
+    """
 
     def __init__(self, folder, kv_type, threads, streams):
         self.model = folder.parent.parent / "model"
@@ -30,15 +32,26 @@ class TwinPasses:
     @torch.no_grad()
     def prefill(self, tokens, lengths, logits, kv):
         for row, (line, length) in enumerate(zip(tokens, lengths, strict=True)):
-            kv[0][row].reshape(-1)[: len(line)] = line
-            hidden, _ = self.generator.prefill(torch.from_numpy(line[None, :length]))
-            logits[row] = self.generator.head(hidden[:, -1], 1).numpy()
+            kv[0][row, 0, : len(line), 0] = line
+            logits[row] = self._first(line[:length])
+
+    def _first(self, line):
+        hidden, _ = self.generator.prefill(torch.from_numpy(line[None]))
+        return self.generator.head(hidden[:, -1], 1).numpy()
+
+    resumes = True
+
+    @torch.no_grad()
+    def resume(self, tokens, past, logits, new):
+        before = past.kv[0][0, 0, : past.tokens, 0].astype(np.int64)
+        logits[0] = self._first(np.concatenate((before, tokens[0])))
+        new[0][0, 0, :, 0] = tokens[0]
 
     @torch.no_grad()
     def decode(self, given):
         offsets, written, kept = self.generator.config.code_offsets, given.level - 2, given.unshared[0]
         for row, length in enumerate(given.lengths):
-            prompt = given.shared[0][row].reshape(-1)[:length].astype(np.int64)
+            prompt = given.shared[0][row, 0, :length, 0].astype(np.int64)
             earlier = [kept[u][row, :, 0, 0].astype(np.int64) + offsets[u] for u in range(written)]
             newest = given.codes[row] + offsets[written]
             beams = (np.tile(prompt, (given.codes.shape[1], 1)), *earlier, newest)

@@ -7,7 +7,7 @@ largest one takes. Validity is checked inside beam search on the device (section
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
+from genrec.engine.interface import Past
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.settings import SPAN
@@ -183,7 +184,7 @@ class DeviceGenerator:
 class CudaExecutor:
     """See `genrec.engine.interface.Executor`. Catalogue versions share the weights; graphs are a version's own."""
 
-    captures = True
+    captures, resumes = True, False
 
     def __init__(self, forward: Forward, width: int) -> None:
         self._forward, self._width = forward, width
@@ -191,11 +192,11 @@ class CudaExecutor:
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
-        prompts: Callable[[list[Array]], None] | None = None,
+        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`. Every beam is scored: graphs of a device have fixed shapes.
 
-        No ranker runs here, so nobody asks for `prompts`.
+        No KV of prompts is kept here, so nobody asks for `prompts` or has `pasts`.
         """
         answers: dict[int, Beams] = {}
         for index in {constraint.valid for constraint in constraints}:

@@ -16,13 +16,15 @@ WIDTH, SPAN = 100, 32
 class Told:
     """An executor that takes as long as it is told, on a clock of its own kind."""
 
-    captures = False
+    captures, resumes = False, False
 
     def __init__(self, name: str, clock: list[float], seconds: Callable[[int], float]) -> None:
         self.name, self._clock, self._seconds = name, clock, seconds
         self.rehearsed: list[tuple[int, int]] = []
 
-    def answers(self, tokens: Any, lengths: Any, constraints: Any, *, prompts: Any = None) -> Any:
+    def answers(
+        self, tokens: Any, lengths: Any, constraints: Any, *, prompts: Any = None, pasts: Any = ()
+    ) -> Any:
         self._clock[0] += self._seconds(len(tokens))
         return self.name
 
