@@ -37,6 +37,7 @@ from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec.artifact import load_config
 from genrec.draft.options import has_draft
+from genrec.engine.kept_prompts import keeps_prompts
 from genrec.errors import InputError
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
@@ -196,6 +197,8 @@ def _launch(
     slots = options.arena_slots if "recommend_staged" in names else 0
     if {"rank", "recommend_and_rank", "pre_infer"}.intersection(names):
         settings = replace(settings, pool=pool)
+    elif "recommend" in names and keeps_prompts(replace(settings, artifact=artifact)):
+        settings = replace(settings, pool=pool, pool_item_mb=0)
 
     def prepare() -> None:
         verify(artifact, digests)  # a restart too: it would serve what is in the files now

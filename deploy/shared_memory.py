@@ -41,7 +41,7 @@ def _check_room(arena_bytes: int, pool_bytes: int, triton_bytes: int) -> None:
     pool = f", the pool for {pool_bytes >> 20} MiB" if pool_bytes else ""
     if wanted_mib > free_mib:
         raise NoRoom(
-            "arena_slots",
+            "arena_slots" if arena_bytes else "pool_user_mb",
             f"ask for {arena_bytes >> 20} MiB{pool}, and Triton's processes for {triton_bytes >> 20} MiB",
             f"{free_mib} MiB, which {leftovers.SHM} has free: fewer slots, a smaller pool, or a larger {leftovers.SHM}",
         )

@@ -155,6 +155,10 @@ HISTORY_ITEMS = Counter(
 PROMPT_TOKENS = Histogram(
     "genrec_prompt_tokens", "tokens of a prompt", (0, 16, 32, 64, 128, 256, 512, 1024), ("encode_history",)
 )
+GENERATE_TOKENS = Counter(
+    "genrec_generate_tokens_total", "tokens of prompts that may be kept: whose KV was reused, and that were computed",
+    ("generate",), kind=("reused", "computed"),
+)  # fmt: skip
 QUEUE_REQUESTS = Gauge("genrec_queue_requests", "requests that wait for a batch now", _QUEUES)
 QUEUE_SECONDS = Histogram(
     "genrec_queue_seconds", "how long a request waited for its batch", _SECONDS, _QUEUES
@@ -176,11 +180,9 @@ DRAFT_BEAMS = Counter(
     ("draft_beam",), verdict=("valid", "lost"),
 )  # fmt: skip
 SEMANTIC_IDS = Counter(
-    "genrec_semantic_ids_total",
-    "semantic IDs looked up before they were answered; an invalid one is never answered",
-    ("validity_lookup",),
-    verdict=("valid", "invalid"),
-)
+    "genrec_semantic_ids_total", "semantic IDs looked up before they were answered; an invalid one is never answered",
+    ("validity_lookup",), verdict=("valid", "invalid"),
+)  # fmt: skip
 CATALOGUE_VERSION = Gauge("genrec_catalogue_version", "catalogue version of new requests", _VERSIONED)
 CATALOGUE_SWAPS = Counter("genrec_catalogue_swaps_total", "catalogue versions taken over", _VERSIONED)
 CATALOGUE_REFUSALS = Counter(
@@ -196,11 +198,9 @@ DELTA_REFUSALS = Counter(
     "genrec_delta_refusals_total", "deltas that were not sound, or not to this model", ("score_candidates",)
 )
 ARENA_SLOTS = Gauge(
-    "genrec_arena_slots",
-    "slots of the KV arena; only recommend_staged has one",
-    ("prefill",),
+    "genrec_arena_slots", "slots of the KV arena; only recommend_staged has one", ("prefill",),
     state=("free", "held", "idle", "done"),
-)
+)  # fmt: skip
 ARENA_REAPED = Counter(
     "genrec_arena_reaped_total", "slots taken back from requests that were lost", ("prefill",)
 )
@@ -261,8 +261,8 @@ POOL_LEASES = Gauge(
 )  # fmt: skip
 
 FAMILIES: tuple[MetricFamily, ...] = (
-    REQUESTS, PROCESS_START, HISTORY_ITEMS, PROMPT_TOKENS, QUEUE_REQUESTS, QUEUE_SECONDS, BATCH_SECONDS,
-    BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
+    REQUESTS, PROCESS_START, HISTORY_ITEMS, PROMPT_TOKENS, GENERATE_TOKENS, QUEUE_REQUESTS, QUEUE_SECONDS,
+    BATCH_SECONDS, BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
     CATALOGUE_REFUSALS, MODEL_DELTA, DELTAS, DELTA_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS,
     RANK_COPIED, PRE_INFER, PRE_INFERENCES, PRE_INFERRED_TOKENS, POOL_TIER, ITEMS_AHEAD, ITEM_FETCHES, ITEMS_PUT,
     POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,

@@ -49,7 +49,9 @@ class Settings:
     arena: Path  # file of the KV arena in /dev/shm
     beam_width: int = _chosen(128, "beams kept at every level", 1, MAX_BEAM_WIDTH)
     target: str = _chosen(DEFAULT, "what runs the generator", one_of=runnable())
-    threads: int = _chosen(0, "cores of an engine process; 0: all, and one for small batches where more hardly help", 0)
+    threads: int = _chosen(
+        0, "cores of an engine process; 0: all, and one for small batches where more hardly help", 0
+    )
     streams: int = _chosen(1, "batches that `generate` runs at once, on shares of the threads", 1)
     batch_tokens: int = _chosen(
         0,
@@ -62,7 +64,7 @@ class Settings:
         "which answers rankings; auto: of those that are exported the first, in this order",
         one_of=RANKERS,
     )
-    pool_user_mb: int = _chosen(256, "of users' KV that rankings reuse, in /dev/shm; 0: none is kept", 0)
+    pool_user_mb: int = _chosen(256, "of users' KV that rankings and later requests reuse, in /dev/shm; 0: none is kept", 0)
     pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
     pool_disk: str = _chosen(
         "", "where users' KV goes that the pool may drop, for those who come again; none: no KV is written to disk",

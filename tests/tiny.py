@@ -32,9 +32,10 @@ def tiny_catalogue(items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed
 
 
 def tiny_artifact(
-    folder: Path, items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0, draft: bool = True
-) -> Path:
-    """Write an artifact whose generator, and draft head, have random weights.
+    folder: Path, items: int = 300, sizes: tuple[int, ...] = (12, 12, 12), seed: int = 0, draft: bool = True,
+    **shape: int,
+) -> Path:  # fmt: skip
+    """Write an artifact whose generator, and draft head, have random weights; `shape`: fields of its config.
 
     Engines are f32 on every CPU, so that what is compared with f32 elsewhere is compared with f32.
     """
@@ -51,10 +52,11 @@ def tiny_artifact(
     folder.mkdir(parents=True, exist_ok=True)
     tiny_catalogue(items, sizes, seed).save(folder / "catalogue.parquet")
     torch.manual_seed(seed)
-    config = ModelConfig(
-        sizes, max_history=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, intermediate_size=64,
-    )  # fmt: skip
+    tiny = {
+        "max_history": 16, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64,
+    }  # fmt: skip
+    config = ModelConfig(sizes, **{**tiny, **shape})
     generator = Generator(config)
     with torch.no_grad():  # random logits must differ enough for an order of their own
         generator.lm_head.weight.normal_(std=0.5)

@@ -79,6 +79,11 @@ PANELS = (
     Panel("Tokens per second", "short", (("{{instance}}", "rate(genrec_batch_tokens_sum[1m])"),)),
     Panel("Prompt tokens", "short", _quantiles("genrec_prompt_tokens")),
     Panel(
+        "Tokens of prompts that may be kept",
+        "short",
+        (("{{kind}}", "sum by (kind) (rate(genrec_generate_tokens_total[1m]))"),),
+    ),
+    Panel(
         "Share of beams that a pass had to score",
         "percentunit",
         (

@@ -1,44 +1,86 @@
-"""Prompts that `generate` has computed, left in the pool as users' entries for the ranking that follows.
+"""Prompts that `generate` has computed, left in the pool as users' entries.
 
-Beyond the paper: where generator and ranker share the layers that make a user's KV, a history is computed once.
+The next request of the user, whose history has grown, computes what is new. So does the ranking that follows where
+generator and ranker share the layers that make a user's KV: a history is computed once. Beyond the papers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
-from genrec.engine.interface import Array
-from genrec.engine.load_ranker import kv_model, load_entry_layout
+from genrec.artifact import load_config
+from genrec.engine.interface import Array, Past
+from genrec.engine.load_ranker import (
+    GENERATOR,
+    kv_model,
+    load_entry_layout,
+    load_prompt_layout,
+    weights_name,
+)
 from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
-from genrec.pool.keys import owner_key, user_words
+from genrec.pool.keys import Words, owner_key, user_words
 from genrec.pool.pool import Pool
+from genrec.pool.users import UserEntry
 from genrec.rank.kinds import DISCRIMINANT, ranker_of
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
+from genrec.target import target_of
+
+# Operations of a prompt from which on its KV is worth a place: half a millisecond to a millisecond. What is smaller is
+# computed as fast as it is looked for and kept.
+WORTH = 2e8
+Owner = tuple[bool, int]  # whether a user is named, and which
 
 
 class KeptPrompts:
-    """Where they go."""
+    """Where they go, and what is found of them."""
 
-    def __init__(self, pool: Pool, layout: EntryLayout, model: str, lease_s: float) -> None:
-        """They go after `lease_s` if no ranking uses them."""
-        self._pool, self._layout, self._model, self._lease_s = pool, layout, model, lease_s
+    def __init__(
+        self, pool: Pool, layout: EntryLayout, model: str, lease_s: float, ranked: bool = True
+    ) -> None:
+        """`model` names the weights. Where they are `ranked`, prompts that nobody names, or that are short, stay for
+        `lease_s`, or longer if a ranking uses them.
+        """  # fmt: skip
+        self._pool, self._layout, self._model = pool, layout, model
+        self._lease_s, self._ranked = lease_s, ranked
 
     @classmethod
     def of(cls, settings: Settings, config: ModelConfig) -> KeptPrompts | None:
-        """None where there is no pool, or no ranker that reads the generator's KV."""
-        if settings.pool is None or ranker_of(settings.artifact, settings.ranker) != DISCRIMINANT:
+        """None where there is no pool, or nobody to read them."""
+        if settings.pool is None:
             return None
-        if not RankerConfig.load(settings.artifact / "model" / OPTIONS).shared:
+        if _ranked(settings):
+            layout, model = load_entry_layout(settings, config), kv_model(settings.artifact)
+        elif are_worth_it(config, config.max_prompt):
+            layout, model = load_prompt_layout(settings, config), weights_name(settings.artifact, GENERATOR)
+        else:
             return None
-        layout, model = load_entry_layout(settings, config), kv_model(settings.artifact)
-        return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3)
+        return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3, _ranked(settings))
+
+    def find(self, owner: Owner, tokens: Array) -> UserEntry | None:
+        """What the pool has of a named user's prompt int32[S], held until `release`; None if less than half of it."""
+        if not owner[0] or not are_worth_it(self._layout.config, len(tokens)):
+            return None
+        found = self._pool.find_user(self._hashes(owner, tokens), self._layout.config.levels)
+        if found and 2 * self.past(found, len(tokens)).tokens < len(tokens):
+            self.release(found)
+            return None
+        return found
+
+    def past(self, found: UserEntry, length: int) -> Past:
+        """Of a prompt of `length` tokens, of which the last is always computed: its logits are wanted."""
+        return Past(min(found.tokens, length - 1), self._layout.user(found.memory, found.span))
+
+    def release(self, found: UserEntry) -> None:
+        """Nobody reads it any more; once for every find."""
+        self._pool.release(found)
 
     def keep(
-        self, tokens: Array, lengths: Array, owners: Sequence[tuple[bool, int] | None], kv: Sequence[Array]
+        self, tokens: Array, lengths: Array, owners: Sequence[Owner | None], kv: Sequence[Array]
     ) -> None:
         """Of a batch: tokens int64[B, S], lengths [B], kv 2N tensors [B, G, S, D]; of rows that have an owner.
 
@@ -46,12 +88,45 @@ class KeptPrompts:
         """
         layout, pool, span = self._layout, self._pool, tokens.shape[1]
         for row, owner in enumerate(owners):
-            if owner is None:
+            mine = tokens[row, : lengths[row]].astype(np.int32)
+            for_himself = owner is not None and owner[0] and are_worth_it(layout.config, len(mine))
+            if owner is None or not (for_himself or self._ranked):
                 continue
-            user, mine = owner[1] if owner[0] else None, tokens[row, : lengths[row]].astype(np.int32)
-            hashes = user_words(pool.secret, self._model, layout.name, user, mine, layout.config.levels)
+            user = owner[1] if owner[0] else None
+            hashes = self._hashes(owner, mine)
             writing = pool.write_user(hashes, span, layout.user_bytes(span), owner_key(pool.secret, user))
             if writing:
                 for place, tensor in zip(layout.user(writing.memory, span), kv, strict=True):
                     place[0] = tensor[row]
-                pool.commit(writing, self._lease_s)
+                pool.commit(writing, inf if for_himself else self._lease_s)
+
+    def example(self) -> Past:
+        """One to rehearse with."""
+        return Past(1, self._layout.user(np.zeros(self._layout.user_bytes(8), np.uint8), 8))
+
+    def _hashes(self, owner: Owner, tokens: Array) -> Words:
+        user = owner[1] if owner[0] else None
+        layout = self._layout
+        return user_words(self._pool.secret, self._model, layout.name, user, tokens, layout.config.levels)
+
+
+def are_worth_it(config: ModelConfig, tokens: int) -> bool:
+    """Whether so many tokens of a prompt are work enough."""
+    heads, size = config.num_attention_heads, config.head_dim
+    attention = 2 * config.hidden_size * size * (heads + config.num_key_value_heads)
+    layer = attention + 3 * config.hidden_size * config.intermediate_size
+    return 2 * tokens * config.num_hidden_layers * layer >= WORTH
+
+
+def keeps_prompts(settings: Settings) -> bool:
+    """Whether `recommend` alone has use for a pool."""
+    target, config = target_of(settings.target), load_config(settings.artifact)
+    reads = bool(target.engine) and not target.executor
+    return reads and settings.pool_user_mb > 0 and are_worth_it(config, config.max_prompt)
+
+
+def _ranked(settings: Settings) -> bool:
+    """Whether a ranker reads the generator's KV."""
+    if ranker_of(settings.artifact, settings.ranker) != DISCRIMINANT:
+        return False
+    return RankerConfig.load(settings.artifact / "model" / OPTIONS).shared

@@ -25,11 +25,12 @@ from genrec.pool.pool import Pool
 from genrec.pool.tier import open_tier
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
-from genrec.rank.kinds import hstu_of
+from genrec.rank.kinds import NO_RANKER, hstu_of, ranker_of
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
 
+GENERATOR = "model.safetensors"  # in `model/`
 AUTO = {"split": "split", "user": "user", "item": "item", "both": "hazard", "all": "split"}  # by its training
 BOTH = ("user", "item")
 NEEDS = {
@@ -45,13 +46,22 @@ def load_entry_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
     return EntryLayout(config, options.item_tokens, kv_type, options.history_step(config))
 
 
+def load_prompt_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
+    """Where KV of the generator's prompts lies that no ranker reads."""
+    return EntryLayout(config, config.levels, load_layout(settings, config).kv_type, config.levels)
+
+
 def create_pool(settings: Settings, config: ModelConfig) -> None:
     """An empty pool for the rankings of the artifact, of the sizes in `settings`. Raises InputError.
 
-    Of candidates of an HSTU ranker nothing is kept.
+    Of candidates of an HSTU ranker nothing is kept; without a ranker prompts alone.
     """
     assert settings.pool is not None
     users, items = settings.pool_user_mb << 20, settings.pool_item_mb << 20
+    if ranker_of(settings.artifact, settings.ranker) == NO_RANKER:
+        prompts = load_prompt_layout(settings, config)
+        Pool.create(settings.pool, users, 0, 0, prompts.step * prompts.token_bytes)
+        return
     if hstu := hstu_of(settings.artifact, settings.ranker):
         events = HstuEntries(hstu, "")
         Pool.create(settings.pool, users, 0, 0, events.step * events.token_bytes)
@@ -108,6 +118,11 @@ def chosen_prefix(settings: Settings, options: RankerConfig) -> str:
 def kv_model(artifact: Path) -> str:
     """Which weights make users' and items' KV: entries of others are not found."""
     shared = RankerConfig.load(artifact / "model" / OPTIONS).shared
-    name = f"model/{'model.safetensors' if shared else WEIGHTS}"
+    return weights_name(artifact, GENERATOR if shared else WEIGHTS)
+
+
+def weights_name(artifact: Path, file: str) -> str:
+    """Of a file of weights, by what is in it."""
+    name = f"model/{file}"
     # Every start verifies what is recorded, so that no process need read the weights for their name.
     return manifest.recorded(artifact, name) or digest_file(artifact / name)

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.interface import Executor
-from genrec.engine.kept_prompts import KeptPrompts
+from genrec.engine.kept_prompts import KeptPrompts, Owner
 from genrec.engine.load import load_executors
 from genrec.errors import GenrecError
+from genrec.pool.users import UserEntry
 from genrec.schedule.scheduler import Scheduler
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, learn_selection
@@ -44,7 +46,8 @@ class _Prompt(NamedTuple):
     ticket: Ticket
     constraint: Constraint
     respond: Respond
-    owner: tuple[bool, int] | None  # for whose ranking the prompt's KV is kept: whether named, and who
+    owner: Owner | None  # for whom the prompt's KV is kept
+    found: UserEntry | None  # what the pool has of it, until it is released
 
 
 class Generate(AnswersLater):
@@ -57,6 +60,8 @@ class Generate(AnswersLater):
         learn_selection(self._indices.of(0), settings.beam_width)
         self._beam_tokens = settings.beam_width * (self._config.levels - 1)  # at most: hardly a pass has all
         executors = load_executors(settings, self._config)
+        self._kept = KeptPrompts.of(settings, self._config)
+        self._resumes = self._kept is not None and executors[0].resumes
         for executor in executors:
             shapes = (
                 self._shapes(settings.batch_tokens or BATCH_TOKENS)
@@ -64,7 +69,6 @@ class Generate(AnswersLater):
                 else [(1, spans(self._config)[0])]
             )
             warm_up(shapes, partial(self._try, executor))
-        self._kept = KeptPrompts.of(settings, self._config)
         run = [partial(self._generate, executor) for executor in executors]
         # A shape that nobody captured is slow where shapes are captured.
         captures = executors[0].captures
@@ -85,16 +89,31 @@ class Generate(AnswersLater):
             index = self._indices.of(ticket.version)
             blocked = index.blocked(check_tensor(request, "excluded", np.int32))
             if ticket.prompt_length:
-                prompt = _Prompt(
-                    tokens, ticket, Constraint(index, blocked, ticket.top_k), respond, _owner(request)
-                )
-                deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
-                self._scheduler.submit(prompt, len(tokens) + self._beam_tokens, deadline_s)
+                constraint, owner = Constraint(index, blocked, ticket.top_k), _owner(request)
+                found = self._find(owner, tokens[: ticket.prompt_length])
+                self._queue(_Prompt(tokens, ticket, constraint, respond, owner, found))
                 return
         except GenrecError as error:
             respond(error)
             return
         respond({"paths": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)})
+
+    def _find(self, owner: Owner | None, tokens: NDArray[np.int32]) -> UserEntry | None:
+        return self._kept.find(owner, tokens) if self._kept and self._resumes and owner else None
+
+    def _queue(self, prompt: _Prompt) -> None:
+        """Raises what `Scheduler.submit` does."""
+        tokens = len(prompt.tokens) - (prompt.found.tokens if prompt.found else 0)
+        deadline_s = prompt.ticket.deadline_ns / 1e9 if prompt.ticket.deadline_ns else None
+        try:
+            self._scheduler.submit(prompt, tokens + self._beam_tokens, deadline_s)
+        except BaseException:
+            self._release(prompt)
+            raise
+
+    def _release(self, prompt: _Prompt) -> None:
+        if self._kept and prompt.found:
+            self._kept.release(prompt.found)
 
     def bringing(self) -> AbstractContextManager[None]:
         """See `AnswersLater.bringing`."""
@@ -107,6 +126,9 @@ class Generate(AnswersLater):
 
     def _generate(self, executor: Executor, prompts: list[_Prompt]) -> None:
         """One batch, answered whatever happens."""
+        prompts = sorted(
+            prompts, key=lambda each: each.found is not None
+        )  # as `pasts` of an executor wants it
         try:
             rows: list[Answer] = [_answer(beams) for beams in self._answers(executor, prompts)]
         except GenrecError as error:
@@ -116,6 +138,7 @@ class Generate(AnswersLater):
             failure = f"generate: internal error ({type(error).__name__}), see the server's log"
             rows = [GenrecError(failure)] * len(prompts)
         for prompt, answer in zip(prompts, rows, strict=True):
+            self._release(prompt)
             prompt.respond(answer)
 
     def _answers(self, executor: Executor, prompts: list[_Prompt]) -> list[Beams]:
@@ -128,7 +151,11 @@ class Generate(AnswersLater):
         if self._kept is None or not any(owners):
             return executor.answers(tokens, lengths, constraints)
         keep = partial(self._kept.keep, tokens, lengths, owners)
-        return executor.answers(tokens, lengths, constraints, prompts=keep)
+        pasts = [self._kept.past(each.found, each.ticket.prompt_length) for each in prompts if each.found]
+        reused = sum(each.tokens for each in pasts)
+        metrics.GENERATE_TOKENS.add(reused, kind="reused")
+        metrics.GENERATE_TOKENS.add(int(lengths.sum()) - reused, kind="computed")
+        return executor.answers(tokens, lengths, constraints, prompts=keep, pasts=pasts)
 
     def _shapes(self, capacity: int) -> list[tuple[int, int]]:
         """Batches that the scheduler makes, the largest first: what it leaves of the memory, the others fit into."""
@@ -142,9 +169,12 @@ class Generate(AnswersLater):
 
     def _try(self, executor: Executor, shape: tuple[int, int]) -> None:
         executor.rehearse(*shape, self._indices.of(0))
+        if self._kept and self._resumes:
+            tokens, lengths = np.zeros((1, 2), np.int64), np.array([2])
+            executor.answers(tokens, lengths, [Constraint(self._indices.of(0))], pasts=[self._kept.example()])
 
 
-def _owner(request: Tensors) -> tuple[bool, int] | None:
+def _owner(request: Tensors) -> Owner | None:
     if "owner" not in request:
         return None
     named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))

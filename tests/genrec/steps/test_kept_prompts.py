@@ -1,0 +1,201 @@
+"""Prompts that go on behind what the pool has of their users, against `generate` without a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genrec import metrics, steps
+from genrec.artifact import load_config
+from genrec.engine import kept_prompts
+from genrec.engine.load_ranker import create_pool
+from genrec.errors import DeadlineExceeded, GenrecError
+from genrec.pool.keys import owner_key
+from genrec.pool.pool import Pool
+from genrec.settings import SPAN, Settings
+from genrec.steps import Tensors
+from tests.oracles.twin import twin_artifact
+
+USERS, MOST, TOP_K = 4, 8, 5  # items of a history at most
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return twin_artifact(tmp_path_factory.mktemp("kept") / "artifact", (3, 7, 6), 90)
+
+
+@pytest.fixture(autouse=True)
+def _every_prompt_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_prompts, "WORTH", 0)
+
+
+Start = Callable[..., tuple[Any, Settings]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """`generate` of an artifact, with a pool of so many MB, or without one for 0."""
+    started = []
+
+    def load(artifact: Path, target: str = "openvino", megabytes: int = 8) -> tuple[Any, Settings]:
+        pool = tmp_path / f"pool{len(started)}" if megabytes else None
+        settings = Settings(artifact, tmp_path, 16, target, pool_user_mb=megabytes, pool=pool)
+        if pool:
+            create_pool(settings, load_config(artifact))
+        started.append(steps.load("generate", settings))
+        return started[-1], settings
+
+    yield load
+    for step in started:
+        step.close()
+
+
+def prompt(artifact: Path, items: int, user: int | None, seed: int = 0, **ticket: int) -> Tensors:
+    """Of a user with so many items, the same ones for the same seed; `user` None: nobody is named."""
+    config, draw = load_config(artifact), np.random.default_rng(seed)
+    sizes, offsets = config.codebook_sizes, config.code_offsets
+    rows = np.column_stack([draw.integers(0, size, MOST) for size in sizes])[:items] + np.array(offsets)
+    tokens = np.zeros((1, -(-rows.size // SPAN) * SPAN), np.int32)
+    tokens[0, : rows.size] = rows.reshape(-1)
+    return {
+        "tokens": tokens[:, : config.max_prompt],
+        "ticket": np.array([[TOP_K, rows.size, ticket.get("deadline_ns", 0), 0, 0, 0]]),
+        "excluded": np.array([[-1]], np.int32),
+        "owner": np.array([[user is not None, user or 0]]),
+    }
+
+
+def reused() -> float:
+    """Tokens so far."""
+    return metrics.GENERATE_TOKENS.value(kind="reused")
+
+
+def equal(got: Any, want: Any) -> None:
+    assert not isinstance(got, GenrecError) and not isinstance(want, GenrecError), (got, want)
+    best = [
+        np.argsort(-each["scores"][0])[:TOP_K] for each in (got, want)
+    ]  # of others a search may leave out any
+    paths, scores = (
+        [each[name][0][top] for each, top in zip((got, want), best, strict=True)]
+        for name in ("paths", "scores")
+    )
+    np.testing.assert_array_equal(*paths)
+    np.testing.assert_allclose(*scores, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("fixture", "target"), [("twin", "twin"), ("tiny", "openvino"), ("tiny_of_nodes", "openvino")]
+)
+def test_answers_do_not_depend_on_what_was_kept(
+    start: Start, request: pytest.FixtureRequest, fixture: str, target: str, seed: int
+) -> None:
+    """Random batches: histories grow, come again, and are another's; a pool that has not room for all of them."""
+    artifact, draw = request.getfixturevalue(fixture), np.random.default_rng(seed)
+    kept, _ = start(artifact, target, 1)
+    plain, _ = start(artifact, target, 0)
+    before = reused()
+    for _ in range(12):
+        batch = [
+            prompt(artifact, int(draw.integers(1, MOST + 1)), user, int(draw.integers(2)) + 10 * (user or 0))
+            for user in draw.choice([None, *range(USERS)], 5).tolist()
+        ]
+        for got, want in zip(kept.run(batch), plain.run(batch), strict=True):
+            equal(got, want)
+    assert reused() > before
+
+
+def test_a_history_that_has_grown_computes_what_is_new(twin: Path, start: Start) -> None:
+    step, _ = start(twin, "twin")
+    counts = []
+    for items in (4, 6, 6, 3):
+        before = reused()
+        step.run([prompt(twin, items, 7)])
+        counts.append(reused() - before)
+    # 3 codes an item; of a prompt that is there whole the last token is computed, for its logits.
+    assert counts == [0, 12, 17, 8]
+
+
+def test_less_than_half_of_a_prompt_is_computed_with_the_batch(twin: Path, start: Start) -> None:
+    step, _ = start(twin, "twin")
+    step.run([prompt(twin, 3, 7)])
+    before = reused()
+    step.run([prompt(twin, 7, 7)])
+    assert reused() == before
+
+
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (None, None), (1, None), (None, 1)])
+def test_nobody_reads_what_another_has_left(
+    twin: Path, start: Start, first: int | None, then: int | None
+) -> None:
+    step, _ = start(twin, "twin")
+    step.run([prompt(twin, 6, first)])
+    before = reused()
+    step.run([prompt(twin, 6, then)])
+    assert reused() == before
+
+
+def test_what_is_forgotten_is_not_found(twin: Path, start: Start) -> None:
+    step, settings = start(twin, "twin")
+    step.run([prompt(twin, 6, 7)])
+    assert settings.pool
+    pool = Pool(settings.pool)
+    assert pool.forget(owner_key(pool.secret, 7)) == 1
+    before = reused()
+    step.run([prompt(twin, 6, 7)])
+    assert reused() == before
+
+
+def test_what_is_read_or_refused_can_leave_again(twin: Path, start: Start) -> None:
+    """Entries that a batch reads stay in their places until it is answered, and no longer."""
+    step, settings = start(twin, "twin")
+    for _ in range(3):
+        step.run([prompt(twin, 6, 7)])
+    late, alone = step.run([prompt(twin, 6, 7, deadline_ns=1), prompt(twin, 6, 7)])
+    assert isinstance(late, DeadlineExceeded) and not isinstance(alone, GenrecError)
+    assert settings.pool
+    pool = Pool(settings.pool)
+    assert pool.usage()["bytes"]
+    pool.forget(owner_key(pool.secret, 7))
+    assert pool.usage()["bytes"] == 0  # at once, as nobody holds it
+
+
+def test_a_queue_that_refuses_lets_go_of_what_was_found(
+    twin: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, settings = start(twin, "twin")
+    step.run([prompt(twin, 6, 7)])
+
+    def refuse(*_: Any) -> None:
+        raise DeadlineExceeded("deadline_ms: 1.0 ms are left")
+
+    monkeypatch.setattr(step._scheduler, "submit", refuse)
+    (refused,) = step.run([prompt(twin, 6, 7)])
+    assert isinstance(refused, DeadlineExceeded) and settings.pool
+    pool = Pool(settings.pool)
+    pool.forget(owner_key(pool.secret, 7))
+    assert pool.usage()["bytes"] == 0
+
+
+def test_a_lost_pool_costs_time_and_no_answer(twin: Path, start: Start) -> None:
+    step, settings = start(twin, "twin")
+    plain, _ = start(twin, "twin", 0)
+    step.run([prompt(twin, 6, 7)])
+    assert settings.pool
+    for file in settings.pool.iterdir():
+        file.write_bytes(b"")
+    for got, want in zip(step.run([prompt(twin, 7, 7)]), plain.run([prompt(twin, 7, 7)]), strict=True):
+        equal(got, want)
+
+
+def test_small_models_keep_nothing(twin: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_prompts, "WORTH", 1e15)
+    step, settings = start(twin, "twin")
+    before = reused()
+    for _ in range(2):
+        step.run([prompt(twin, 6, 7)])
+    assert reused() == before and settings.pool and Pool(settings.pool).usage()["entries"] == 0
