@@ -30,6 +30,9 @@ BENCHMARKS = {
     "ablation": Benchmark("perf.slo.ablation", "what is each part of the scheduling worth?", 5),
     "instances": Benchmark("perf.slo.instances", "how many processes of each model pay?", 8),
     "company": Benchmark("perf.slo.company", "how long should a free stream wait for company?", 3),
+    "returning": Benchmark(
+        "perf.slo.returning", "what is a user's last prompt worth, when he comes again?", 5
+    ),
     "batching": Benchmark("perf.slo.batching", "what are batches by tokens worth beside Triton's own?", 9),
     # Parts of a request, in one process.
     "kernels": Benchmark("perf.parts.kernels", "which kinds of nodes take the time of a pass?", 1),

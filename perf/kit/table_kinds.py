@@ -18,6 +18,17 @@ def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
     return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
 
 
+RETURNING = Table(
+    "returning", "31 M parameters, beam width {settings[beam_width]}", "cells",
+    (
+        Column("nobody named, requests/s", "cells/*/whole/rate"), Column("P50 ms", "cells/*/whole/p50_ms"),
+        Column("named, requests/s", "cells/*/named/rate"), Column("P50 ms", "cells/*/named/p50_ms"),
+        Column("times", "cells/*/ratio", "{:.1f}"),
+    ),
+    "first visit",
+)  # fmt: skip
+
+
 def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
     """Of a result of `genrec bench rank`; `own` are those that not every one has: what, path and form."""
     named = (

@@ -1,0 +1,142 @@
+"""Users who come again with a longer history: what their last prompt's KV, left in the pool, is worth.
+
+    genrec bench returning
+
+One server of its own, asked by turns: without a `user_id`, so that every prompt is computed whole, and with it, so
+that a prompt goes on behind what the pool has of its user. Histories are random items; those of a turn are nobody
+else's, and both ways ask the same. A user's first visit counts in neither: it has nothing to go on behind.
+
+`equal_items` is the share of items that both ways answer. In bf16 what was computed in other batches may differ in the
+last bits, and of random weights many items score nearly alike; in f32 the tests see equal answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.aio import AsyncRecommender
+from genrec.artifact import load_config
+from genrec.catalogue.load import load_catalogue
+from perf.kit import endpoints, report, turns
+from perf.kit.mock import SHAPE, mock_artifact
+
+MAX_HISTORY = 1000  # items of the default artifact
+WAYS = ("whole", "named")
+Histories = list[NDArray[np.int64]]  # one per user
+
+
+class Visits(NamedTuple):
+    """What the visits of one way took: seconds of all rounds but the first, of each answer, and the answers."""
+
+    seconds: float
+    each: list[float]
+    answers: list[list[int]]
+
+
+async def visit(url: str, rounds: Sequence[Histories], users: range | None, in_flight: int) -> Visits:
+    """All users of a round, then all of the next, so many at a time."""
+    each: list[float] = []
+    answers: list[list[int]] = []
+    async with AsyncRecommender(url) as recommender:
+        total = 0.0
+        for number, histories in enumerate(rounds):
+            left, found = count(), dict[int, list[int]]()
+
+            async def ask(
+                left: Any = left, histories: Histories = histories, found: dict[int, list[int]] = found
+            ) -> None:
+                while (place := next(left)) < len(histories):
+                    begun = asyncio.get_running_loop().time()
+                    user = users[place] if users else None
+                    answer = await recommender.recommend(histories[place], 10, user_id=user)
+                    each.append(asyncio.get_running_loop().time() - begun)
+                    found[place] = answer.item_ids.tolist()
+
+            begun = asyncio.get_running_loop().time()
+            await asyncio.gather(*(ask() for _ in range(in_flight)))
+            if number:
+                total += asyncio.get_running_loop().time() - begun
+                answers += [found[place] for place in range(len(histories))]
+            else:
+                each.clear()
+    return Visits(total, each, answers)
+
+
+def trace(items: NDArray[np.int64], prompt: int, users: int, visits: int, seed: int) -> list[Histories]:
+    """Histories of `prompt` items and, with every visit, one to four more: [visit][user]."""
+    draw = np.random.default_rng(seed)
+    most = prompt + 4 * visits
+    whole = [draw.choice(items, most) for _ in range(users)]
+    lengths = prompt + np.cumsum(draw.integers(1, 5, (visits, users)), 0)
+    return [[line[:length] for line, length in zip(whole, row, strict=True)] for row in lengths.tolist()]
+
+
+def measure(
+    url: str, items: NDArray[np.int64], prompt: int, users: int, visits: int, in_flight: int, rounds: int
+) -> dict[str, Any]:
+    """Both ways in turns, each round with users of its own."""
+    given: dict[str, list[Visits]] = {way: [] for way in WAYS}
+    for number, way in turns.interleaved(WAYS, rounds, f"{prompt} items, {in_flight} at a time"):
+        asked = trace(items, prompt, users, visits, number)
+        first = (prompt * rounds + number) * users
+        named = range(first, first + users) if way == WAYS[1] else None
+        given[way].append(asyncio.run(visit(url, asked, named, in_flight)))
+    found: dict[str, Any] = {}
+    for way, runs in given.items():
+        found[way] = {
+            "rate": median((visits - 1) * users / run.seconds for run in runs),
+            "p50_ms": 1e3 * float(np.median(np.concatenate([run.each for run in runs]))),
+        }
+    common = [
+        len(set(mine) & set(theirs)) / len(theirs)
+        for ours, plain in zip(*given.values(), strict=True)
+        for mine, theirs in zip(ours.answers, plain.answers, strict=True)
+    ]
+    ratios = [plain.seconds / ours.seconds for plain, ours in zip(*given.values(), strict=True)]
+    return {**found, "ratio": median(ratios), "ratios": ratios, "equal_items": float(np.mean(common))}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table, and one JSON object as the last line."""
+    parser = report.arguments("returning", __doc__)
+    parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-3000"))
+    parser.add_argument("--prompts", default="85,341", help="items of a first visit")
+    parser.add_argument("--users", type=int, default=12)
+    parser.add_argument("--visits", type=int, default=3)
+    parser.add_argument("--in-flight", default="1,4")
+    report.add_options(parser, beam_width=128, rounds=3)
+    a = parser.parse_args(arguments)
+    run = report.begin(a)
+    if a.artifact.name == "mock-3000":
+        mock_artifact(a.artifact, replace(SHAPE, max_history=MAX_HISTORY), draft=False)
+    config = load_config(a.artifact)
+    items = load_catalogue(a.artifact, config).item_ids
+    cells: dict[str, Any] = {}
+    with endpoints.endpoint(a.artifact, beam_width=a.beam_width) as server:
+        for prompt in map(int, a.prompts.split(",")):
+            for in_flight in map(int, a.in_flight.split(",")):
+                found = measure(server.grpc_url, items, prompt, a.users, a.visits, in_flight, a.rounds)
+                cells[f"{prompt * config.levels} tokens, {in_flight} at a time"] = found
+    rows = [
+        (
+            name, *(f"{cell[way][key]:.1f}" for way in WAYS for key in ("rate", "p50_ms")), f"{cell['ratio']:.2f}",
+            f"{cell['equal_items']:.1%}",
+        )
+        for name, cell in cells.items()
+    ]  # fmt: skip
+    print(report.columns(("", "whole/s", "P50 ms", "named/s", "P50 ms", "times", "equal"), rows))
+    spread = {name: cell.pop("ratios") for name, cell in cells.items()}
+    run.publish({"cells": cells}, repeats=a.rounds, spread=spread)
+
+
+if __name__ == "__main__":
+    main()
