@@ -64,7 +64,9 @@ class Settings:
         "which answers rankings; auto: of those that are exported the first, in this order",
         one_of=RANKERS,
     )
-    pool_user_mb: int = _chosen(256, "of users' KV that rankings and later requests reuse, in /dev/shm; 0: none is kept", 0)
+    pool_user_mb: int = _chosen(
+        256, "of users' KV that rankings and later requests reuse, in /dev/shm; 0: none is kept", 0
+    )
     pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
     pool_disk: str = _chosen(
         "", "where users' KV goes that the pool may drop, for those who come again; none: no KV is written to disk",

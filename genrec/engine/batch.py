@@ -28,7 +28,7 @@ class UnsharedSnapshot(NamedTuple):
 class PassBatch:
     """The prompts' KV, once per request, and the unshared KV of the beams that the last pass scored (xGR, section 5.1).
 
-    All memory is of `scratch`.
+    All memory is of `scratch`, and as others left it: KV behind a prompt is set to 0, as 0 times NaN is NaN.
     """
 
     def __init__(
@@ -51,12 +51,23 @@ class PassBatch:
             [self._scratch.take(shape, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors
         ]
         whole = batch - len(pasts)
-        if whole:
-            rows = slice(whole)
-            self._passes.prefill(tokens[rows], lengths[rows], logits[rows], [kv[rows] for kv in self.shared])
+        if whole and pasts:
+            self._prefill_first(tokens[:whole], lengths[:whole], logits[:whole])
+        elif whole:
+            self._passes.prefill(tokens, lengths, logits, self.shared)
         for row, past in enumerate(pasts, whole):
             self._resume(tokens[row : row + 1, : lengths[row]], past, logits[row : row + 1], row)
         return logits
+
+    def _prefill_first(self, tokens: Array, lengths: Array, logits: Array) -> None:
+        """The prompts of the first rows, which those that go on behind a past may be much longer than."""
+        longest = int(lengths.max())
+        shapes = [(len(tokens), kv.shape[1], longest, kv.shape[3]) for kv in self.shared]
+        new = [self._scratch.take(shape, self._kv_type) for shape in shapes]
+        self._passes.prefill(np.ascontiguousarray(tokens[:, :longest]), lengths, logits, new)
+        for whole, mine in zip(self.shared, new, strict=True):
+            whole[: len(tokens), :, :longest] = mine
+            whole[: len(tokens), :, longest:] = 0
 
     def _resume(self, tokens: Array, past: Past, logits: Array, row: int) -> None:
         """The prompt of one row, int64[1, length], whose first tokens are there."""
@@ -67,7 +78,7 @@ class PassBatch:
         for mine, old, newest in zip(self.shared, past.kv, new, strict=True):
             mine[row, :, :start] = old[0, :, :start]
             mine[row, :, start:end] = newest[0]
-            mine[row, :, end:] = 0  # memory is as others left it, and 0 times NaN is NaN
+            mine[row, :, end:] = 0
 
     def score(self, level: int, beams: list[Beams], scored: list[Int64]) -> Array:
         """One pass over the beams of level - 1 at the places `scored`: logits float32[B, W', T_level], with padding."""

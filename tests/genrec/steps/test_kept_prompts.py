@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,19 @@ import pytest
 
 from genrec import metrics, steps
 from genrec.artifact import load_config
+from genrec.catalogue.indices import load_validity
 from genrec.engine import kept_prompts
+from genrec.engine.interface import Past
+from genrec.engine.load import load_executors
 from genrec.engine.load_ranker import create_pool
 from genrec.errors import DeadlineExceeded, GenrecError
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
+from genrec.search.constraint import Constraint
+from genrec.search.expand import Beams
 from genrec.settings import SPAN, Settings
 from genrec.steps import Tensors
-from tests.oracles.twin import twin_artifact
+from tests.oracles.twin import TwinPasses, twin_artifact
 
 USERS, MOST, TOP_K = 4, 8, 5  # items of a history at most
 
@@ -199,3 +204,34 @@ def test_small_models_keep_nothing(twin: Path, start: Start, monkeypatch: pytest
     for _ in range(2):
         step.run([prompt(twin, 6, 7)])
     assert reused() == before and settings.pool and Pool(settings.pool).usage()["entries"] == 0
+
+
+def test_a_short_prompt_is_not_padded_to_one_that_is_there(
+    twin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, valid = load_config(twin), load_validity(twin, load_config(twin))
+    (executor,) = load_executors(Settings(twin, twin / "no-arena", 4, "twin"), config)
+    short, long = (prompt(twin, items, 7)["tokens"][0, : 3 * items].astype(np.int64) for items in (2, 8))
+    kept: list[Any] = []
+
+    def answers(*prompts: Any, pasts: Sequence[Past] = (), show: Any = None) -> list[Beams]:
+        lengths = np.array([len(each) for each in prompts])
+        tokens = np.zeros((len(prompts), lengths.max()), np.int64)
+        for row, each in zip(tokens, prompts, strict=True):
+            row[: len(each)] = each
+        return executor.answers(
+            tokens, lengths, [Constraint(valid)] * len(prompts), prompts=show, pasts=pasts
+        )
+
+    want = answers(short) + answers(long, show=lambda kv: kept.extend(each.copy() for each in kv))
+    seen, prefill = list[Any](), TwinPasses.prefill
+
+    def look(self: Any, tokens: Any, *others: Any) -> None:
+        seen.append(tokens.shape)
+        prefill(self, tokens, *others)
+
+    monkeypatch.setattr(TwinPasses, "prefill", look)
+    for got, each in zip(answers(short, long, pasts=[Past(21, kept)]), want, strict=True):
+        np.testing.assert_array_equal(got.paths, each.paths)
+        np.testing.assert_allclose(got.scores, each.scores, rtol=0, atol=1e-5)
+    assert seen == [(1, 6)]
