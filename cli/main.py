@@ -46,7 +46,7 @@ VERBS = {
         "genrec cascade artifacts/ml-100k --url 127.0.0.1:8001",
     ),
     "pool": (
-        "KV that rankings reuse, of the servers that run: status, forget, fill",
+        "KV that is reused, of the servers that run: status, forget, fill",
         "genrec pool forget artifacts/ml-100k 42",
     ),
     "catalogue": (

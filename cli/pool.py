@@ -1,4 +1,4 @@
-"""`genrec pool`: KV that rankings reuse, in the servers that serve an artifact on this machine."""
+"""`genrec pool`: KV that is reused, in the servers that serve an artifact on this machine."""
 
 from __future__ import annotations
 
