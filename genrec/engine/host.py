@@ -71,8 +71,10 @@ class HostExecutor:
                 beams = self._search(self._level(number, constraints, beams), batch)
         return [found.copy() for found in beams]  # an answer outlives the scratch
 
-    def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
+    def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:
         """See `Executor.rehearse`."""
+        if past:
+            self.answers(np.zeros((1, 2), np.int64), np.array([2]), [Constraint(valid)], pasts=[past])
         tokens, lengths = np.zeros((rows, span), np.int64), np.ones(rows, np.int64)
         self.answers(tokens, lengths, [Constraint(valid)] * rows, every_beam=True)
         batch = self._new_batch()

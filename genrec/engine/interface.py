@@ -125,8 +125,11 @@ class Executor(Protocol):
         prompts that is there. Raises InputError when a logit of a valid code is NaN or +inf.
         """
 
-    def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
-        """Run every pass that a batch of `rows` prompts of `span` tokens may need: engines are slow the first time."""
+    def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:
+        """Run every pass that a batch of `rows` prompts of `span` tokens may need: engines are slow the first time.
+
+        With a `past`, of one token, also the one behind it.
+        """
 
 
 class Engine:

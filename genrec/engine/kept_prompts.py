@@ -66,7 +66,7 @@ class KeptPrompts:
         if not owner[0] or not are_worth_it(self._layout.config, len(tokens)):
             return None
         found = self._pool.find_user(self._hashes(owner, tokens), self._layout.config.levels)
-        if found and 2 * self.past(found, len(tokens)).tokens < len(tokens):
+        if found and 2 * min(found.tokens, len(tokens) - 1) < len(tokens):
             self.release(found)
             return None
         return found
@@ -101,7 +101,7 @@ class KeptPrompts:
                 pool.commit(writing, inf if for_himself else self._lease_s)
 
     def example(self) -> Past:
-        """One to rehearse with."""
+        """One of a token, to rehearse with."""
         return Past(1, self._layout.user(np.zeros(self._layout.user_bytes(8), np.uint8), 8))
 
     def _hashes(self, owner: Owner, tokens: Array) -> Words:

@@ -47,13 +47,13 @@ class OneCoreOrAll:
         executor = self._one if self._positions(*tokens.shape) <= self.small else self._all
         return executor.answers(tokens, lengths, constraints, prompts=prompts, pasts=pasts)
 
-    def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
+    def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:
         """See `Executor.rehearse`; what is small is found here."""
-        self._all.rehearse(rows, span, valid)
+        self._all.rehearse(rows, span, valid, past)
         if min(self._seconds(self._all, 1, span, valid) for _ in range(2)) > SHORT_S:  # the first compiles
             return
         one = self._make()
-        one.rehearse(rows, span, valid)
+        one.rehearse(rows, span, valid, past)
         for count in ROWS:
             if self._gain(one, count, span, valid) >= GAIN:
                 return

@@ -168,10 +168,8 @@ class Generate(AnswersLater):
         return sorted(fitting, key=math.prod, reverse=True)
 
     def _try(self, executor: Executor, shape: tuple[int, int]) -> None:
-        executor.rehearse(*shape, self._indices.of(0))
-        if self._kept and self._resumes:
-            tokens, lengths = np.zeros((1, 2), np.int64), np.array([2])
-            executor.answers(tokens, lengths, [Constraint(self._indices.of(0))], pasts=[self._kept.example()])
+        past = self._kept.example() if self._kept and self._resumes else None
+        executor.rehearse(*shape, self._indices.of(0), past)
 
 
 def _owner(request: Tensors) -> Owner | None:

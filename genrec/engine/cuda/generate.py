@@ -207,7 +207,7 @@ class CudaExecutor:
             answers |= {row: found.row(place) for place, row in enumerate(rows)}
         return [answers[row] for row in range(len(constraints))]
 
-    def rehearse(self, rows: int, span: int, valid: ValidityIndex) -> None:
+    def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:
         """See `Executor.rehearse`."""
         self._generator(valid).prepare(rows, span)
 

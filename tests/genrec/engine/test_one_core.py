@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from genrec.engine.interface import Past
 from genrec.engine.one_core import OneCoreOrAll
 
 WIDTH, SPAN = 100, 32
+PAST = Past(1, [])
 
 
 class Told:
@@ -20,7 +22,7 @@ class Told:
 
     def __init__(self, name: str, clock: list[float], seconds: Callable[[int], float]) -> None:
         self.name, self._clock, self._seconds = name, clock, seconds
-        self.rehearsed: list[tuple[int, int]] = []
+        self.rehearsed: list[tuple[int, int, Any]] = []
 
     def answers(
         self, tokens: Any, lengths: Any, constraints: Any, *, prompts: Any = None, pasts: Any = ()
@@ -28,8 +30,8 @@ class Told:
         self._clock[0] += self._seconds(len(tokens))
         return self.name
 
-    def rehearse(self, rows: int, span: int, valid: Any) -> None:
-        self.rehearsed.append((rows, span))
+    def rehearse(self, rows: int, span: int, valid: Any, past: Any = None) -> None:
+        self.rehearsed.append((rows, span, past))
 
 
 def rehearsed(one: Callable[[int], float], both: Callable[[int], float]) -> tuple[OneCoreOrAll, list[Told]]:
@@ -41,7 +43,7 @@ def rehearsed(one: Callable[[int], float], both: Callable[[int], float]) -> tupl
         return made[-1]
 
     chosen = OneCoreOrAll(Told("all", clock, both), make, WIDTH, lambda: clock[0])
-    chosen.rehearse(1, SPAN, None)  # type: ignore[arg-type]
+    chosen.rehearse(1, SPAN, None, PAST)  # type: ignore[arg-type]
     return chosen, made
 
 
@@ -53,7 +55,7 @@ def test_batches_go_to_one_core_as_long_as_a_second_gains_little():
     # 1.1 and 1.2 times as fast with 1 and 2 rows, 1.4 times with 4
     gain = {1: 1.1, 2: 1.2, 4: 1.4, 8: 1.0}
     chosen, made = rehearsed(lambda rows: 0.002 * rows * gain[rows], lambda rows: 0.002 * rows)
-    assert made[0].rehearsed == [(1, SPAN)]
+    assert made[0].rehearsed == [(1, SPAN, PAST)]
     assert [who(chosen, rows, SPAN) for rows in (1, 2, 3)] == ["one", "one", "all"]
     # What counts is what goes through the model: 2 rows of 32 tokens and 100 beams are 264 positions.
     assert [who(chosen, 1, span) for span in (164, 165)] == ["one", "all"]
