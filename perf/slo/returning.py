@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -81,14 +81,14 @@ def trace(items: NDArray[np.int64], prompt: int, users: int, visits: int, seed: 
 
 
 def measure(
-    url: str, items: NDArray[np.int64], prompt: int, users: int, visits: int, in_flight: int, rounds: int
+    url: str, items: NDArray[np.int64], prompt: int, users: int, visits: int, in_flight: int, turn_of: range
 ) -> dict[str, Any]:
-    """Both ways in turns, each round with users of its own."""
+    """Both ways in turns. Every one of `turn_of` has users and histories of its own, which no other cell may have."""
     given: dict[str, list[Visits]] = {way: [] for way in WAYS}
-    for number, way in turns.interleaved(WAYS, rounds, f"{prompt} items, {in_flight} at a time"):
-        asked = trace(items, prompt, users, visits, number)
-        first = (prompt * rounds + number) * users
-        named = range(first, first + users) if way == WAYS[1] else None
+    for number, way in turns.interleaved(WAYS, len(turn_of), f"{prompt} items, {in_flight} at a time"):
+        turn = turn_of[number]
+        asked = trace(items, prompt, users, visits, turn)
+        named = range(turn * users, (turn + 1) * users) if way == WAYS[1] else None
         given[way].append(asyncio.run(visit(url, asked, named, in_flight)))
     found: dict[str, Any] = {}
     for way, runs in given.items():
@@ -121,11 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = load_config(a.artifact)
     items = load_catalogue(a.artifact, config).item_ids
     cells: dict[str, Any] = {}
+    each = list(product(map(int, a.prompts.split(",")), map(int, a.in_flight.split(","))))
     with endpoints.endpoint(a.artifact, beam_width=a.beam_width) as server:
-        for prompt in map(int, a.prompts.split(",")):
-            for in_flight in map(int, a.in_flight.split(",")):
-                found = measure(server.grpc_url, items, prompt, a.users, a.visits, in_flight, a.rounds)
-                cells[f"{prompt * config.levels} tokens, {in_flight} at a time"] = found
+        for cell, (prompt, in_flight) in enumerate(each):
+            own = range(cell * a.rounds, (cell + 1) * a.rounds)
+            found = measure(server.grpc_url, items, prompt, a.users, a.visits, in_flight, own)
+            cells[f"{prompt * config.levels} tokens, {in_flight} at a time"] = found
     rows = [
         (
             name, *(f"{cell[way][key]:.1f}" for way in WAYS for key in ("rate", "p50_ms")), f"{cell['ratio']:.2f}",

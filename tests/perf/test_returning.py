@@ -1,0 +1,40 @@
+"""What the benchmark of users who come again asks for."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perf.slo import returning
+from perf.slo.returning import Visits, measure, trace
+
+ITEMS = np.arange(1000)
+
+
+def test_histories_grow_by_one_to_four_items_and_stay_as_they_were():
+    visits = trace(ITEMS, 20, 5, 4, 1)
+    assert [len(users) for users in visits] == [5] * 4
+    for before, after in itertools.pairwise(visits):
+        for old, new in zip(before, after, strict=True):
+            assert 1 <= len(new) - len(old) <= 4 and np.array_equal(new[: len(old)], old)
+
+
+def test_no_turn_has_users_or_histories_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one turn left in the pool would be found by the next."""
+    asked: list[tuple[Any, Any]] = []
+
+    async def visit(url: str, rounds: Any, users: range | None, in_flight: int) -> Visits:
+        asked.append((users, tuple(rounds[0][0].tolist())))
+        return Visits(1.0, [0.1], [[1]])
+
+    monkeypatch.setattr(returning, "visit", visit)
+    for cell in range(2):
+        measure("", ITEMS, 20, 5, 3, 1, range(3 * cell, 3 * cell + 3))
+    named = [(users, history) for users, history in asked if users]
+    assert len(named) == 6
+    assert len({user for users, _ in named for user in users or ()}) == 30
+    assert len({history for _, history in named}) == 6
+    assert {history for users, history in asked if not users} == {history for _, history in named}
