@@ -39,9 +39,7 @@ Owner = tuple[bool, int]  # whether a user is named, and which
 class KeptPrompts:
     """Where they go, and what is found of them."""
 
-    def __init__(
-        self, pool: Pool, layout: EntryLayout, model: str, lease_s: float, ranked: bool = True
-    ) -> None:
+    def __init__(self, pool: Pool, layout: EntryLayout, model: str, lease_s: float, ranked: bool) -> None:
         """`model` names the weights. Where they are `ranked`, prompts that nobody names, or that are short, stay for
         `lease_s`, or longer if a ranking uses them.
         """  # fmt: skip

@@ -67,7 +67,7 @@ def test_no_batch_is_small_where_a_second_core_helps_a_lone_request():
 
 
 def test_a_large_model_is_not_tried():
-    """Another compiled graph, and requests whose results nobody waits for: at a start that somebody waits for."""
+    """It would cost the start another compiled graph, and could not be small."""
     chosen, made = rehearsed(lambda rows: 0.02, lambda rows: 0.02)
     assert not made and who(chosen, 1, 1) == "all"
 
