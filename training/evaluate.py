@@ -49,14 +49,31 @@ def evaluate(
     label: str = "evaluate",
 ) -> dict[str, object]:
     """Ask `recommend` for every user's held-out item; returns the metrics and what they were measured on."""
+    ranks = ranks_of(recommend, histories, split, remove_seen, max(ks), batch, label)
+    terms = {"split": split, "users": len(ranks), "seen_items": "removed" if remove_seen else "kept"}
+    return {**terms, **metrics(ranks, ks)}
+
+
+def ranks_of(
+    recommend: Recommender,
+    histories: Histories,
+    split: str,
+    remove_seen: bool,
+    k: int,
+    batch: int,
+    label: str,
+) -> np.ndarray:
+    """Rank (from 0) of every user's held-out item among the first `k`, `k` where it is not: int64[U].
+
+    The order of users is always the same.
+    """
     histories = histories.sample(len(histories), seed=0)  # by length: batches of a model pad little
     given, target = histories.cut(SPLITS[split]).rows(), histories.nth_last(SPLITS[split])
     ranks = np.empty(len(target), np.int64)
     for start in tqdm(range(0, len(target), batch), desc=label, unit="batch", delay=2):
         stop = start + batch
-        ranks[start:stop] = hits(recommend(given[start:stop], max(ks), remove_seen), target[start:stop])
-    terms = {"split": split, "users": len(target), "seen_items": "removed" if remove_seen else "kept"}
-    return {**terms, **metrics(ranks, ks)}
+        ranks[start:stop] = hits(recommend(given[start:stop], k, remove_seen), target[start:stop])
+    return ranks
 
 
 def by_popularity(catalogue: Catalogue) -> np.ndarray:

@@ -6,23 +6,30 @@ import numpy as np
 import torch
 
 from genrec.catalogue.items import Catalogue
-from genrec.models.prompt import prompt_of
+from genrec.models.prompt import Start, newest_start, prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.model import Generator
 from training.evaluate import PAD, Recommender
 
 
 def model_recommender(
-    model: Generator, catalogue: Catalogue, beam_width: int, tree: Tree | None = None
+    model: Generator,
+    catalogue: Catalogue,
+    beam_width: int,
+    tree: Tree | None = None,
+    start: Start = newest_start,
 ) -> Recommender:
-    """Rank by constrained beam search over the newest `max_history` known items, as serving does."""
+    """Rank by constrained beam search over `max_history` known items at most, as serving does.
+
+    `start` says which items are read.
+    """
     config, tree = model.config, tree or Tree.of(catalogue)
     offsets = np.array(config.code_offsets)
 
     def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
         rows = [catalogue.rows_of(h) for h in histories]
         rows = [r[r >= 0].astype(np.int64) for r in rows]
-        newest = [r[-config.max_history :] for r in rows]
+        newest = [r[start(len(r), config.max_history) :] for r in rows]
         lengths = np.array([config.prompt_length(len(r)) for r in newest])
         tokens = np.zeros((len(rows), max(int(lengths.max()), 1)), np.int64)
         for b, r in enumerate(newest):

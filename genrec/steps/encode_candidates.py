@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from genrec.artifact import load_config
+from genrec.models.prompt import newest_start, window_start
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each
@@ -46,7 +47,8 @@ class EncodeCandidates:
         rows, prior, left_out = read_candidates(request, loaded.catalogue, first is not None)
         top_k = read_top_k(request)
         as_retrieved = first is not None and self._options.history == "codes"  # its KV is the user's
-        kept, dropped, cut = read_prefix(request, loaded.catalogue, self._config, newest=as_retrieved)
+        start = newest_start if as_retrieved and "user_id" not in request else window_start
+        kept, dropped, cut = read_prefix(request, loaded.catalogue, self._config, start)
         if not len(rows):  # a retrieval that found nothing: the answer is empty
             kept, cut = kept[:0], cut + len(kept)
         deadline = first.deadline_ns if first else deadline_of(request, now)

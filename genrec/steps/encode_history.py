@@ -15,7 +15,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
-from genrec.models.prompt import prompt_of
+from genrec.models.prompt import newest_start, prompt_of, window_start
 from genrec.settings import SPAN, Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.ticket import Ticket
@@ -64,7 +64,8 @@ class EncodeHistory:
         top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
         self._check_top_k(top_k, len(loaded.catalogue))
         known = rows[rows >= 0]
-        kept = known[-self._config.max_history :]
+        start = window_start if "user_id" in request else newest_start  # he may come again
+        kept = known[start(len(known), self._config.max_history) :]
         excluded = np.unique(known) if self._excludes(request) else known[:0]
         # With nothing left to find, no prompt: the answer is empty, and there is no beam that could search for it.
         length = self._config.prompt_length(len(kept)) if len(excluded) < len(loaded.catalogue) else 0

@@ -18,6 +18,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
+from genrec.models.prompt import window_start
 from genrec.rank.hstu import (
     CODES,
     FEATURE,
@@ -31,7 +32,7 @@ from genrec.rank.hstu import (
 from genrec.rank.kinds import chosen_hstu
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
-from genrec.steps.user_prefix import refuse_events, window_start
+from genrec.steps.user_prefix import refuse_events
 from genrec.steps.versioned import Versioned
 
 

@@ -14,12 +14,11 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
+from genrec.models.prompt import Start, window_start
 from genrec.rank.item_tokens import FILE_NAME, item_tokens
 from genrec.rank.kinds import EVENT_INPUTS
 from genrec.rank.options import RankerConfig
 from genrec.steps import Tensors, check_tensor
-
-WINDOW_STEPS = 4  # a long history's window moves by this part of its length
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ class UserPrefix(NamedTuple):
 
 
 def read_prefix(
-    request: Tensors, catalogue: Catalogue, config: ModelConfig, newest: bool = False
+    request: Tensors, catalogue: Catalogue, config: ModelConfig, start: Start = window_start
 ) -> UserPrefix:
-    """The window of a request's `history`; `newest`: as a retrieval cuts it. Raises InputError."""
+    """What is read of a request's `history`. Raises InputError."""
     history = catalogue.rows_of(check_tensor(request, "history", np.int64))
-    known, most = history[history >= 0], config.max_history
-    kept = known[-most:] if newest else known[window_start(len(known), most) :]
+    known = history[history >= 0]
+    kept = known[start(len(known), config.max_history) :]
     return UserPrefix(kept, len(history) - len(known), len(known) - len(kept))
 
 
@@ -77,13 +76,3 @@ def refuse_events(request: Tensors, names: Sequence[str] = EVENT_INPUTS, reads: 
 def flat(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     """[n, m] as [1, n * m]; a single 0 for none, as no tensor of Triton's should be empty."""
     return rows.reshape(1, -1) if len(rows) else np.zeros((1, 1), np.int32)
-
-
-def window_start(items: int, most: int) -> int:
-    """Which of `items` is the first that is read, of at most `most`.
-
-    A window that moved with every event would begin anew each time, and no prefix would ever be found: it moves in
-    steps.
-    """
-    step = max(most // WINDOW_STEPS, 1)
-    return max(-(-(items - most) // step) * step, 0)

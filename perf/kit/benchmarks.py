@@ -84,6 +84,9 @@ BENCHMARKS = {
         "perf.quality.rank_quality", "is a ranker better than the generator's order?", 120
     ),
     "next_quality": Benchmark("perf.quality.next_quality", "how good is HSTU for the next item?", 3),
+    "window_quality": Benchmark(
+        "perf.quality.window_quality", "what does a window that moves in steps cost a long history?", 3
+    ),
     "table_quality": Benchmark(
         "perf.quality.table_quality", "do dynamic tables, fp16 rows and bf16 products keep the quality?", 25
     ),

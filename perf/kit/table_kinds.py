@@ -29,6 +29,18 @@ RETURNING = Table(
 )  # fmt: skip
 
 
+WINDOWS = Table(
+    "window_quality", "users of longer histories than are read, beam width {settings[beam_width]}", "windows",
+    (
+        Column("users", "windows/*/users", "{}"), Column("HR@10", "windows/*/HR@10", "{:.4f}"),
+        Column("NDCG@10", "windows/*/NDCG@10", "{:.4f}"),
+        Column("NDCG@10 over newest", "windows/*/difference", "{:+.4f}"),
+        Column("standard error", "windows/*/error", "{:.4f}"),
+    ),
+    "data, window",
+)  # fmt: skip
+
+
 def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
     """Of a result of `genrec bench rank`; `own` are those that not every one has: what, path and form."""
     named = (

@@ -4,7 +4,8 @@
 
 One server of its own, asked by turns: without a `user_id`, so that every prompt is computed whole, and with it, so
 that a prompt goes on behind what the pool has of its user. Histories are random items; those of a turn are nobody
-else's, and both ways ask the same. A user's first visit counts in neither: it has nothing to go on behind.
+else's, and both ways ask the same: of a history longer than the model reads, the window that it reads of a named user
+(genrec/models/prompt.py). A user's first visit counts in neither: it has nothing to go on behind.
 
 `equal_items` is the share of items that both ways answer. In bf16 what was computed in other batches may differ in the
 last bits, and of random weights many items score nearly alike; in f32 the tests see equal answers.
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from clients.aio import AsyncRecommender
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
+from genrec.models.prompt import window_start
 from perf.kit import endpoints, report, turns
 from perf.kit.mock import SHAPE, mock_artifact
 
@@ -40,6 +42,11 @@ class Visits(NamedTuple):
     seconds: float
     each: list[float]
     answers: list[list[int]]
+
+
+def read(histories: Histories, most: int) -> Histories:
+    """What a model that reads `most` items reads of named users' histories."""
+    return [each[window_start(len(each), most) :] for each in histories]
 
 
 async def visit(url: str, rounds: Sequence[Histories], users: range | None, in_flight: int) -> Visits:
@@ -81,14 +88,25 @@ def trace(items: NDArray[np.int64], prompt: int, users: int, visits: int, seed: 
 
 
 def measure(
-    url: str, items: NDArray[np.int64], prompt: int, users: int, visits: int, in_flight: int, turn_of: range
+    url: str,
+    items: NDArray[np.int64],
+    most: int,
+    prompt: int,
+    users: int,
+    visits: int,
+    in_flight: int,
+    turn_of: range,
 ) -> dict[str, Any]:
-    """Both ways in turns. Every one of `turn_of` has users and histories of its own, which no other cell may have."""
+    """Both ways in turns, of a model that reads `most` items. Every one of `turn_of` has users and histories of its
+    own, which no other cell may have.
+    """
     given: dict[str, list[Visits]] = {way: [] for way in WAYS}
     for number, way in turns.interleaved(WAYS, len(turn_of), f"{prompt} items, {in_flight} at a time"):
         turn = turn_of[number]
         asked = trace(items, prompt, users, visits, turn)
         named = range(turn * users, (turn + 1) * users) if way == WAYS[1] else None
+        if named is None:
+            asked = [read(histories, most) for histories in asked]
         given[way].append(asyncio.run(visit(url, asked, named, in_flight)))
     found: dict[str, Any] = {}
     for way, runs in given.items():
@@ -109,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table, and one JSON object as the last line."""
     parser = report.arguments("returning", __doc__)
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-3000"))
-    parser.add_argument("--prompts", default="85,341", help="items of a first visit")
+    parser.add_argument("--prompts", default="85,341,1100", help="items of a first visit")
     parser.add_argument("--users", type=int, default=12)
     parser.add_argument("--visits", type=int, default=3)
     parser.add_argument("--in-flight", default="1,4")
@@ -125,8 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with endpoints.endpoint(a.artifact, beam_width=a.beam_width) as server:
         for cell, (prompt, in_flight) in enumerate(each):
             own = range(cell * a.rounds, (cell + 1) * a.rounds)
-            found = measure(server.grpc_url, items, prompt, a.users, a.visits, in_flight, own)
-            cells[f"{prompt * config.levels} tokens, {in_flight} at a time"] = found
+            found = measure(
+                server.grpc_url, items, config.max_history, prompt, a.users, a.visits, in_flight, own
+            )
+            tokens = (prompt - window_start(prompt, config.max_history)) * config.levels
+            cells[f"{tokens} tokens, {in_flight} at a time"] = found
     rows = [
         (
             name, *(f"{cell[way][key]:.1f}" for way in WAYS for key in ("rate", "p50_ms")), f"{cell['ratio']:.2f}",

@@ -17,6 +17,7 @@ from ensembles.local import LocalRecommender, LocalRuntime, request
 from ensembles.recommend import recommend
 from genrec.catalogue.items import Catalogue
 from genrec.errors import GenrecError
+from genrec.models.prompt import window_start
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.report import (
     ADMITTED,
@@ -29,7 +30,6 @@ from genrec.report import (
     RankReport,
 )
 from genrec.steps import Answer
-from genrec.steps.user_prefix import window_start
 from tests.serving.processes import until
 
 WIDTH, L = 16, 3
@@ -188,17 +188,18 @@ def test_bad_input_is_answered_with_the_field_and_the_limit(
     assert isinstance(answer, GenrecError) and problem in str(answer)
 
 
+@pytest.mark.parametrize(("length", "read"), [(9, 9), (22, 14)])
 def test_what_our_own_retrieval_computed_needs_no_pre_inference(
-    tiny_ranker: Path, twin: Torch, items: list[int]
+    tiny_ranker: Path, items: list[int], length: int, read: int
 ) -> None:
     """A shared backbone: `recommend` leaves its prompt's KV for the ranking."""
-    history, user = items[:9], {"user_id": np.array([[5]])}
+    history, user = items[:length], {"user_id": np.array([[5]])}
     with LocalRecommender(
         tiny_ranker, WIDTH, decoder="recommend_and_rank", lease_ms=600_000, **ALWAYS
     ) as local:
         retrieval = LocalRuntime(recommend(), local.settings, beside=local.runtime)
         (found,) = retrieval.run([{**request(history, 12), **user}])
         assert isinstance(found, dict)
-        assert ahead(local, history, 5) == PreInferReport(READY, 9 * L, 9 * L, 0)
+        assert ahead(local, history, 5) == PreInferReport(READY, read * L, read * L, 0)
         assert ahead(local, history, 6).outcome == ADMITTED, "another user's"
         retrieval.close()

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from ensembles.local import LocalRecommender
 from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest
 from genrec.errors import GenrecError, InputError
+from genrec.models.prompt import window_start
 from genrec.pool.pool import Pool
 from genrec.report import ADMITTED, NO_HISTORY, NO_MEMORY, NO_TIME, NOT_NEEDED, READY, PreInferReport
 from genrec.steps import Answer
-from genrec.steps.user_prefix import window_start
 from tests.oracles.hstu_asked import ByTorch, check_ranking, events_of
 from tests.serving.processes import until
 

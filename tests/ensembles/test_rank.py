@@ -18,16 +18,17 @@ from ensembles.local import LocalRecommender, request
 from genrec.catalogue.items import Catalogue
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import InputError
+from genrec.models.prompt import window_start
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.pool.pool import Pool
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
 from genrec.steps import Answer, load
-from genrec.steps.user_prefix import window_start
 
 Scores = Callable[..., dict[int, float]]
 WIDTH, L = 16, 3
+NAMED = {"user_id": np.array([[5]])}
 
 
 @pytest.fixture(scope="module")
@@ -265,18 +266,19 @@ def test_bad_input_is_answered_with_the_field_and_the_limit(
     assert isinstance(answer, InputError) and problem in str(answer)
 
 
+@pytest.mark.parametrize(("length", "user", "read"), [(6, {}, 6), (22, {}, 16), (22, NAMED, 14)])
 def test_behind_our_own_retrieval_the_history_is_computed_once(
-    tiny_ranker: Path, by_torch: Scores, items: list[int]
+    tiny_ranker: Path, by_torch: Scores, items: list[int], length: int, user: dict[str, Any], read: int
 ) -> None:
-    history, retrieve = items[:6], 12
+    history, retrieve = items[:length], 12
     tensors = {**request(history, 12), "retrieve": np.array([[retrieve]], np.int32)}
     with LocalRecommender(tiny_ranker, WIDTH, decoder="beam") as recommender:
-        (found,) = recommender.recommend([history], retrieve)
+        (found,) = recommender.recommend([history[-read:]], retrieve)
     assert isinstance(found, dict)
     with LocalRecommender(tiny_ranker, WIDTH, decoder="recommend_and_rank") as local:
-        (answer,) = local.runtime.run([tensors])
-        report = check(answer, by_torch(history, found["item_ids"][0].tolist()), retrieve)
-        assert report.user_reused == len(history) * L
+        (answer,) = local.runtime.run([{**tensors, **user}])
+        report = check(answer, by_torch(history[-read:], found["item_ids"][0].tolist()), retrieve)
+        assert report.user_reused == read * L
         (nothing,) = local.runtime.run(
             [{**tensors, "history": np.array([items]), "exclude_history": np.array([[True]])}]
         )

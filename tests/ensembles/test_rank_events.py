@@ -18,6 +18,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import point, read_current
 from genrec.errors import ArtifactError, InputError
+from genrec.models.prompt import window_start
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.hstu import CONFIG, HstuConfig
@@ -25,7 +26,6 @@ from genrec.rank.kinds import DISCRIMINANT, HSTU, NO_RANKER, ranker_of
 from genrec.report import MODEL, POPULARITY
 from genrec.settings import Settings
 from genrec.steps import load
-from genrec.steps.user_prefix import window_start
 from tests.oracles.hstu_asked import Asked, ByTorch, check_ranking, events_of, logits_of
 
 MOST = 16

@@ -13,11 +13,11 @@ import pytest
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
+from genrec.models.prompt import window_start
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.hstu import HstuConfig
 from genrec.rank.kinds import DISCRIMINANT, HSTU, HSTU_NEXT, ranker_of
 from genrec.report import ADMITTED, MODEL, NO_HISTORY, POPULARITY, READY, PreInferReport
-from genrec.steps.user_prefix import window_start
 from tests.oracles.hstu_asked import check_ranking
 from tests.oracles.next_asked import NextByTorch, times_of
 from tests.serving.processes import until

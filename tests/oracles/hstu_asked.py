@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from genrec.catalogue.items import Catalogue
+from genrec.models.prompt import window_start
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.report import RankReport
-from genrec.steps.user_prefix import window_start
 from training.hstu_batches import Sample, tokens_of
 from training.ratings import Ratings
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from genrec.catalogue.items import Catalogue
+from genrec.models.prompt import window_start
 from genrec.nn.hstu_checkpoint import load_hstu_next
 from genrec.nn.hstu_layout import Layout
 from genrec.nn.hstu_next import Events, HstuNext
-from genrec.steps.user_prefix import window_start
 
 
 @torch.no_grad()

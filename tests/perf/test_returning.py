@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perf.slo import returning
-from perf.slo.returning import Visits, measure, trace
+from perf.slo.returning import Visits, measure, read, trace
 
 ITEMS = np.arange(1000)
 
@@ -32,9 +32,16 @@ def test_no_turn_has_users_or_histories_of_another(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(returning, "visit", visit)
     for cell in range(2):
-        measure("", ITEMS, 20, 5, 3, 1, range(3 * cell, 3 * cell + 3))
+        measure("", ITEMS, 100, 20, 5, 3, 1, range(3 * cell, 3 * cell + 3))
     named = [(users, history) for users, history in asked if users]
     assert len(named) == 6
     assert len({user for users, _ in named for user in users or ()}) == 30
     assert len({history for _, history in named}) == 6
     assert {history for users, history in asked if not users} == {history for _, history in named}
+
+
+def test_both_ways_read_the_same_items_of_a_long_history():
+    history = np.arange(110)
+    (window,) = read([history], 100)
+    assert window.tolist() == list(range(25, 110))  # it moves by a quarter of what is read
+    assert len(read([history[:100]], 100)[0]) == 100

@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def history(items: int, seed: int) -> list[int]:
     """The first so many of a user's items."""
-    return np.random.default_rng(seed).choice(tiny_catalogue().item_ids, 200).tolist()[:items]
+    return np.random.default_rng(seed).choice(tiny_catalogue().item_ids, 300).tolist()[:items]
 
 
 def reused(server: RunningServer, at_least: float = 0) -> float:
@@ -58,6 +58,18 @@ def test_a_named_user_who_comes_again_is_answered_as_if_nobody_was_named(server:
             equal(recommender.recommend(asked, 10, user_id=7), recommender.recommend(asked, 10))
     # Three codes an item; of a prompt that is there whole the last token is computed.
     want = before + LEVELS * ITEMS + LEVELS * (ITEMS + 2) - 1
+    assert reused(server, want) == want
+
+
+def test_a_history_that_is_longer_than_the_model_reads(server: RunningServer) -> None:
+    """Its window moves by 50 items, a quarter of what is read, and not with every item."""
+    before = reused(server)
+    with Recommender(server.grpc_url) as recommender:
+        for items in (230, 232, 251):
+            asked = history(items, 2)
+            start = 50 if items <= 250 else 100
+            equal(recommender.recommend(asked, 10, user_id=8), recommender.recommend(asked[start:], 10))
+    want = before + LEVELS * 180
     assert reused(server, want) == want
 
 

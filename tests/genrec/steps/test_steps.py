@@ -139,6 +139,17 @@ def test_missing_tensors_are_named(world, missing):
     assert f"{missing}: is missing" in str(narrow.runtime.run([tensors])[0])
 
 
+def test_of_a_long_history_a_named_user_s_window_moves_in_steps(world):
+    """So that his next prompt begins as this one; of nobody named the newest items are read."""
+    catalogue, _, _, narrow = world
+    assert load_config(narrow.settings.artifact).max_history == 8
+    history = np.resize(catalogue.item_ids, 11)
+    for user, first in (({}, 3), ({"user_id": np.array([[7]])}, 4)):
+        got, want = narrow.runtime.run([request(history, 5) | user, request(history[first:], 5)])
+        assert got["item_ids"].tolist() == want["item_ids"].tolist()
+        np.testing.assert_allclose(got["scores"], want["scores"], atol=2e-5)
+
+
 def test_inner_tensors_from_strangers_are_errors(chain):
     """Every model of a Triton repository can be called by anyone: numbers that compiled code trusts are checked."""
     catalogue, _, _, narrow = chain
