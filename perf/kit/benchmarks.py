@@ -92,6 +92,9 @@ BENCHMARKS = {
     ),
     # Beside others, and on other devices.
     "peers": Benchmark("perf.peers.__main__", "how much faster than what people use today?", 60),
+    "returning_peers": Benchmark(
+        "perf.peers.returning", "and how much faster for users who come again, beside a prefix cache?", 6
+    ),
     "gpu": Benchmark("perf.gpu.run", "how fast are the kernel and whole requests on a GPU?", 5),
 }
 

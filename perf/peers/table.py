@@ -46,11 +46,12 @@ PEERS = {
 
 
 def make_peer(
-    name: str, model: PeerModel, folder: Path, *, threads: int, width: int, prompt: int, install: bool = True
-) -> Peer:
+    name: str, model: PeerModel, folder: Path, *, threads: int, width: int, prompt: int, install: bool = True,
+    prefix_cache: bool = False,
+) -> Peer:  # fmt: skip
     """The peer for a model, its environment and format made unless there; `width` and `prompt` are the largest.
 
-    Raises Refusal.
+    `prefix_cache`: what it has computed of a prompt is kept for the next. Raises Refusal.
     """
     entry, environments = PEERS[name], folder / "envs"
     make = envs.install if install else envs.python_of
@@ -68,6 +69,7 @@ def make_peer(
         "width": width,
         "prompt": prompt,
         "requests": max(CONCURRENCY),
+        "prefix_cache": prefix_cache,
         "dtype": "bfloat16" if has_bf16() else "float32",
     }
     if entry.constrained:

@@ -14,6 +14,7 @@ def load(options):
     # By default 256 sequences and 256 tokens per step: wide beams would run in slices, or not at all.
     scheduler.max_num_seqs = options["requests"] * options["width"]
     scheduler.max_num_batched_tokens = options["requests"] * max(options["width"], options["prompt"])
+    scheduler.enable_prefix_caching = options["prefix_cache"]
     pipeline = openvino_genai.ContinuousBatchingPipeline(
         options["model"], scheduler, "CPU", {"INFERENCE_NUM_THREADS": options["threads"]}
     )

@@ -1,0 +1,49 @@
+"""What the side by side of users who come again asks for, and what it makes of the times."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from perf.peers.ours import NAME
+from perf.peers.returning import FIRST, LATER, MORE, measure, visits_of
+
+
+def test_histories_grow_and_begin_as_they_did():
+    asked: list[tuple[int, list[int]]] = []
+
+    def ask(user: int, history: Any) -> float:
+        asked.append((user, history.tolist()))
+        return float(len(history))
+
+    whole = np.arange(24).reshape(2, 12)
+    took = visits_of(ask, whole, 3, 70)
+    assert took == {FIRST: [8.0, 8.0], LATER: [10.0, 10.0, 12.0, 12.0]}
+    assert [user for user, _ in asked] == [70, 71] * 3
+    for user in (0, 1):
+        mine = [history for who, history in asked if who == 70 + user]
+        assert all(later[: len(earlier)] == earlier for earlier, later in itertools.pairwise(mine))
+        assert len(mine[1]) - len(mine[0]) == MORE and mine[-1] == whole[user].tolist()
+
+
+def test_all_are_asked_the_same_and_no_turn_has_users_of_another():
+    asked: dict[str, list[tuple[int, tuple[int, ...]]]] = {NAME: [], "peer": []}
+
+    def of(name: str, seconds: float) -> Any:
+        def ask(user: int, history: Any) -> float:
+            asked[name].append((user, tuple(history.tolist())))
+            return seconds if len(history) > 4 else 10 * seconds
+
+        return ask
+
+    model: Any = SimpleNamespace(tokens=np.zeros((50, 3)))
+    a = argparse.Namespace(visits=3, users=2, rounds=4)
+    found = measure({NAME: of(NAME, 0.5), "peer": of("peer", 1.5)}, model, 4, 1, a)
+    assert found["peer"] == {"rate": 1 / 1.5, "first_ms": 15000.0, "later_ms": 1500.0, "over": 3.0}
+    assert found[NAME]["over"] == 1.0
+    assert sorted(asked[NAME]) == sorted(asked["peer"])
+    assert {user for user, _ in asked[NAME]} == set(range(1, 9))
