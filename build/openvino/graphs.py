@@ -28,7 +28,7 @@ from build.openvino.operations import Operations, libraries
 from build.openvino.read import Reader, read_inlined
 from build.openvino.rotary import replace_rotations, tabulate_angles
 from genrec.engine.instructions import chosen, sets_of
-from genrec.engine.openvino import ALONE, PASSES, WEIGHTS_FILE
+from genrec.engine.openvino_graphs import ALONE, PASSES, WEIGHTS_FILE
 from genrec.progress import ticking
 
 LARGE = 256 << 20  # bytes of weights from which on passes are one graph

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, HstuPasses, RankPasses
-from genrec.engine.openvino import MOST_TOKENS, InferRequest, OpenVinoGraphs
+from genrec.engine.openvino import MOST_TOKENS
+from genrec.engine.openvino_graphs import InferRequest, OpenVinoGraphs
 from genrec.models.config import ModelConfig
 from genrec.rank.hstu import HstuConfig
 from genrec.rank.hstu_weights import HstuWeights

@@ -28,7 +28,8 @@ from genrec.engine.host import HostExecutor
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout
-from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
+from genrec.engine.openvino import OpenVinoPasses
+from genrec.engine.openvino_graphs import OpenVinoGraphs
 from genrec.search.constraint import Constraint
 from genrec.settings import Settings
 from perf.kit import report

@@ -16,7 +16,8 @@ import pytest
 
 from genrec.engine.blobs import ABANDONED_S, KeptGraphs
 from genrec.engine.instructions import chosen, engine_of
-from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
+from genrec.engine.openvino import OpenVinoPasses
+from genrec.engine.openvino_graphs import OpenVinoGraphs
 from genrec.errors import ArtifactError
 
 WEIGHTS = re.compile(r'element_type="f32" shape="64, 32" offset="(\d+)" size="8192"')

@@ -17,7 +17,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_executors, load_layout
-from genrec.engine.openvino import _weights
+from genrec.engine.openvino_graphs import _weights
 from genrec.errors import ArtifactError
 from genrec.models.registry import family_of
 from genrec.settings import Settings

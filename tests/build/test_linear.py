@@ -15,7 +15,8 @@ from build.openvino.graphs import build_openvino
 from build.openvino.linear import BLOCK, laid_out
 from build.openvino.operations import can_be_compiled
 from genrec.engine.instructions import chosen
-from genrec.engine.openvino import WEIGHTS, WEIGHTS_FILE, OpenVinoGraphs
+from genrec.engine.interface import WEIGHTS
+from genrec.engine.openvino_graphs import WEIGHTS_FILE, OpenVinoGraphs
 from genrec.errors import ArtifactError
 from tests.build.sets import NUMPY_TYPES, PARAMS, library_of
 

@@ -12,7 +12,7 @@ from build.openvino.operations import can_be_compiled, libraries
 from ensembles.local import LocalRecommender
 from genrec import manifest
 from genrec.engine.instructions import chosen, engine_of
-from genrec.engine.openvino import OpenVinoGraphs
+from genrec.engine.openvino_graphs import OpenVinoGraphs
 from genrec.errors import ArtifactError
 from tests.tiny import tiny_catalogue
 

@@ -16,7 +16,7 @@ from build.functions import calls, inlined, load
 from build.openvino.graphs import build_openvino
 from build.openvino.operations import can_be_compiled
 from export.graph import Traced, write
-from genrec.engine.openvino import OpenVinoGraphs
+from genrec.engine.openvino_graphs import OpenVinoGraphs
 from genrec.errors import ArtifactError
 from genrec.models.registry import DOMAIN
 from genrec.nn import functions

@@ -18,9 +18,8 @@ from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.instructions import chosen, engine_of
-from genrec.engine.interface import Engine
+from genrec.engine.interface import WEIGHTS, Engine
 from genrec.engine.load import load_passes
-from genrec.engine.openvino import WEIGHTS
 from genrec.kv.arena import Arena
 from genrec.kv.layout import Layout
 from genrec.models.config import ModelConfig

@@ -14,7 +14,8 @@ from deploy.instructions import NODES, instruction_set
 from deploy.launcher import RunningServer
 from genrec.engine import instructions
 from genrec.engine.instructions import AVX2, AVX512, AVX512_BF16, SETS, chosen, engine_of, features, sets_of
-from genrec.engine.openvino import OpenVinoGraphs, OpenVinoPasses
+from genrec.engine.openvino import OpenVinoPasses
+from genrec.engine.openvino_graphs import OpenVinoGraphs
 from genrec.errors import ArtifactError
 from genrec.settings import Settings
 

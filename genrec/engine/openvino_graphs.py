@@ -1,0 +1,216 @@
+"""Graphs through OpenVINO on a CPU: compiled when they are first used, on tensors where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from genrec.engine.blobs import KeptGraphs
+from genrec.engine.instructions import chosen
+from genrec.engine.interface import WEIGHTS, Array
+from genrec.engine.quiet_openvino import ov
+from genrec.errors import ArtifactError
+from genrec.files import check_regular, read_json
+from genrec.rank.hstu import HstuConfig, NextConfig
+
+PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
+ALONE = {
+    "prefill_draft",
+    "resume",
+    "rank_prefill",
+    "extend",
+    "rank_split",
+    "rank_user",
+    "rank_item",
+    *HstuConfig.kind.graphs,
+    *NextConfig.kind.graphs,
+}  # never a part of it
+WEIGHTS_FILE = "weights.bin"  # tensors that are inputs of graphs (build/openvino/linear.py)
+LINE = 64  # bytes; tensors in it start on cache lines
+
+
+class WeightPlace(NamedTuple):
+    """Of a tensor in WEIGHTS_FILE: the bytes before it, and its shape."""
+
+    start: int
+    shape: tuple[int, ...]
+
+
+class OpenVinoGraphs:
+    """The compiled graphs of one process; each compiles when it is first used."""
+
+    def __init__(
+        self, folder: Path, kv_type: str, threads: int, streams: int = 1, cache: bool = True
+    ) -> None:
+        """`folder` is `engines/openvino`; `threads` are the cores that all `streams` share, 0 for all.
+
+        Compiled graphs are kept in `cache/`, which starts of a server are faster by.
+        """
+        self._folder = Path(folder)
+        self.hints = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": kv_type,
+        }
+        self._one_graph = (self._folder / f"{PASSES}.xml").is_file()
+        self._core = ov.Core()
+        self.instructions = chosen(self._folder, kv_type)
+        libraries = [self._folder / self.instructions.library] if self.instructions else []
+        self._kept = KeptGraphs(self._folder / "cache", libraries) if cache else None
+        self._compiled: dict[str, Any] = {}
+        self._weights = _weights(self._folder, kv_type)
+        self.writes_scores = self.instructions is None
+        for library in libraries:
+            self._add(library)
+
+    def file_of(self, name: str) -> str:
+        """Which graph a pass is in."""
+        return PASSES if self._one_graph and name not in ALONE else name
+
+    def has(self, name: str) -> bool:
+        """Whether a pass was built."""
+        return (self._folder / f"{self.file_of(name)}.xml").is_file()
+
+    def new_request(self, file: str) -> InferRequest:
+        """An infer request of a graph. Raises ArtifactError when OpenVINO cannot load it."""
+        if file not in self._compiled:
+            self._compiled[file] = self._compile(self._folder / f"{file}.xml")
+        try:
+            return InferRequest(self._compiled[file], self._weights)
+        except KeyError as error:
+            raise ArtifactError(
+                self._folder / "engine.json", f"has no place for {error} of {file}.xml"
+            ) from error
+
+    def request_with(
+        self, file: str, constants: Mapping[str, Array], tables: Mapping[str, Array]
+    ) -> InferRequest:
+        """An infer request of a graph with weights of its caller's, by name.
+
+        Those of `constants` become a part of the compiled graph, which then lays them out as it likes: as inputs they
+        made a ranking of 64 columns 20 % slower. `tables` stay inputs and are read where they lie. Raises
+        ArtifactError.
+        """
+        path = self._folder / f"{file}.xml"
+        try:
+            graph = self._core.read_model(str(path))
+            for port in graph.get_parameters():
+                name = port.output(0).any_name
+                if name.startswith(WEIGHTS) and name.removeprefix(WEIGHTS) not in tables:
+                    values = ov.opset13.constant(constants[name.removeprefix(WEIGHTS)])
+                    port.output(0).replace(values.output(0))
+                    graph.remove_parameter(port)
+            graph.validate_nodes_and_infer_types()
+            compiled = self._core.compile_model(graph, "CPU", self.hints)
+        except KeyError as error:
+            raise ArtifactError(path, f"reads the weight {error}, which was not exported") from error
+        except RuntimeError as error:
+            raise ArtifactError(path, f"OpenVINO cannot load it: {_said(error)}") from error
+        return InferRequest(compiled, {f"{WEIGHTS}{name}": values for name, values in tables.items()})
+
+    def _add(self, library: Path) -> None:
+        try:
+            self._core.add_extension(str(library))
+        except RuntimeError as error:
+            raise ArtifactError(library, f"OpenVINO cannot load it: {_said(error)}") from error
+
+    def _compile(self, path: Path) -> Any:
+        try:
+            if self._kept:
+                return self._kept.compile(self._core, path, self.hints)
+            return self._core.compile_model(str(path), "CPU", self.hints)
+        except RuntimeError as error:
+            constants = path.with_suffix(".bin").name
+            raise ArtifactError(path, f"OpenVINO cannot load it with {constants}: {_said(error)}") from error
+
+
+def _said(error: RuntimeError) -> str:
+    """OpenVINO's reason in one line, without the places in its sources that come before."""
+    return " ".join(
+        line for line in str(error).splitlines() if line and not line.startswith("Exception from")
+    )
+
+
+class InferRequest:
+    """An infer request of a graph of one pass, or of several of which one runs: the others get empty tensors.
+
+    Inputs that are weights get them once.
+    """
+
+    def __init__(self, compiled: Any, weights: Mapping[str, Array]) -> None:
+        self._request = compiled.create_infer_request()
+        for place, port in enumerate(compiled.inputs):
+            if port.any_name.startswith(WEIGHTS):
+                self._request.set_input_tensor(place, _tensor(weights[port.any_name]))
+        self._inputs, self._outputs = _ports(compiled.inputs), _ports(compiled.outputs)
+        self._ran = ""
+        for name in self._inputs:
+            if name:
+                self._empty(name)
+
+    def infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+        """Run pass `name` on arrays where they lie, in the graph's order."""
+        name = name if name in self._inputs else ""
+        if self._ran != name:
+            self._empty(self._ran)
+            self._ran = name
+        for (place, _), array in zip(self._inputs[name], inputs, strict=True):
+            self._request.set_input_tensor(place, _tensor(array))
+        for (place, _), array in zip(self._outputs[name], outputs, strict=bool(outputs)):
+            self._request.set_output_tensor(place, _tensor(array))
+        self._request.infer()
+        return self._request
+
+    def _empty(self, name: str) -> None:
+        for place, tensor in self._inputs.get(name, ()):
+            self._request.set_input_tensor(place, tensor)
+        for place, tensor in self._outputs.get(name, ()):
+            self._request.set_output_tensor(place, tensor)
+
+
+def _ports(ports: Sequence[Any]) -> dict[str, list[tuple[int, ov.Tensor]]]:
+    """Pass -> its ports' places, and an empty tensor for each, without weights. A graph of one pass has no pass in its
+    names.
+    """  # fmt: skip
+    found: dict[str, list[tuple[int, ov.Tensor]]] = {}
+    for place, port in enumerate(ports):
+        if port.any_name.startswith(WEIGHTS):
+            continue
+        shape = [each.get_length() if each.is_static else 0 for each in port.get_partial_shape()]
+        name, dot, _ = port.any_name.partition(".")
+        found.setdefault(name if dot else "", []).append((place, ov.Tensor(port.get_element_type(), shape)))
+    return found
+
+
+def _weights(folder: Path, kv_type: str) -> dict[str, Array]:
+    """By name, bf16 as its bits, mapped: however many graphs and processes have them, their pages are there once.
+
+    Raises ArtifactError.
+    """
+    path = folder / WEIGHTS_FILE
+    if not os.path.lexists(path):
+        return {}
+    facts, kind = read_json(folder / "engine.json"), np.dtype(np.uint16 if kv_type == "bf16" else np.float32)
+    try:
+        # "c" as OpenVINO takes no read-only arrays.
+        values = np.memmap(check_regular(path), kind, "c").view(np.ndarray)
+        return {
+            name: values[start // kind.itemsize :][: np.prod(shape)].reshape(shape)
+            for name, (start, shape) in facts["weights"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(path, f"holds other weights than engine.json says: {error}") from error
+
+
+def _tensor(array: Array) -> ov.Tensor:
+    if not array.flags.writeable:  # OpenVINO takes no read-only arrays; of an input it writes nothing
+        array = array.view()
+        array.flags.writeable = True
+    if array.dtype == np.uint16:  # NumPy has no bf16
+        return ov.Tensor(array, array.shape, ov.Type.bf16)
+    return ov.Tensor(array, shared_memory=True)
