@@ -197,7 +197,9 @@ def _launch(
     slots = options.arena_slots if "recommend_staged" in names else 0
     if {"rank", "recommend_and_rank", "pre_infer"}.intersection(names):
         settings = replace(settings, pool=pool)
-    elif "recommend" in names and keeps_prompts(replace(settings, artifact=artifact)):
+    elif {"recommend", "recommend_draft"} & set(names) and keeps_prompts(
+        replace(settings, artifact=artifact)
+    ):
         settings = replace(settings, pool=pool, pool_item_mb=0)
 
     def prepare() -> None:

@@ -12,6 +12,7 @@ from ensembles.recommend import (
     ANSWER,
     ENCODE_HISTORY,
     EXCLUDED,
+    KEEP_FOR,
     NO_PROMPT,
     PATHS,
     REQUEST,
@@ -27,7 +28,7 @@ DRAFTED = Tensor("drafted", "INT64", (2,))
 
 PREFILL_DRAFT = Model(
     "prefill_draft",
-    inputs=(TOKENS, TICKET),
+    inputs=(TOKENS, TICKET, KEEP_FOR),
     outputs=(STATES,),
     queue_delay_us=PREFILL_DELAY_US,
     # A real pass, since it leaves nothing behind: the engine compiles before the first request.
@@ -45,10 +46,11 @@ def recommend_draft() -> Ensemble:
     """The ensemble; L does not show in it."""
     request = {tensor.name: tensor.name for tensor in REQUEST}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
+    prompt = {"tokens": "tokens", "owner": "owner"}
     ids = ("paths", "scores")
     steps = (
-        Step("encode_history", request, {"tokens": "tokens", **ticket, **excluded}),
-        Step("prefill_draft", {"tokens": "tokens", **ticket}, {"states": "states"}),
+        Step("encode_history", request, {**prompt, **ticket, **excluded}),
+        Step("prefill_draft", {**prompt, **ticket}, {"states": "states"}),
         Step("draft_beam", {"states": "states", **ticket, **excluded}, {n: f"drafted_{n}" for n in ids}),
         Step(
             "validity_lookup",

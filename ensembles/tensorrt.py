@@ -168,7 +168,7 @@ def recommend_draft_tensorrt(config: ModelConfig, placeholders: int) -> Ensemble
         replace(step, inputs={"prompt": "tokens", "ticket": "ticket"}) if step.model == plan.name else step
         for step in plain.steps
     )
-    return replace(plain, models=models, steps=steps, max_batch=MAX_BATCH)
+    return replace(plain, models=models, steps=_read([*steps], plain), max_batch=MAX_BATCH)
 
 
 def served_tensorrt(

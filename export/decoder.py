@@ -1,8 +1,8 @@
 """The writer of decoders (Qwen2, Qwen3, Llama): `prefill.onnx`, `resume.onnx` and a `decode_<l>.onnx` per later level.
 
-They are dynamic over B, S and W. With a draft head also `prefill_draft.onnx`, and the head itself as plain arrays
-(`genrec.draft.head` runs them). Levels have graphs of their own because their number is known: each holds its own
-block of the head and reads exactly the unshared tokens it has.
+They are dynamic over B, S and W. With a draft head also `prefill_draft.onnx`, `resume_draft.onnx`, and the head itself
+as plain arrays (`genrec.draft.head` runs them). Levels have graphs of their own because their number is known: each
+holds its own block of the head and reads exactly the unshared tokens it has.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch.export import Dim
 
 from export.graph import Traced, write
 from export.hstu import HSTU_GRAPHS, export_hstu_graph
-from export.names import DRAFT, RESUME
+from export.names import DRAFT, RESUME, RESUME_DRAFT
 from export.ranker import RANK_GRAPHS, export_rank_graph
 from genrec.draft.options import FILE_NAME as DRAFT_HEAD
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft, save_serving
-from genrec.nn.draft_head import DraftHead, PrefillDraftGraph
+from genrec.nn.draft_head import DraftHead, PrefillDraftGraph, ResumeDraftGraph
 from genrec.nn.hstu_checkpoint import load_hstu, load_hstu_next
 from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
@@ -46,12 +46,12 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
         "Rows": 1,
         "Angles": 2 if prompt else 1,
         "RMSNorm": 2 * layers + (2 if prompt else 1),
-        "Linear": 3 * layers + (0 if name == DRAFT else 1),
+        "Linear": 3 * layers + (0 if name in (DRAFT, RESUME_DRAFT) else 1),
         "NormRotate" if config.model_type == "qwen3" else "Rotate": 2 * layers,
         "AddLinear": 2 * layers,
         "SwiGLU": layers,
         "CausalAttention": layers - 1 if prompt else 0,
-        "PastAttention": layers if name == RESUME else 0,
+        "PastAttention": layers if name in (RESUME, RESUME_DRAFT) else 0,
         "XAttention": layers if name.startswith("decode") else 0,
     }
     return {function: count for function, count in counts.items() if count}
@@ -74,14 +74,18 @@ def _prefill(generator: Generator) -> Traced:
 
 
 def _resume(generator: Generator) -> Traced:
-    config = generator.config
-    new, past = Dim("Q", max=config.max_prompt), Dim("P", max=config.max_prompt)
+    return _behind_past(ResumeGraph(generator), generator.config, generator.config.max_prompt, "logits")
+
+
+def _behind_past(graph: ResumeGraph | ResumeDraftGraph, config: ModelConfig, most: int, gives: str) -> Traced:
+    """A graph that goes on behind a past with at most `most` tokens."""
+    new, past = Dim("Q", max=most), Dim("P", max=config.max_prompt)
     names = shared_names(config)
     shared = [torch.randn(1, config.num_key_value_heads, 7, config.head_dim) for _ in names]
     return Traced(
-        ResumeGraph(generator), (torch.zeros(1, 5, dtype=torch.int64), torch.tensor([6]), shared),
+        graph, (torch.zeros(1, 5, dtype=torch.int64), torch.tensor([6]), shared),
         ({1: new}, {}, [{2: past}] * len(names)),
-        ["tokens", "past_length", *names], ["logits", *(f"new_{name}" for name in names)],
+        ["tokens", "past_length", *names], [gives, *(f"new_{name}" for name in names)],
     )  # fmt: skip
 
 
@@ -103,16 +107,23 @@ def _decode(generator: Generator, level: int) -> Traced:
     )  # fmt: skip
 
 
-def export_draft(generator: Generator, head: DraftHead, folder: Path) -> Path:
-    """Write `prefill_draft.onnx` and the head's arrays; returns the ONNX file. S counts the placeholders too."""
+def export_draft(generator: Generator, head: DraftHead, name: str, folder: Path) -> Path:
+    """Write `prefill_draft.onnx` and the head's arrays, or `resume_draft.onnx`; returns the ONNX file.
+
+    S and Q count the placeholders too.
+    """
     config = generator.config
-    batch, span = Dim("B", max=4096), Dim("S", max=config.max_prompt + config.levels)
+    longest = config.max_prompt + config.levels
+    if name == RESUME_DRAFT:
+        graph = _behind_past(ResumeDraftGraph(generator, head), config, longest, "states")
+        return write(graph, functions(config, name), folder / f"{name}.onnx")
+    batch, span = Dim("B", max=4096), Dim("S", max=longest)
     graph = Traced(
         PrefillDraftGraph(generator, head), (torch.zeros(2, 11, dtype=torch.int64), torch.tensor([5, 6])),
         ({0: batch, 1: span}, {0: batch}), ["tokens", "prompt_length"], ["states"],
     )  # fmt: skip
     save_serving(generator, head, folder / DRAFT_HEAD)
-    return write(graph, functions(config, DRAFT), folder / f"{DRAFT}.onnx")
+    return write(graph, functions(config, name), folder / f"{name}.onnx")
 
 
 def export_from(model_folder: Path, name: str, folder: Path) -> Path:
@@ -123,6 +134,6 @@ def export_from(model_folder: Path, name: str, folder: Path) -> Path:
     if name in RANK_GRAPHS:
         return export_rank_graph(load_ranker(model_folder), name, folder)
     generator = load_generator(model_folder)
-    if name == DRAFT:
-        return export_draft(generator, load_draft(model_folder), folder)
+    if name in (DRAFT, RESUME_DRAFT):
+        return export_draft(generator, load_draft(model_folder), name, folder)
     return export_graph(generator, name, folder)

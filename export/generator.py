@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import genrec.nn
-from export.names import DRAFT, GRAPHS, OPSET, RESUME, rank_graphs
+from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
 from genrec.manifest import is_good, record, stage_key
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
@@ -55,7 +55,7 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     writer = family_of(model_folder).writer
     config = config_of(model_folder)
     names = [*config.graph_names, *([RESUME] if isinstance(config, ModelConfig) else [])]
-    names += [DRAFT] if (model_folder / "draft.json").is_file() else []
+    names += [DRAFT, RESUME_DRAFT] if (model_folder / "draft.json").is_file() else []
     names += (
         rank_graphs(RankerConfig.load(model_folder / OPTIONS)) if (model_folder / OPTIONS).is_file() else []
     )

@@ -3,9 +3,9 @@
 from genrec.rank.options import RankerConfig
 
 OPSET = 20
-GRAPHS = 7  # raised when the graphs of the same weights become others, so that artifacts are exported anew
+GRAPHS = 8  # raised when the graphs of the same weights become others, so that artifacts are exported anew
 DRAFT = "prefill_draft"
-RESUME = "resume"
+RESUME, RESUME_DRAFT = "resume", "resume_draft"
 RANK_PREFILL, EXTEND = "rank_prefill", "extend"
 RANK_ORDERS = {"split": "rank_split", "user": "rank_user", "item": "rank_item"}
 

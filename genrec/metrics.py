@@ -157,7 +157,7 @@ PROMPT_TOKENS = Histogram(
 )
 GENERATE_TOKENS = Counter(
     "genrec_generate_tokens_total", "tokens of prompts that may be kept: whose KV was reused, and that were computed",
-    ("generate",), kind=("reused", "computed"),
+    ("generate", "prefill_draft"), kind=("reused", "computed"),
 )  # fmt: skip
 QUEUE_REQUESTS = Gauge("genrec_queue_requests", "requests that wait for a batch now", _QUEUES)
 QUEUE_SECONDS = Histogram(

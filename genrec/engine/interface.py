@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +60,15 @@ class ResumePasses(Passes, Protocol):
     """Passes that go on behind KV that is there."""
 
     resumes: bool  # whether the engines were built with such a pass
+    resumes_drafts: bool  # the same of `draft_behind`
 
     def resume(self, tokens: Array, past: Past, logits: Array, new: Sequence[Array]) -> None:
         """tokens int64[1, Q] behind a past: fills logits [1, 1, T_1], 2N new kv [1, G, Q, D]."""
+
+    def draft_behind(self, tokens: Array, past: Past, states: Array, new: Sequence[Array]) -> None:
+        """tokens int64[1, Q], placeholders last, behind a past, which may be of none: fills states [1, 1 + L, hidden]
+        and 2N new kv [1, G, Q, D].
+        """  # fmt: skip
 
 
 class RankPasses(Protocol):
@@ -139,6 +145,8 @@ class Engine:
         self.layout, self._passes = layout, passes
         self._tensors = range(2 * layout.config.num_hidden_layers)
         self.draft_states = passes.draft_states
+        resumes = isinstance(passes, ResumePasses) and passes.resumes_drafts
+        self.draft_behind = cast(ResumePasses, passes).draft_behind if resumes else None
 
     def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
         """tokens [B, S] padded on the right, lengths [B] >= 1: first-level logits and shared KV go to `region`."""

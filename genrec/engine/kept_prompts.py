@@ -1,4 +1,4 @@
-"""Prompts that `generate` has computed, left in the pool as users' entries.
+"""Prompts that `generate` and `prefill_draft` have computed, left in the pool as users' entries.
 
 The next request of the user, whose history has grown, computes what is new. So does the ranking that follows where
 generator and ranker share the layers that make a user's KV: a history is computed once. Beyond the papers.
@@ -6,7 +6,8 @@ generator and ranker share the layers that make a user's KV: a history is comput
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 
 import numpy as np
@@ -33,6 +34,7 @@ from genrec.target import target_of
 # Operations of a prompt from which on its KV is worth a place: half a millisecond to a millisecond. What is smaller is
 # computed as fast as it is looked for and kept.
 WORTH = 2e8
+EVEN = 8  # tokens that an entry's room is a multiple of
 Owner = tuple[bool, int]  # whether a user is named, and which
 
 
@@ -59,9 +61,13 @@ class KeptPrompts:
             return None
         return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3, _ranked(settings))
 
+    def takes(self, owner: Owner, tokens: int) -> bool:
+        """Whether a prompt of so many tokens is kept for its user, and looked for."""
+        return owner[0] and are_worth_it(self._layout.config, tokens)
+
     def find(self, owner: Owner, tokens: Array) -> UserEntry | None:
         """What the pool has of a named user's prompt int32[S], held until `release`; None if less than half of it."""
-        if not owner[0] or not are_worth_it(self._layout.config, len(tokens)):
+        if not self.takes(owner, len(tokens)):
             return None
         found = self._pool.find_user(self._hashes(owner, tokens), self._layout.config.levels)
         if found and 2 * min(found.tokens, len(tokens) - 1) < len(tokens):
@@ -69,8 +75,10 @@ class KeptPrompts:
             return None
         return found
 
-    def past(self, found: UserEntry, length: int) -> Past:
-        """Of a prompt of `length` tokens, of which the last is always computed: its logits are wanted."""
+    def past(self, found: UserEntry | None, length: int) -> Past:
+        """Of a prompt of `length` tokens, of which the last is always computed: what is behind it is wanted."""
+        if not found:
+            return self.example(0)
         return Past(min(found.tokens, length - 1), self._layout.user(found.memory, found.span))
 
     def release(self, found: UserEntry) -> None:
@@ -84,23 +92,46 @@ class KeptPrompts:
 
         A copy of the prompt's KV, once per prompt that is not there yet.
         """
-        layout, pool, span = self._layout, self._pool, tokens.shape[1]
         for row, owner in enumerate(owners):
             mine = tokens[row, : lengths[row]].astype(np.int32)
-            for_himself = owner is not None and owner[0] and are_worth_it(layout.config, len(mine))
-            if owner is None or not (for_himself or self._ranked):
+            if owner is None or not (self.takes(owner, len(mine)) or self._ranked):
                 continue
-            user = owner[1] if owner[0] else None
-            hashes = self._hashes(owner, mine)
-            writing = pool.write_user(hashes, span, layout.user_bytes(span), owner_key(pool.secret, user))
-            if writing:
-                for place, tensor in zip(layout.user(writing.memory, span), kv, strict=True):
+            with self._entry(owner, mine, tokens.shape[1]) as places:
+                for place, tensor in zip(places, kv, strict=True) if places else ():
                     place[0] = tensor[row]
-                pool.commit(writing, inf if for_himself else self._lease_s)
 
-    def example(self) -> Past:
-        """One of a token, to rehearse with."""
-        return Past(1, self._layout.user(np.zeros(self._layout.user_bytes(8), np.uint8), 8))
+    def keep_behind(self, owner: Owner, tokens: Array, past: Past, new: Sequence[Array]) -> None:
+        """Of a prompt int32[S]: what it went on behind, and 2N tensors [1, G, Q, D] that begin with the rest."""
+        start, end = past.tokens, len(tokens)
+        with self._entry(owner, tokens, -(-end // EVEN) * EVEN) as places:
+            for place, old, newest in zip(places, past.kv, new, strict=True) if places else ():
+                place[:, :, :start] = old[:, :, :start]
+                place[:, :, start:end] = newest[:, :, : end - start]
+                place[:, :, end:] = 0  # memory is as others left it, and 0 times NaN is NaN
+
+    @contextmanager
+    def _entry(self, owner: Owner, tokens: Array, span: int) -> Iterator[list[Array] | None]:
+        """Where the KV of a prompt goes, 2N tensors [1, G, span, D]: None if it is there already, or there is no room.
+
+        It can be found when this ends well.
+        """
+        layout, pool = self._layout, self._pool
+        user = owner[1] if owner[0] else None
+        hashes = self._hashes(owner, tokens)
+        writing = pool.write_user(hashes, span, layout.user_bytes(span), owner_key(pool.secret, user))
+        if not writing:
+            yield None
+            return
+        try:
+            yield layout.user(writing.memory, span)
+        except BaseException:
+            pool.abandon(writing)
+            raise
+        pool.commit(writing, inf if self.takes(owner, len(tokens)) else self._lease_s)
+
+    def example(self, tokens: int = 1) -> Past:
+        """One to rehearse with, or none."""
+        return Past(tokens, self._layout.user(np.zeros(self._layout.user_bytes(EVEN), np.uint8), EVEN))
 
     def _hashes(self, owner: Owner, tokens: Array) -> Words:
         user = owner[1] if owner[0] else None
@@ -117,7 +148,7 @@ def are_worth_it(config: ModelConfig, tokens: int) -> bool:
 
 
 def keeps_prompts(settings: Settings) -> bool:
-    """Whether `recommend` alone has use for a pool."""
+    """Whether `recommend` and `recommend_draft` have use for a pool where nobody ranks."""
     target, config = target_of(settings.target), load_config(settings.artifact)
     reads = bool(target.engine) and not target.executor
     return reads and settings.pool_user_mb > 0 and are_worth_it(config, config.max_prompt)

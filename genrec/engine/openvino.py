@@ -28,7 +28,8 @@ class OpenVinoPasses:
     """See `genrec.engine.interface.Passes`."""
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
-        self._graphs, self.resumes = graphs, graphs.has("resume")
+        self._graphs = graphs
+        self.resumes, self.resumes_drafts = graphs.has("resume"), graphs.has("resume_draft")
         self._requests: dict[str, InferRequest] = {}
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
@@ -40,10 +41,18 @@ class OpenVinoPasses:
 
     def resume(self, tokens: Array, past: Past, logits: Array, new: Sequence[Array]) -> None:
         """See `ResumePasses.resume`."""
+        self._infer("resume", [tokens, *self._before(past)], [logits, *new])
+
+    def draft_behind(self, tokens: Array, past: Past, states: Array, new: Sequence[Array]) -> None:
+        """See `ResumePasses.draft_behind`."""
+        self._infer("resume_draft", [tokens, *self._before(past)], [states, *new])
+
+    def _before(self, past: Past) -> list[Array]:
+        """What graphs read of a past: how many tokens count, and their KV."""
         kv = past.kv
         if self._graphs.writes_scores:  # of all keys, whatever lies behind the past
             kv = [np.ascontiguousarray(each[:, :, : past.tokens]) for each in kv]
-        self._infer("resume", [tokens, np.array([past.tokens]), *kv], [logits, *new])
+        return [np.array([past.tokens]), *kv]
 
     def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`. Where attention is not one operation, many beams over a long prompt go in slices.

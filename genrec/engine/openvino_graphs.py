@@ -21,6 +21,7 @@ PASSES = "passes"  # the graph of prefill and all decode passes, where they are 
 ALONE = {
     "prefill_draft",
     "resume",
+    "resume_draft",
     "rank_prefill",
     "extend",
     "rank_split",

@@ -21,6 +21,7 @@ from genrec.draft.options import DraftConfig
 from genrec.models.config import ModelConfig
 from genrec.nn.functions import rows
 from genrec.nn.model import Generator
+from genrec.nn.xattention import behind_past
 
 
 class DraftHead(nn.Module):
@@ -103,11 +104,14 @@ def embedded_prompt(
     tokens [B, S], lengths [B]; `table` [V, hidden] embeds codes. Placeholder l, of `placeholders` [L, hidden], is token
     V + l - 1 and stands right after the row's last real token. Without placeholders only h_0 is read.
     """
-    reach = 1
-    if placeholders is not None:
-        table, reach = torch.cat((table, placeholders)), 1 + len(placeholders)
+    reach = 1 if placeholders is None else 1 + len(placeholders)
     after = torch.arange(reach, device=tokens.device)
-    return rows(table, tokens), (prompt_length.to(torch.int64) - 1).unsqueeze(1) + after
+    return embedded(table, placeholders, tokens), (prompt_length.to(torch.int64) - 1).unsqueeze(1) + after
+
+
+def embedded(table: Tensor, placeholders: Tensor | None, tokens: Tensor) -> Tensor:
+    """tokens [B, S] -> [B, S, hidden]; see `embedded_prompt`."""
+    return rows(table if placeholders is None else torch.cat((table, placeholders)), tokens)
 
 
 def prompt_states(generator: Generator, head: DraftHead, tokens: Tensor, prompt_length: Tensor) -> Tensor:
@@ -128,3 +132,22 @@ class PrefillDraftGraph(nn.Module):
     def forward(self, tokens: Tensor, prompt_length: Tensor) -> Tensor:
         """tokens [B, S], prompt_length [B] -> states [B, 1 + L, hidden]."""
         return prompt_states(self.generator, self.head, tokens, prompt_length)
+
+
+class ResumeDraftGraph(nn.Module):
+    """The same behind the KV of what was before, B = 1: what `resume_draft.onnx` holds. KV leaves it."""
+
+    def __init__(self, generator: Generator, head: DraftHead) -> None:
+        super().__init__()
+        self.generator, self.head = generator, head
+
+    def forward(self, tokens: Tensor, past_length: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
+        """tokens [1, Q], the placeholders last; the rest as in `genrec.nn.xattention.behind_past`.
+
+        Returns states [1, 1 + L, hidden], then per layer new k, v [1, G, Q, D], the placeholders' among them.
+        """
+        placeholders = self.head.placeholders if self.head.options.placeholders else None
+        read = 1 if placeholders is None else 1 + len(placeholders)
+        x = embedded(self.generator.embed_tokens.weight, placeholders, tokens)
+        states, new = behind_past(self.generator, x, past_length, past, read)
+        return (states, *new)

@@ -71,6 +71,28 @@ class PrefillGraph(nn.Module):
         return (model.head(hidden, 1), *flat)
 
 
+def behind_past(
+    generator: Generator, x: Tensor, past_length: Tensor, past: list[Tensor], read: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Tokens that go on behind the KV of those before: x [1, Q, hidden], embedded, past_length [1].
+
+    past: per layer k, v [1, G, P, D], of which so many count. Returns the last `read` states [1, read, hidden], and per
+    layer the new k, v [1, G, Q, D].
+    """
+    config, length = generator.config, past_length.to(torch.int64)
+    positions = torch.arange(x.shape[1], device=x.device) + length
+    cos, sin = rotary(positions, config.head_dim, config.rope_theta)
+    new = []
+    for n, layer in enumerate(generator.blocks()):
+        q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+        new += [k.transpose(1, 2), v.transpose(1, 2)]
+        attended = past_attention(q, past[2 * n], past[2 * n + 1], k, v, length)
+        if n == config.num_hidden_layers - 1:  # of the last layer, nothing else is read
+            x, attended = x[:, -read:], attended[:, -read:]
+        x = layer.finish(x, attended)
+    return generator.norm(x), new
+
+
 class ResumeGraph(nn.Module):
     """What is new of a prompt, behind the KV of what was before: what `resume.onnx` holds. B = 1."""
 
@@ -79,22 +101,10 @@ class ResumeGraph(nn.Module):
         self.generator = generator
 
     def forward(self, tokens: Tensor, past_length: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
-        """tokens [1, Q], past_length [1]; past: per layer k, v [1, G, P, D], of which so many count.
-
-        Returns logits [1, 1, T_1], then per layer the new k, v [1, G, Q, D].
-        """
-        model, config, length = self.generator, self.generator.config, past_length.to(torch.int64)
-        positions = torch.arange(tokens.shape[1], device=tokens.device) + length
-        cos, sin = rotary(positions, config.head_dim, config.rope_theta)
-        x, new = model.embed(tokens), []
-        for n, layer in enumerate(model.blocks()):
-            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            new += [k.transpose(1, 2), v.transpose(1, 2)]
-            attended = past_attention(q, past[2 * n], past[2 * n + 1], k, v, length)
-            if n == config.num_hidden_layers - 1:  # of the last layer, the last token alone is read
-                x, attended = x[:, -1:], attended[:, -1:]
-            x = layer.finish(x, attended)
-        return (model.head(model.norm(x), 1), *new)
+        """tokens [1, Q], the rest as in `behind_past` -> logits [1, 1, T_1], then per layer new k, v [1, G, Q, D]."""
+        model = self.generator
+        hidden, new = behind_past(model, model.embed(tokens), past_length, past, 1)
+        return (model.head(hidden, 1), *new)
 
 
 class DecodeGraph(nn.Module):

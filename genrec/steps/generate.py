@@ -27,7 +27,7 @@ from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.prompts import MAX_ROWS as CAPTURED_ROWS
-from genrec.steps.prompts import read_prompt, spans, warm_up
+from genrec.steps.prompts import read_owner, read_prompt, spans, warm_up
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 
@@ -89,7 +89,7 @@ class Generate(AnswersLater):
             index = self._indices.of(ticket.version)
             blocked = index.blocked(check_tensor(request, "excluded", np.int32))
             if ticket.prompt_length:
-                constraint, owner = Constraint(index, blocked, ticket.top_k), _owner(request)
+                constraint, owner = Constraint(index, blocked, ticket.top_k), read_owner(request)
                 found = self._find(owner, tokens[: ticket.prompt_length])
                 self._queue(_Prompt(tokens, ticket, constraint, respond, owner, found))
                 return
@@ -170,13 +170,6 @@ class Generate(AnswersLater):
     def _try(self, executor: Executor, shape: tuple[int, int]) -> None:
         past = self._kept.example() if self._kept and self._resumes else None
         executor.rehearse(*shape, self._indices.of(0), past)
-
-
-def _owner(request: Tensors) -> Owner | None:
-    if "owner" not in request:
-        return None
-    named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
-    return bool(named), user
 
 
 def _answer(beams: Beams) -> Tensors:

@@ -48,10 +48,11 @@ def test_engine_json_says_what_runs_as_what(tiny, tmp_path, kv_type, operation):
         pytest.skip(f"no g++, or a CPU without instructions for {kv_type}")
     build_openvino(tiny / "onnx", tmp_path / "engines", kv_type, 48, operation)
     runs = json.loads((tmp_path / "engines" / "engine.json").read_text())["runs"]
-    assert set(runs) == {"prefill", "resume", "prefill_draft", "decode_2", "decode_3"}
+    assert set(runs) == {"prefill", "resume", "prefill_draft", "resume_draft", "decode_2", "decode_3"}
     assert runs["decode_2"] == runs["decode_3"] == of_decode(kv_type, operation)
     assert runs["prefill"]["CausalAttention"] == {"XAttention" if operation else "nodes": LAYERS - 1}
-    assert runs["resume"]["PastAttention"] == {"XPast" if operation else "nodes": LAYERS}
+    for name in ("resume", "resume_draft"):
+        assert runs[name]["PastAttention"] == {"XPast" if operation else "nodes": LAYERS}
     for name, found in runs.items():
         assert {function: sum(by.values()) for function, by in found.items()} == calls(
             load(tiny / "onnx" / f"{name}.onnx")

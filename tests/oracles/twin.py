@@ -39,12 +39,20 @@ class TwinPasses:
         hidden, _ = self.generator.prefill(torch.from_numpy(line[None]))
         return self.generator.head(hidden[:, -1], 1).numpy()
 
-    resumes = True
+    resumes = resumes_drafts = True
 
     @torch.no_grad()
     def resume(self, tokens, past, logits, new):
         before = past.kv[0][0, 0, : past.tokens, 0].astype(np.int64)
         logits[0] = self._first(np.concatenate((before, tokens[0])))
+        new[0][0, 0, :, 0] = tokens[0]
+
+    def draft_behind(self, tokens, past, states, new):
+        before = past.kv[0][0, 0, : past.tokens, 0].astype(np.int64)
+        states[0] = self.draft_states(
+            np.concatenate((before, tokens[0]))[None],
+            [past.tokens + (tokens < self.generator.config.vocab_size).sum()],
+        )[0]
         new[0][0, 0, :, 0] = tokens[0]
 
     @torch.no_grad()

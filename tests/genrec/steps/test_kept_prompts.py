@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from genrec import metrics, steps
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine import kept_prompts
 from genrec.engine.interface import Past
 from genrec.engine.load import load_executors
-from genrec.engine.load_ranker import create_pool
 from genrec.errors import DeadlineExceeded, GenrecError
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
-from genrec.settings import SPAN, Settings
-from genrec.steps import Tensors
+from genrec.settings import Settings
+from tests.genrec.steps.kept import MOST, TOP_K, Start, prompt, reused, starting
 from tests.oracles.twin import TwinPasses, twin_artifact
 
-USERS, MOST, TOP_K = 4, 8, 5  # items of a history at most
+USERS = 4
 
 
 @pytest.fixture(scope="module")
@@ -38,45 +36,10 @@ def _every_prompt_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_prompts, "WORTH", 0)
 
 
-Start = Callable[..., tuple[Any, Settings]]
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """`generate` of an artifact, with a pool of so many MB, or without one for 0."""
-    started = []
-
-    def load(artifact: Path, target: str = "openvino", megabytes: int = 8) -> tuple[Any, Settings]:
-        pool = tmp_path / f"pool{len(started)}" if megabytes else None
-        settings = Settings(artifact, tmp_path, 16, target, pool_user_mb=megabytes, pool=pool)
-        if pool:
-            create_pool(settings, load_config(artifact))
-        started.append(steps.load("generate", settings))
-        return started[-1], settings
-
-    yield load
-    for step in started:
-        step.close()
-
-
-def prompt(artifact: Path, items: int, user: int | None, seed: int = 0, **ticket: int) -> Tensors:
-    """Of a user with so many items, the same ones for the same seed; `user` None: nobody is named."""
-    config, draw = load_config(artifact), np.random.default_rng(seed)
-    sizes, offsets = config.codebook_sizes, config.code_offsets
-    rows = np.column_stack([draw.integers(0, size, MOST) for size in sizes])[:items] + np.array(offsets)
-    tokens = np.zeros((1, -(-rows.size // SPAN) * SPAN), np.int32)
-    tokens[0, : rows.size] = rows.reshape(-1)
-    return {
-        "tokens": tokens[:, : config.max_prompt],
-        "ticket": np.array([[TOP_K, rows.size, ticket.get("deadline_ns", 0), 0, 0, 0]]),
-        "excluded": np.array([[-1]], np.int32),
-        "owner": np.array([[user is not None, user or 0]]),
-    }
-
-
-def reused() -> float:
-    """Tokens so far."""
-    return metrics.GENERATE_TOKENS.value(kind="reused")
+    with starting("generate", tmp_path) as load:
+        yield load
 
 
 def equal(got: Any, want: Any) -> None:

@@ -1,0 +1,58 @@
+"""Prompts of users who come again, and steps with and without a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genrec import metrics, steps
+from genrec.artifact import load_config
+from genrec.engine.load_ranker import create_pool
+from genrec.settings import SPAN, Settings
+from genrec.steps import Tensors
+
+MOST, TOP_K = 8, 5  # items of a history at most
+Start = Callable[..., tuple[Any, Settings]]
+
+
+@contextmanager
+def starting(name: str, folder: Path) -> Iterator[Start]:
+    """What loads the step `name` of an artifact, with a pool of so many MB, or without one for 0."""
+    started = []
+
+    def load(artifact: Path, target: str = "openvino", megabytes: int = 8) -> tuple[Any, Settings]:
+        pool = folder / f"pool{len(started)}" if megabytes else None
+        settings = Settings(artifact, folder, 16, target, pool_user_mb=megabytes, pool=pool)
+        if pool:
+            create_pool(settings, load_config(artifact))
+        started.append(steps.load(name, settings))
+        return started[-1], settings
+
+    yield load
+    for step in started:
+        if hasattr(step, "close"):
+            step.close()
+
+
+def prompt(artifact: Path, items: int, user: int | None, seed: int = 0, **ticket: int) -> Tensors:
+    """Of a user with so many items, the same ones for the same seed; `user` None: nobody is named."""
+    config, draw = load_config(artifact), np.random.default_rng(seed)
+    sizes, offsets = config.codebook_sizes, config.code_offsets
+    rows = np.column_stack([draw.integers(0, size, MOST) for size in sizes])[:items] + np.array(offsets)
+    tokens = np.zeros((1, -(-rows.size // SPAN) * SPAN), np.int32)
+    tokens[0, : rows.size] = rows.reshape(-1)
+    return {
+        "tokens": tokens[:, : config.max_prompt],
+        "ticket": np.array([[TOP_K, rows.size, ticket.get("deadline_ns", 0), 0, 0, 0]]),
+        "excluded": np.array([[-1]], np.int32),
+        "owner": np.array([[user is not None, user or 0]]),
+    }
+
+
+def reused() -> float:
+    """Tokens so far."""
+    return metrics.GENERATE_TOKENS.value(kind="reused")

@@ -1,0 +1,143 @@
+"""Drafts that go on behind what the pool has of their users, against `prefill_draft` without a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genrec import steps
+from genrec.artifact import load_config
+from genrec.engine import kept_prompts
+from genrec.errors import DeadlineExceeded, InputError
+from genrec.pool.keys import owner_key
+from genrec.pool.pool import Pool
+from tests.genrec.steps.kept import MOST, Start, prompt, reused, starting
+from tests.oracles.twin import twin_artifact
+
+USERS = 4
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return twin_artifact(tmp_path_factory.mktemp("kept") / "artifact", (3, 7, 6), 90)
+
+
+@pytest.fixture(autouse=True)
+def _every_prompt_but_none_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_prompts, "WORTH", 1)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting("prefill_draft", tmp_path) as load:
+        yield load
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("fixture", "target"), [("twin", "twin"), ("tiny", "openvino"), ("tiny_of_nodes", "openvino")]
+)
+def test_states_do_not_depend_on_what_was_kept(
+    start: Start, request: pytest.FixtureRequest, fixture: str, target: str, seed: int
+) -> None:
+    """Random batches: histories grow, come again, and are another's; a pool that has not room for all of them."""
+    artifact, draw = request.getfixturevalue(fixture), np.random.default_rng(seed)
+    kept, _ = start(artifact, target, 1)
+    plain, _ = start(artifact, target, 0)
+    before = reused()
+    for _ in range(12):
+        batch = [
+            prompt(artifact, int(draw.integers(0, MOST + 1)), user, int(draw.integers(2)) + 10 * (user or 0))
+            for user in draw.choice([None, *range(USERS)], 5).tolist()
+        ]
+        for got, want in zip(kept.run(batch), plain.run(batch), strict=True):
+            np.testing.assert_allclose(got["states"], want["states"], rtol=0, atol=1e-4)
+    assert reused() > before
+
+
+def test_the_longest_history_comes_again(tiny: Path, start: Start) -> None:
+    """Its placeholders stand behind the last position that a prompt can have."""
+    kept, _ = start(tiny)
+    plain, _ = start(tiny, megabytes=0)
+    config = load_config(tiny)
+    whole = prompt(tiny, MOST, 7)
+    whole["tokens"] = np.resize(whole["tokens"], (1, config.max_prompt))
+    whole["ticket"][0, 1] = config.max_prompt
+    (want,) = plain.run([whole])
+    before = reused()
+    for _ in range(2):
+        (got,) = kept.run([whole])
+        np.testing.assert_allclose(got["states"], want["states"], rtol=0, atol=1e-4)
+    assert reused() - before == config.max_prompt - 1
+
+
+def test_a_history_that_has_grown_computes_what_is_new(twin: Path, start: Start) -> None:
+    step, _ = start(twin, "twin")
+    counts = []
+    for items in (4, 6, 6, 3):
+        before = reused()
+        step.run([prompt(twin, items, 7)])
+        counts.append(reused() - before)
+    # 3 codes an item; of a prompt that is there whole the last token is computed, as its state is read.
+    assert counts == [0, 12, 17, 8]
+
+
+@pytest.mark.parametrize("order", [("generate", "prefill_draft"), ("prefill_draft", "generate")])
+def test_both_decoders_go_on_behind_what_either_left(
+    twin: Path, start: Start, order: tuple[str, str]
+) -> None:
+    """The placeholders come last: no token of the prompt sees them."""
+    _, settings = start(twin, "twin")
+    first, second = (steps.load(name, settings) for name in order)
+    try:
+        first.run([prompt(twin, 6, 7)])
+        before = reused()
+        second.run([prompt(twin, 7, 7)])
+        assert reused() - before == 18
+    finally:
+        for step in (first, second):
+            if hasattr(step, "close"):
+                step.close()
+
+
+def test_nobody_reads_what_another_or_a_forgotten_user_has_left(twin: Path, start: Start) -> None:
+    step, settings = start(twin, "twin")
+    assert settings.pool
+    pool = Pool(settings.pool)
+    step.run([prompt(twin, 6, 7)])
+    before = reused()
+    step.run([prompt(twin, 6, 8)])
+    step.run([prompt(twin, 6, None)])
+    pool.forget(owner_key(pool.secret, 7))
+    step.run([prompt(twin, 6, 7)])
+    assert reused() == before
+
+
+def test_a_bad_prompt_is_an_error_of_its_own_and_holds_nothing(twin: Path, start: Start) -> None:
+    step, settings = start(twin, "twin")
+    step.run([prompt(twin, 6, 7)])
+    bad = prompt(twin, 6, 7)
+    bad["owner"] = np.array([[1, 7, 7]])
+    good, wrong, late = prompt(twin, 6, None), {**bad}, prompt(twin, 6, 7, deadline_ns=1)
+    answers = step.run([wrong, good, late])
+    assert isinstance(answers[0], InputError) and "owner" in str(answers[0])
+    assert isinstance(answers[1], dict)
+    assert isinstance(answers[2], DeadlineExceeded) and "deadline_ms" in str(answers[2])
+    assert settings.pool
+    pool = Pool(settings.pool)
+    pool.forget(owner_key(pool.secret, 7))
+    assert pool.usage()["bytes"] == 0  # at once, as nobody holds it
+
+
+def test_a_lost_pool_costs_time_and_no_answer(twin: Path, start: Start) -> None:
+    step, settings = start(twin, "twin")
+    plain, _ = start(twin, "twin", 0)
+    step.run([prompt(twin, 6, 7)])
+    assert settings.pool
+    for file in settings.pool.iterdir():
+        file.write_bytes(b"")
+    for got, want in zip(step.run([prompt(twin, 7, 7)]), plain.run([prompt(twin, 7, 7)]), strict=True):
+        np.testing.assert_allclose(got["states"], want["states"], atol=1e-4)
