@@ -18,17 +18,26 @@ def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
     return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
 
 
-RETURNING = Table(
-    "returning", "31 M parameters, beam width {settings[beam_width]}", "cells",
+RETURNING = {
+    file: Table(
+        file, "{settings[ensemble]}, 31 M parameters, beam width {settings[beam_width]}", "cells",
+        (
+            Column("nobody named, requests/s", "cells/*/whole/rate"), Column("P50 ms", "cells/*/whole/p50_ms"),
+            Column("named, requests/s", "cells/*/named/rate"), Column("P50 ms", "cells/*/named/p50_ms"),
+            Column("times", "cells/*/ratio", "{:.1f}"),
+        ),
+        "first visit",
+    )
+    for file in ("returning", "returning-draft")
+}  # fmt: skip
+RETURNING_PEERS = Table(
+    "returning_peers", "31 M parameters, beam width {settings[beam_width]}, one at a time", "cells",
     (
-        Column("nobody named, requests/s", "cells/*/whole/rate"), Column("P50 ms", "cells/*/whole/p50_ms"),
-        Column("named, requests/s", "cells/*/named/rate"), Column("P50 ms", "cells/*/named/p50_ms"),
-        Column("times", "cells/*/ratio", "{:.1f}"),
+        Column("first visit, ms", "cells/*/first_ms"), Column("later ones, ms", "cells/*/later_ms"),
+        Column("later ones, requests/s", "cells/*/rate"), Column("ours over it", "cells/*/over"),
     ),
-    "first visit",
+    "first visit's prompt, system",
 )  # fmt: skip
-
-
 WINDOWS = Table(
     "window_quality", "users of longer histories than are read, beam width {settings[beam_width]}", "windows",
     (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perf.kit.table_forms import Column, Figure, Grid, Table
-from perf.kit.table_kinds import RETURNING, WINDOWS, rank_figures, rank_ways, relay_figures
+from perf.kit.table_kinds import RETURNING, RETURNING_PEERS, WINDOWS, rank_figures, rank_ways, relay_figures
 
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
 
@@ -81,7 +81,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("HR@10 of transition counts", "quality", "transition counts/HR@10", "{:.4f}"),
         Figure("NDCG@10 of transition counts", "quality", "transition counts/NDCG@10", "{:.4f}"),
     ),
-    "returning": RETURNING, "window-quality": WINDOWS,
+    **RETURNING, "returning-peers": RETURNING_PEERS, "window-quality": WINDOWS,
     "sweep": (Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),),
     "recovery": (
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),

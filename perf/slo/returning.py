@@ -1,6 +1,6 @@
 """Users who come again with a longer history: what their last prompt's KV, left in the pool, is worth.
 
-    genrec bench returning
+    genrec bench returning [--ensemble recommend_draft --label draft]
 
 One server of its own, asked by turns: without a `user_id`, so that every prompt is computed whole, and with it, so
 that a prompt goes on behind what the pool has of its user. Histories are random items; those of a turn are nobody
@@ -33,7 +33,16 @@ from perf.kit.mock import SHAPE, mock_artifact
 
 MAX_HISTORY = 1000  # items of the default artifact
 WAYS = ("whole", "named")
+ENSEMBLES = ("recommend", "recommend_draft")
 Histories = list[NDArray[np.int64]]  # one per user
+
+
+class Asked(NamedTuple):
+    """A server, one of its ensembles, and how many items of a history it reads."""
+
+    url: str
+    ensemble: str
+    most: int
 
 
 class Visits(NamedTuple):
@@ -49,11 +58,11 @@ def read(histories: Histories, most: int) -> Histories:
     return [each[window_start(len(each), most) :] for each in histories]
 
 
-async def visit(url: str, rounds: Sequence[Histories], users: range | None, in_flight: int) -> Visits:
+async def visit(asked: Asked, rounds: Sequence[Histories], users: range | None, in_flight: int) -> Visits:
     """All users of a round, then all of the next, so many at a time."""
     each: list[float] = []
     answers: list[list[int]] = []
-    async with AsyncRecommender(url) as recommender:
+    async with AsyncRecommender(asked.url, model=asked.ensemble) as recommender:
         total = 0.0
         for number, histories in enumerate(rounds):
             left, found = count(), dict[int, list[int]]()
@@ -88,26 +97,23 @@ def trace(items: NDArray[np.int64], prompt: int, users: int, visits: int, seed: 
 
 
 def measure(
-    url: str,
+    asked: Asked,
     items: NDArray[np.int64],
-    most: int,
     prompt: int,
     users: int,
     visits: int,
     in_flight: int,
     turn_of: range,
 ) -> dict[str, Any]:
-    """Both ways in turns, of a model that reads `most` items. Every one of `turn_of` has users and histories of its
-    own, which no other cell may have.
-    """
+    """Both ways in turns. Every one of `turn_of` has users and histories of its own, which no other cell may have."""
     given: dict[str, list[Visits]] = {way: [] for way in WAYS}
     for number, way in turns.interleaved(WAYS, len(turn_of), f"{prompt} items, {in_flight} at a time"):
         turn = turn_of[number]
-        asked = trace(items, prompt, users, visits, turn)
+        rounds = trace(items, prompt, users, visits, turn)
         named = range(turn * users, (turn + 1) * users) if way == WAYS[1] else None
         if named is None:
-            asked = [read(histories, most) for histories in asked]
-        given[way].append(asyncio.run(visit(url, asked, named, in_flight)))
+            rounds = [read(histories, asked.most) for histories in rounds]
+        given[way].append(asyncio.run(visit(asked, rounds, named, in_flight)))
     found: dict[str, Any] = {}
     for way, runs in given.items():
         found[way] = {
@@ -126,7 +132,8 @@ def measure(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table, and one JSON object as the last line."""
     parser = report.arguments("returning", __doc__)
-    parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-3000"))
+    parser.add_argument("--artifact", type=Path, help="default: 31 M parameters, random")
+    parser.add_argument("--ensemble", choices=ENSEMBLES, default=ENSEMBLES[0])
     parser.add_argument("--prompts", default="85,341,1100", help="items of a first visit")
     parser.add_argument("--users", type=int, default=12)
     parser.add_argument("--visits", type=int, default=3)
@@ -134,18 +141,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.add_options(parser, beam_width=128, rounds=3)
     a = parser.parse_args(arguments)
     run = report.begin(a)
-    if a.artifact.name == "mock-3000":
-        mock_artifact(a.artifact, replace(SHAPE, max_history=MAX_HISTORY), draft=False)
-    config = load_config(a.artifact)
-    items = load_catalogue(a.artifact, config).item_ids
+    drafts, artifact = a.ensemble == ENSEMBLES[1], a.artifact
+    if not artifact:
+        artifact = Path(f"artifacts/mock-3000{'-draft' if drafts else ''}")
+        mock_artifact(artifact, replace(SHAPE, max_history=MAX_HISTORY), draft=drafts)
+    config = load_config(artifact)
+    items = load_catalogue(artifact, config).item_ids
     cells: dict[str, Any] = {}
     each = list(product(map(int, a.prompts.split(",")), map(int, a.in_flight.split(","))))
-    with endpoints.endpoint(a.artifact, beam_width=a.beam_width) as server:
+    with endpoints.endpoint(artifact, beam_width=a.beam_width, ensembles=(a.ensemble,)) as server:
+        asked = Asked(server.grpc_url, a.ensemble, config.max_history)
         for cell, (prompt, in_flight) in enumerate(each):
             own = range(cell * a.rounds, (cell + 1) * a.rounds)
-            found = measure(
-                server.grpc_url, items, config.max_history, prompt, a.users, a.visits, in_flight, own
-            )
+            found = measure(asked, items, prompt, a.users, a.visits, in_flight, own)
             tokens = (prompt - window_start(prompt, config.max_history)) * config.levels
             cells[f"{tokens} tokens, {in_flight} at a time"] = found
     rows = [

@@ -234,6 +234,7 @@ def test_one_graph_holds_its_weights_once_and_answers_as_many_do(tiny, tiny_of_n
         "passes.xml",
         "prefill_draft.xml",
         "resume.xml",
+        "resume_draft.xml",
     ]
     many = engine_of(tiny_of_nodes, "openvino")
     sizes = [path.stat().st_size for path in (one / "passes.bin", many / "prefill.bin")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perf.slo import returning
-from perf.slo.returning import Visits, measure, read, trace
+from perf.slo.returning import Asked, Visits, measure, read, trace
 
 ITEMS = np.arange(1000)
 
@@ -26,13 +26,13 @@ def test_no_turn_has_users_or_histories_of_another(monkeypatch: pytest.MonkeyPat
     """What one turn left in the pool would be found by the next."""
     asked: list[tuple[Any, Any]] = []
 
-    async def visit(url: str, rounds: Any, users: range | None, in_flight: int) -> Visits:
+    async def visit(_: Asked, rounds: Any, users: range | None, in_flight: int) -> Visits:
         asked.append((users, tuple(rounds[0][0].tolist())))
         return Visits(1.0, [0.1], [[1]])
 
     monkeypatch.setattr(returning, "visit", visit)
     for cell in range(2):
-        measure("", ITEMS, 100, 20, 5, 3, 1, range(3 * cell, 3 * cell + 3))
+        measure(Asked("", "recommend", 100), ITEMS, 20, 5, 3, 1, range(3 * cell, 3 * cell + 3))
     named = [(users, history) for users, history in asked if users]
     assert len(named) == 6
     assert len({user for users, _ in named for user in users or ()}) == 30

@@ -23,10 +23,10 @@ ITEMS, LEVELS = 120, 3
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     artifact = tiny_artifact(
-        tmp_path_factory.mktemp("returning") / "artifact", draft=False, max_history=200, hidden_size=128,
+        tmp_path_factory.mktemp("returning") / "artifact", max_history=200, hidden_size=128,
         num_attention_heads=4, num_key_value_heads=2, head_dim=32, intermediate_size=320,
     )  # fmt: skip
-    with brief_server(artifact, beam_width=32, ensembles=("recommend",)) as running:
+    with brief_server(artifact, beam_width=32, ensembles=("recommend", "recommend_draft")) as running:
         yield running
 
 
@@ -70,6 +70,23 @@ def test_a_history_that_is_longer_than_the_model_reads(server: RunningServer) ->
             start = 50 if items <= 250 else 100
             equal(recommender.recommend(asked, 10, user_id=8), recommender.recommend(asked[start:], 10))
     want = before + LEVELS * 180
+    assert reused(server, want) == want
+
+
+def test_a_draft_goes_on_behind_what_recommend_has_left(server: RunningServer) -> None:
+    before = reused(server)
+    with (
+        Recommender(server.grpc_url) as recommender,
+        Recommender(server.grpc_url, model="recommend_draft") as drafts,
+    ):
+        for items, asked in (
+            (ITEMS, drafts),
+            (ITEMS + 2, drafts),
+            (ITEMS + 4, recommender),
+            (ITEMS + 6, drafts),
+        ):
+            equal(asked.recommend(history(items, 3), 10, user_id=9), asked.recommend(history(items, 3), 10))
+    want = before + LEVELS * (3 * ITEMS + 6)
     assert reused(server, want) == want
 
 
