@@ -32,6 +32,7 @@ from perf.kit import endpoints, report, turns
 from perf.kit.mock import SHAPE, mock_artifact
 
 MAX_HISTORY = 1000  # items of the default artifact
+POOL_MB = 1024  # room for all users of a turn: where there is less, who has not been here for longest leaves
 WAYS = ("whole", "named")
 ENSEMBLES = ("recommend", "recommend_draft")
 Histories = list[NDArray[np.int64]]  # one per user
@@ -149,7 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     items = load_catalogue(artifact, config).item_ids
     cells: dict[str, Any] = {}
     each = list(product(map(int, a.prompts.split(",")), map(int, a.in_flight.split(","))))
-    with endpoints.endpoint(artifact, beam_width=a.beam_width, ensembles=(a.ensemble,)) as server:
+    with endpoints.endpoint(
+        artifact, beam_width=a.beam_width, ensembles=(a.ensemble,), pool_user_mb=POOL_MB
+    ) as server:
         asked = Asked(server.grpc_url, a.ensemble, config.max_history)
         for cell, (prompt, in_flight) in enumerate(each):
             own = range(cell * a.rounds, (cell + 1) * a.rounds)
