@@ -18,6 +18,20 @@ def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
     return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
 
 
+COME_AGAIN = tuple(
+    Figure(what, file, f"cells/{cell}")
+    for what, file, cell in (
+        (
+            "users who come again, named over nobody named: times the requests/s, 1,023 tokens, beam width 128",
+            "returning", "1023 tokens, 1 at a time/ratio",
+        ),
+        ("the same, drafts", "returning-draft", "1023 tokens, 1 at a time/ratio"),
+        (
+            "users who come again, over OpenVINO GenAI with its prefix cache: times the requests/s, 990 tokens",
+            "returning_peers", "990 tokens, openvino-genai/over",
+        ),
+    )
+)  # fmt: skip
 RETURNING = {
     file: Table(
         file, "{settings[ensemble]}, 31 M parameters, beam width {settings[beam_width]}", "cells",

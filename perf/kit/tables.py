@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from perf.kit.table_forms import Column, Figure, Grid, Table
-from perf.kit.table_kinds import RETURNING, RETURNING_PEERS, WINDOWS, rank_figures, rank_ways, relay_figures
+from perf.kit.table_kinds import (
+    COME_AGAIN,
+    RETURNING,
+    RETURNING_PEERS,
+    WINDOWS,
+    rank_figures,
+    rank_ways,
+    relay_figures,
+)
 
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
 
@@ -12,8 +20,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "headline": (
         Figure("times the requests/s of the fastest peer, 31 M parameters, beam width 128", "peers", "ratio_bw128"),
         Figure("the same, beam width 512", "peers", "ratio_bw512"),
-        Figure("times the requests/s for users who come again, 1,023 tokens, beam width 128", "returning",
-               "cells/1023 tokens, 1 at a time/ratio"),
+        *COME_AGAIN,
         Figure("requests/s with P99 within 100 ms, MovieLens 100K", "sweep", "highest_rate", "{:.0f}"),
         Figure("HR@10 on MovieLens 100K, seen items removed", "quality", "model/HR@10", "{:.4f}"),
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
