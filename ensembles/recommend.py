@@ -40,12 +40,15 @@ ENCODE_HISTORY = Model(
     outputs=(TOKENS, TICKET, EXCLUDED, OWNER),
     warmups=(WarmUp("one_item", {"history": (1,)}, TOP_1),),
 )
-# No waiting for company here: the step batches by tokens itself (genrec/schedule/scheduler.py).
+# No waiting for company here: the step batches by tokens itself (genrec/schedule/scheduler.py). Between two looks into
+# Triton's queue it runs a batch. What is left there is in no estimate, and its time runs out: with 32 at a look, beyond
+# the capacity requests waited for two thirds of their deadline before anybody knew of them.
 GENERATE = Model(
     "generate",
     inputs=(TOKENS, TICKET, EXCLUDED, KEEP_FOR),
     outputs=(PATHS, SCORES),
     warmups=(WarmUp("no_prompt", {"tokens": (32,), "excluded": (1,)}, NO_PROMPT),),
+    max_batch=128,
 )
 VALIDITY_LOOKUP = Model(
     "validity_lookup",

@@ -34,7 +34,7 @@ from genrec.report import (
 )
 from genrec.schedule.admission import Admission
 from genrec.schedule.cost import PassCost
-from genrec.schedule.scheduler import LIMIT, Scheduler
+from genrec.schedule.scheduler import Scheduler
 from genrec.settings import MOST_VALUES, Settings
 
 # Tokens that are computed before the queue is looked at again. Of 8,190 tokens, parts of 256 cost 16 % more core time
@@ -45,7 +45,7 @@ WITH_REST = (
     1.25  # a part may be so much larger if nothing is left then: a pass of one token takes 1 ms, of 256 five
 )
 PATIENCE = 0.2  # of its budget that a ranking may wait for a part
-MOST = LIMIT // 2  # that wait: rankings must find room in the queue
+MOST = 128  # that wait: rankings must find room in the queue
 log = logging.getLogger("genrec.relay")
 
 

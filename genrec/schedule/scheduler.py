@@ -27,7 +27,7 @@ from genrec.schedule.batch_cost import BatchCost
 from genrec.schedule.lateness import Lateness
 
 T = TypeVar("T")
-LIMIT = 256  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
+LIMIT = 1024  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
 GRACE_S = 0.002  # a guest who left requests in the queue comes back within, if Triton has more
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 

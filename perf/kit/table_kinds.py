@@ -18,6 +18,18 @@ def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
     return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
 
 
+OVERLOAD = {
+    file: Table(
+        file, "{settings[artifact]}, deadline {settings[deadline_ms]} ms, capacity {capacity:.0f} answers/s", "shares",
+        (
+            Column("asked/s", "shares/*/sent_rate"), Column("answered in time/s", "shares/*/goodput"),
+            Column("refused", "shares/*/shed", "{}"), Column("P50 ms", "shares/*/p50_ms"),
+            Column("P99 ms", "shares/*/p99_ms"),
+        ),
+        "share of the capacity",
+    )
+    for file in ("overload", "overload-direct")
+}  # fmt: skip
 COME_AGAIN = tuple(
     Figure(what, file, f"cells/{cell}")
     for what, file, cell in (

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
+from perf.kit import table_kinds as kinds
 from perf.kit.table_forms import Column, Figure, Grid, Table
-from perf.kit.table_kinds import (
-    COME_AGAIN,
-    RETURNING,
-    RETURNING_PEERS,
-    WINDOWS,
-    rank_figures,
-    rank_ways,
-    relay_figures,
-)
 
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
 
@@ -20,7 +12,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "headline": (
         Figure("times the requests/s of the fastest peer, 31 M parameters, beam width 128", "peers", "ratio_bw128"),
         Figure("the same, beam width 512", "peers", "ratio_bw512"),
-        *COME_AGAIN,
+        *kinds.COME_AGAIN,
         Figure("requests/s with P99 within 100 ms, MovieLens 100K", "sweep", "highest_rate", "{:.0f}"),
         Figure("HR@10 on MovieLens 100K, seen items removed", "quality", "model/HR@10", "{:.4f}"),
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
@@ -43,16 +35,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
         "beam width",
     ),
-    "overload": Table(
-        "overload", "{settings[artifact]}, deadline {settings[deadline_ms]} ms, capacity {capacity:.0f} answers/s",
-        "shares",
-        (
-            Column("asked/s", "shares/*/sent_rate"), Column("answered in time/s", "shares/*/goodput"),
-            Column("refused", "shares/*/shed", "{}"), Column("P50 ms", "shares/*/p50_ms"),
-            Column("P99 ms", "shares/*/p99_ms"),
-        ),
-        "share of the capacity",
-    ),
+    **kinds.OVERLOAD,
     "ablation": Table(
         "ablation", "{settings[artifact]}, beam width {settings[beam_width]}, 16 in flight", "arms",
         (Column("answers/s", "arms/*/capacity"), Column("P50 ms, one at a time", "arms/*/p50_ms")), "served by",
@@ -88,7 +71,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("HR@10 of transition counts", "quality", "transition counts/HR@10", "{:.4f}"),
         Figure("NDCG@10 of transition counts", "quality", "transition counts/NDCG@10", "{:.4f}"),
     ),
-    **RETURNING, "returning-peers": RETURNING_PEERS, "window-quality": WINDOWS,
+    **kinds.RETURNING, "returning-peers": kinds.RETURNING_PEERS, "window-quality": kinds.WINDOWS,
     "sweep": (Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),),
     "recovery": (
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
@@ -129,21 +112,21 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             Column("P50 ms", "speed/*/p50_ms"),
         ),
     ),
-    "rank": rank_figures("rank"),
-    "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
-    "rank-codes": rank_figures("rank-codes"),
-    "rank-ways-codes": rank_ways(
+    "rank": kinds.rank_figures("rank"),
+    "rank-ways": kinds.rank_ways("rank", "shape of Books, 31 M parameters"),
+    "rank-codes": kinds.rank_figures("rank-codes"),
+    "rank-ways-codes": kinds.rank_ways(
         "rank-codes", "shape of Books with items of 3 codes, 31 M parameters"
     ),
-    "rank-ml-1m": rank_figures("rank-ml-1m"),
-    "rank-ways-ml-1m": rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters"),
-    "rank-in-proportion": rank_figures(
+    "rank-ml-1m": kinds.rank_figures("rank-ml-1m"),
+    "rank-ways-ml-1m": kinds.rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters"),
+    "rank-in-proportion": kinds.rank_figures(
         "rank-in-proportion",
         ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
          "slo_rate_over_user_prefix_paper", "{:.2f}"),
         ("the same, all ways", "slo_rate_over_user_prefix", "{:.2f}"),
     ),
-    "rank-ways-in-proportion": rank_ways(
+    "rank-ways-in-proportion": kinds.rank_ways(
         "rank-in-proportion", "Books in the paper's proportion, model {settings[model]}, {counted} requests"
     ),
     "rank-peers": Table(
@@ -237,13 +220,13 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             Column("over users", "compared/*/error_over_users", "{:.5f}"),
         ),
     ),
-    "relay": relay_figures(
+    "relay": kinds.relay_figures(
         "relay",
         ("the same, half of the users come again", "slo_rate_ratio_second_tier_50"),
         ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
         ("core-ms a request over inline, a tenth abandoned", "compute_ratio"),
     ),
-    "relay-ways": relay_figures(
+    "relay-ways": kinds.relay_figures(
         "relay-ways",
         ("the same, half of the users come again", "slo_rate_ratio_returning_50"),
         ("the same, half brought back from disk", "slo_rate_ratio_second_tier_50"),
@@ -253,7 +236,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ("tokens computed, the same", "computed_tokens_ratio"),
         ("shared backbone, two calls, over two models", "slo_rate_ratio_shared_two_calls"),
     ),
-    "relay-reach": relay_figures(
+    "relay-reach": kinds.relay_figures(
         "relay-reach",
         ("clients at once within the budgets, over inline", "concurrency_ratio"),
         ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
