@@ -15,7 +15,7 @@ from genrec.engine.load_ranker import create_pool
 from genrec.settings import SPAN, Settings
 from genrec.steps import Tensors
 
-MOST, TOP_K = 8, 5  # items of a history at most
+MOST, TOP_K, USERS = 8, 5, 4  # items of a history at most
 Start = Callable[..., tuple[Any, Settings]]
 
 
@@ -56,3 +56,15 @@ def prompt(artifact: Path, items: int, user: int | None, seed: int = 0, **ticket
 def reused() -> float:
     """Tokens so far."""
     return metrics.GENERATE_TOKENS.value(kind="reused")
+
+
+def batches(artifact: Path, seed: int, least: int) -> Iterator[list[Tensors]]:
+    """Random ones: histories of `least` items or more grow, come again, and are another's or nobody's."""
+    draw = np.random.default_rng(seed)
+    for _ in range(12):
+        yield [
+            prompt(
+                artifact, int(draw.integers(least, MOST + 1)), user, int(draw.integers(2)) + 10 * (user or 0)
+            )
+            for user in draw.choice([None, *range(USERS)], 5).tolist()
+        ]

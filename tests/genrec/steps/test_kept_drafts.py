@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,30 +9,15 @@ import pytest
 
 from genrec import steps
 from genrec.artifact import load_config
-from genrec.engine import kept_prompts
 from genrec.errors import DeadlineExceeded, InputError
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
-from tests.genrec.steps.kept import MOST, Start, prompt, reused, starting
-from tests.oracles.twin import twin_artifact
+from tests.genrec.steps.kept import MOST, Start, batches, prompt, reused
 
-USERS = 4
-
-
-@pytest.fixture(scope="module")
-def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return twin_artifact(tmp_path_factory.mktemp("kept") / "artifact", (3, 7, 6), 90)
+STEP = "prefill_draft"
 
 
-@pytest.fixture(autouse=True)
-def _every_prompt_but_none_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_prompts, "WORTH", 1)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with starting("prefill_draft", tmp_path) as load:
-        yield load
+pytestmark = pytest.mark.usefixtures("every_prompt_is_worth_it")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -43,16 +27,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_states_do_not_depend_on_what_was_kept(
     start: Start, request: pytest.FixtureRequest, fixture: str, target: str, seed: int
 ) -> None:
-    """Random batches: histories grow, come again, and are another's; a pool that has not room for all of them."""
-    artifact, draw = request.getfixturevalue(fixture), np.random.default_rng(seed)
+    """By random batches and a pool that has not room for all of them."""
+    artifact = request.getfixturevalue(fixture)
     kept, _ = start(artifact, target, 1)
     plain, _ = start(artifact, target, 0)
     before = reused()
-    for _ in range(12):
-        batch = [
-            prompt(artifact, int(draw.integers(0, MOST + 1)), user, int(draw.integers(2)) + 10 * (user or 0))
-            for user in draw.choice([None, *range(USERS)], 5).tolist()
-        ]
+    for batch in batches(artifact, seed, least=0):
         for got, want in zip(kept.run(batch), plain.run(batch), strict=True):
             np.testing.assert_allclose(got["states"], want["states"], rtol=0, atol=1e-4)
     assert reused() > before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +20,13 @@ from genrec.pool.pool import Pool
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
 from genrec.settings import Settings
-from tests.genrec.steps.kept import MOST, TOP_K, Start, prompt, reused, starting
-from tests.oracles.twin import TwinPasses, twin_artifact
+from tests.genrec.steps.kept import TOP_K, Start, batches, prompt, reused
+from tests.oracles.twin import TwinPasses
 
-USERS = 4
-
-
-@pytest.fixture(scope="module")
-def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return twin_artifact(tmp_path_factory.mktemp("kept") / "artifact", (3, 7, 6), 90)
+STEP = "generate"
 
 
-@pytest.fixture(autouse=True)
-def _every_prompt_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_prompts, "WORTH", 0)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with starting("generate", tmp_path) as load:
-        yield load
+pytestmark = pytest.mark.usefixtures("every_prompt_is_worth_it")
 
 
 def equal(got: Any, want: Any) -> None:
@@ -62,16 +49,12 @@ def equal(got: Any, want: Any) -> None:
 def test_answers_do_not_depend_on_what_was_kept(
     start: Start, request: pytest.FixtureRequest, fixture: str, target: str, seed: int
 ) -> None:
-    """Random batches: histories grow, come again, and are another's; a pool that has not room for all of them."""
-    artifact, draw = request.getfixturevalue(fixture), np.random.default_rng(seed)
+    """By random batches and a pool that has not room for all of them."""
+    artifact = request.getfixturevalue(fixture)
     kept, _ = start(artifact, target, 1)
     plain, _ = start(artifact, target, 0)
     before = reused()
-    for _ in range(12):
-        batch = [
-            prompt(artifact, int(draw.integers(1, MOST + 1)), user, int(draw.integers(2)) + 10 * (user or 0))
-            for user in draw.choice([None, *range(USERS)], 5).tolist()
-        ]
+    for batch in batches(artifact, seed, least=1):
         for got, want in zip(kept.run(batch), plain.run(batch), strict=True):
             equal(got, want)
     assert reused() > before
