@@ -65,6 +65,7 @@ def load_executors(settings: Settings, config: ModelConfig) -> list[Executor]:
         return [HostExecutor(each, config, width, kv_type) for each in passes]
 
     found = executors(settings.threads, settings.streams)
-    if settings.threads or settings.streams > 1 or len(os.sched_getaffinity(0)) == 1:
+    shares = target.streams and len(os.sched_getaffinity(0)) > 1  # its work between cores, if nobody says how
+    if settings.threads or settings.streams > 1 or not shares:
         return found
     return [OneCoreOrAll(found[0], lambda: executors(1, 1)[0], width)]

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import GenrecError, InputError
-from genrec.process import give_back
 from genrec.rank.kinds import HSTU_STEPS, hstu_of
 from genrec.settings import MOST_VALUES, Settings
 from genrec.target import target_of
@@ -59,7 +58,6 @@ def load(name: str, settings: Settings) -> Step:
     if name in HSTU_STEPS and hstu_of(settings.artifact, settings.ranker):
         name = HSTU_STEPS[name]
     step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
-    give_back()
     return step
 
 

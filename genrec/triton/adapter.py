@@ -51,7 +51,7 @@ def step_model(step_name: str) -> type:
 
         def initialize(self, args: dict[str, str]) -> None:
             """Build the step from the GENREC_* environment; an error here fails the start of the server."""
-            from genrec.process import end_with_parent, may_write_any_file
+            from genrec.process import end_with_parent, give_back, may_write_any_file
             from genrec.settings import Settings
             from genrec.steps import load  # here: a step may take seconds to import
             from genrec.triton.metrics import Published
@@ -60,6 +60,7 @@ def step_model(step_name: str) -> type:
             may_write_any_file()
             self.outputs = output_types(args["model_config"])
             self.step = load(step_name, Settings.from_environment())
+            give_back()
             self.deferred: Any = self.step if hasattr(self.step, "submit") else None
             self.published = Published(step_name, getattr(self.step, "look", None))
 
