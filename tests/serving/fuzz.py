@@ -89,7 +89,7 @@ class Cases:
             "recommend": self._recommend, "recommend_staged": self._recommend, "encode_history": self._recommend,
             "generate": self._generate, "prefill": self._prefill,
             "beam_search": self._beam_search, "decode": self._decode, "validity_lookup": self._lookup,
-            "recommend_draft": self._recommend, "prefill_draft": self._prefill, "draft_beam": self._draft_beam,
+            "recommend_draft": self._recommend, "prefill_draft": self._prefill_draft, "draft_beam": self._draft_beam,
         }  # fmt: skip
 
     def pick(self, options):
@@ -189,7 +189,11 @@ class Cases:
         return made + [t for t in optional if self.chance(0.4)]
 
     def _generate(self) -> list[Tensor]:
-        return [*self._prefill(), self._excluded()]
+        return [*self._prefill_draft(), self._excluded()]
+
+    def _prefill_draft(self) -> list[Tensor]:
+        owner = [tensor("owner", [self.pick([0, 1, 1, -1]), self.pick(INTEGERS)])] if self.chance(0.4) else []
+        return [*self._prefill(), *owner]
 
     def _prefill(self) -> list[Tensor]:
         tokens = self._integers(self.pick([0, 1, 32, 48, 49, 64]), self.pick([36, 36, 37, 2**31]))

@@ -68,3 +68,19 @@ def batches(artifact: Path, seed: int, least: int) -> Iterator[list[Tensors]]:
             )
             for user in draw.choice([None, *range(USERS)], 5).tolist()
         ]
+
+
+def spoilt(tensors: Tensors, draw: np.random.Generator) -> Tensors:
+    """With one of them gone, of another type, length, or number of rows, or with another number in it."""
+    name = draw.choice([*tensors])
+    given = tensors[name]
+    odd = given.copy()
+    if odd.size:
+        odd[0, draw.integers(odd.size)] = draw.choice([-1, 0, 1, 2, 7, 2**31 - 1, -(2**31)])
+    ways = (
+        None, given.astype(np.float32), given[:, :-1], np.hstack((given, given)), np.vstack((given, given)), given[0],
+        odd, odd, odd,
+    )  # fmt: skip
+    other = ways[draw.integers(len(ways))]
+    rest = {each: value for each, value in tensors.items() if each != name}
+    return rest if other is None else {**rest, name: other}

@@ -12,7 +12,7 @@ from genrec.artifact import load_config
 from genrec.errors import DeadlineExceeded, InputError
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
-from tests.genrec.steps.kept import MOST, Start, batches, prompt, reused
+from tests.genrec.steps.kept import MOST, Start, batches, prompt, reused, spoilt, starting
 
 STEP = "prefill_draft"
 
@@ -121,3 +121,15 @@ def test_a_lost_pool_costs_time_and_no_answer(twin: Path, start: Start) -> None:
         file.write_bytes(b"")
     for got, want in zip(step.run([prompt(twin, 7, 7)]), plain.run([prompt(twin, 7, 7)]), strict=True):
         np.testing.assert_allclose(got["states"], want["states"], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["generate", "prefill_draft"])
+def test_whatever_strangers_send_the_others_get_their_answers(twin: Path, tmp_path: Path, name: str) -> None:
+    draw = np.random.default_rng(2)
+    with starting(name, tmp_path) as start:
+        step, _ = start(twin, "twin")
+        for batch in (each for seed in range(10) for each in batches(twin, seed, least=0)):
+            good, *others = batch
+            answered, *answers = step.run([good, *(spoilt(each, draw) for each in others)])
+            assert isinstance(answered, dict)
+            assert all(isinstance(each, dict | InputError | DeadlineExceeded) for each in answers), answers
