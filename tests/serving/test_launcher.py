@@ -168,17 +168,18 @@ def test_a_launcher_killed_while_its_server_loads_leaves_no_process(
     below = psutil.Process(launcher.pid)
 
     def stubs() -> list[psutil.Process]:
-        found = []
-        for each in below.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # others come and go while the server loads
-                found += [each] if "stub" in each.name() else []
-        return found
+        """The server's own children. What these start while they load has their name too, and comes and goes."""
+        with contextlib.suppress(psutil.NoSuchProcess):  # children of the launcher do so as well
+            servers = [each for each in below.children() if each.name() == "tritonserver"]
+            return [each for server in servers for each in server.children() if "stub" in each.name()]
+        return []
 
     until(lambda: len(stubs()) > 2 or launcher.poll() is not None)
     left = below.children(recursive=True)
     if stuck:  # a stub that does not look after itself, and the server
-        stubs()[0].suspend()
-        below.children()[0].kill()
+        stub = stubs()[0]
+        stub.suspend()
+        psutil.Process(stub.ppid()).kill()
     launcher.kill()
     launcher.wait(60)
     assert len(left) > 3
