@@ -13,10 +13,10 @@ from genrec.artifact import load_config
 from genrec.draft.options import load_options
 from genrec.engine.interface import Array, Past
 from genrec.engine.load import load_engine
-from genrec.errors import GenrecError
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each
-from genrec.steps.prompts import PaddedPrompts, read_owner, read_prompt, read_prompts, spans, warm_up
+from genrec.steps import Answer, Tensors
+from genrec.steps.prompts import PaddedPrompts, read_owner, read_prompts, spans, warm_up
+from genrec.steps.ticket import Ticket
 
 
 class PrefillDraft:
@@ -32,9 +32,8 @@ class PrefillDraft:
         self._placeholders = load_options(settings.artifact).placeholder_tokens(self._config)
         self._kept = None
         if settings.pool and self._engine.draft_behind:
-            from genrec.engine.kept_prompts import (
-                KeptPrompts,
-            )  # here, as it imports numba: 0.3 s of every start
+            # Here, as it imports numba: 0.3 s of every start.
+            from genrec.engine.kept_prompts import KeptPrompts
 
             self._kept = KeptPrompts.of(settings, self._config)
         warm_up([(1, spans(self._config)[0])], self._try)
@@ -47,11 +46,7 @@ class PrefillDraft:
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Prompts padded to the same length run as one batch, prompts that are kept by themselves."""
         nothing = {"states": np.zeros((1, 1), np.float32)}
-        kept = [self._is_kept(request) for request in requests]
-        alone = iter(answer_each([r for r, mine in zip(requests, kept, strict=True) if mine], self._go_on))
-        others = [r for r, mine in zip(requests, kept, strict=True) if not mine]
-        rest = iter(read_prompts(others, self._config, "prefill_draft", nothing, self._states))
-        return [next(alone if mine else rest) for mine in kept]
+        return read_prompts(requests, self._config, "prefill_draft", nothing, self._states, self._go_on)
 
     def _states(self, batch: PaddedPrompts) -> list[Answer]:
         """One engine call, the placeholders right after each row's last real token."""
@@ -63,21 +58,11 @@ class PrefillDraft:
         states = self._engine.draft_states(tokens, batch.lengths)
         return [{"states": row.reshape(1, -1)} for row in states]
 
-    def _is_kept(self, request: Tensors) -> bool:
-        """Whether its prompt is kept for a user; of what cannot be read `_go_on` says why."""
-        if not self._kept:
-            return False
-        try:
-            owner, (_, ticket) = read_owner(request), read_prompt(request, self._config)
-        except GenrecError:
-            return True
-        return owner is not None and self._kept.takes(owner, ticket.prompt_length)
-
-    def _go_on(self, request: Tensors) -> Tensors:
-        """One prompt behind what the pool has of it."""
-        kept, owner, (tokens, ticket) = self._kept, read_owner(request), read_prompt(request, self._config)
-        assert kept and owner
-        ticket.check_deadline("prefill_draft")
+    def _go_on(self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket) -> Tensors | None:
+        """States of a prompt that is kept for a user, behind what the pool has of it; None for others."""
+        kept, owner = self._kept, read_owner(request)
+        if not kept or not owner or not kept.takes(owner, ticket.prompt_length):
+            return None
         prompt = tokens[: ticket.prompt_length]
         found = kept.find(owner, prompt)
         try:
