@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,8 +145,9 @@ class Engine:
         self.layout, self._passes = layout, passes
         self._tensors = range(2 * layout.config.num_hidden_layers)
         self.draft_states = passes.draft_states
-        resumes = isinstance(passes, ResumePasses) and passes.resumes_drafts
-        self.draft_behind = cast(ResumePasses, passes).draft_behind if resumes else None
+        self.draft_behind = None  # where there is no such pass
+        if isinstance(passes, ResumePasses) and passes.resumes_drafts:
+            self.draft_behind = passes.draft_behind
 
     def prefill(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], region: Region) -> None:
         """tokens [B, S] padded on the right, lengths [B] >= 1: first-level logits and shared KV go to `region`."""

@@ -34,7 +34,6 @@ from genrec.target import target_of
 # Operations of a prompt from which on its KV is worth a place: half a millisecond to a millisecond. What is smaller is
 # computed as fast as it is looked for and kept.
 WORTH = 2e8
-EVEN = 8  # tokens that an entry's room is a multiple of
 Owner = tuple[bool, int]  # whether a user is named, and which
 
 
@@ -103,7 +102,7 @@ class KeptPrompts:
     def keep_behind(self, owner: Owner, tokens: Array, past: Past, new: Sequence[Array]) -> None:
         """Of a prompt int32[S]: what it went on behind, and 2N tensors [1, G, Q, D] that begin with the rest."""
         start, end = past.tokens, len(tokens)
-        with self._entry(owner, tokens, -(-end // EVEN) * EVEN) as places:
+        with self._entry(owner, tokens, self._layout.span(end)) as places:
             for place, old, newest in zip(places, past.kv, new, strict=True) if places else ():
                 place[:, :, :start] = old[:, :, :start]
                 place[:, :, start:end] = newest[:, :, : end - start]
@@ -131,7 +130,8 @@ class KeptPrompts:
 
     def example(self, tokens: int = 1) -> Past:
         """One to rehearse with, or none."""
-        return Past(tokens, self._layout.user(np.zeros(self._layout.user_bytes(EVEN), np.uint8), EVEN))
+        layout, span = self._layout, self._layout.span(1)
+        return Past(tokens, layout.user(np.zeros(layout.user_bytes(span), np.uint8), span))
 
     def _hashes(self, owner: Owner, tokens: Array) -> Words:
         user = owner[1] if owner[0] else None

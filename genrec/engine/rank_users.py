@@ -12,8 +12,6 @@ from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import Words, user_words
 from genrec.search.scratch import Scratch
 
-EVEN = 8
-
 
 @dataclass(frozen=True)
 class RankEntries:
@@ -37,8 +35,8 @@ class RankEntries:
         return user_words(secret, self.model, self.layout.name, owner, tokens, self.step)
 
     def span(self, tokens: int) -> int:
-        """See `UserEntries.span`. Of whole cache lines: our operations take any shape equally well."""
-        return -(-tokens // EVEN) * EVEN
+        """See `UserEntries.span`. Our operations take any shape equally well."""
+        return self.layout.span(tokens)
 
     def user_bytes(self, span: int) -> int:
         """See `UserEntries.user_bytes`."""

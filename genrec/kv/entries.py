@@ -17,6 +17,7 @@ from genrec.kv.layout import KV_TYPES, aligned
 from genrec.models.config import ModelConfig
 
 Array = NDArray[Any]
+EVEN = 8  # tokens
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class EntryLayout:
     def item_bytes(self) -> int:
         """Of a row of the table."""
         return self.item_tokens * self.token_bytes
+
+    def span(self, tokens: int) -> int:
+        """Tokens that a user's entry of so many has room for: whole cache lines."""
+        return -(-tokens // EVEN) * EVEN
 
     def user_bytes(self, span: int) -> int:
         """Of a user's entry of `span` tokens."""
