@@ -11,6 +11,7 @@ is nothing to go on behind then.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompts", default="255,990", help="tokens of a first visit")
     parser.add_argument("--users", type=int, default=6)
     parser.add_argument("--visits", type=int, default=3)
-    report.add_options(parser, beam_width=128, rounds=3, threads=2)
+    report.add_options(parser, beam_width=128, rounds=3, threads=len(os.sched_getaffinity(0)))
     a = parser.parse_args(arguments)
     names = a.peers.split(",")
     if not set(names) <= set(PEERS):
