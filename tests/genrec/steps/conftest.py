@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,13 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """Of the step that the test's module names."""
     with starting(request.module.STEP, tmp_path) as load:
         yield load
+
+
+@pytest.fixture(
+    params=[("twin", "twin"), ("tiny", "openvino"), ("tiny_of_nodes", "openvino")], ids=lambda each: each[0]
+)
+def kept_and_plain(request: pytest.FixtureRequest, start: Start) -> tuple[Path, Any, Any]:
+    """An artifact, and the step with a pool that has not room for all users, and without one."""
+    fixture, target = request.param
+    artifact = request.getfixturevalue(fixture)
+    return artifact, start(artifact, target, 1)[0], start(artifact, target, 0)[0]

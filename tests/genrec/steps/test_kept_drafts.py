@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,16 +22,8 @@ pytestmark = pytest.mark.usefixtures("every_prompt_is_worth_it")
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("fixture", "target"), [("twin", "twin"), ("tiny", "openvino"), ("tiny_of_nodes", "openvino")]
-)
-def test_states_do_not_depend_on_what_was_kept(
-    start: Start, request: pytest.FixtureRequest, fixture: str, target: str, seed: int
-) -> None:
-    """By random batches and a pool that has not room for all of them."""
-    artifact = request.getfixturevalue(fixture)
-    kept, _ = start(artifact, target, 1)
-    plain, _ = start(artifact, target, 0)
+def test_states_do_not_depend_on_what_was_kept(kept_and_plain: tuple[Path, Any, Any], seed: int) -> None:
+    artifact, kept, plain = kept_and_plain
     before = reused()
     for batch in batches(artifact, seed, least=0):
         for got, want in zip(kept.run(batch), plain.run(batch), strict=True):
@@ -52,17 +45,6 @@ def test_the_longest_history_comes_again(tiny: Path, start: Start) -> None:
         (got,) = kept.run([whole])
         np.testing.assert_allclose(got["states"], want["states"], rtol=0, atol=1e-4)
     assert reused() - before == config.max_prompt - 1
-
-
-def test_a_history_that_has_grown_computes_what_is_new(twin: Path, start: Start) -> None:
-    step, _ = start(twin, "twin")
-    counts = []
-    for items in (4, 6, 6, 3):
-        before = reused()
-        step.run([prompt(twin, items, 7)])
-        counts.append(reused() - before)
-    # 3 codes an item; of a prompt that is there whole the last token is computed, as its state is read.
-    assert counts == [0, 12, 17, 8]
 
 
 @pytest.mark.parametrize("order", [("generate", "prefill_draft"), ("prefill_draft", "generate")])

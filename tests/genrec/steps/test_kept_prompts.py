@@ -20,7 +20,7 @@ from genrec.pool.pool import Pool
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
 from genrec.settings import Settings
-from tests.genrec.steps.kept import TOP_K, Start, batches, prompt, reused
+from tests.genrec.steps.kept import TOP_K, Start, batches, prompt, reused, starting
 from tests.oracles.twin import TwinPasses
 
 STEP = "generate"
@@ -43,16 +43,8 @@ def equal(got: Any, want: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("fixture", "target"), [("twin", "twin"), ("tiny", "openvino"), ("tiny_of_nodes", "openvino")]
-)
-def test_answers_do_not_depend_on_what_was_kept(
-    start: Start, request: pytest.FixtureRequest, fixture: str, target: str, seed: int
-) -> None:
-    """By random batches and a pool that has not room for all of them."""
-    artifact = request.getfixturevalue(fixture)
-    kept, _ = start(artifact, target, 1)
-    plain, _ = start(artifact, target, 0)
+def test_answers_do_not_depend_on_what_was_kept(kept_and_plain: tuple[Path, Any, Any], seed: int) -> None:
+    artifact, kept, plain = kept_and_plain
     before = reused()
     for batch in batches(artifact, seed, least=1):
         for got, want in zip(kept.run(batch), plain.run(batch), strict=True):
@@ -60,14 +52,16 @@ def test_answers_do_not_depend_on_what_was_kept(
     assert reused() > before
 
 
-def test_a_history_that_has_grown_computes_what_is_new(twin: Path, start: Start) -> None:
-    step, _ = start(twin, "twin")
+@pytest.mark.parametrize("name", ["generate", "prefill_draft"])
+def test_a_history_that_has_grown_computes_what_is_new(twin: Path, tmp_path: Path, name: str) -> None:
     counts = []
-    for items in (4, 6, 6, 3):
-        before = reused()
-        step.run([prompt(twin, items, 7)])
-        counts.append(reused() - before)
-    # 3 codes an item; of a prompt that is there whole the last token is computed, for its logits.
+    with starting(name, tmp_path) as start:
+        step, _ = start(twin, "twin")
+        for items in (4, 6, 6, 3):
+            before = reused()
+            step.run([prompt(twin, items, 7)])
+            counts.append(reused() - before)
+    # 3 codes an item; of a prompt that is there whole the last token is computed: what is behind it is wanted.
     assert counts == [0, 12, 17, 8]
 
 
