@@ -13,6 +13,7 @@ What is offered runs when nothing is queued, a piece at a time, and counts in no
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -30,6 +31,7 @@ T = TypeVar("T")
 LIMIT = 1024  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
 GRACE_S = 0.002  # a guest who left requests in the queue comes back within, if Triton has more
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
+log = logging.getLogger("genrec.scheduler")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Scheduler(Generic[T]):
         With `patience_s` the request that is due first goes first; one without a deadline is due so long after it came.
 
         A stream that is free waits `wait_s` for company before it takes a request. A request of more tokens runs alone.
-        `run` answers its items itself and raises nothing. Estimates learn nothing from what it answers False for.
+        `run` answers its items itself. Estimates learn nothing from what it answers False for.
         """
         self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
         self._patience_s, self._roomy_s = patience_s, roomy_s
@@ -102,14 +104,16 @@ class Scheduler(Generic[T]):
     def submit(
         self, item: T, tokens: int, deadline_s: float | None = None, due_s: float | None = None
     ) -> None:
-        """Queue an item; `deadline_s` is on the clock. Raises QueueFull; DeadlineExceeded when it is hopeless.
+        """Queue an item; `deadline_s` is on the clock. Raises QueueFull, DeadlineExceeded when it is hopeless.
 
         `due_s`: when it is due, for the order alone; else its deadline.
         """
         now = self._clock()
         with self._changed:
+            if self._closed and not self._running:  # who runs looks into the queue once more
+                raise QueueFull("queue: takes nothing any more, the server is ending")
             if len(self._queue) >= LIMIT:
-                raise QueueFull(f"generate: {LIMIT} requests wait already")
+                raise QueueFull(f"queue: has {LIMIT} requests (accepted: at most {LIMIT})")
             due = self._due(now, deadline_s if due_s is None else due_s)
             first = self._first(due)
             # Other streams do not make it shorter itself.
@@ -210,7 +214,11 @@ class Scheduler(Generic[T]):
             return self._choose() if self._queue and self._left() <= 0 else None
 
     def _run(self, run: Callable[[list[T]], bool | None], batch: _Running[T]) -> None:
-        usual = run([each.item for each in batch.requests]) is not False
+        try:
+            usual = run([each.item for each in batch.requests]) is not False
+        except Exception:  # the stream must live on, and the batch must not stand as running
+            log.exception("scheduler: a batch raised")
+            usual = False
         done = self._clock()
         if not batch.offered:
             self._count(batch, done)

@@ -11,7 +11,7 @@ import json
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -153,10 +153,11 @@ def _give(
     answer: Arrays | GenrecError,
 ) -> None:
     try:
-        response = _response(wanted, answer, outputs)
+        give(_response(wanted, answer, outputs))
     except Exception as error:  # the request must be answered, and the caller's thread must live on
-        response = _error(_internal(name, error))
-    give(response)
+        failure = _error(_internal(name, error))
+        with suppress(Exception):  # the log has why an answer cannot be sent; perhaps the smaller error can
+            give(failure)
 
 
 def _internal(name: str, error: Exception) -> GenrecError:

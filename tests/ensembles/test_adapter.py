@@ -4,64 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from genrec.errors import ArenaFull, DeadlineExceeded, InputError, StaleHandle
+from tests.ensembles.backend import Metric, MetricFamily, Tensor, TritonError
 
 OUTPUTS = {"y": np.int64, "z": np.float32}
-
-
-class Tensor:
-    def __init__(self, name: str, array: np.ndarray) -> None:
-        self._name, self._array = name, array
-
-    def name(self) -> str:
-        return self._name
-
-    def as_numpy(self) -> np.ndarray:
-        return self._array
-
-
-class TritonError:
-    INTERNAL, INVALID_ARG, UNAVAILABLE = "internal", "invalid", "unavailable"
-
-    def __init__(self, message: str, code: str = INTERNAL) -> None:
-        self.message, self.code = message, code
-
-
-class MetricFamily:
-    """Triton's: a metric of a family that is gone is an error."""
-
-    COUNTER, GAUGE = "counter", "gauge"
-
-    def __init__(self, name: str, description: str, kind: str) -> None:
-        self.name, self.kind = name, kind
-
-    def Metric(self, labels: dict[str, str]) -> Metric:
-        return Metric(self, labels)
-
-
-class Metric:
-    sent: ClassVar[dict[tuple[str, ...], float]] = {}
-
-    def __init__(self, family: MetricFamily, labels: dict[str, str]) -> None:
-        self._family, self._key = weakref.ref(family), (family.name, *labels.values())
-
-    def increment(self, value: float) -> None:
-        assert self._family().kind == "counter" and value > 0
-        self.sent[self._key] = self.sent.get(self._key, 0) + value
-
-    def set(self, value: float) -> None:
-        assert self._family().kind == "gauge"
-        self.sent[self._key] = value
 
 
 @pytest.fixture
@@ -165,12 +120,16 @@ def test_only_what_is_asked_for_is_sent(adapter: ModuleType) -> None:
 
 
 class Sender:
-    """Triton's, of a request that is answered later; keeps what it was given."""
+    """Triton's, of a request that is answered later; keeps what it was given, but for the first `fails`."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails: int = 0) -> None:
         self.sent: list[tuple[Any, Any]] = []
+        self.fails = fails
 
     def send(self, response: Any, flags: Any) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("no shared memory is left")
         self.sent.append((response, flags))
 
 
@@ -250,6 +209,16 @@ def test_what_cannot_be_handed_over_or_sent_is_answered_with_its_error(adapter: 
     said = [[(r.error.code, flags) for r, flags in each[1].sent] for each in asked]
     assert said == [[], [], [("unavailable", "final")], [("internal", "final")]]
     assert len(sys.modules["triton_python_backend_utils"].logged) == 2
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_who_answers_lives_on_when_a_response_cannot_be_sent(adapter: ModuleType, fails: int) -> None:
+    step, (made, sender, _) = Later(), later_request(5)
+    sender.fails = fails
+    adapter.defer("later", step, OUTPUTS, [made])
+    step.held[0][1]({"y": np.array([[7]])})
+    assert [response.error.code for response, _ in sender.sent] == ["internal"] * (2 - fails)
+    assert "no shared memory" in sys.modules["triton_python_backend_utils"].logged[0]
 
 
 def test_a_model_hands_its_batch_to_a_step_that_answers_later(

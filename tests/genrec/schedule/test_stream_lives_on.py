@@ -1,0 +1,41 @@
+"""A stream outlives whatever a batch does, and nobody waits for one that is gone."""
+
+import threading
+
+import pytest
+
+from genrec.errors import QueueFull
+from genrec.schedule.scheduler import Scheduler
+
+
+def test_a_batch_that_raises_ends_no_stream_and_stands_nowhere():
+    ran, done = [], threading.Event()
+
+    def run(batch):
+        ran.append(batch)
+        if batch == ["bad"]:
+            raise OSError("no shared memory is left")
+        done.set()
+
+    scheduler = Scheduler([run], 10, 0.0, 1)
+    scheduler.submit("bad", 10)
+    scheduler.submit("good", 10)
+    assert done.wait(30) and ran == [["bad"], ["good"]]
+    scheduler.close()
+    assert not scheduler._running and scheduler.ahead_s(1e12) == 0.0
+
+
+def test_nothing_is_taken_once_nobody_would_run_it():
+    ran = []
+
+    def run(batch):
+        ran.append(batch)
+        if batch == ["first"]:
+            scheduler.submit("of a batch that runs", 1)
+
+    scheduler = Scheduler([run], 10, 0.0, 1)
+    scheduler.submit("first", 1)
+    scheduler.close()
+    assert ran == [["first"], ["of a batch that runs"]]
+    with pytest.raises(QueueFull, match="queue: takes nothing"):
+        scheduler.submit("late", 1)
