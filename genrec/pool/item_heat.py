@@ -7,6 +7,7 @@ place with a hot one in both tables looks hotter than it is, and costs a few pas
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -29,13 +30,18 @@ class ItemHeat:
         self._clock, self._since = clock, clock()
         self._counts = np.zeros((2, int(SLOTS)))
         self.seen = 0  # items counted so far
+        self._writing_anew = (
+            threading.Lock()
+        )  # twice at once would make every count 2**REBASE times too small
 
     def see(self, tokens: NDArray[np.int32], times: float = 1.0) -> None:
         """Items with tokens int32[n, t] were asked for, each so many times."""
         grown = self._grown()
         if grown > 2.0**REBASE:
-            self._counts /= grown
-            self._since, grown = self._clock(), 1.0
+            with self._writing_anew:
+                if (grown := self._grown()) > 2.0**REBASE:
+                    self._counts /= grown
+                    self._since, grown = self._clock(), 1.0
         # A later request counts for more, so that nothing need be made smaller as time passes.
         for counts, places in zip(self._counts, _places(tokens), strict=True):
             counts[np.unique(places)] += times * grown

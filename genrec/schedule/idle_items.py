@@ -42,6 +42,7 @@ class IdleItems:
         self._clock = clock
         self._left: Places = np.zeros(0, np.int64)
         self._work: Work = lambda executor, places: False
+        self._offered: Work = self._work  # what the batch under way is of
         self._size, self._pause_s = 1, 0.0  # of the next batch, and before it
         self._under_way = False  # from the offer of a batch until it is done with
         self._lock = threading.Lock()
@@ -59,9 +60,11 @@ class IdleItems:
             self._offer()
 
     def end(self) -> None:
-        """A batch is done with, and what is left need not be tried."""
+        """A batch is done with, and what is left of its work need not be tried; of work begun meanwhile it is."""
         with self._lock:
-            self._left, self._under_way = self._left[:0], False
+            if self._offered is self._work:
+                self._left = self._left[:0]
+            self._offer()
 
     @property
     def idle(self) -> bool:
@@ -72,6 +75,7 @@ class IdleItems:
     def _offer(self) -> None:
         places, self._left = self._left[: self._size], self._left[self._size :]
         self._under_way = bool(len(places))
+        self._offered = self._work
         if self._under_way:
             tokens = len(places) * self._item_tokens
             self._scheduler.offer(IdleBatch(self, places, self._work), tokens, self._pause_s)

@@ -93,8 +93,9 @@ class ItemsAhead:
             known = self._know(version, items)
         elif self._clock() < self._next or not self._more_to_plan():
             return
-        begun, self._known, self._planned = self._clock(), known, self._heat.seen
+        begun, seen = self._clock(), self._heat.seen
         self._plan(known)
+        self._known, self._planned = known, seen  # now: a plan that failed is tried again
         ended = self._clock()
         self._next = ended + max(PLAN_S, (ended - begun) / PLAN_SHARE)
 

@@ -132,13 +132,19 @@ def test_items_as_hot_as_those_that_are_there_stay_outside(start: Callable[..., 
     assert len(bench.ran) <= ran + 6, "a batch a plan is refused before it is computed"
 
 
-def test_new_items_of_a_catalogue_come_in(start: Callable[..., Bench]) -> None:
+def test_new_items_of_a_catalogue_come_in(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench, before = start(), counted()
     whole = bench.items
     bench.items = DistinctItems(whole.tokens[20:], whole.popularity[20:])
     bench.look()
     bench.items, bench.version = whole, 2
-    bench.look()
+    with monkeypatch.context() as broken:
+        broken.setattr(bench.ahead, "_plan", lambda known: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bench.ahead.look()
+    bench.look()  # a plan that failed is made again, though nobody has asked for anything
     assert set(range(20)) <= bench.there()
     assert counted()["new"] == before["new"] + 20
 
