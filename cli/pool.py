@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from cli.options import folder
 
+TRIES = 20  # of a table that another process may hold; each waits as long as a request would
+T = TypeVar("T")
 ACTIONS = {
     "status": ("what is in it, and what was found in it", "genrec pool status artifacts/ml-100k"),
     "forget": ("delete what is kept of a user", "genrec pool forget artifacts/ml-100k 42"),
@@ -25,31 +29,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Do it in the pool of every server. Raises InputError where there is none."""
+    """Do it in the pool of every server. Raises InputError where there is none, ArtifactError after all were tried."""
     from deploy.pools import pools_of
-    from genrec.errors import InputError
-    from genrec.pool.held import Held
-    from genrec.pool.keys import owner_key
-    from genrec.pool.pool import Pool
+    from genrec.errors import ArtifactError, InputError
 
     pools = pools_of(a.artifact)
     if not pools:
         raise InputError("artifact", f"no server here ranks with {a.artifact}", "one that is being served")
+    failed = None
     for path in pools:
-        pool = Pool(path)
-        if a.action == "forget":
-            print(f"{pool.forget(owner_key(pool.secret, a.user))} entries of user {a.user} deleted")
-        elif a.action == "fill":
-            print(f"{_fill(a.artifact, path)} items computed")
-        else:
-            held = Held.load(path)
-            said = {
-                **pool.usage(),
-                "node": held.node,
-                "nodes": held.nodes,
-                "replicated": f"{held.replicated:.1%}",
-            }
-            print("\n".join(f"  {name:>16}  {number}" for name, number in said.items()))
+        try:
+            print(_done(a, path))
+        except ArtifactError as error:
+            failed = error
+    if failed:
+        raise failed
+
+
+def _done(a: argparse.Namespace, path: Path) -> str:
+    """What was done in one pool, or what is in it."""
+    from genrec.pool.held import Held
+    from genrec.pool.keys import owner_key
+    from genrec.pool.pool import Pool
+
+    if a.action == "fill":
+        return f"{_fill(a.artifact, path)} items computed"
+    pool = Pool(path)
+    if a.action == "forget":
+        deleted = _in_reach(path, lambda: pool.forget(owner_key(pool.secret, a.user)))
+        return f"{deleted} entries of user {a.user} deleted"
+    usage, held = _in_reach(path, pool.usage), Held.load(path)
+    said = {**usage, "node": held.node, "nodes": held.nodes, "replicated": f"{held.replicated:.1%}"}
+    return "\n".join(f"  {name:>16}  {number}" for name, number in said.items())
+
+
+def _in_reach(path: Path, work: Callable[[], T | None]) -> T:
+    """What `work` answers once the pool's table is to be had. Raises ArtifactError if that is never."""
+    from genrec.errors import ArtifactError
+
+    for _ in range(TRIES):
+        if (found := work()) is not None:
+            return found
+    raise ArtifactError(
+        path, "cannot be read or changed: it is damaged, or a process that was stopped holds it"
+    )
 
 
 def _fill(artifact: Path, pool: Path) -> int:

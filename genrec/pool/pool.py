@@ -47,12 +47,12 @@ class Pool:
         self,
         folder: Path,
         clock: Callable[[], int] = time.monotonic_ns,
-        rule: Rule | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
         """Map a pool; where there is none it is `lost`. `clock` (ns) is one for all processes.
 
-        A user's entry lives `ttl_s`. `rule` says which leave first: the least recently used, or a policy of `choice`.
+        A user's entry lives `ttl_s`. `rule`, an attribute, says which leave first: the least recently used, or a policy
+        of `choice`.
         """
         self.clock, self._ttl = clock, int(ttl_s * 1e9)
         self.rule: Rule = Recency()
@@ -155,8 +155,11 @@ class Pool:
         """Nobody here reads it any more; once for every find."""
         self._surely(lambda pool, t: leaving.unpin(t, pool.users, entry.entry, entry.generation, pool.seat()))
 
-    def forget(self, owner: bytes) -> int:
-        """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them."""
+    def forget(self, owner: bytes) -> int | None:
+        """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them.
+
+        How many; None where the table was not to be had, so that nothing was deleted.
+        """
         whose = words([owner])
 
         def drop(pool: Mapping, table: PoolTable) -> int:
@@ -165,7 +168,7 @@ class Pool:
             table.header[mapping.FORGOTTEN] += 1  # a second tier looks for it
             return leaving.forget(table, pool.users, whose)
 
-        return self.locked(drop, 0)
+        return self.locked(drop, None)
 
     # Items.
 
@@ -227,8 +230,8 @@ class Pool:
 
     # Both.
 
-    def usage(self) -> dict[str, int]:
-        """What is in it now (entries, bytes, items) and what happened since it was made, by all processes."""
+    def usage(self) -> dict[str, int] | None:
+        """What is in it now (entries, bytes, items) and what happened since it was made, by all processes; or None."""
 
         def count(pool: Mapping, table: PoolTable) -> dict[str, int]:
             self._sweep(pool, table)
@@ -240,7 +243,7 @@ class Pool:
                 "items": int((table.row_state == items.READY).sum()),
             } | dict(zip(COUNTERS, counted, strict=True))
 
-        return self.locked(count, dict.fromkeys(("entries", "bytes", "items", *COUNTERS), 0))
+        return self.locked(count, None)
 
     def _sweep(self, pool: Mapping, table: PoolTable) -> None:
         while self._late:

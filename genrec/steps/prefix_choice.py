@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 
-from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import chosen_prefix, kv_model, load_entry_layout
 from genrec.engine.prefix import PrefixChooser
+from genrec.pool.counts import count_pool
 from genrec.pool.pool import Pool
 from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.settings import Settings
@@ -48,14 +48,3 @@ class PrefixChoice:
         )
         plan = [ORDERS.index(chosen.order), chosen.keep_user, chosen.keep_items]
         return {"plan": np.array([plan], np.int64)}
-
-
-def count_pool(pool: Pool) -> None:
-    """Set the metrics of what the pool holds; every process that ranks changes it."""
-    usage = pool.usage()
-    metrics.POOL_BYTES.set(usage["bytes"])
-    for kind, entries, evicted in (("users", "entries", "evictions"), ("items", "items", "item_evictions")):
-        metrics.POOL_ENTRIES.set(usage[entries], kind=kind)
-        metrics.POOL_EVICTED.set(usage[evicted], kind=kind)
-    for end in ("used", "unused"):
-        metrics.POOL_LEASES.set(usage[f"leases_{end}"], end=end)

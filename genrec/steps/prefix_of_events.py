@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from genrec.pool.counts import count_pool
 from genrec.pool.pool import Pool
 from genrec.rank.options import ORDERS
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
-from genrec.steps.prefix_choice import count_pool
 
 PLAN = np.array([[ORDERS.index("user"), 1, 0]])
 

@@ -21,6 +21,7 @@ from deploy.ports import choose_ports
 from ensembles.local import LocalRecommender
 from ensembles.served import served
 from genrec.catalogue.items import Catalogue
+from genrec.pool.pool import Pool
 from perf.kit import asking
 from perf.slo import sweep
 from perf.slo.analyzer import Window
@@ -126,8 +127,9 @@ def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, items: li
 
 
 def test_a_user_is_forgotten_and_items_are_computed_ahead(
-    ranking: RunningServer, artifact: Path, items: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
+    ranking: RunningServer, artifact: Path, items: list[int], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     with Ranker(ranking.grpc_url) as ranker:
         ranker.rank(items[:4], items[8:12], 1, user_id=77)
         assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 12
@@ -136,6 +138,17 @@ def test_a_user_is_forgotten_and_items_are_computed_ahead(
         assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 0
         assert main.main(["pool", "fill", str(artifact)]) == 0
         assert ranker.rank(items[:4], items[200:240], 1).items_reused == 3 * 40
+    (pool,) = pools_of(artifact)
+    busy = Pool(pool)._map
+    assert busy
+    busy.lock()  # as a process that was stopped would hold it
+    try:
+        with monkeypatch.context() as shorter:
+            shorter.setattr("cli.pool.TRIES", 2)
+            assert main.main(["pool", "forget", str(artifact), "77"]) != 0
+    finally:
+        busy.unlock()
+    assert "is damaged, or a process that was stopped holds it" in capsys.readouterr().err
     assert main.main(["pool", "status", str(artifact)]) == 0
     said = capsys.readouterr().out
     assert "item_hits" in said and "nodes  1" in said and "replicated  100.0%" in said
