@@ -34,6 +34,15 @@ class ArtifactError(GenrecError):
         super().__init__(f"{path}: {problem}")
 
 
+class ModelError(GenrecError):
+    """What the model computed is not finite: its weights or its engines are at fault, not the request."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: NaN or infinite values, which the model computed; look at its weights and engines"
+        )
+
+
 class StaleHandle(GenrecError):
     """A KV handle whose slot was released, reaped or given to another request."""
 

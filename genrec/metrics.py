@@ -133,8 +133,8 @@ class Histogram(MetricFamily):
 
 _QUEUES = ("generate", "score_candidates")
 _VERSIONED = (
-    "encode_history", "encode_candidates", "encode_prefix", "generate", "beam_search", "draft_beam",
-    "validity_lookup",
+    "encode_history", "encode_candidates", "encode_prefix", "generate", "score_candidates", "beam_search",
+    "draft_beam", "validity_lookup",
 )  # fmt: skip
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
@@ -247,17 +247,16 @@ ITEM_FETCHES = Counter(
 ITEMS_PUT = Counter(
     "genrec_items_put_total", "items that this node has put into the store of several", ("score_candidates",)
 )
-POOL_BYTES = Gauge("genrec_pool_user_bytes", "bytes of users' KV in the pool", ("prefix_choice",))
-POOL_ENTRIES = Gauge(
-    "genrec_pool_entries", "entries in the pool", ("prefix_choice",), kind=("users", "items")
-)
+_POOLED = ("prefix_choice", "generate", "prefill_draft")  # who has the pool says the same of it; others say 0
+POOL_BYTES = Gauge("genrec_pool_user_bytes", "bytes of users' KV in the pool", _POOLED)
+POOL_ENTRIES = Gauge("genrec_pool_entries", "entries in the pool", _POOLED, kind=("users", "items"))
 POOL_EVICTED = Gauge(
-    "genrec_pool_evicted_entries", "entries that left for others since the server started", ("prefix_choice",),
+    "genrec_pool_evicted_entries", "entries that left for others since the server started", _POOLED,
     kind=("users", "items"),
 )  # fmt: skip
 POOL_LEASES = Gauge(
     "genrec_pool_leases", "entries made before anybody asked for them, since the server started: used, or gone unused",
-    ("prefix_choice",), end=("used", "unused"),
+    _POOLED, end=("used", "unused"),
 )  # fmt: skip
 
 FAMILIES: tuple[MetricFamily, ...] = (

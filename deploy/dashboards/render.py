@@ -153,9 +153,9 @@ PANELS = (
         "KV pool",
         "short",
         (
-            ("{{instance}} {{kind}}", "genrec_pool_entries"),
-            ("{{instance}} bytes of users", "genrec_pool_user_bytes"),
-            ("{{instance}} {{kind}} evicted", "genrec_pool_evicted_entries"),
+            ("{{instance}} {{kind}}", "max without (model) (genrec_pool_entries)"),
+            ("{{instance}} bytes of users", "max without (model) (genrec_pool_user_bytes)"),
+            ("{{instance}} {{kind}} evicted", "max without (model) (genrec_pool_evicted_entries)"),
             ("{{what}} on disk", "sum by (what) (rate(genrec_pool_tier_total[1m]))"),
         ),
     ),
@@ -170,7 +170,7 @@ PANELS = (
         (
             ("{{end}}", "sum by (end) (rate(genrec_pre_inferences_total[1m]))"),
             ("tokens computed", "sum(rate(genrec_pre_inferred_tokens_total[1m]))"),
-            ("{{instance}} {{end}} since the start", "genrec_pool_leases"),
+            ("{{instance}} {{end}} since the start", "max without (model) (genrec_pool_leases)"),
         ),
     ),
     Panel(

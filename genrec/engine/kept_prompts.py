@@ -23,6 +23,7 @@ from genrec.engine.load_ranker import (
 )
 from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
+from genrec.pool.counts import count_pool
 from genrec.pool.keys import Words, owner_key, user_words
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry
@@ -59,6 +60,10 @@ class KeptPrompts:
         else:
             return None
         return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3, _ranked(settings))
+
+    def look(self) -> None:
+        """Count what the pool holds."""
+        count_pool(self._pool)
 
     def takes(self, owner: Owner, tokens: int) -> bool:
         """Whether a prompt of so many tokens is kept for its user, and looked for."""

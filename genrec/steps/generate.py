@@ -115,6 +115,11 @@ class Generate(AnswersLater):
         if self._kept and prompt.found:
             self._kept.release(prompt.found)
 
+    def look(self) -> None:
+        """Count what the pool holds, where prompts are kept."""
+        if self._kept:
+            self._kept.look()
+
     def bringing(self) -> AbstractContextManager[None]:
         """See `AnswersLater.bringing`."""
         return self._scheduler.guest()
@@ -124,11 +129,25 @@ class Generate(AnswersLater):
         self._indices.close()
         self._scheduler.close()
 
-    def _generate(self, executor: Executor, prompts: list[_Prompt]) -> None:
+    def _generate(self, executor: Executor, prompts: list[_Prompt]) -> bool:
+        """A batch from the queue. Whether estimates may learn from it: not where somebody's time had passed."""
+        in_time = [each for each in prompts if self._is_in_time(each)]
+        if in_time:
+            in_time.sort(key=lambda each: each.found is not None)  # as `pasts` of an executor wants it
+            self._run(executor, in_time)
+        return len(in_time) == len(prompts)
+
+    def _is_in_time(self, prompt: _Prompt) -> bool:
+        """If not, it is answered."""
+        try:
+            prompt.ticket.check_deadline("generate")
+        except GenrecError as error:
+            self._end(prompt, error)
+            return False
+        return True
+
+    def _run(self, executor: Executor, prompts: list[_Prompt]) -> None:
         """One batch, answered whatever happens."""
-        prompts = sorted(
-            prompts, key=lambda each: each.found is not None
-        )  # as `pasts` of an executor wants it
         try:
             rows: list[Answer] = [_answer(beams) for beams in self._answers(executor, prompts)]
         except GenrecError as error:
@@ -138,8 +157,11 @@ class Generate(AnswersLater):
             failure = f"generate: internal error ({type(error).__name__}), see the server's log"
             rows = [GenrecError(failure)] * len(prompts)
         for prompt, answer in zip(prompts, rows, strict=True):
-            self._release(prompt)
-            prompt.respond(answer)
+            self._end(prompt, answer)
+
+    def _end(self, prompt: _Prompt, answer: Answer) -> None:
+        self._release(prompt)
+        prompt.respond(answer)
 
     def _answers(self, executor: Executor, prompts: list[_Prompt]) -> list[Beams]:
         tokens = np.zeros((len(prompts), max(len(each.tokens) for each in prompts)), np.int64)

@@ -43,6 +43,11 @@ class PrefillDraft:
         if self._kept:
             self._behind(np.zeros(2, np.int64), self._kept.example())
 
+    def look(self) -> None:
+        """Count what the pool holds, where prompts are kept."""
+        if self._kept:
+            self._kept.look()
+
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`. Prompts padded to the same length run as one batch, prompts that are kept by themselves."""
         nothing = {"states": np.zeros((1, 1), np.float32)}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.pre_infer import PartByPart, PreInference
 from genrec.engine.ranking import RankExecutor, Reuse
-from genrec.errors import GenrecError, InputError
+from genrec.errors import GenrecError, ModelError
 from genrec.rank.options import ONLY_USER
 from genrec.report import PreInferReport
 from genrec.schedule.idle_items import IdleBatch
@@ -165,7 +165,7 @@ class ScoresLater(AnswersLater, Generic[E]):
         cost = relay.one_core_cost if one_core else relay.cost
         cost.learn(True, reuse.user, len(ranking.prefix) - reuse.user, time.monotonic() - begun)
         if not np.isfinite(scores).all():
-            raise InputError("scores", "have NaN or infinite values", "finite ones: look at the weights")
+            raise ModelError("scores")
         count_ranking(ranking.order, reuse)
         return {**self._nothing(delta), "scores": scores[None], "reuse": np.array([reuse], np.int64)}
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from genrec import metrics
-from genrec.errors import ArenaFull, DeadlineExceeded, InputError, QueueFull, StaleHandle
+from genrec.errors import ArenaFull, DeadlineExceeded, InputError, ModelError, QueueFull, StaleHandle
 from genrec.metrics import Counter, Gauge, Histogram
-from genrec.steps import STEPS
+from genrec.steps import STEPS, versioned
 from genrec.steps.outcome import outcome_of
 
 
@@ -64,6 +65,15 @@ def test_no_name_twice() -> None:
     assert len(names) == len(set(names))
 
 
+def test_every_model_that_holds_a_catalogue_says_which() -> None:
+    """Each that makes a `Versioned` names itself in its step's file."""
+    steps = [path.read_text() for path in Path(versioned.__file__).parent.glob("*.py")]
+    named = [name for text in steps for name in re.findall(r'Versioned\(\s*settings, "(\w+)"', text)]
+    assert len(named) >= 5
+    for name in named:
+        assert metrics.CATALOGUE_VERSION in metrics.families_of(name), name
+
+
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
@@ -72,6 +82,7 @@ def test_no_name_twice() -> None:
         (QueueFull("full"), "queue"),
         (ArenaFull("full"), "arena"),
         (StaleHandle("stale"), "failed"),
+        (ModelError("logits"), "failed"),
         ({"paths": np.zeros((1, 2))}, None),
         ({"report": np.array([[0, 0, 0, 3, 5, 1]])}, "answered"),
         ({"report": np.array([[1, 0, 0, 0, 0, 1]])}, "popularity"),

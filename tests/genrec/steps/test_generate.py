@@ -1,6 +1,8 @@
 """Whole requests in one process, against the chain of steps; batches of mixed lengths, and answers that come later."""
 
+import time
 from threading import Event
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from ensembles.local import LocalRecommender
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
-from genrec.errors import GenrecError, InputError
+from genrec.errors import DeadlineExceeded, GenrecError, InputError, ModelError
+from genrec.search.expand import expand
 from genrec.search.scratch import Scratch
 from genrec.settings import Settings
 from tests.oracles.twin import twin_artifact
@@ -66,6 +69,38 @@ def test_an_engine_that_fails_fails_its_batch_and_no_other(twin, monkeypatch):
     assert all(thread.is_alive() for thread in passes)
     (again,) = step.run([prompt(3)])
     assert np.array_equal(again["paths"], whole["paths"])
+    step.close()
+
+
+def test_whose_time_passed_in_the_queue_is_not_computed(twin, monkeypatch):
+    step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
+    began, go_on, late = Event(), Event(), []
+
+    def hold(_):
+        began.set()
+        assert go_on.wait(30)
+
+    step.submit(prompt(3), hold)
+    assert began.wait(30)
+    with_deadline = prompt(3)
+    with_deadline["ticket"][0, 2] = time.monotonic_ns() + 10**12
+    step.submit(with_deadline, late.append)
+    monkeypatch.setattr("genrec.steps.ticket.time", SimpleNamespace(monotonic_ns=lambda: 10**20))
+    monkeypatch.setattr("genrec.engine.host.expand", lambda *_, **__: pytest.fail("it was computed"))
+    go_on.set()
+    step.close()
+    assert isinstance(late[0], DeadlineExceeded) and "before generate began" in str(late[0])
+
+
+def test_a_model_that_computes_nan_is_not_the_client_s_fault(twin, monkeypatch):
+    step = steps.load("generate", Settings(twin, twin / "no-arena", 4, "twin"))
+
+    def spoilt(constraint, level, logits, *rest):
+        return expand(constraint, level, np.full_like(logits, np.nan), *rest)
+
+    monkeypatch.setattr("genrec.engine.host.expand", spoilt)
+    (failed,) = step.run([prompt(3)])
+    assert isinstance(failed, ModelError) and "logits" in str(failed) and not isinstance(failed, InputError)
     step.close()
 
 
