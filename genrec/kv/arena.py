@@ -40,6 +40,8 @@ PAGE = 4096
 LEASE_S = 10.0
 NO_KV = (-1, -1, -1, -1)
 SCRATCH = (0, 0, 0, 0)  # what Triton's warm-up sends: slot 0 belongs to nobody and is never given out
+# A process has one lock on a file, however often it has opened it: its threads exclude each other by this.
+_threads = threading.Lock()
 Handle = tuple[int, int, int, int]
 Bytes = NDArray[np.uint8]
 
@@ -92,7 +94,6 @@ class Arena:
             self._bytes[HEADER_WORDS * 8 :][: self.slots * WORDS * 8].view(np.int64).reshape(-1, WORDS)
         )
         self._me = (os.getpid(), started(os.getpid()))
-        self._threads = threading.Lock()
 
     @classmethod
     def create(cls, path: Path, slots: int, slot_bytes: int) -> Arena:
@@ -120,14 +121,15 @@ class Arena:
         return arena
 
     def close(self) -> None:
-        """Unmap. Views given out before keep the mapping alive until they are gone."""
-        del self._bytes, self._table
-        self._file.close()
+        """Let go of it. Views given out before keep the mapping alive until they are gone."""
+        del self._bytes, self._table, self._map
+        with _threads:  # closing any descriptor of a file gives up this process's lock on it
+            self._file.close()
 
     @contextmanager
     def _locked(self) -> Iterator[NDArray[np.int64]]:
         """The table under both locks; a killed process gives its file lock back by dying."""
-        with self._threads:
+        with _threads:
             fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:
                 yield self._table

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec import metrics
-from genrec.errors import GenrecError
 from genrec.pool.keys import Words
 from genrec.pool.look import absent
 from genrec.pool.pool import Pool
@@ -54,7 +53,7 @@ class ItemStore:
     def __init__(
         self, join: Callable[[], Store], item_tokens: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`join` raises a GenrecError while there is no store to be had. `item_tokens`: of an item."""
+        """`join` raises while there is no store to be had. `item_tokens`: of an item."""
         self._join, self._item_tokens, self._clock = join, item_tokens, clock
         self.store: Store | None = None
         self._rest_until = 0.0
@@ -72,7 +71,9 @@ class ItemStore:
             try:
                 self.store = self._join()
                 log.info("kv pool: joined the store of all nodes")
-            except GenrecError as error:
+                if self._stop.is_set():  # that took longer than this node was wanted
+                    self.store.close(1.0)
+            except Exception as error:  # whatever its library says: a node that is alone goes on
                 if str(error) != told:
                     told = str(error)
                     log.warning("kv pool: goes on without the store of all nodes: %s", told)

@@ -149,10 +149,11 @@ class Mooncake:
             writing = pool.write_user(named[: boundary + 1], boundary * tokens_per_boundary, size, owner)
             if writing is None:
                 return
-            if self._get([_user(owner, named[boundary])], named[boundary][None], [writing.memory])[0]:
-                pool.commit(writing)
-            else:
-                pool.abandon(writing)
+            came = False
+            try:
+                came = self._get([_user(owner, named[boundary])], named[boundary][None], [writing.memory])[0]
+            finally:
+                (pool.commit if came else pool.abandon)(writing)
 
         return self._ask(bring, timeout_s, brings=True)
 

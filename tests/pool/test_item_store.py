@@ -1,5 +1,6 @@
 """Whether other nodes are asked for an item, and for how long: never longer than computing it takes."""
 
+import threading
 import time
 
 import numpy as np
@@ -118,7 +119,11 @@ def test_it_joins_as_soon_as_there_is_somebody(tmp_path, monkeypatch):
     def join():
         tries.append(1)
         if len(tries) < 3:
-            raise InputError("mooncake", "setup failed", "a master")
+            raise (
+                InputError("mooncake", "setup failed", "a master")
+                if len(tries) == 1
+                else OSError("no libibverbs")
+            )
         return FolderStore(tmp_path / "store")
 
     store = ItemStore(join, 3)
@@ -130,3 +135,24 @@ def test_it_joins_as_soon_as_there_is_somebody(tmp_path, monkeypatch):
         time.sleep(0.002)
     assert len(tries) == 3
     store.close()
+
+
+def test_a_join_that_ends_after_the_node_has_left_is_left_too(tmp_path):
+    began, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Late(FolderStore):
+        def close(self, timeout_s):
+            closed.set()
+            return True
+
+    def join():
+        began.set()
+        assert go_on.wait(30)
+        return Late(tmp_path / "store")
+
+    store = ItemStore(join, 3)
+    store.start()
+    assert began.wait(30)
+    store.close()
+    go_on.set()
+    assert closed.wait(30)

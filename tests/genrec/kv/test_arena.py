@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -121,6 +122,24 @@ def test_a_living_holder_is_never_reaped(arena):
     with pytest.raises(ArenaFull):
         later(arena).allocate(1, span=8)
     arena.rest(region.handles[0])
+
+
+def test_two_mappings_in_one_process_exclude_each_other(arena):
+    """A process has one lock on a file, however often it is open."""
+    other, inside, left = Arena(arena.path), threading.Event(), threading.Event()
+
+    def look():
+        other.usage()
+        assert left.is_set()
+        inside.set()
+
+    with arena._locked():
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(0.05)
+        left.set()
+    thread.join(30)
+    assert inside.is_set()
 
 
 HOLD_AND_WAIT = """
