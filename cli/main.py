@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cli import bench, cascade, catalogue, importing, looking, pool, rank, router, training
-from cli.options import add_settings, at_least, counts, folder, names, numbers, positive, sizes
+from cli.options import add_settings, at_least, check_read, counts, folder, names, numbers, positive, sizes
 from cli.run import run, start_log
 from genrec.settings import chosen_fields
 
@@ -137,10 +137,11 @@ def parser() -> argparse.ArgumentParser:
 
     made["evaluate"].add_argument("--keep-seen", action="store_true", help="seen items may be answered")
     made["evaluate"].add_argument("--users", type=at_least(1), help="a sample instead of all")
-    made["evaluate"].add_argument(
+    instead = made["evaluate"].add_mutually_exclusive_group()
+    instead.add_argument(
         "--ranker", action="store_true", help="the ranker's orders of the generator's candidates instead"
     )
-    made["evaluate"].add_argument(
+    instead.add_argument(
         "--recipe",
         choices=("hstu-ranker", "hstu-next"),
         help="GAUC of the HSTU ranker instead; or how good HSTU is at the next item",
@@ -216,6 +217,9 @@ def _recommend(a: argparse.Namespace) -> None:
 
 
 def _evaluate(a: argparse.Namespace) -> None:
+    given = {"users": a.users, "keep_seen": a.keep_seen, "decoder": a.decoder != "beam"}
+    model = "ranker" if a.ranker else a.recipe or "generator"
+    check_read(model, given, dict.fromkeys(given, ("generator",)))
     if a.ranker:
         from perf.quality.rank_quality import measure_ranker, ranker_table
 

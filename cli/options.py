@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from genrec.catalogue.semantic_id import check_sizes
@@ -23,6 +23,14 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
                 choices=each.metadata["one_of"] or None,
                 help=f"{each.metadata['help']}; {accepted(each)}; default: {each.default}",
             )
+
+
+def check_read(model: str, given: Mapping[str, object], read_by: Mapping[str, Sequence[str]]) -> None:
+    """Raises InputError for an option that was given, where `read_by` does not say that the model reads it."""
+    for option, models in read_by.items():
+        if given[option] and model not in models:
+            limit = f"for {', '.join(models)} alone"
+            raise InputError(option.replace("_", "-"), f"is given for {model}, which does not read it", limit)
 
 
 def sizes(text: str) -> tuple[int, ...]:

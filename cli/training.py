@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import at_least, folder, positive
+from cli.options import at_least, check_read, folder, positive
 from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
 
@@ -23,11 +23,12 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         "--ranker", action="store_true", help="a ranker over the generator, of its own best candidates"
     )
     train.add_argument(
-        "--ranker-order", choices=tuple(TRAINED_FOR), default="split", help="what the ranker is trained for"
+        "--ranker-order", choices=tuple(TRAINED_FOR), help="what the ranker is trained for; default: split"
     )
     train.add_argument(
-        "--ranker-history", choices=HISTORIES, default="codes",
-        help="what the ranker reads for an item of a history: its semantic ID, or its row of item_tokens.safetensors",
+        "--ranker-history", choices=HISTORIES,
+        help="what the ranker reads for an item of a history: its semantic ID (codes, the default), or its row of"
+        " item_tokens.safetensors",
     )  # fmt: skip
     train.add_argument(
         "--own-backbone", action="store_true", help="the ranker changes the generator's layers, in a copy"
@@ -40,35 +41,35 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     )
     more = "train an hstu-ranker further, on the last file's events (CSV or Parquet: user, item, rating, timestamp)"
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
-    train.add_argument("--ranks", type=at_least(1), default=1, help="processes that train together")
+    train.add_argument("--ranks", type=at_least(1), help="processes that train together; default: 1")
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
 
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
     from cli.chain import make_draft, make_further, make_hstu, make_hstu_next, make_model, make_ranker
-    from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
+    from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, RECIPES, read_recipe
 
+    read_by = {
+        "minutes": RECIPES, "ranks": RECIPES, "events": (HSTU,), "ranker_order": (RANKER,),
+        "ranker_history": (RANKER,), "own_backbone": (RANKER,),
+    }  # fmt: skip
+    model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
+    check_read("a draft head" if a.draft else model, vars(a), read_by)
+    ranks = a.ranks or 1
     if a.draft:
-        for option, value in (("minutes", a.minutes), ("ranks", a.ranks > 1), ("events", a.events)):
-            if value:
-                raise InputError(
-                    option, "is given with --draft", "nothing: a draft head trains for epochs, alone"
-                )
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
         return
-    model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
-    if a.events and (a.minutes or model != HSTU):
-        limit = "with --recipe hstu-ranker, and without --minutes: they are learnt once"
-        raise InputError("events", "are given", limit)
+    if a.events and a.minutes:
+        raise InputError("minutes", "is given with --events", "without: events are learnt once")
     if a.events:
-        make_further(a.artifact, a.events, a.seed, a.threads, a.ranks, changes)
+        make_further(a.artifact, a.events, a.seed, a.threads, ranks, changes)
     elif model == HSTU:
-        make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
+        make_hstu(a.artifact, a.seed, a.threads, a.minutes, ranks, changes)
     elif model == HSTU_NEXT:
-        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
+        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, ranks, changes)
     elif model == RANKER:
-        order, shared, history = a.ranker_order, not a.own_backbone, a.ranker_history
-        make_ranker(a.artifact, order, shared, a.seed, a.threads, a.minutes, history, a.ranks, changes)
+        order, shared, history = a.ranker_order or "split", not a.own_backbone, a.ranker_history or "codes"
+        make_ranker(a.artifact, order, shared, a.seed, a.threads, a.minutes, history, ranks, changes)
     else:
-        make_model(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes)
+        make_model(a.artifact, a.seed, a.threads, a.minutes, ranks, changes)

@@ -146,12 +146,8 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
     train = ["train", str(artifact), "--events", str(events)]
     recipe = ["--recipe", "hstu-ranker"]
     for more, text, problem in (
-        ([], "", "events: are given (accepted: with --recipe"),
-        (
-            [*recipe, "--minutes", "1"],
-            "",
-            "events: are given (accepted: with --recipe hstu-ranker, and without",
-        ),
+        ([], "", "events: is given for generator, which does not read it (accepted: for hstu-ranker alone)"),
+        ([*recipe, "--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
         (recipe, "a,other,5,1\n", "has 1 events of unknown items (accepted: items of items.parquet)"),
         (recipe, f"a,i{item},0,1\n", "column rating: has 0.0 (accepted: whole numbers, 1 to 5)"),
     ):
