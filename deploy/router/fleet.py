@@ -88,10 +88,10 @@ class Fleet:
         self._write_state()
 
     def close(self) -> None:
-        """End all servers."""
-        for generation in (self.coming, self.serving):
-            if generation:
-                generation.stack.close()
+        """End all servers, though one does not end as it should; its error is raised then."""
+        with ExitStack() as all_servers:
+            for generation in filter(None, (self.serving, self.coming)):
+                all_servers.callback(generation.stack.close)
 
     def check(self) -> None:
         """Start a router again that has ended. Raises RouterError, or a server's error, when one has given up."""
@@ -146,12 +146,12 @@ class Fleet:
         self._write_state()
 
     def _undo(self) -> None:
-        """All users to the old servers; the new ones end."""
+        """All users to the old servers; the new ones end, whatever the router says. Raises RouterError."""
         over, self.coming, self.share = self.coming, None, 0
         assert over
-        self._keep_router()
-        self._weigh(dict.fromkeys(self.serving.places, 100) | dict.fromkeys(over.places, 0))
         try:
+            self._keep_router()
+            self._weigh(dict.fromkeys(self.serving.places, 100) | dict.fromkeys(over.places, 0))
             self._drain(over, log.info)
         finally:
             self._stop(over)
@@ -167,9 +167,12 @@ class Fleet:
             time.sleep(LOOK_S)
 
     def _stop(self, generation: Generation) -> None:
-        for place in generation.places:
-            self.router.empty(place)
-        generation.stack.close()
+        """Its servers end even where the router no longer takes them out. Raises RouterError."""
+        try:
+            for place in generation.places:
+                self.router.empty(place)
+        finally:
+            generation.stack.close()
 
     def _write_state(self) -> None:
         """For those who look for the router of an artifact."""

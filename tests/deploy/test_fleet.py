@@ -1,0 +1,82 @@
+"""A fleet whose router or servers fail under it: what it ends, and what it says. The router is a real one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from deploy.launcher import RunningServer
+from deploy.ports import choose_ports
+from deploy.router.config import ServerPlace
+from deploy.router.fleet import Fleet, Generation
+from deploy.router.haproxy import CONFIG, Router, RouterError, running_router
+from deploy.router.limits import Limits
+
+OLD, NEW = Path("old"), Path("new")
+pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    with running_router([ServerPlace("a1"), ServerPlace("b1")], 1, Limits(), choose_ports()) as running:
+        yield running
+
+
+def generation(artifact: Path, place: str, ended: list[Path]) -> Generation:
+    """One server that nobody asks; it says when it is ended."""
+    server = RunningServer(choose_ports(), "", Path(), None, ("recommend",), "")  # type: ignore[arg-type]
+    stack = ExitStack()
+    stack.callback(ended.append, artifact)
+    return Generation(artifact, (place,), [server], stack)
+
+
+@pytest.fixture
+def ended() -> list[Path]:
+    return []
+
+
+@pytest.fixture
+def fleet(router: Router, ended: list[Path]) -> Fleet:
+    """On its way from OLD to NEW."""
+    made = Fleet(router, (("a1",), ("b1",)), {})
+    made.serving, made.coming = generation(OLD, "a1", ended), generation(NEW, "b1", ended)
+    return made
+
+
+def end_for_good(router: Router) -> None:
+    (router.folder / CONFIG).unlink()  # or it would be started again
+    router.process.kill()
+    router.process.wait()
+
+
+@pytest.mark.parametrize("share", [100, 50, 0])
+def test_a_router_that_ends_in_a_move_takes_the_new_servers_along(
+    fleet: Fleet, ended: list[Path], share: int
+) -> None:
+    with pytest.raises(RouterError):
+        fleet.move(NEW, share, lambda _: end_for_good(fleet.router))
+    assert ended == [NEW] and fleet.coming is None and fleet.share == 0
+    fleet.close()
+    assert ended == [NEW, OLD]
+
+
+def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended: list[Path]) -> None:
+    end_for_good(fleet.router)
+    with pytest.raises(RouterError):
+        fleet._stop(fleet.serving)
+    assert ended == [OLD]
+
+
+def test_a_server_that_does_not_end_keeps_no_other_from_ending(fleet: Fleet, ended: list[Path]) -> None:
+    def never() -> None:
+        raise TimeoutError("new does not end")
+
+    assert fleet.coming
+    fleet.coming.stack.callback(never)
+    with pytest.raises(TimeoutError, match="new does not end"):
+        fleet.close()
+    assert ended == [NEW, OLD]
