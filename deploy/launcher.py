@@ -120,7 +120,7 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
     """A server that answers; ended on leaving. `given` are fields of `Options`, and of `Settings` that people choose.
 
     Raises InputError (a port in use, a bad beam width), ArtifactError, LaunchError with the end of the
-    server's log.
+    server's log, and on leaving TimeoutError when processes do not end.
     """
     settings = {each.name: given.pop(each.name) for each in chosen_fields() if each.name in given}
     chosen, artifact = Options(**given), artifact.resolve()
@@ -136,10 +136,12 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
             )
             yield server
         finally:
-            with ticking("ending the server"):
-                server.supervisor.stop()
-            (run_dir / SERVER_JSON).unlink(missing_ok=True)
-            keep = keep or server.supervisor.error is not None
+            try:
+                with ticking("ending the server"):
+                    server.supervisor.stop()
+            finally:
+                (run_dir / SERVER_JSON).unlink(missing_ok=True)
+                keep = keep or server.supervisor.error is not None
     except LaunchError:
         keep = True  # the log is in it
         raise

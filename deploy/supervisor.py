@@ -44,6 +44,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._live, name="genrec-supervisor", daemon=True)
         self.restarts = 0  # of the server, or of some of its models
         self.error: Exception | None = None
+        self._not_ended: Exception | None = None  # why something of the server may still be there
         self._launch = launch
         self._process: Popen[bytes] | None = None
         self._watch: Watch | None = None
@@ -86,10 +87,12 @@ class Supervisor:
             raise self.error
 
     def stop(self) -> None:
-        """End the server and everything of it; returns when it is gone."""
+        """End the server and everything of it; returns when it is gone. Raises TimeoutError where it does not end."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._ended.wait()
+        if self._not_ended:
+            raise self._not_ended
 
     def _live(self) -> None:
         """The thread: start, watch, end."""
@@ -106,6 +109,9 @@ class Supervisor:
         finally:
             try:
                 self._end(GRACE_AFTER_RELOAD_S if self._reloaded else GRACE_S)
+            except Exception as error:  # handed to whoever stops it
+                self._not_ended = error
+                self.error = self.error or error
             finally:
                 self._begun.set()
                 self._ended.set()

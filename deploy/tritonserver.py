@@ -17,6 +17,7 @@ from deploy import hidden
 # and a region never shrinks. Room for a batch of 32 with the longest tensors that steps take, twice over.
 MOST_REGION_BYTES = 32 << 20
 STUB_NAME = "triton_python_b"  # the kernel cuts names at 15 characters
+KILLED_S = 10.0  # for a process to end that got SIGKILL
 MOST_FILES = 65536  # descriptors: a connection takes one, and Triton logs without end when it has none left
 # Runs in the child before exec: when the launcher is killed, the server gets SIGTERM and ends its stubs
 # itself. A script, not a preexec_fn, which may deadlock in a process with threads. Where it may not be traced, it puts
@@ -133,11 +134,14 @@ def model_of(stub: int) -> str:
 
 
 def end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """SIGTERM to the server, then SIGKILL to whatever of its session is left after `grace_s`."""
+    """SIGTERM to the server, then SIGKILL to whatever of its session is left after `grace_s`.
+
+    Raises TimeoutError when some do not end by that either.
+    """
     if process.poll() is None and grace_s > 0:
         process.send_signal(signal.SIGTERM)
         _wait(lambda: process.poll() is not None, grace_s)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + KILLED_S
     while left := [m.pid for m in members(process.pid) if m.state not in "ZX"]:
         for pid in left:
             try:
