@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from perf.kit import traffic
 from perf.slo import soak
 from perf.slo.soak_plot import plot_soak
 from perf.slo.watch import private_bytes, waits
+from tests.serving.processes import until
 
 WARM_UP_S, WARM_UP_RATE = 8, 250  # more at once than later: buffers per request in flight find their number
 ROUNDS = 3  # a leak grows in each; a process that meets a new peak (the machine had other work) grows in one
@@ -84,8 +84,7 @@ def test_a_thread_that_wants_a_core_and_has_none_is_seen() -> None:
     busy = f"import os; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}])\nwhile True: pass"
     hogs = [subprocess.Popen([sys.executable, "-c", busy]) for _ in "abc"]
     try:
-        time.sleep(1.0)
-        assert max(max(waits(hog.pid).values()) for hog in hogs) > 0.2
+        until(lambda: max((waited for hog in hogs for waited in waits(hog.pid).values()), default=0.0) > 0.2)
     finally:
         for hog in hogs:
             hog.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -235,24 +234,23 @@ def told(world: World, work: Callable[[World], None]) -> str:
     return "ended"
 
 
-def dies(world: World) -> tuple[float, str]:
+def dies(world: World) -> str:
     embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], world)
     ids = Ragged(np.arange(20), np.arange(21))
     embeddings({"user": ids})
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    begun = time.monotonic()
     try:
         while True:
             embeddings({"user": ids})
     except RankLost as error:
         world.group = None  # nobody is left to say goodbye to
-        return time.monotonic() - begun, str(error)
+        return str(error)
 
 
 def test_when_a_rank_dies_the_others_say_so() -> None:
-    (seconds, said), _ = on_ranks(2, dies, may_die=(1,))
-    assert said.startswith("rank 0: another rank died") and seconds < 60
+    said, _ = on_ranks(2, dies, may_die=(1,))
+    assert said.startswith("rank 0: another rank died") and "Timed out" not in said
 
 
 def test_features_must_be_given_just_as_configured() -> None:
