@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import threading
+import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from deploy.launcher import RunningServer
-from deploy.ports import choose_ports
+from deploy.ports import Ports, choose_ports
+from deploy.router import fleet as fleets
 from deploy.router.config import ServerPlace
 from deploy.router.fleet import Fleet, Generation
 from deploy.router.haproxy import CONFIG, Router, RouterError, running_router
 from deploy.router.limits import Limits
+from genrec.errors import InputError
+from tests.serving.processes import until
 
 OLD, NEW = Path("old"), Path("new")
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
@@ -80,3 +88,56 @@ def test_a_server_that_does_not_end_keeps_no_other_from_ending(fleet: Fleet, end
     with pytest.raises(TimeoutError, match="new does not end"):
         fleet.close()
     assert ended == [NEW, OLD]
+
+
+def test_new_servers_must_serve_what_is_served(fleet: Fleet) -> None:
+    other = RunningServer(choose_ports(), "", Path(), None, ("rank",), "")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"new: does not serve recommend \(accepted: recommend\)"):
+        fleet._check_ensembles(other)
+
+
+@pytest.fixture
+def busy(fleet: Fleet) -> Iterator[Fleet]:
+    """The old server is ready, and works on a request that it does not answer."""
+    answer = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            answer.wait()
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    router, url = fleet.router, f"http://{fleet.router.http_url}/v2"
+
+    def ready() -> bool:
+        with suppress(OSError):  # the router has not looked yet
+            return urllib.request.urlopen(f"{url}/health/ready", timeout=30).status == 200
+        return False
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http, ThreadPoolExecutor() as pool:
+        pool.submit(http.serve_forever)
+        router.fill("a1", Ports(http.server_port, http.server_port, http.server_port))
+        router.weigh("a1", 100)
+        try:
+            until(ready)
+            asked = pool.submit(urllib.request.urlopen, f"{url}/models/recommend/infer", b"{}", 60)
+            until(lambda: router.busy(["a1"]) or asked.done())
+            yield fleet
+        finally:
+            answer.set()
+            http.shutdown()
+
+
+def test_who_is_still_busy_is_not_waited_for_without_end(
+    busy: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleets, "DRAIN_S", -1.0)
+    with caplog.at_level(logging.WARNING):
+        busy._drain(busy.serving, str)
+    assert "there is still work in old" in caplog.text

@@ -89,6 +89,23 @@ def test_what_was_ended_while_it_was_written_is_not_there(
     assert_is_the_model(artifact, 1)
 
 
+def test_of_two_at_once_one_says_that_it_came_too_late(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed_further(artifact, 1)
+
+    def record_after_another(*given: Any) -> None:
+        monkeypatch.undo()
+        assert export_delta(artifact)
+        manifest.record(*given)
+
+    monkeypatch.setattr(hstu_delta, "record", record_after_another)
+    with pytest.raises(ArtifactError, match=r"deltas/1: cannot be put in place: Directory not empty"):
+        export_delta(artifact)
+    assert [path.name for path in (artifact / deltas.FOLDER).iterdir()] == ["1"]
+    assert_is_the_model(artifact, 1)
+
+
 def without_export(artifact: Path) -> None:
     (artifact / "onnx" / EXPORTED).unlink()
 

@@ -174,6 +174,15 @@ def test_a_damaged_table_is_an_empty_pool(pool, caplog):
     assert "damaged" in caplog.text or "torn" in caplog.text
 
 
+def test_a_table_that_is_damaged_while_an_entry_is_written_is_an_empty_pool(pool, caplog):
+    asked = hashes(pool, 7, [1, 2])
+    writing = pool.write_user(asked, 2 * STEP, 1000, owner_key(pool.secret, 7))
+    pool._map.table.entries[writing.entry, user_rows.START] = 2**62
+    pool.commit(writing)
+    assert pool.lost and "the table is damaged" in caplog.text
+    assert pool.find_user(asked, STEP) is None and not pool.usage()["entries"]
+
+
 def test_more_processes_than_seats_do_without(pool, caplog):
     write(pool, 7, [1, 2])
     seats = pool._map.table.processes
