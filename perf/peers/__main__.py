@@ -131,8 +131,16 @@ def gemm_gflops() -> float:
 
 
 def compare(a: argparse.Namespace) -> dict[str, Any]:
-    """Measure; prints each block as it is done. Returns what the last line holds."""
+    """Measure and judge. Returns what the last line holds."""
     models = {name: PeerModel.make(name, a.folder / "models" / name, SHAPES[name]) for name in a.models}
+    cells, same, gflops = measure_models(a, models)
+    return claims(cells, models, a.beam_widths, gflops) | {"same_weights": same}
+
+
+def measure_models(
+    a: argparse.Namespace, models: dict[str, PeerModel]
+) -> tuple[list[Cell], dict[str, Any], float]:
+    """All cells, printed block by block; per model whether all compute the same; the best GEMM rate, GFLOP/s."""
     cells: list[Cell] = []
     same: dict[str, Any] = {}
     gemm = [gemm_gflops()]
@@ -155,14 +163,21 @@ def compare(a: argparse.Namespace) -> dict[str, Any]:
                     bar.write(ratios.table(cells[-len(made) :]), file=sys.stdout)
         gemm.append(gemm_gflops())
     bar.close()
-    peaks = of_gemm_peak(cells, models, max(gemm))
+    return cells, same, max(gemm)
+
+
+def claims(
+    cells: list[Cell], models: dict[str, PeerModel], widths: Sequence[int], gflops: float
+) -> dict[str, Any]:
+    """What the cells say of ours: ratios to the peers, shares of the GEMM rate, and the cells themselves."""
+    peaks = of_gemm_peak(cells, models, gflops)
     largest = next(reversed(peaks.values()), {})
-    by_width = {width: ratios.ratios(cells, width) for width in a.beam_widths}
+    by_width = {width: ratios.ratios(cells, width) for width in widths}
     whole = sorted({cell.prompt for cell in cells})
     for width, blocks in by_width.items():
-        add_limits(blocks, models, whole, width, max(gemm))
+        add_limits(blocks, models, whole, width, gflops)
     others = {
-        name: {width: ratios.ratios(cells, width, system) for width in a.beam_widths}
+        name: {width: ratios.ratios(cells, width, system) for width in widths}
         for name, system in OTHERS.items()
     }
     ours = [cell.valid_rate() for cell in cells if cell.system in OURS and not cell.refusal]
@@ -171,20 +186,19 @@ def compare(a: argparse.Namespace) -> dict[str, Any]:
         **{f"memory_ratio_bw{width}": ratios.highest_memory(found) for width, found in by_width.items()},
         **{
             f"{name}_{key}_bw{width}": worst(found)
-            for name, widths in others.items()
+            for name, of_width in others.items()
             for key, worst in (("ratio", ratios.lowest), ("memory_ratio", ratios.highest_memory))
-            for width, found in widths.items()
+            for width, found in of_width.items()
         },
         "valid_rate": min(ours, default=None),
         "prefill_of_gemm_peak": largest.get("prefill"),
         "decode_of_gemm_peak": largest.get("decode"),
         "of_gemm_peak": peaks,
-        "gemm_gflops": max(gemm),
-        "same_weights": same,
+        "gemm_gflops": gflops,
         "ratios": {str(width): found for width, found in by_width.items()},
         **{
-            f"{name}_ratios": {str(width): found for width, found in widths.items()}
-            for name, widths in others.items()
+            f"{name}_ratios": {str(width): found for width, found in of_width.items()}
+            for name, of_width in others.items()
         },
         "cells": [ratios.as_json(cell) for cell in cells],
     }

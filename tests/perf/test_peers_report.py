@@ -12,7 +12,7 @@ import pytest
 from genrec.errors import InputError
 from perf.kit.work import work
 from perf.peers import ratios
-from perf.peers.__main__ import add_limits, arguments
+from perf.peers.__main__ import add_limits, arguments, claims
 from perf.peers.cells import Cell
 from perf.peers.envs import ENVIRONMENTS
 from perf.peers.folder import SHAPES
@@ -83,3 +83,14 @@ def test_no_ratio_passes_what_the_gemm_rate_allows() -> None:
     gflops = 3 * operations / 1e9  # three requests a second
     add_limits(found, {"m": model}, [6], 128, gflops)
     assert found["m, 6 tokens"]["limit"] == pytest.approx(3.0)
+
+
+def test_what_is_claimed_follows_from_cells_alone() -> None:
+    model = SimpleNamespace(work=lambda prompt, width: work(SHAPES["30m"], prompt, width, "f32"))
+    cells = [timed(NAME, 0.5, 300), timed("fast", 1.0, 200)]
+    found = claims(cells, {"m": model}, [128, 512], 100.0)
+    assert (found["ratio_bw128"], found["memory_ratio_bw128"]) == (2.0, 1.5)
+    assert found["ratio_bw512"] is None and found["draft_ratio_bw128"] is None  # not measured
+    assert found["valid_rate"] == 0.75 and found["gemm_gflops"] == 100.0
+    assert found["of_gemm_peak"]["m, 6 tokens, BW 128"]["prefill"] == found["prefill_of_gemm_peak"]
+    assert json.loads(json.dumps(found)) == found
