@@ -26,7 +26,7 @@ from deploy import command, leftovers, probe, server_files, shared_memory
 from deploy.address import check_address
 from deploy.instructions import describe, instruction_set
 from deploy.launch import Launch, LaunchError
-from deploy.pools import POOL
+from deploy.pools import POOL, with_pool
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
 from deploy.server_files import ServerFiles
@@ -37,7 +37,6 @@ from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec.artifact import load_config
 from genrec.draft.options import has_draft
-from genrec.engine.kept_prompts import keeps_prompts
 from genrec.errors import InputError
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
@@ -197,12 +196,7 @@ def _launch(
     ensembles = with_instances(wanted, options.instances)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
-    if {"rank", "recommend_and_rank", "pre_infer"}.intersection(names):
-        settings = replace(settings, pool=pool)
-    elif {"recommend", "recommend_draft"} & set(names) and keeps_prompts(
-        replace(settings, artifact=artifact)
-    ):
-        settings = replace(settings, pool=pool, pool_item_mb=0)
+    settings = with_pool(settings, artifact, names, pool)
 
     def prepare() -> None:
         verify(artifact, digests)  # a restart too: it would serve what is in the files now
