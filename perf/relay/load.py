@@ -163,9 +163,7 @@ def run(
     early once too many are late or unanswered for it to be held.
     """
     chance = np.random.default_rng(len(arrivals))
-    users: list[int] = []
-    for comes_back in chance.random(len(arrivals)) < way.returning:
-        users.append(int(chance.choice(users)) if comes_back and users else next(new_users))
+    users = users_of(len(arrivals), way.returning, chance)
     # Who comes back does so with the history he had.
     of_user = {user: asks[number % len(asks)] for number, user in enumerate(dict.fromkeys(users))}
     leaves = chance.random(len(arrivals)) < gone
@@ -189,24 +187,42 @@ def run(
                 answer = await ask(send, of_user[user], user, bool(leaves[number]))
                 found.append(answer._replace(total_ms=answer.total_ms + late))
 
-            numbers = iter(range(len(arrivals)))
-
-            async def client() -> None:
-                for number in numbers:  # of all clients
-                    await asyncio.sleep(pauses[number])
-                    if lost():
-                        break
-                    await one(number, time.monotonic() - start)
+            async def now(number: int) -> None:
+                await one(number, time.monotonic() - start)
 
             with undisturbed():
                 if clients:
-                    await asyncio.gather(*(client() for _ in range(clients)))
+                    await closed_loop(clients, pauses, now, lost)
                 else:
                     await open_loop(arrivals, start, one, lost)
         await asyncio.gather(*(ranker.close() for ranker in rankers))
 
     asyncio.run(session())
     return found
+
+
+def users_of(count: int, returning: float, chance: np.random.Generator) -> list[int]:
+    """Who asks, request by request: a share `returning` of them by somebody who has asked before, the others new."""
+    users: list[int] = []
+    for comes_back in chance.random(count) < returning:
+        users.append(int(chance.choice(users)) if comes_back and users else next(new_users))
+    return users
+
+
+async def closed_loop(
+    clients: int, pauses: Sequence[float], one: Callable[[int], Awaitable[None]], over: Callable[[], bool]
+) -> None:
+    """Requests 0, 1, ... one after the other by each of so many clients, after a pause (seconds), until it is over."""
+    numbers = iter(range(len(pauses)))  # of all clients
+
+    async def client() -> None:
+        for number in numbers:
+            await asyncio.sleep(pauses[number])
+            if over():
+                break
+            await one(number)
+
+    await asyncio.gather(*(client() for _ in range(clients)))
 
 
 class LoadPoint(NamedTuple):
