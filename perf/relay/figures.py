@@ -46,19 +46,7 @@ def figures_of(
     and with a ready prefix.
     A way that holds less than `least` requests/s counts as `least`: ratios over it, named in `at_least`, are bounds.
     """
-    figures: dict[str, Any] = {"at_least": []}
-    spread = {}
-    for name, (way, base) in RATIOS.items():
-        bases = [each.get((base, str(length))) for each in rounds]
-        found = [
-            ratio(each.get((way, str(length))), of, least) for each, of in zip(rounds, bases, strict=True)
-        ]
-        if 0.0 in bases:
-            figures["at_least"].append(name)
-        known = [each for each in found if each is not None]
-        figures[name] = median(known) if known else None
-        if known:
-            spread[name] = extremes(known)[1:]
+    figures, spread = _ratios_at(length, rounds, least)
     figures["longest_history_ratio"] = ratio(longest.get(RELAY), longest.get(INLINE))
     figures["concurrency_ratio"] = ratio(clients.get(RELAY), clients.get(INLINE))
     cost = {
@@ -79,6 +67,26 @@ def figures_of(
         **{what: nested(of) for what, of in cost.items()},
         "alone": {str(tokens): dict(ms) for tokens, ms in alone.items()},
     }, spread  # fmt: skip
+
+
+def _ratios_at(
+    length: int, rounds: Sequence[Rates], least: float
+) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """RATIOS by name, each the median of the rounds, and which of them are `at_least`; then their spread."""
+    figures: dict[str, Any] = {"at_least": []}
+    spread = {}
+    for name, (way, base) in RATIOS.items():
+        bases = [each.get((base, str(length))) for each in rounds]
+        found = [
+            ratio(each.get((way, str(length))), of, least) for each, of in zip(rounds, bases, strict=True)
+        ]
+        if 0.0 in bases:
+            figures["at_least"].append(name)
+        known = [each for each in found if each is not None]
+        figures[name] = median(known) if known else None
+        if known:
+            spread[name] = extremes(known)[1:]
+    return figures, spread
 
 
 def nested(found: Mapping[tuple[str, str], float]) -> dict[str, dict[str, float]]:
