@@ -27,10 +27,11 @@ from genrec.errors import InputError
 from perf.kit import asking, endpoints, machine, report, traffic, turns
 from perf.slo import replay
 from perf.slo.analyzer import Point, Window, measure, write_input_data
-from perf.slo.rate_search import confirm, search
+from perf.slo.rate_search import Measure, confirm, search
 from perf.slo.sweep_plot import plot_sweep
 
 DATA = "histories.json"
+FILES = {kind: f"sweep.{kind}" for kind in ("csv", "json", "png")}
 STEPS_TO_CAPACITY = 4  # of the default rates: a quarter of the sequential rate per step
 LARGEST_RATE = 4  # times the sequential rate, where the default rates end
 
@@ -78,40 +79,55 @@ def sweep(
     with endpoints.endpoint(artifact, url, server_json, **options) as server:
         write_input_data(out / DATA, sample, top_k, asking.further_inputs(server))
         single_s = sequential(server, sample, top_k)
-        start, stop, step = rates or default_rates(single_s)
         bar = tqdm(desc="sweep", unit="point", file=sys.stderr)
-
-        measured: list[Point] = []
 
         def once(rate: float) -> Point:
             bar.set_postfix_str(f"measuring {rate:g}/s")
             point = measure(server, rate, slo_p99_ms, window or Window(), out, DATA)
-            measured.append(point)
             bar.update()
             bar.write(line(point), file=sys.stderr)
             settle(server, sample, top_k)
             return point
 
-        def one(rate: float) -> Point:
-            """An unstable latency within the SLO says nothing yet: once more. Both stay in the results."""
-            point = once(rate)
-            return once(rate) if point.unsure else point
-
-        found_points = search(one, start, stop, step, precision or step / 4)
-        searched = len(measured)
-        highest, _ = confirm(one, found_points, confirmations)
-        points, again = measured[:searched], measured[searched:]
+        highest, points, again = _search(once, rates or default_rates(single_s), precision, confirmations)
         bar.close()
         check = None
         if highest and cross_check_s:
             arrivals = traffic.poisson(highest, max(int(highest * cross_check_s), 1), seed + 1)
             check = replay.run(server, sample, arrivals, slo_p99_ms, top_k=top_k)
-    files = {kind: f"sweep.{kind}" for kind in ("csv", "json", "png")}
-    write_csv(out / files["csv"], points + again)
-    plot_sweep(points + again, slo_p99_ms, highest, f"{server.ensemble}, {artifact.name}", out / files["png"])
-    found = Sweep(slo_p99_ms, highest, points, again, 1000 * single_s, check, files)
+    found = Sweep(slo_p99_ms, highest, points, again, 1000 * single_s, check, FILES)
+    return _write(found, f"{server.ensemble}, {artifact.name}", out)
+
+
+def _search(
+    once: Measure, rates: tuple[float, float, float], precision: float | None, confirmations: int
+) -> tuple[float, list[Point], list[Point]]:
+    """The highest rate that holds, and all that `once` measured: in the search, and to confirm what it found."""
+    measured: list[Point] = []
+
+    def keep(rate: float) -> Point:
+        measured.append(once(rate))
+        return measured[-1]
+
+    def one(rate: float) -> Point:
+        """An unstable latency within the SLO says nothing yet: once more. Both stay in the results."""
+        point = keep(rate)
+        return keep(rate) if point.unsure else point
+
+    start, stop, step = rates
+    points = search(one, start, stop, step, precision or step / 4)
+    searched = len(measured)
+    highest, _ = confirm(one, points, confirmations)
+    return highest, measured[:searched], measured[searched:]
+
+
+def _write(found: Sweep, title: str, out: Path) -> dict[str, Any]:
+    """CSV, picture and JSON into `out`; what the JSON holds."""
+    points = found.points + found.confirmations
+    write_csv(out / FILES["csv"], points)
+    plot_sweep(points, found.slo_p99_ms, found.highest_rate, title, out / FILES["png"])
     result = {"benchmark": "sweep", **asdict(found), "machine": machine.facts()}
-    (out / files["json"]).write_text(json.dumps(result, indent=2) + "\n")
+    (out / FILES["json"]).write_text(json.dumps(result, indent=2) + "\n")
     return result
 
 
