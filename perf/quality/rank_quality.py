@@ -167,6 +167,18 @@ def ratios(found: dict[str, Any]) -> dict[str, float | None]:
     }
 
 
+def spread(found: dict[str, Any], rows: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Least and most NDCG@10 over the seeds, of every artifact, row and order."""
+    return {
+        f"{name}, {row}, {order}, {what}": (min(values), max(values))
+        for name, of in found.items()
+        for row in rows
+        for order in of[row][0].get("orders", (row,))
+        for what in ("alone", "with generator")
+        for values in [[of_order(seed, order)[what]["NDCG@10"] for seed in of[row]]]
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table per ranker and, last, one JSON object."""
     parser = report.arguments("rank_quality", __doc__)
@@ -200,18 +212,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for each in a.artifacts:
             found[each.name][NEXT] = train_next(each, seeds, of_next)
     claims = {name: ratios(of) for name, of in found.items()}
-    spread = {
-        f"{name}, {row}, {order}, {what}": (min(values), max(values))
-        for name, of in found.items()
-        for row in rows
-        for order in of[row][0].get("orders", (row,))
-        for what in ("alone", "with generator")
-        for values in [[of_order(seed, order)[what]["NDCG@10"] for seed in of[row]]]
-    }
     by_claim = {
         claim: {name: of[claim] for name, of in claims.items()} for claim in next(iter(claims.values()))
     }
-    run.publish({**by_claim, "rankers": found}, repeats=len(seeds), spread=spread)
+    run.publish({**by_claim, "rankers": found}, repeats=len(seeds), spread=spread(found, rows))
 
 
 if __name__ == "__main__":
