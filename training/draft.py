@@ -68,25 +68,17 @@ def draft_recommender(
 
     Mode `unverified` (Table 4) is mode `last` without its verification: what is no item leaves a gap (PAD).
     """
-    config, levels = generator.config, generator.config.levels
     index = ValidityIndex.build(
         catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
     )
-    valid = SemanticIdSet.build(index.paths(levels))
-    offsets = np.array(config.code_offsets)
+    valid = SemanticIdSet.build(index.paths(catalogue.levels))
 
     @torch.no_grad()
     def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
-        drafter = Drafter(config, head.options, serving_tensors(generator, head))
+        drafter = Drafter(generator.config, head.options, serving_tensors(generator, head))
         rows = [catalogue.rows_of(h) for h in histories]
         rows = [r[r >= 0].astype(np.int64) for r in rows]
-        newest = [r[-config.max_history :] for r in rows]
-        lengths = np.array([max(len(r), 1) * levels for r in newest])
-        tokens = np.zeros((len(rows), int(lengths.max()) + drafter.placeholders), np.int64)
-        for line, r, length in zip(tokens, newest, lengths, strict=True):
-            line[: len(r) * levels] = (catalogue.codes[r] + offsets).ravel()
-            line[length : length + drafter.placeholders] = config.vocab_size + np.arange(drafter.placeholders)
-        states = prompt_states(generator, head, torch.from_numpy(tokens), torch.from_numpy(lengths)).numpy()
+        states = prompt_states(generator, head, *prompts(catalogue, drafter, rows)).numpy()
         ranking = np.full((len(rows), k), PAD)
         for line, r, s in zip(ranking, rows, states, strict=True):
             excluded = np.unique(r) if remove_seen else r[:0]
@@ -109,6 +101,21 @@ def draft_recommender(
         return np.concatenate((ids, np.full(k - len(ids), PAD)))
 
     return recommend
+
+
+def prompts(catalogue: Catalogue, drafter: Drafter, rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Tokens int64[B, S] of histories of catalogue rows, placeholders behind each, and lengths int64[B] without these.
+
+    The newest items that the generator reads; an empty history is as long as one item.
+    """
+    config = drafter.config
+    newest = [r[-config.max_history :] for r in rows]
+    lengths = np.array([max(len(r), 1) * config.levels for r in newest])
+    tokens = np.zeros((len(rows), int(lengths.max()) + drafter.placeholders), np.int64)
+    for line, r, length in zip(tokens, newest, lengths, strict=True):
+        line[: len(r) * config.levels] = (catalogue.codes[r] + np.array(config.code_offsets)).ravel()
+        line[length : length + drafter.placeholders] = config.vocab_size + np.arange(drafter.placeholders)
+    return torch.from_numpy(tokens), torch.from_numpy(lengths)
 
 
 class Anything(SemanticIdSet):
