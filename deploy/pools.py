@@ -7,21 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from deploy import leftovers
+from deploy.instructions import NODES, instruction_set
 from deploy.switch import servers_of
 from genrec.engine.kept_prompts import keeps_prompts
+from genrec.rank.kinds import NO_RANKER
 from genrec.settings import Settings
 
 POOL = "pool"  # the folder of a server's pool, beside that in which its processes agree
 
 
 def with_pool(settings: Settings, artifact: Path, ensembles: Sequence[str], pool: Path) -> Settings:
-    """The settings with the folder of a pool, where one of these ensembles reads it; rankings alone keep items."""
+    """The settings with the folder of a pool, where one of these ensembles reads it.
+
+    Where none ranks, the steps are told so: nobody would read items, nor prompts of users that are not named.
+    """
     if {"rank", "recommend_and_rank", "pre_infer"}.intersection(ensembles):
         return replace(settings, pool=pool)
-    if {"recommend", "recommend_draft"}.intersection(ensembles) and keeps_prompts(
-        replace(settings, artifact=artifact)
-    ):
-        return replace(settings, pool=pool, pool_item_mb=0)
+    of_files = replace(settings, artifact=artifact)
+    asks = {"recommend", "recommend_draft"}.intersection(ensembles)
+    if asks and keeps_prompts(of_files) and instruction_set(of_files) != NODES:
+        return replace(settings, pool=pool, pool_item_mb=0, ranker=NO_RANKER)
     return settings
 
 

@@ -21,7 +21,6 @@ from ensembles.recommend import (
     TOKENS,
     VALIDITY_LOOKUP,
 )
-from ensembles.recommend_staged import PREFILL_DELAY_US
 
 STATES = Tensor("states", "FP32", (-1,))
 DRAFTED = Tensor("drafted", "INT64", (2,))
@@ -30,7 +29,7 @@ PREFILL_DRAFT = Model(
     "prefill_draft",
     inputs=(TOKENS, TICKET, KEEP_FOR),
     outputs=(STATES,),
-    queue_delay_us=PREFILL_DELAY_US,
+    max_batch=128,  # as `generate`: the step batches by tokens itself
     # A real pass, since it leaves nothing behind: the engine compiles before the first request.
     warmups=(WarmUp("one_token", {"tokens": (32,)}, {"ticket": (1, 1, 0, 0, 0, 0)}),),
 )

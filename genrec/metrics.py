@@ -131,7 +131,8 @@ class Histogram(MetricFamily):
         yield MetricSample(f"{self.name}_count", (), counts[-1], True)
 
 
-_QUEUES = ("generate", "score_candidates")
+_PROMPTS = ("generate", "prefill_draft")
+_QUEUES = (*_PROMPTS, "score_candidates")
 _VERSIONED = (
     "encode_history", "encode_candidates", "encode_prefix", "generate", "score_candidates", "beam_search",
     "draft_beam", "validity_lookup",
@@ -157,19 +158,19 @@ PROMPT_TOKENS = Histogram(
 )
 GENERATE_TOKENS = Counter(
     "genrec_generate_tokens_total", "tokens of prompts that may be kept: whose KV was reused, and that were computed",
-    ("generate", "prefill_draft"), kind=("reused", "computed"),
+    _PROMPTS, kind=("reused", "computed"),
 )  # fmt: skip
 QUEUE_REQUESTS = Gauge("genrec_queue_requests", "requests that wait for a batch now", _QUEUES)
 QUEUE_SECONDS = Histogram(
     "genrec_queue_seconds", "how long a request waited for its batch", _SECONDS, _QUEUES
 )
 BATCH_SECONDS = Histogram("genrec_batch_seconds", "how long a batch took", _SECONDS, _QUEUES)
-BATCH_REQUESTS = Histogram("genrec_batch_requests", "requests of a batch", (1, 2, 4, 8), ("generate",))
+BATCH_REQUESTS = Histogram("genrec_batch_requests", "requests of a batch", (1, 2, 4, 8), _PROMPTS)
 BATCH_TOKENS = Histogram(
     "genrec_batch_tokens",
     "tokens of a batch: prompts, and a token of every beam and level",
     (64, 128, 256, 512, 1024, 2048, 4096),
-    ("generate",),
+    _PROMPTS,
 )
 BEAMS = Counter(
     "genrec_beams_total", "beams that a level started from (kept), and those of them that a pass had to score",
@@ -247,7 +248,7 @@ ITEM_FETCHES = Counter(
 ITEMS_PUT = Counter(
     "genrec_items_put_total", "items that this node has put into the store of several", ("score_candidates",)
 )
-_POOLED = ("prefix_choice", "generate", "prefill_draft")  # who has the pool says the same of it; others say 0
+_POOLED = ("prefix_choice", *_PROMPTS)  # who has the pool says the same of it; others say 0
 POOL_BYTES = Gauge("genrec_pool_user_bytes", "bytes of users' KV in the pool", _POOLED)
 POOL_ENTRIES = Gauge("genrec_pool_entries", "entries in the pool", _POOLED, kind=("users", "items"))
 POOL_EVICTED = Gauge(

@@ -21,7 +21,7 @@ MOST_NODES = 1024
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 VERIFY = ("every", "last")
-RANKERS = ("auto", "discriminant", "hstu", "hstu-next")  # of several, the first answers
+RANKERS = ("auto", "discriminant", "hstu", "hstu-next", "none")  # of several, the first answers
 POOL_FILLS = ("none", "idle")
 PREFIXES = ("auto", "recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split")
 ENVIRONMENT = "GENREC_"
@@ -61,7 +61,7 @@ class Settings:
     verify: str = _chosen("every", "at which levels drafts are held against the catalogue", one_of=VERIFY)
     ranker: str = _chosen(
         "auto",
-        "which answers rankings; auto: of those that are exported the first, in this order",
+        "which answers rankings; auto: of those that are exported the first, in this order; none: there are none",
         one_of=RANKERS,
     )
     pool_user_mb: int = _chosen(

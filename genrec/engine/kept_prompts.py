@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,28 +39,38 @@ WORTH = 2e8
 Owner = tuple[bool, int]  # whether a user is named, and which
 
 
+class Visit(NamedTuple):
+    """A request of an owner."""
+
+    owner: Owner
+    found: UserEntry | None  # what the pool has of its prompt, held until `release`
+    forgets: int  # how often the pool had forgotten anybody when the request came
+
+
 class KeptPrompts:
     """Where they go, and what is found of them."""
 
-    def __init__(self, pool: Pool, layout: EntryLayout, model: str, lease_s: float, ranked: bool) -> None:
-        """`model` names the weights. Where they are `ranked`, prompts that nobody names, or that are short, stay for
-        `lease_s`, or longer if a ranking uses them.
+    def __init__(
+        self, pool: Pool, layout: EntryLayout, model: str, lease_s: float, ranked: bool, resumes: bool
+    ) -> None:
+        """`model` names the weights. Where they are `ranked`, prompts that nobody names stay for `lease_s`, and short
+        ones of who is named too, unless a ranking uses them.
         """  # fmt: skip
         self._pool, self._layout, self._model = pool, layout, model
-        self._lease_s, self._ranked = lease_s, ranked
+        self._lease_s, self._ranked, self._resumes = lease_s, ranked, resumes
 
     @classmethod
-    def of(cls, settings: Settings, config: ModelConfig) -> KeptPrompts | None:
-        """None where there is no pool, or nobody to read them."""
+    def of(cls, settings: Settings, config: ModelConfig, resumes: bool) -> KeptPrompts | None:
+        """None where there is no pool, or nobody to read them; `resumes`: who keeps them would."""
         if settings.pool is None:
             return None
         if _ranked(settings):
             layout, model = load_entry_layout(settings, config), kv_model(settings.artifact)
-        elif are_worth_it(config, config.max_prompt):
+        elif resumes and are_worth_it(config, config.max_prompt):
             layout, model = load_prompt_layout(settings, config), weights_name(settings.artifact, GENERATOR)
         else:
             return None
-        return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3, _ranked(settings))
+        return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3, _ranked(settings), resumes)
 
     def look(self) -> None:
         """Count what the pool holds."""
@@ -69,60 +80,70 @@ class KeptPrompts:
         """Whether a prompt of so many tokens is kept for its user, and looked for."""
         return owner[0] and are_worth_it(self._layout.config, tokens)
 
-    def find(self, owner: Owner, tokens: Array) -> UserEntry | None:
-        """What the pool has of a named user's prompt int32[S], held until `release`; None if less than half of it."""
+    def visit(self, owner: Owner, tokens: Array) -> Visit:
+        """Of a request with the prompt int32[S]; until `release`."""
+        forgets = self._pool.forgets
+        return Visit(owner, self._find(owner, tokens) if self._resumes else None, forgets)
+
+    def _find(self, owner: Owner, tokens: Array) -> UserEntry | None:
+        """What the pool has of a named user's prompt; None if less than half of it."""
         if not self.takes(owner, len(tokens)):
             return None
         found = self._pool.find_user(self._hashes(owner, tokens), self._layout.config.levels)
         if found and 2 * min(found.tokens, len(tokens) - 1) < len(tokens):
-            self.release(found)
+            self._pool.release(found)
             return None
         return found
 
-    def past(self, found: UserEntry | None, length: int) -> Past:
+    def past(self, visit: Visit, length: int) -> Past:
         """Of a prompt of `length` tokens, of which the last is always computed: what is behind it is wanted."""
+        found = visit.found
         if not found:
             return self.example(0)
         return Past(min(found.tokens, length - 1), self._layout.user(found.memory, found.span))
 
-    def release(self, found: UserEntry) -> None:
-        """Nobody reads it any more; once for every find."""
-        self._pool.release(found)
+    def release(self, visit: Visit) -> None:
+        """Nobody reads what it found any more; once for every visit."""
+        if visit.found:
+            self._pool.release(visit.found)
 
     def keep(
-        self, tokens: Array, lengths: Array, owners: Sequence[Owner | None], kv: Sequence[Array]
+        self, tokens: Array, lengths: Array, visits: Sequence[Visit | None], kv: Sequence[Array]
     ) -> None:
         """Of a batch: tokens int64[B, S], lengths [B], kv 2N tensors [B, G, S, D]; of rows that have an owner.
 
         A copy of the prompt's KV, once per prompt that is not there yet.
         """
-        for row, owner in enumerate(owners):
+        for row, visit in enumerate(visits):
             mine = tokens[row, : lengths[row]].astype(np.int32)
-            if owner is None or not (self.takes(owner, len(mine)) or self._ranked):
+            if visit is None or not (self.takes(visit.owner, len(mine)) or self._ranked):
                 continue
-            with self._entry(owner, mine, tokens.shape[1]) as places:
+            with self._entry(visit, mine) as places:
                 for place, tensor in zip(places, kv, strict=True) if places else ():
-                    place[0] = tensor[row]
+                    place[0, :, : len(mine)] = tensor[row, :, : len(mine)]
+                    place[:, :, len(mine) :] = 0  # memory is as others left it, and 0 times NaN is NaN
 
-    def keep_behind(self, owner: Owner, tokens: Array, past: Past, new: Sequence[Array]) -> None:
+    def keep_behind(self, visit: Visit, tokens: Array, past: Past, new: Sequence[Array]) -> None:
         """Of a prompt int32[S]: what it went on behind, and 2N tensors [1, G, Q, D] that begin with the rest."""
         start, end = past.tokens, len(tokens)
-        with self._entry(owner, tokens, self._layout.span(end)) as places:
+        with self._entry(visit, tokens) as places:
             for place, old, newest in zip(places, past.kv, new, strict=True) if places else ():
                 place[:, :, :start] = old[:, :, :start]
                 place[:, :, start:end] = newest[:, :, : end - start]
-                place[:, :, end:] = 0  # memory is as others left it, and 0 times NaN is NaN
+                place[:, :, end:] = 0
 
     @contextmanager
-    def _entry(self, owner: Owner, tokens: Array, span: int) -> Iterator[list[Array] | None]:
-        """Where the KV of a prompt goes, 2N tensors [1, G, span, D]: None if it is there already, or there is no room.
+    def _entry(self, visit: Visit, tokens: Array) -> Iterator[list[Array] | None]:
+        """Where the KV of a prompt int32[S] goes, 2N tensors [1, G, span, D]: None if it is there already, there is no
+        room, or somebody was forgotten since the request came: perhaps it was he.
 
         It can be found when this ends well.
         """
-        layout, pool = self._layout, self._pool
-        user = owner[1] if owner[0] else None
-        hashes = self._hashes(owner, tokens)
-        writing = pool.write_user(hashes, span, layout.user_bytes(span), owner_key(pool.secret, user))
+        layout, pool, owner = self._layout, self._pool, visit.owner
+        user, span = owner[1] if owner[0] else None, layout.span(len(tokens))
+        hashes, whose = self._hashes(owner, tokens), owner_key(pool.secret, user)
+        lives_s = inf if owner[0] else self._lease_s
+        writing = pool.write_user(hashes, span, layout.user_bytes(span), whose, visit.forgets, lives_s)
         if not writing:
             yield None
             return

@@ -29,7 +29,9 @@ class OpenVinoPasses:
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
         self._graphs = graphs
-        self.resumes, self.resumes_drafts = graphs.has("resume"), graphs.has("resume_draft")
+        # Where attention is not one operation, what goes on behind a past writes out all of its scores.
+        self.resumes = graphs.has("resume") and not graphs.writes_scores
+        self.resumes_drafts = graphs.has("resume_draft") and not graphs.writes_scores
         self._requests: dict[str, InferRequest] = {}
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
@@ -41,18 +43,11 @@ class OpenVinoPasses:
 
     def resume(self, tokens: Array, past: Past, logits: Array, new: Sequence[Array]) -> None:
         """See `ResumePasses.resume`."""
-        self._infer("resume", [tokens, *self._before(past)], [logits, *new])
+        self._infer("resume", [tokens, np.array([past.tokens]), *past.kv], [logits, *new])
 
     def draft_behind(self, tokens: Array, past: Past, states: Array, new: Sequence[Array]) -> None:
         """See `ResumePasses.draft_behind`."""
-        self._infer("resume_draft", [tokens, *self._before(past)], [states, *new])
-
-    def _before(self, past: Past) -> list[Array]:
-        """What graphs read of a past: how many tokens count, and their KV."""
-        kv = past.kv
-        if self._graphs.writes_scores:  # of all keys, whatever lies behind the past
-            kv = [np.ascontiguousarray(each[:, :, : past.tokens]) for each in kv]
-        return [np.array([past.tokens]), *kv]
+        self._infer("resume_draft", [tokens, np.array([past.tokens]), *past.kv], [states, *new])
 
     def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`. Where attention is not one operation, many beams over a long prompt go in slices.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from genrec.pool.items import Rows
 from genrec.pool.keys import Keys, Words, words
 from genrec.pool.mapping import HITS, LEASES_USED, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, PoolTable
 from genrec.pool.rule import Recency, Room, Rule
+from genrec.pool.usage import usage_of
 from genrec.pool.users import UserEntry, Writing
 from genrec.pool.warm import warm
 
@@ -33,8 +35,6 @@ log = logging.getLogger("genrec.pool")
 TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
 NOTHING: Bytes = np.zeros(0, np.uint8)
 NO_ROWS = np.zeros(0, np.int64)
-COUNTERS = ("hits", "misses", "evictions", "tokens", "item_hits", "item_misses", "item_evictions",
-            "leases_used", "leases_unused")  # fmt: skip
 T = TypeVar("T")
 
 
@@ -108,17 +108,27 @@ class Pool:
         memory.flags.writeable = False
         return UserEntry(memory, tokens, span, entry, row[user_rows.GENERATION])
 
-    def write_user(self, hashes: Keys, span: int, size: int, owner: bytes) -> Writing | None:
+    @property
+    def forgets(self) -> int:
+        """How often anybody was forgotten, by all processes."""
+        return self.locked(lambda _, table: int(table.header[mapping.FORGOTTEN]), 0)
+
+    def write_user(
+        self, hashes: Keys, span: int, size: int, owner: bytes, forgets: int | None = None, lives_s: float = inf
+    ) -> Writing | None:  # fmt: skip
         """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
 
-        None where there is no room, or where a living process has or computes the entry of the same last hash.
+        It lives `lives_s` at most. None where there is no room, where a living process has or computes the entry of the
+        same last hash, and where somebody was forgotten since there had been `forgets`.
         """
         named, whose = words(hashes), words([owner])
 
         def take(pool: Mapping, table: PoolTable) -> Writing | None:
+            if forgets is not None and forgets != table.header[mapping.FORGOTTEN]:
+                return None
             now = self.clock()
             self._sweep(pool, table)
-            lives = now, now + self._ttl
+            lives = now, now + int(min(lives_s * 1e9, self._ttl))
             entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self.rule)
             if entry < 0:
                 return None
@@ -129,10 +139,10 @@ class Pool:
 
     def room(self, hashes: Keys, size: int) -> Room:
         """What an entry of `size` bytes would find now; of a lost pool nothing."""
-        full, count = Room(False, float("inf")), len(hashes)
+        full, count = Room(False, inf), len(hashes)
         return self.locked(lambda _, t: users.room(t, count, size, self.clock(), self.rule), full)
 
-    def commit(self, writing: Writing, lease_s: float = float("inf")) -> None:
+    def commit(self, writing: Writing, lease_s: float = inf) -> None:
         """What was written can be found from now on, by all processes; it leaves after `lease_s` if nobody uses it."""
         until = self.clock() + int(min(lease_s * 1e9, self._ttl))
 
@@ -235,13 +245,7 @@ class Pool:
 
         def count(pool: Mapping, table: PoolTable) -> dict[str, int]:
             self._sweep(pool, table)
-            taken = table.entries[user_rows.used_entries(table)]
-            counted = table.header[mapping.HITS : mapping.HITS + len(COUNTERS)].tolist()
-            return {
-                "entries": len(taken),
-                "bytes": int(taken[:, user_rows.SIZE].sum()),
-                "items": int((table.row_state == items.READY).sum()),
-            } | dict(zip(COUNTERS, counted, strict=True))
+            return usage_of(table)
 
         return self.locked(count, None)
 

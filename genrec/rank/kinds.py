@@ -8,7 +8,7 @@ from genrec.errors import InputError
 from genrec.rank.head import has_ranker
 from genrec.rank.hstu import HstuConfig, NextConfig
 
-DISCRIMINANT, NO_RANKER = "discriminant", ""
+DISCRIMINANT, NO_RANKER = "discriminant", "none"
 HSTU, HSTU_NEXT = HstuConfig.kind.name, NextConfig.kind.name
 _HSTU: dict[str, type[HstuConfig]] = {HSTU: HstuConfig, HSTU_NEXT: NextConfig}
 # What an HSTU ranker reads of a request beside items; what of it is the user's past, and not the ranking's own; and
@@ -34,8 +34,12 @@ def ranker_of(artifact: Path, wanted: str = "auto") -> str:
     found = rankers_of(artifact)
     if wanted == "auto":
         return found[0] if found else NO_RANKER
-    if wanted not in found:
-        limit = f"auto, {', '.join(found)}" if found else "auto: no ranker is exported"
+    if wanted not in (*found, NO_RANKER):
+        limit = (
+            f"auto, {NO_RANKER}, {', '.join(found)}"
+            if found
+            else f"auto or {NO_RANKER}: no ranker is exported"
+        )
         raise InputError("ranker", f"is {wanted}, which the artifact has not", limit)
     return wanted
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec import metrics
 from genrec.artifact import load_config
 from genrec.draft.options import load_options
 from genrec.engine.interface import Array, Past
 from genrec.engine.load import load_engine
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
-from genrec.steps.prompts import PaddedPrompts, read_owner, read_prompts, spans, warm_up
+from genrec.steps.prompts import spans, warm_up
+from genrec.steps.prompts_later import Prompt, PromptsLater
 from genrec.steps.ticket import Ticket
 
 
-class PrefillDraft:
+class PrefillDraft(PromptsLater):
     """tokens, ticket -> states float32[(1 + L) * hidden], a single 0 for an empty history.
 
     They travel by value: 1 KB for the models trained here, 16 KB for hidden states of 1024, which costs a hop
@@ -27,61 +27,62 @@ class PrefillDraft:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
-        self._engine = load_engine(settings, self._config)
-        self._placeholders = load_options(settings.artifact).placeholder_tokens(self._config)
-        self._kept = None
+        config = load_config(settings.artifact)
+        self._engine, kept = load_engine(settings, config), None
+        self._placeholders = load_options(settings.artifact).placeholder_tokens(config)
         if settings.pool and self._engine.draft_behind:
             # Here, as it imports numba: 0.3 s of every start.
             from genrec.engine.kept_prompts import KeptPrompts
 
-            self._kept = KeptPrompts.of(settings, self._config)
-        warm_up([(1, spans(self._config)[0])], self._try)
-
-    def _try(self, shape: tuple[int, int]) -> None:
-        self._states(PaddedPrompts(np.zeros(shape, np.int64), np.ones(shape[0], np.int64)))
-        if self._kept:
-            self._behind(np.zeros(2, np.int64), self._kept.example())
-
-    def look(self) -> None:
-        """Count what the pool holds, where prompts are kept."""
-        if self._kept:
-            self._kept.look()
-
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`. Prompts padded to the same length run as one batch, prompts that are kept by themselves."""
+            kept = KeptPrompts.of(settings, config, resumes=True)
         nothing = {"states": np.zeros((1, 1), np.float32)}
-        return read_prompts(requests, self._config, "prefill_draft", nothing, self._states, self._go_on)
+        super().__init__("prefill_draft", settings, config, kept, self._placeholders, nothing)
+        warm_up([spans(config)[0]], self._try)
+        self.begin([self._answers])
 
-    def _states(self, batch: PaddedPrompts) -> list[Answer]:
-        """One engine call, the placeholders right after each row's last real token."""
+    def _try(self, span: int) -> None:
+        self._states([np.zeros(span, np.int32)])
+        if self._kept:
+            self._behind_past(np.zeros(2, np.int64), self._kept.example())
+
+    def asks(self, request: Tensors, ticket: Ticket) -> None:
+        """See `PromptsLater.asks`."""
+
+    def _answers(self, prompts: list[Prompt]) -> list[Answer]:
+        """One engine call, and one for every prompt that is kept for its user."""
+        states: dict[int, Array] = {}
+        others = []
+        for at, prompt in enumerate(prompts):
+            if self._kept and prompt.visit and self._kept.takes(prompt.visit.owner, len(prompt.history)):
+                states[at] = self._go_on(prompt)
+            else:
+                others.append(at)
+        if others:
+            states |= zip(others, self._states([prompts[at].history for at in others]), strict=True)
+        return [{"states": states[at].reshape(1, -1)} for at in range(len(prompts))]
+
+    def _states(self, histories: list[NDArray[np.int32]]) -> Array:
+        """[B, 1 + L, hidden] of prompts padded to one length, the placeholders right after each one's last token."""
+        lengths = np.array([len(each) for each in histories], np.int64)
         extra = np.arange(self._placeholders)
-        tokens = np.pad(batch.tokens, ((0, 0), (0, self._placeholders)))
-        tokens[np.arange(len(tokens))[:, None], batch.lengths[:, None] + extra] = (
-            self._config.vocab_size + extra
-        )
-        states = self._engine.draft_states(tokens, batch.lengths)
-        return [{"states": row.reshape(1, -1)} for row in states]
+        span = next(each for each in spans(self._config) if each >= lengths.max())
+        tokens = np.zeros((len(histories), span + self._placeholders), np.int64)
+        for row, history in zip(tokens, histories, strict=True):
+            row[: len(history)] = history
+        tokens[np.arange(len(tokens))[:, None], lengths[:, None] + extra] = self._config.vocab_size + extra
+        return self._engine.draft_states(tokens, lengths)
 
-    def _go_on(self, request: Tensors, tokens: NDArray[np.int32], ticket: Ticket) -> Tensors | None:
-        """States of a prompt that is kept for a user, behind what the pool has of it; None for others."""
-        kept, owner = self._kept, read_owner(request)
-        if not kept or not owner or not kept.takes(owner, ticket.prompt_length):
-            return None
-        prompt = tokens[: ticket.prompt_length]
-        found = kept.find(owner, prompt)
-        try:
-            past = kept.past(found, len(prompt))
-            states, new = self._behind(prompt[past.tokens :].astype(np.int64), past)
-            kept.keep_behind(owner, prompt, past, new)
-        finally:
-            if found:
-                kept.release(found)
-        metrics.GENERATE_TOKENS.add(past.tokens, kind="reused")
-        metrics.GENERATE_TOKENS.add(len(prompt) - past.tokens, kind="computed")
-        return {"states": states.reshape(1, -1)}
+    def _go_on(self, prompt: Prompt) -> Array:
+        """States of a prompt that is kept for a user, behind what the pool has of it."""
+        assert self._kept and prompt.visit
+        tokens = prompt.history
+        past = self._kept.past(prompt.visit, len(tokens))
+        states, new = self._behind_past(tokens[past.tokens :].astype(np.int64), past)
+        self._kept.keep_behind(prompt.visit, tokens, past, new)
+        self.count(len(tokens), past.tokens)
+        return states
 
-    def _behind(self, tokens: NDArray[np.int64], past: Past) -> tuple[Array, list[Array]]:
+    def _behind_past(self, tokens: NDArray[np.int64], past: Past) -> tuple[Array, list[Array]]:
         """States of the last of `tokens` [Q] and of the placeholders [1, 1 + L, hidden]; new KV [1, G, Q + L, D]."""
         assert self._engine.draft_behind
         c, count = self._config, self._placeholders

@@ -63,21 +63,15 @@ def read_prompts(
     step: str,
     without_prompt: Tensors,
     run: Callable[[PaddedPrompts], list[Answer]],
-    alone: Callable[[Tensors, NDArray[np.int32], Ticket], Tensors | None] = lambda *_: None,
 ) -> list[Answer]:
-    """Answer every request: `run` gives one answer per row of a batch, an empty history gets `without_prompt`.
-
-    `alone` may answer a request by itself, from its tensors, tokens and ticket.
-    """
+    """Answer every request: `run` gives one answer per row of a batch, an empty history gets `without_prompt`."""
     answers: list[Answer] = [without_prompt for _ in requests]
     by_length: dict[int, list[tuple[int, NDArray[np.int32], Ticket]]] = defaultdict(list)
     for place, request in enumerate(requests):
         try:
             tokens, ticket = read_prompt(request, config)
             ticket.check_deadline(step)
-            if own := alone(request, tokens, ticket):
-                answers[place] = own
-            elif ticket.prompt_length:
+            if ticket.prompt_length:
                 by_length[len(tokens)].append((place, tokens, ticket))
         except GenrecError as error:
             answers[place] = error

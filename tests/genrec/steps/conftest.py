@@ -54,9 +54,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
         yield load
 
 
-@pytest.fixture(
-    params=[("twin", "twin"), ("tiny", "openvino"), ("tiny_of_nodes", "openvino")], ids=lambda each: each[0]
-)
+@pytest.fixture(params=[("twin", "twin"), ("tiny", "openvino")], ids=lambda each: each[0])
 def kept_and_plain(request: pytest.FixtureRequest, start: Start) -> tuple[Path, Any, Any]:
     """An artifact, and the step with a pool that has not room for all users, and without one."""
     fixture, target = request.param

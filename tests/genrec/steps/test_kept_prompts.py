@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine import kept_prompts
 from genrec.engine.interface import Past
+from genrec.engine.kept_prompts import KeptPrompts
 from genrec.engine.load import load_executors
 from genrec.errors import DeadlineExceeded, GenrecError
 from genrec.pool.keys import owner_key
-from genrec.pool.pool import Pool
+from genrec.pool.pool import TTL_S, Pool
+from genrec.pool.user_rows import LIVES, SEEN, used_entries
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
 from genrec.settings import Settings
@@ -93,6 +96,73 @@ def test_what_is_forgotten_is_not_found(twin: Path, start: Start) -> None:
     before = reused()
     step.run([prompt(twin, 6, 7)])
     assert reused() == before
+
+
+@pytest.mark.parametrize("name", ["generate", "prefill_draft"])
+@pytest.mark.parametrize("visits", [1, 2])
+def test_a_visit_under_way_does_not_bring_back_who_was_forgotten(
+    twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, visits: int
+) -> None:
+    with starting(name, tmp_path) as start:
+        step, settings = start(twin, "twin")
+        assert settings.pool
+        pool = Pool(settings.pool)
+        for _ in range(visits - 1):
+            step.run([prompt(twin, 6, 7)])
+        keep, keep_behind = KeptPrompts.keep, KeptPrompts.keep_behind
+
+        def forgotten(then: Any) -> Any:
+            def first(self: Any, *given: Any) -> None:
+                pool.forget(owner_key(pool.secret, 7))
+                then(self, *given)
+
+            return first
+
+        monkeypatch.setattr(KeptPrompts, "keep", forgotten(keep))
+        monkeypatch.setattr(KeptPrompts, "keep_behind", forgotten(keep_behind))
+        step.run([prompt(twin, 7, 7)])
+        usage = pool.usage()
+        assert usage and usage["entries"] == 0 == usage["bytes"]
+
+
+def test_a_short_prompt_takes_no_more_room_beside_a_long_one(twin: Path, start: Start) -> None:
+    step, settings = start(twin, "twin")
+    assert settings.pool
+    pool = Pool(settings.pool)
+    step.run([prompt(twin, 1, 7)])
+    alone = pool.usage()
+    assert alone
+    pool.forget(owner_key(pool.secret, 7))
+    go_on = Event()
+    step.submit(prompt(twin, 8, 9), lambda _: go_on.wait(30))  # what comes now is one batch
+    answers = [step.submit(each, lambda _: None) for each in (prompt(twin, 1, 7), prompt(twin, 8, 8))]
+    go_on.set()
+    step.close()
+    for user in (8, 9):
+        pool.forget(owner_key(pool.secret, user))
+    assert len(answers) == 2 and pool.usage()["bytes"] == alone["bytes"]  # type: ignore[index]
+
+
+def test_who_is_not_named_stays_for_a_lease_however_often_it_is_used(
+    tiny_ranker: Path, tmp_path: Path
+) -> None:
+    with starting("generate", tmp_path) as start:
+        step, settings = start(tiny_ranker)
+        assert settings.pool
+        step.run([prompt(tiny_ranker, 6, None), prompt(tiny_ranker, 6, 7, seed=1)])
+        table = Pool(settings.pool)._map.table  # type: ignore[union-attr]
+        rows = table.entries[used_entries(table)]
+        lives = sorted((rows[:, LIVES] - rows[:, SEEN]) / 1e9)
+        np.testing.assert_allclose(lives, [settings.lease_ms / 1e3, TTL_S])
+
+
+def test_engines_without_our_operations_compute_prompts_whole(tiny_of_nodes: Path, start: Start) -> None:
+    """Behind a past they would write out all scores."""
+    step, settings = start(tiny_of_nodes)
+    before = reused()
+    for _ in range(2):
+        step.run([prompt(tiny_of_nodes, 6, 7)])
+    assert reused() == before and settings.pool and Pool(settings.pool).usage()["entries"] == 0  # type: ignore[index]
 
 
 def test_what_is_read_or_refused_can_leave_again(twin: Path, start: Start) -> None:
