@@ -60,19 +60,6 @@ class Mooncake:
         self._here.preferred_segments = [host]
         self._reading, self._writing = threading.Lock(), threading.Lock()
 
-    def send_items(self, pool: Pool, keys: Keys, timeout_s: float) -> bool:
-        """Put these items' rows, as far as the pool has them, into the store. Whether that ended in time."""
-        wanted = words(keys)
-
-        def send() -> None:
-            rows, generations = pool.find_items(wanted)
-            there = np.flatnonzero(rows >= 0)
-            copies = _rows(pool)[rows[there]] if len(there) else np.empty((0, 0), np.uint8)
-            whole = pool.item_generations(rows)[there] == generations[there]
-            self._put([_item(wanted[i]) for i in there[whole]], wanted[there[whole]], list(copies[whole]))
-
-        return self._ask(send, timeout_s)
-
     def put_items(self, keys: Keys, rows: Bytes, timeout_s: float) -> bool:
         """Put items of these rows uint8[n, bytes] into the store. Whether that ended in time."""
         named = words(keys)

@@ -41,31 +41,15 @@ def make(folder: Path) -> Pool:
     return Pool(folder)
 
 
-def fill(pool: Pool, *items: int) -> None:
-    rows = pool.write_items(keys(*items))
-    for row, item in zip(rows.tolist(), items, strict=True):
-        pool.items_memory.reshape(-1, 64)[row] = item
-    pool.commit_items(rows)
-
-
-def items_travel(near: Pool, far: Pool, here: Mooncake, there: Mooncake) -> None:
-    fill(near, 1, 2, 3)
-    assert here.send_items(near, keys(1, 2, 9), SOON)
+def items_travel(far: Pool, here: Mooncake, there: Mooncake) -> None:
+    rows = np.array([[1] * 64, [2] * 64], np.uint8)
+    assert here.put_items(keys(1, 2), rows, SOON)
+    assert there.have_items(keys(1, 2, 9), SOON).tolist() == [True, True, False]
     assert there.bring_items(far, keys(1, 2, 3, 9), SOON)
-    rows = far.item_rows(keys(1, 2, 3, 9))
-    assert (rows >= 0).tolist() == [True, True, False, False]
-    assert far.items_memory.reshape(-1, 64)[rows[:2], 0].tolist() == [1, 2]
+    found = far.item_rows(keys(1, 2, 3, 9))
+    assert (found >= 0).tolist() == [True, True, False, False]
+    assert far.items_memory.reshape(-1, 64)[found[:2], 0].tolist() == [1, 2]
     assert there.bring_items(far, keys(1, 2), SOON), "there is nothing to bring"
-
-
-def items_that_are_put_without_a_pool_travel(far: Pool, here: Mooncake, there: Mooncake) -> None:
-    items = range(31, 35)
-    rows = np.array([[item] * 64 for item in items], np.uint8)
-    assert here.put_items(_words(*items), rows, SOON)
-    assert there.have_items(_words(*items, 39), SOON).tolist() == [True] * 4 + [False]
-    assert there.bring_items(far, _words(31, 34), SOON)
-    brought = far.item_rows(keys(31, 34))
-    assert far.items_memory.reshape(-1, 64)[brought, 0].tolist() == [31, 34]
 
 
 def users_travel(near: Pool, far: Pool, here: Mooncake, there: Mooncake) -> None:
@@ -97,12 +81,11 @@ def _words(*items: int) -> np.ndarray:
     return np.frombuffer(b"".join(keys(*items)), np.uint64).reshape(-1, 2)
 
 
-def without_the_master_nobody_waits(near: Pool, far: Pool, there: Mooncake, master: subprocess.Popen) -> None:
+def without_the_master_nobody_waits(far: Pool, there: Mooncake, master: subprocess.Popen) -> None:
     os.kill(master.pid, signal.SIGKILL)
     master.wait()
-    fill(near, 4)
     there.bring_items(far, keys(4), SOON)
-    there.send_items(far, keys(1, 2), 0.0)
+    there.put_items(keys(4), np.zeros((1, 64), np.uint8), 0.0)
     assert not there.bring_items(far, keys(4), 0.0)
     assert far.item_rows(keys(1, 2, 4)).tolist()[2] == -1 and (far.item_rows(keys(1, 2)) >= 0).all()
     write(far, 3, [1])
@@ -114,11 +97,10 @@ def main(folder: Path) -> None:
     try:
         near, far = make(folder / "near"), make(folder / "far")
         here, there = until_joined("127.0.0.1:21201", 64 << 20), until_joined("127.0.0.1:21202", 64 << 20)
-        items_travel(near, far, here, there)
+        items_travel(far, here, there)
         users_travel(near, far, here, there)
-        items_that_are_put_without_a_pool_travel(make(folder / "third"), here, there)
         what_is_not_whole_is_refused(far, here, there)
-        without_the_master_nobody_waits(near, far, there, master)
+        without_the_master_nobody_waits(far, there, master)
     finally:
         master.kill()
         master.wait()
