@@ -86,11 +86,3 @@ def replicated(placed: NDArray[np.int32]) -> float:
 def items_on(placed: NDArray[np.int32], node: int) -> NDArray[np.int64]:
     """Numbers of the items that lie on a node, ascending: all that is to be in its pool."""
     return np.flatnonzero((placed == EVERYWHERE) | (placed == node))
-
-
-def moved(
-    before: NDArray[np.int32], after: NDArray[np.int32], node: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(to bring, to drop): what a node does when hotness has moved. New items are at the end of `after`."""
-    had, has = items_on(before, node), items_on(after, node)
-    return np.setdiff1d(has, had), np.setdiff1d(had, has)
