@@ -1,4 +1,4 @@
-"""A semantic ID as one integer, and back.
+"""A semantic ID as one integer.
 
 NEZHA section 3.3, equation 4: the codes of a semantic ID are the digits of a mixed-radix number, so that a
 set of semantic IDs is a set of integers. The paper makes the first code the least significant digit; here
@@ -54,18 +54,3 @@ def pack(codes: npt.ArrayLike, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
             )
         ids = ids * size + digit.astype(np.int64)
     return ids
-
-
-def unpack(ids: npt.ArrayLike, sizes: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Codes of semantic IDs: int64[...] -> int32[..., L], the inverse of `pack`. InputError out of range."""
-    radix = check_sizes(sizes)
-    rest = np.asarray(ids)
-    if rest.dtype.kind not in "iu":
-        raise InputError("semantic_ids", f"is of type {rest.dtype}", "integers")
-    if rest.size and (int(rest.min()) < 0 or int(rest.max()) >= prod(radix)):
-        raise InputError("semantic_ids", f"span {rest.min()} to {rest.max()}", f"0 to {prod(radix) - 1}")
-    rest = rest.astype(np.int64)
-    codes = np.empty((*rest.shape, len(radix)), np.int32)
-    for level in range(len(radix) - 1, -1, -1):
-        rest, codes[..., level] = np.divmod(rest, radix[level])
-    return codes

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import genrec.catalogue.validity as validity
-from genrec.catalogue.semantic_id import unpack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError, InputError
+from tests.oracles.semantic_id import codes_of
 
 sizes_of = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
@@ -32,7 +32,7 @@ def test_the_tree_equals_sets_of_tuples(seed, sizes, items):
     assert index.items == items and index.levels == len(sizes)
     for level in range(1, len(sizes) + 1):
         paths = sorted({t[:level] for t in tuples})
-        assert [tuple(c) for c in unpack(index.paths(level), sizes[:level]).tolist()] == paths
+        assert [tuple(c) for c in codes_of(index.paths(level), sizes[:level]).tolist()] == paths
         assert index.node_count(level) == len(paths) and index.codes[level - 1].dtype == np.uint16
         leaves = [len({t for t in tuples if t[:level] == p}) for p in paths]
         assert index.leaf_count(level).tolist() == leaves

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue.semantic_id import unpack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import InputError, ModelError
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, ranked
 from genrec.search.scratch import Scratch
+from tests.oracles.semantic_id import codes_of
 
 
 def make_index(rng, sizes, items):
@@ -83,7 +83,7 @@ def test_equals_the_twin(sizes, items, width, share, scale, seed):
             if before is None
             else list(
                 zip(
-                    map(tuple, unpack(before.paths, sizes[: level - 1]).tolist()),
+                    map(tuple, codes_of(before.paths, sizes[: level - 1]).tolist()),
                     before.scores,
                     strict=True,
                 )
@@ -93,7 +93,7 @@ def test_equals_the_twin(sizes, items, width, share, scale, seed):
         assert len(after) == len(want) == min(width, len(want))
         # float32 scores may differ in the last bit between the twins, so compare what is not near the edge
         np.testing.assert_allclose(np.sort(after.scores), np.sort([w[0] for w in want]), rtol=1e-5, atol=1e-5)
-        got = [tuple(c) for c in unpack(after.paths, sizes[:level]).tolist()]
+        got = [tuple(c) for c in codes_of(after.paths, sizes[:level]).tolist()]
         edge = after.scores.min() + 1e-4 if len(after) else 0
         sure = {w[1] for w in want if w[0] > edge}
         assert sure <= set(got)
@@ -114,7 +114,7 @@ def test_a_beam_as_wide_as_the_catalogue_finds_every_leaf(sizes, items, share, s
     excluded = np.flatnonzero(rng.random(items) < share)
     beams = last(search(index, rng, items, index.blocked(excluded)))
     allowed = {tuple(c) for c in np.delete(codes, excluded, axis=0).tolist()}
-    assert {tuple(c) for c in unpack(beams.paths, sizes).tolist()} == allowed and len(beams) == len(allowed)
+    assert {tuple(c) for c in codes_of(beams.paths, sizes).tolist()} == allowed and len(beams) == len(allowed)
     total = np.exp(beams.scores.astype(np.float64)).sum()
     assert abs(total - 1) < 1e-4 if len(allowed) == index.node_count(index.levels) else total < 1 + 1e-4
 

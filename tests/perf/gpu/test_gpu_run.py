@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from genrec.catalogue.semantic_id import unpack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.nn.xattention import xattention
 from genrec.schedule.scheduler import Scheduler
@@ -19,6 +18,7 @@ from genrec.steps.generate import BATCH_TOKENS
 from genrec.steps.prompts import MAX_ROWS
 from perf.gpu import attention, requests, run, through_triton
 from perf.gpu.timing import Missing, data_sheet_peak
+from tests.oracles.semantic_id import codes_of
 
 CPU = torch.device("cpu")
 
@@ -198,7 +198,7 @@ def test_the_random_tree_is_the_one_that_is_served():
     sizes = (7, 5, 9)
     tree = requests.random_tree(sizes, 60, CPU, seed=3)
     ids = np.sort(np.random.default_rng(3).choice(7 * 5 * 9, 60, replace=False))
-    index = ValidityIndex.build(unpack(ids, sizes), sizes, np.ones(60, np.int64), np.arange(60))
+    index = ValidityIndex.build(codes_of(ids, sizes), sizes, np.ones(60, np.int64), np.arange(60))
     for level in range(3):
         assert np.array_equal(tree.codes[level], index.codes[level])
         assert np.array_equal(tree.pointers[level], index.children_into(level + 1))
