@@ -17,7 +17,7 @@ from pathlib import Path
 
 HIDDEN = "GENREC_HIDDEN_"  # and a number: variables that hold the arguments as they are meant
 PLACE = "--hidden-argument-"  # and the number: what stands for them
-TRACEME, DETACH = 0, 17
+DETACH = 17
 PATIENCE_S = 10.0  # for a child to come as far as exec
 START_STACK, ARG_START, ARG_END, ENV_START, ENV_END = 25, 45, 46, 47, 48  # /proc/<pid>/stat, after the name
 log = logging.getLogger("genrec.serve")
@@ -38,7 +38,7 @@ def split(argv: list[str], secrets: tuple[str, ...]) -> tuple[list[str], dict[st
 
 
 def fill_in(pid: int) -> None:
-    """Give a child that asked to be traced (TRACEME) and called exec its hidden arguments, and let it run.
+    """Give a child that asked to be traced (PTRACE_TRACEME) and called exec its hidden arguments, and let it run.
 
     From the thread that started it. Where tracing is forbidden the child shows its arguments, and this says so.
     """

@@ -47,7 +47,6 @@ class Supervisor:
         self._not_ended: Exception | None = None  # why something of the server may still be there
         self._launch = launch
         self._process: Popen[bytes] | None = None
-        self._watch: Watch | None = None
         self._first_start_s = 0.0
         self._reloaded = False
         self._begun = threading.Event()

@@ -14,7 +14,7 @@ from training.embedding.arrays import LARGEST, LINE, Chunks, Float32, Int32, Int
 
 SIGN, GOLDEN = np.uint64(1 << 63), np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-ONE, SHIFT, LOW = np.uint64(1), np.uint64(33), np.uint64(0xFFFFFFFF)
+SHIFT, LOW = np.uint64(33), np.uint64(0xFFFFFFFF)
 
 
 class Portable:
