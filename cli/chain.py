@@ -13,11 +13,9 @@ from typing import Any
 
 from genrec.manifest import is_good, read, record, stage_key
 
-Tell = Callable[[str], None]
-
 
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
-              cluster: str | None = None, tell: Tell = print) -> None:  # fmt: skip
+              cluster: str | None = None) -> None:  # fmt: skip
     """`histories.parquet` and `items.parquet` from a named set, a folder or the user's two files."""
     from training.stages import prepare
     from training.writing import FORM
@@ -31,7 +29,7 @@ def make_data(artifact: Path, source: str | None, interactions: Path | None = No
     def work() -> dict[str, Any]:
         notes = prepare(artifact, source, interactions, items, cluster=cluster)
         for note in notes:
-            tell(f"  {note}")
+            print(f"  {note}")
         return {"notes": notes}
 
     _stage(
@@ -40,12 +38,12 @@ def make_data(artifact: Path, source: str | None, interactions: Path | None = No
         key,
         work,
         lambda: (artifact / n for n in ("histories.parquet", "items.parquet", "source.json")),
-        tell,
     )
 
 
-def make_catalogue(artifact: Path, sizes: tuple[int, ...] | None = None, semantic_ids: Path | None = None,
-                   tell: Tell = print) -> None:  # fmt: skip
+def make_catalogue(
+    artifact: Path, sizes: tuple[int, ...] | None = None, semantic_ids: Path | None = None
+) -> None:
     """`catalogue.parquet`: semantic IDs trained here, or published ones."""
     from training.stages import recipe, tokenise
 
@@ -59,7 +57,7 @@ def make_catalogue(artifact: Path, sizes: tuple[int, ...] | None = None, semanti
     def work() -> dict[str, Any]:
         notes = tokenise(artifact, sizes, semantic_ids)
         for note in notes:
-            tell(f"  {note}")
+            print(f"  {note}")
         return {"notes": notes}
 
     _stage(
@@ -68,13 +66,12 @@ def make_catalogue(artifact: Path, sizes: tuple[int, ...] | None = None, semanti
         key,
         work,
         lambda: (artifact / n for n in ("catalogue.parquet", "codebooks.safetensors")),
-        tell,
     )
 
 
 def make_model(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+    changes: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """`model/`, trained by the recipe of the data with `changes`; an ended training goes on where it stood."""
     from training.recipe_file import changed
@@ -85,7 +82,7 @@ def make_model(
     settings = {"seed": seed, "minutes": minutes, "recipe": chosen.as_json()}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     _training(
-        artifact, "train", key, ("config.json", "model.safetensors"), tell,
+        artifact, "train", key, ("config.json", "model.safetensors"),
         lambda state: _on_ranks(ranks, threads, train, artifact, chosen, state, seed, minutes),
     )  # fmt: skip
 
@@ -96,7 +93,6 @@ def make_draft(
     seed: int = 0,
     threads: int = 0,
     epochs: int | None = None,
-    tell: Tell = print,
 ) -> None:
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from training.draft import DraftSettings, draft_artifact
@@ -116,13 +112,13 @@ def make_draft(
         return facts
 
     _stage(artifact, "draft", key, work,
-           lambda: (model / n for n in ("draft.json", "draft.safetensors")), tell)  # fmt: skip
+           lambda: (model / n for n in ("draft.json", "draft.safetensors")))  # fmt: skip
 
 
 def make_ranker(
     artifact: Path, order: str = "split", shared: bool = True, seed: int = 0, threads: int = 0,
     minutes: float | None = None, history: str = "codes", ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+    changes: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.rank.item_tokens import FILE_NAME
@@ -144,12 +140,12 @@ def make_ranker(
             ranks, threads, ranker_artifact, artifact, chosen, state, order, shared, seed, minutes, history
         )
 
-    _training(artifact, "ranker", key, (OPTIONS, WEIGHTS), tell, work)
+    _training(artifact, "ranker", key, (OPTIONS, WEIGHTS), work)
 
 
 def make_hstu(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+    changes: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
     from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
@@ -161,14 +157,14 @@ def make_hstu(
     settings = {**vars(chosen), "seed": seed, "minutes": minutes}
     given = [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
     _training(
-        artifact, "hstu", stage_key(settings, given), (CONFIG, WEIGHTS, FEATURES), tell,
+        artifact, "hstu", stage_key(settings, given), (CONFIG, WEIGHTS, FEATURES),
         lambda state: _on_ranks(ranks, threads, hstu_artifact, artifact, chosen, state, seed, minutes),
     )  # fmt: skip
 
 
 def make_hstu_next(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+    changes: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """`model/hstu_next.*`: an HSTU model of the next item, which stands beside the generator."""
     from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
@@ -180,13 +176,13 @@ def make_hstu_next(
     settings = {**vars(chosen), "seed": seed, "minutes": minutes}
     given = [artifact / name for name in ("histories.parquet", "catalogue.parquet")]
     _training(
-        artifact, "hstu-next", stage_key(settings, given), (NEXT_CONFIG, NEXT_WEIGHTS), tell,
+        artifact, "hstu-next", stage_key(settings, given), (NEXT_CONFIG, NEXT_WEIGHTS),
         lambda state: _on_ranks(ranks, threads, hstu_next_artifact, artifact, chosen, state, seed, minutes),
     )  # fmt: skip
 
 
 def _training(
-    artifact: Path, name: str, key: str, files: Iterable[str], tell: Tell, work: Callable[[Path], dict[str, Any]]
+    artifact: Path, name: str, key: str, files: Iterable[str], work: Callable[[Path], dict[str, Any]]
 ) -> None:  # fmt: skip
     """A stage that writes `files` of `model/`, and goes on from `.training/<name>` where one of its key was ended.
 
@@ -200,9 +196,7 @@ def _training(
             work(of_stage / key[:16])
         return
     model = artifact / "model"
-    _stage(
-        artifact, name, key, lambda: work(of_stage / key[:16]), lambda: (model / each for each in files), tell
-    )
+    _stage(artifact, name, key, lambda: work(of_stage / key[:16]), lambda: (model / each for each in files))
     shutil.rmtree(of_stage, ignore_errors=True)
 
 
@@ -214,7 +208,7 @@ def _on_ranks(ranks: int, threads: int, work: Callable[..., Any], *arguments: An
 
 def make_further(
     artifact: Path, events: Sequence[Path], seed: int = 0, threads: int = 0, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, tell: Tell = print,
+    changes: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """`model/hstu.*` trained further on events that came since."""
     from training.hstu_further import further_artifact
@@ -227,13 +221,13 @@ def make_further(
     if torchrun_rank():  # rank 0 tells
         return
     if facts is None:
-        tell(f"hstu: has learnt {events[-1]}")
+        print(f"hstu: has learnt {events[-1]}")
         return
     said = ", ".join(f"{name} {value}" for name, value in facts.items())
-    tell(f"hstu: trained further in {time.monotonic() - begun:.1f} s: {said}")
+    print(f"hstu: trained further in {time.monotonic() - begun:.1f} s: {said}")
 
 
-def make_servable(artifact: Path, tell: Tell = print) -> None:
+def make_servable(artifact: Path) -> None:
     """`onnx/`, `engines/` and the validity index, of a trained model."""
     from build.openvino.engines import build_engines
     from build.validity import build_validity
@@ -245,7 +239,7 @@ def make_servable(artifact: Path, tell: Tell = print) -> None:
         "openvino": build_engines,
     }.items():
         begun = time.monotonic()
-        tell(f"{name}: {f'done in {time.monotonic() - begun:.1f} s' if make(artifact) else 'still good'}")
+        print(f"{name}: {f'done in {time.monotonic() - begun:.1f} s' if make(artifact) else 'still good'}")
 
 
 def _stage(
@@ -254,13 +248,12 @@ def _stage(
     key: str,
     work: Callable[[], dict[str, Any]],
     outputs: Callable[[], Iterable[Path]],
-    tell: Tell,
 ) -> None:
     artifact.mkdir(parents=True, exist_ok=True)
     if is_good(artifact, name, key):
-        tell(f"{name}: still good")
+        print(f"{name}: still good")
         return
     begun = time.monotonic()
     facts = work()
     record(artifact, name, key, outputs(), facts)
-    tell(f"{name}: done in {time.monotonic() - begun:.1f} s")
+    print(f"{name}: done in {time.monotonic() - begun:.1f} s")
