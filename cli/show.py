@@ -18,6 +18,7 @@ from genrec.errors import GenrecError, InputError
 from training.data import Histories
 
 Ask = Callable[[list[int], int, bool], Recommendation]
+NEWEST = 5  # items of a history whose titles are shown
 
 
 def user_of(artifact: Path, user_id: int) -> Histories:
@@ -84,14 +85,14 @@ def ranking_lines(artifact: Path, history: list[int], answer: Ranking) -> list[s
     return [*_lines(artifact, history, answer), "  " + ", ".join(notes)]
 
 
-def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking, last: int = 5) -> list[str]:
+def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking) -> list[str]:
     catalogue = Catalogue.load(folder_of(artifact, answer.catalogue_version) / CATALOGUE)
 
     def title(item: int) -> str:
         row = int(catalogue.rows_of([item])[0])
         return catalogue.titles[row] if row >= 0 else "(not in the catalogue)"
 
-    lines = [f"  last of {len(history)}: " + "; ".join(title(i) for i in history[-last:])]
+    lines = [f"  last of {len(history)}: " + "; ".join(title(i) for i in history[-NEWEST:])]
     return lines + [
         f"  {score:8.3f}  {title(item)}  [{item}]"
         for item, score in zip(answer.item_ids, answer.scores, strict=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.client import IncompleteRead
 from ipaddress import IPv6Address
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 import aiohttp
 import numpy as np
@@ -255,10 +255,10 @@ def _is_ipv6(host: str) -> bool:
         return False
 
 
-def check_protocol(protocol: str, accepted: Sequence[str] = ("grpc", "http")) -> None:
+def check_protocol(protocol: str) -> None:
     """Raises InputError for a protocol this client does not speak."""
-    if protocol not in accepted:
-        raise InputError("protocol", f"is {protocol!r}", ", ".join(accepted))
+    if protocol not in get_args(Protocols):
+        raise InputError("protocol", f"is {protocol!r}", ", ".join(get_args(Protocols)))
 
 
 def check_timeout(timeout_s: float) -> float:

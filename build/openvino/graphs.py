@@ -58,7 +58,7 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
         bar.set_postfix_str(f"attention: {'one operation' if operation else 'nodes of OpenVINO'}")
         for path in graphs:
             graph = Graph(load(path))
-            _replace(graph, kv_type, longest, operation, weights)
+            _replace(graph, longest, operation, weights)
             runs[path.stem] = graph.runs()
             onnx_model = graph.replaced()
             model = reader.read(onnx_model) if reader else read_inlined(onnx_model, InBlocks(longest))
@@ -80,8 +80,8 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
     (out / "engine.json").write_text(json.dumps(facts) + "\n")
 
 
-def _replace(graph: Graph, kv_type: str, longest: int, operation: bool, weights: Weights) -> None:
-    """What is no nodes of OpenVINO in a graph of `kv_type`, with operations or without them."""
+def _replace(graph: Graph, longest: int, operation: bool, weights: Weights) -> None:
+    """What is no nodes of OpenVINO in a graph, with operations or without them."""
     tabulate_angles(graph, longest)
     if operation:
         replace_attention(graph)

@@ -27,6 +27,7 @@ from genrec.models.config import ModelConfig
 from genrec.progress import ticking
 
 PYTHON = "GENREC_RTX_PYTHON"  # another interpreter that has the extra `rtx`
+COMPUTE_CAPABILITY = "SM89"  # 9.0 is refused
 WORKER = Path(__file__).with_name("rtx_worker.py")
 FIND = "import tensorrt_rtx_libs as l; print(list(l.__path__)[0])"
 
@@ -41,9 +42,7 @@ def _python() -> str:
     return os.environ.get(PYTHON, sys.executable)
 
 
-def build_ahead_of_time(
-    onnx_file: Path, config: ModelConfig, kind: str, plan: Path, compute_capability: str = "SM89"
-) -> dict[str, Any]:
+def build_ahead_of_time(onnx_file: Path, config: ModelConfig, kind: str, plan: Path) -> dict[str, Any]:
     """Build one exported graph as `kind` (`f32`, `f16`, `bf16`); facts of the worker. Raises ArtifactError.
 
     Asserts exactly one plugin layer per attention node: TensorRT 10.15 and later fall back on the function body
@@ -61,7 +60,7 @@ def build_ahead_of_time(
             "onnx": str(Path(folder) / "graph.onnx"),
             "plan": str(plan),
             "profile": profile(model, config),
-            "compute_capability": compute_capability,
+            "compute_capability": COMPUTE_CAPABILITY,
         }
         path = os.pathsep.join([folder, str(libraries), os.environ.get("LD_LIBRARY_PATH", "")])
         done = subprocess.run(

@@ -30,8 +30,8 @@ class _Prologue:
         self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
         return output
 
-    def constant(self, name: str, value: int | list[int], dtype: type = np.int64) -> str:
-        self.graph.initializer.append(numpy_helper.from_array(np.array(value, dtype), name))
+    def constant(self, name: str, value: int | list[int]) -> str:
+        self.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
         return name
 
     def replace_inputs(self, gone: list[str], new: list[onnx.ValueInfoProto]) -> None:

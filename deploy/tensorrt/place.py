@@ -41,11 +41,11 @@ def compute_capability() -> str:
     return said.splitlines()[0].strip()
 
 
-def here(plugin: Path = PLUGIN) -> Place:
+def here() -> Place:
     """This container and GPU; loads the plugin on the way, because Triton only logs when it cannot. ArtifactError."""
     version = tensorrt_version()
     try:
-        ctypes.CDLL(str(plugin), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(PLUGIN), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise ArtifactError(plugin, f"cannot be loaded: {error}") from error
-    return Place(os.environ.get(TAG, "unknown"), version, compute_capability(), digest_file(plugin))
+        raise ArtifactError(PLUGIN, f"cannot be loaded: {error}") from error
+    return Place(os.environ.get(TAG, "unknown"), version, compute_capability(), digest_file(PLUGIN))

@@ -61,11 +61,11 @@ class Choice:
     keep_items: bool
 
 
-def choice(request: Request, order: str, keep: bool = True) -> Choice:
-    """This order with all the reuse that it allows; what it may keep is kept where `keep` says so."""
+def choice(request: Request, order: str) -> Choice:
+    """This order with all the reuse that it allows, and all kept that it may keep."""
     user, items = order in ("user", "split"), order in ("item", "split")
     return Choice(
-        order, request.user_cached * user, request.items_cached * items, request.cost(order), keep and user, items
+        order, request.user_cached * user, request.items_cached * items, request.cost(order), user, items
     )  # fmt: skip
 
 
