@@ -22,6 +22,7 @@ from training.data import Histories
 Recommender = Callable[[list[np.ndarray], int, bool], np.ndarray]
 
 PAD = np.iinfo(np.int64).min
+KS = (5, 10)
 SPLITS = {"test": 1, "validation": 2}
 
 
@@ -31,7 +32,7 @@ def hits(ranking: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.where(found.any(axis=1), found.argmax(axis=1), ranking.shape[1])
 
 
-def metrics(ranks: np.ndarray, ks: tuple[int, ...] = (5, 10)) -> dict[str, float]:
+def metrics(ranks: np.ndarray, ks: tuple[int, ...] = KS) -> dict[str, float]:
     """HR@k and NDCG@k of ranks (from 0) int64[B]; one relevant item, so NDCG is 1 / log2(rank + 2)."""
     gain = 1 / np.log2(ranks + 2)
     return {f"HR@{k}": float((ranks < k).mean()) for k in ks} | {
@@ -44,14 +45,13 @@ def evaluate(
     histories: Histories,
     split: str = "test",
     remove_seen: bool = True,
-    ks: tuple[int, ...] = (5, 10),
     batch: int = 64,
     label: str = "evaluate",
 ) -> dict[str, object]:
     """Ask `recommend` for every user's held-out item; returns the metrics and what they were measured on."""
-    ranks = ranks_of(recommend, histories, split, remove_seen, max(ks), batch, label)
+    ranks = ranks_of(recommend, histories, split, remove_seen, max(KS), batch, label)
     terms = {"split": split, "users": len(ranks), "seen_items": "removed" if remove_seen else "kept"}
-    return {**terms, **metrics(ranks, ks)}
+    return {**terms, **metrics(ranks)}
 
 
 def ranks_of(

@@ -67,7 +67,7 @@ class Places:
 
 
 @torch.no_grad()
-def scores_of(ranker: Ranker, places: Places, at: Candidates, order: str, label: str = "") -> np.ndarray:
+def scores_of(ranker: Ranker, places: Places, at: Candidates, order: str) -> np.ndarray:
     """A ranker's scores of candidates float32[m, 100], -inf where there are none.
 
     Where the target is not among them no score changes a figure: 0.
@@ -75,7 +75,7 @@ def scores_of(ranker: Ranker, places: Places, at: Candidates, order: str, label:
     entries = places.entries(ranker) if order == "split" else None
     scores = np.zeros(at.rows.shape, np.float32)
     asked = np.flatnonzero(found(at))
-    for start in tqdm(range(0, len(asked), BATCH), desc=label or f"score, {order}", unit="batch", delay=2):
+    for start in tqdm(range(0, len(asked), BATCH), desc=f"score, {order}", unit="batch", delay=2):
         span = asked[start : start + BATCH]
         part = at.at(span)
         scores[span] = places.ask(part, part.rows).scores(ranker, order, entries).numpy()

@@ -57,9 +57,7 @@ class Ratings:
         return np.arange(len(self.items)) >= self.offsets[1:][self.users] - HELD_OUT
 
 
-def load_ratings(
-    artifact: Path, catalogue: Catalogue, cache: Path | None = None, more: Sequence[Path] = ()
-) -> Ratings:
+def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()) -> Ratings:
     """Of the data set that `genrec data` made `artifact` of, and of `more` files: user, item, rating, timestamp.
 
     Events of one second stay in file order. Raises InputError.
@@ -72,9 +70,7 @@ def load_ratings(
         )
     items = pq.read_table(check_regular(artifact / "items.parquet"))
     with TemporaryDirectory() as folder:
-        events, users = unpack(
-            name, cache or artifact.parent / ".downloads", Path(folder), (".inter", ".user")
-        )
+        events, users = unpack(name, artifact.parent / ".downloads", Path(folder), (".inter", ".user"))
         return read_ratings(
             events, users, items["key"].combine_chunks(), items["item_id"].to_numpy(), catalogue, more
         )

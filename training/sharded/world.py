@@ -23,13 +23,13 @@ class RankLost(GenrecError):
     """Another rank of the training died or no longer answers."""
 
 
-def join(rank: int, ranks: int, meeting: str, backend: str = "gloo", patience_s: float = PATIENCE_S) -> World:
+def join(rank: int, ranks: int, meeting: str) -> World:
     """Meet the other ranks at `meeting`, "tcp://127.0.0.1:29500" or "file:///path"; `torchrun` says "env://".
 
     Raises RankLost.
     """
-    wait = timedelta(seconds=patience_s)
-    _ask(rank, lambda: dist.init_process_group(backend, meeting, timeout=wait, rank=rank, world_size=ranks))
+    wait = timedelta(seconds=PATIENCE_S)
+    _ask(rank, lambda: dist.init_process_group("gloo", meeting, timeout=wait, rank=rank, world_size=ranks))
     return World(dist.group.WORLD)
 
 
@@ -43,20 +43,18 @@ class World:
         self.group = group
         self.rank = group.rank() if group else 0
         self.ranks = group.size() if group else 1
-        nccl = group is not None and dist.get_backend(group) == "nccl"
-        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
     def swap(self, values: NDArray, sent: Int64, received: Int64) -> NDArray:
         """Rows of [sum(sent), ...] to their ranks, in the order of ranks; what came, [sum(received), ...]."""
         if not self.group:
             return values
-        given = torch.from_numpy(values).to(self.device)
-        came = torch.empty((int(received.sum()), *values.shape[1:]), dtype=given.dtype, device=self.device)
+        given = torch.from_numpy(values)
+        came = torch.empty((int(received.sum()), *values.shape[1:]), dtype=given.dtype)
         _ask(
             self.rank,
             lambda: dist.all_to_all_single(came, given, received.tolist(), sent.tolist(), group=self.group),
         )
-        return came.cpu().numpy()
+        return came.numpy()
 
     def swap_counts(self, sent: Int64) -> Int64:
         """How much each rank will send here, of what each will send, int64[ranks]."""
