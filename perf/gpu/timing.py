@@ -65,11 +65,11 @@ def median_ms(work: Work, device: torch.device, repeats: int = 30) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in pairs)
 
 
-def median_wall_ms(work: Work, device: torch.device, repeats: int = 20) -> float:
+def median_wall_ms(work: Work, device: torch.device) -> float:
     """Median time of `work` by the host's clock, the device idle before and after: what a caller waits."""
     for _ in range(3):
         work()
-    return statistics.median(_host_ms(work, device) for _ in range(2 if device.type == "cpu" else repeats))
+    return statistics.median(_host_ms(work, device) for _ in range(2 if device.type == "cpu" else 20))
 
 
 def _host_ms(work: Work, device: torch.device) -> float:

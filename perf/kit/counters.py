@@ -11,6 +11,7 @@ from genrec.errors import GenrecError
 from perf.kit import endpoints
 
 Seen = dict[str, dict[str, int]]  # model -> statistic -> count or ns
+COUNTED_S = 5.0  # in which what was answered is counted
 
 
 class Triton:
@@ -41,9 +42,9 @@ class Triton:
             }
         return seen
 
-    def settled(self, before: Seen, requests: int, limit_s: float = 5.0) -> Seen:
+    def settled(self, before: Seen, requests: int) -> Seen:
         """The statistics once they hold `requests` more than `before`: Triton counts after it has answered."""
-        end = time.monotonic() + limit_s
+        end = time.monotonic() + COUNTED_S
         while True:
             now = self.statistics()
             counted = spent(before, now)

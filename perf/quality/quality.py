@@ -46,7 +46,7 @@ def served_recommender(local: LocalRecommender) -> Recommender:
 
 
 def measure(
-    artifact: Path, beam_width: int, remove_seen: bool, users: int | None = None, split: str = "test",
+    artifact: Path, beam_width: int, remove_seen: bool, users: int | None = None,
     decoder: str = "beam", verify: str = "every",
 ) -> dict[str, Any]:  # fmt: skip
     """Figures of the engines and of the baselines over the same users. Raises ArtifactError.

@@ -128,9 +128,9 @@ def trace(shape: DataShape, requests: int, seed: int = 0, tokens: NDArray[np.int
 class Cache:
     """Users' entries by tokens: no places, only a limit. Victims are the least of DRAWN that are drawn."""
 
-    def __init__(self, limit: int, rule: Policy, owners: NDArray[np.uint64], seed: int = 0) -> None:
+    def __init__(self, limit: int, rule: Policy, owners: NDArray[np.uint64]) -> None:
         self.limit, self.used, self.rule, self._owners = limit, 0, rule, owners
-        self._draw = np.random.default_rng(seed)
+        self._draw = np.random.default_rng(0)
         self._held: list[int] = []
         self._place: dict[int, int] = {}
         self._tokens = np.zeros(len(owners), np.int64)

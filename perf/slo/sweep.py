@@ -34,6 +34,7 @@ DATA = "histories.json"
 FILES = {kind: f"sweep.{kind}" for kind in ("csv", "json", "png")}
 STEPS_TO_CAPACITY = 4  # of the default rates: a quarter of the sequential rate per step
 LARGEST_RATE = 4  # times the sequential rate, where the default rates end
+SETTLED_S = 30.0  # in which a server that was overloaded answers again
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,9 @@ def default_rates(single_s: float) -> tuple[float, float, float]:
     return step, LARGEST_RATE / single_s, step
 
 
-def settle(server: endpoints.Endpoint, sample: traffic.Histories, top_k: int, limit_s: float = 30.0) -> None:
+def settle(server: endpoints.Endpoint, sample: traffic.Histories, top_k: int) -> None:
     """Wait until the server answers a single request: a point that overloaded it must not spoil the next."""
-    end = time.monotonic() + limit_s
+    end = time.monotonic() + SETTLED_S
     while True:
         try:
             sequential(server, sample, top_k, 1)
