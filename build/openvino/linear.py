@@ -17,7 +17,8 @@ from onnx import NodeProto, TensorProto
 
 from build.openvino.graph import Graph, attribute, operation
 from genrec.engine.interface import WEIGHTS
-from genrec.engine.openvino_graphs import LINE, WeightPlace
+from genrec.engine.openvino_graphs import WeightPlace
+from genrec.kv.layout import LINE
 
 BLOCK = 32  # columns, and rows, of what the operation computes at once
 PRODUCTS = {

@@ -31,7 +31,6 @@ ALONE = {
     *NextConfig.kind.graphs,
 }  # never a part of it
 WEIGHTS_FILE = "weights.bin"  # tensors that are inputs of graphs (build/openvino/linear.py)
-LINE = 64  # bytes; tensors in it start on cache lines
 
 
 class WeightPlace(NamedTuple):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from genrec.kv.arena import Region, Row
 from genrec.models.config import ModelConfig
 
-LINE = 64  # bytes; tensors start on cache lines
+LINE = 64  # bytes; tensors and entries start on cache lines
 KV_TYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "bf16": np.dtype(np.uint16),

@@ -10,7 +10,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from genrec.pool import index, space
+from genrec.kv.layout import LINE, aligned
+from genrec.pool import index
 from genrec.pool.index import Places
 from genrec.pool.keys import Words
 from genrec.pool.mapping import MAGIC, POOL, Bytes
@@ -37,7 +38,7 @@ CHECKSUM, FIRST_HASH = 7, 8  # words of a lead
 
 def bytes_of(boundaries: int) -> int:
     """Bytes of a lead with so many hashes."""
-    return HEADER_BYTES + space.aligned(16 * boundaries)
+    return HEADER_BYTES + aligned(16 * boundaries)
 
 
 @njit(cache=True, nogil=True)
@@ -128,7 +129,7 @@ def _judged(
 
 @njit(cache=True, nogil=True)
 def _inside(users: Bytes, start: int, size: int) -> bool:
-    return start >= 0 and start % space.LINE == 0 and size <= len(users) - start
+    return start >= 0 and start % LINE == 0 and size <= len(users) - start
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -6,13 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-LINE = 64  # bytes; entries begin on cache lines
 Numbers = NDArray[np.int64]
-
-
-def aligned(size: int) -> int:
-    """The next multiple of a cache line."""
-    return -(-size // LINE) * LINE
 
 
 def place(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.errors import InputError
+from genrec.kv.layout import aligned
 from genrec.pool import index, lead, space, user_rows
 from genrec.pool.keys import Words
 from genrec.pool.mapping import EVER, FORGOTTEN, KEY_BYTES, USER_BYTES, Bytes, Mapping, PoolTable
@@ -30,7 +31,6 @@ from genrec.pool.users import UserEntry
 log = logging.getLogger("genrec.pool")
 WARM = 0.5  # of the pool's bytes for users: entries older than the newest ones that fill it are copied
 LOOK_S = 0.05
-ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | number of an entry
 
 
 class Cold(NamedTuple):
@@ -190,8 +190,8 @@ class Tier:
         """False where there is no room, however many leave."""
         there, memory = list(self._kept.items()), cold.entry.memory
         starts, sizes = ([getattr(kept, what) for _, kept in there] for what in ("start", "size"))
-        taken = [space.aligned(size) for size in sizes]
-        found = space.place(starts, taken, range(len(there)), space.aligned(len(memory)), len(self._memory))
+        taken = [aligned(size) for size in sizes]
+        found = space.place(starts, taken, range(len(there)), aligned(len(memory)), len(self._memory))
         if found is None:
             return False
         for at in found[1].tolist():
@@ -212,7 +212,7 @@ class Tier:
             at, answer = index.find_last(self._index, hashes[1:], boundary - 1)
             if at < 0:
                 break
-            boundary, number = at + 1, int(answer) & ENTRY
+            boundary, number = at + 1, int(answer) & lead.ENTRY
             kept = self._kept.get(number)
             if kept and answer >> 32 == boundary and (kept.hashes[boundary] == hashes[boundary]).all():
                 return number, min(boundary * step, kept.span)

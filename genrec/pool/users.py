@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec.kv.layout import LINE, aligned
 from genrec.pool import index, lead, space, user_rows
 from genrec.pool.keys import Words
 from genrec.pool.leaving import free, leave
@@ -85,7 +86,7 @@ def take(
 
     -1: there is no room, or somebody has or computes the same.
     """
-    rows, total = ever_used(table), lead.bytes_of(len(hashes)) + space.aligned(size)
+    rows, total = ever_used(table), lead.bytes_of(len(hashes)) + aligned(size)
     if user_rows.known(rows, *hashes[-1].view(np.int64).tolist()):
         return -1
     used = user_rows.used(rows)
@@ -117,7 +118,7 @@ def take(
 def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
     """What an entry of so many bytes would find."""
     used = used_entries(table)
-    rows, total = table.entries[used], lead.bytes_of(boundaries) + space.aligned(size)
+    rows, total = table.entries[used], lead.bytes_of(boundaries) + aligned(size)
     found = space.place(rows[:, START], rows[:, SIZE], np.full(len(used), np.inf), total, _capacity(table))
     worth = _worth(table, used, now, rule)
     return Room(found is not None, float(worth.min(initial=np.inf)))
@@ -172,4 +173,4 @@ def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool
 
 
 def _capacity(table: PoolTable) -> int:
-    return int(table.header[USER_BYTES]) // space.LINE * space.LINE
+    return int(table.header[USER_BYTES]) // LINE * LINE

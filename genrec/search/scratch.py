@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genrec.kv.layout import LINE
+from genrec.kv.layout import aligned
 from genrec.search.select import threshold
 
 Array = npt.NDArray[Any]
@@ -35,7 +35,7 @@ class Scratch:
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array whose contents are left over; a fresh one where the memory is too small this once."""
-        size = -(-math.prod(shape) * dtype.itemsize // LINE) * LINE
+        size = aligned(math.prod(shape) * dtype.itemsize)
         self._wanted += size
         if self._used + size > len(self._memory):
             return np.empty(shape, dtype)

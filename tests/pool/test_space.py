@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.pool.space import aligned, place
+from genrec.kv.layout import aligned
+from genrec.pool.space import place
 
 TOTAL = 12
 INFINITE = float("inf")
