@@ -15,6 +15,8 @@ import struct
 import time
 from pathlib import Path
 
+from genrec.process import stat_of
+
 HIDDEN = "GENREC_HIDDEN_"  # and a number: variables that hold the arguments as they are meant
 PLACE = "--hidden-argument-"  # and the number: what stands for them
 DETACH = 17
@@ -61,7 +63,7 @@ def _waits(pid: int) -> bool:
     guard = _program(pid)
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        state = _stat(pid)[0]
+        state = stat_of(pid)[1][0]
         if state == "t":
             return True
         if state in "ZX" or (_program(pid) != guard and not _traced(pid)):
@@ -81,16 +83,12 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _stat(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
 def _point_at_environment(pid: int) -> None:
     """Set those pointers of argv that lead to place holders to what the environment has for them.
 
     At the start of a process its stack pointer is at argc; argv follows (System V ABI).
     """
-    fields = _stat(pid)
+    _, fields = stat_of(pid)
     stack, arg_start, arg_end, env_start, env_end = (
         int(fields[n]) for n in (START_STACK, ARG_START, ARG_END, ENV_START, ENV_END)
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy import hidden
+from genrec.process import stat_of
 
 # The one bound on a model's region in /dev/shm that 2.51 leaves: inputs are copied there before any model sees them,
 # and a region never shrinks. Room for a batch of 32 with the longest tensors that steps take, twice over.
@@ -98,7 +99,7 @@ def _private(path: str, flags: int) -> int:
 def state_of(pid: int) -> str:
     """The kernel's letter for what a process does (R, S, D, T stopped, t traced, Z ended); "" when it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return stat_of(pid)[1][0]
     except OSError:
         return ""
 
@@ -106,16 +107,13 @@ def state_of(pid: int) -> str:
 def members(session: int) -> list[Member]:
     """All processes of a session, zombies too."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
-            head, _, tail = (entry / "stat").read_text().rpartition(")")
+            name, fields = stat_of(pid)
         except OSError:
             continue  # it ended while we looked
-        fields = tail.split()
         if int(fields[3]) == session:
-            found.append(Member(int(entry.name), head.partition("(")[2], fields[0]))
+            found.append(Member(pid, name, fields[0]))
     return found
 
 

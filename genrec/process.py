@@ -11,13 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def stat_of(pid: int) -> tuple[str, list[str]]:
+    """A process's name, and the fields of /proc/<pid>/stat behind it, its state first. OSError when it is gone."""
+    head, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    return head.partition("(")[2], fields.split()
+
+
 def started(pid: int) -> int:
     """Start time of a living process in clock ticks since boot; 0 when it is gone or a zombie.
 
     A pid and its start time name a process for good; a pid alone is given again.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        _, fields = stat_of(pid)
     except OSError:
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])

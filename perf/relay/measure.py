@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 from urllib.request import urlopen
@@ -18,6 +17,7 @@ import numpy as np
 from clients.ranker import Ranker
 from deploy import tritonserver
 from deploy.launcher import RunningServer
+from genrec.process import stat_of
 from perf.kit import traffic, turns
 from perf.relay import load
 from perf.relay.load import Asked, Cascaded, LoadPoint, RelayWay
@@ -178,7 +178,7 @@ def core_seconds(session: int) -> float:
     ticks = 0
     for member in tritonserver.members(session):
         try:
-            fields = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()
+            _, fields = stat_of(member.pid)
         except OSError:
             continue  # it has just ended
         ticks += int(fields[11]) + int(fields[12])

@@ -11,7 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-from genrec.process import give_back, started
+import pytest
+
+from genrec.process import give_back, started, stat_of
 from tests.serving.processes import until
 
 
@@ -83,6 +85,19 @@ made[0].stdout.readline()
 print(made[0].pid, flush=True)
 made[0].wait()
 """
+
+
+def test_a_name_may_look_like_the_fields_behind_it(tmp_path: Path) -> None:
+    program = tmp_path / "a) R (b c"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "60"]) as child:
+        try:
+            name, (state, parent, *_) = stat_of(child.pid)
+        finally:
+            child.kill()
+    assert (name, int(parent)) == (program.name, os.getpid()) and state in "RSD"
+    with pytest.raises(OSError, match=str(child.pid)):
+        stat_of(child.pid)
 
 
 def test_a_child_ends_with_its_parent_not_with_the_thread_that_started_it() -> None:
