@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import shutil
 import tempfile
@@ -38,6 +37,7 @@ from ensembles.served import served, with_instances
 from genrec.artifact import load_config
 from genrec.draft.options import has_draft
 from genrec.errors import InputError
+from genrec.files import write_whole
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
 from genrec.rank.kinds import NO_RANKER, ranker_of
@@ -275,12 +275,7 @@ def _write_server_json(server: RunningServer) -> None:
         "http_headers": server.http_headers,
         "grpc_headers": server.grpc_headers,
     }
-    path = server.run_dir / SERVER_JSON
-    partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(about, file, indent=2)
-    os.replace(partial, path)
+    write_whole(server.run_dir / SERVER_JSON, json.dumps(about, indent=2), 0o600)
 
 
 def serve(artifact: Path, **options: Any) -> None:

@@ -1,4 +1,7 @@
-"""Files that others may have damaged or swapped: what is opened is a regular file, what is JSON is not bottomless."""
+"""Files that others may have damaged or swapped: what is opened is a regular file, what is JSON is not bottomless.
+
+What is written here is never seen in part.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,18 @@ def check_regular(path: Path) -> Path:
     """`path`, for a library that opens it itself. Raises ArtifactError as `open_file` does."""
     open_file(path).close()
     return path
+
+
+def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
+    """Put a file of `text` in the place of `path`: who reads it finds all of the old one or all of the new one.
+
+    It has `mode`, less the umask, before anything is in it. One process at a time. Raises OSError.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)  # of one that was ended
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        file.write(text)
+    os.replace(partial, path)
 
 
 def read_json(path: Path) -> Any:

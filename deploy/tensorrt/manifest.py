@@ -8,12 +8,11 @@ logged). So the launch refuses first.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from genrec.errors import ArtifactError
-from genrec.files import read_json
+from genrec.files import read_json, write_whole
 from genrec.manifest import digest_file, problem_of
 
 NAME = "engines.json"
@@ -32,9 +31,8 @@ class Place:
 def write(folder: Path, place: Place, kv_type: str) -> None:
     """Record the plans of `folder`; the file is replaced as a whole."""
     plans = {path.name: digest_file(path) for path in sorted(folder.glob("*.plan"))}
-    partial = folder / f"{NAME}.partial"
-    partial.write_text(json.dumps({**asdict(place), "kv_type": kv_type, "plans": plans}, indent=2) + "\n")
-    os.replace(partial, folder / NAME)
+    about = {**asdict(place), "kv_type": kv_type, "plans": plans}
+    write_whole(folder / NAME, json.dumps(about, indent=2) + "\n")
 
 
 def check(folder: Path, here: Place) -> str:

@@ -8,11 +8,11 @@ acknowledgements name it.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from genrec.errors import ArtifactError
+from genrec.files import write_whole
 
 ARTIFACT, START, SUFFIX = "artifact", "start", ".json"
 
@@ -51,9 +51,7 @@ def serves(folder: Path, artifact: Path) -> bool:
 
 def acknowledge(folder: Path, process: str, said: Acknowledgement) -> None:
     """Replace the acknowledgement of a process."""
-    partial = folder / f"{process}.partial"
-    partial.write_text(json.dumps(said._asdict()))
-    os.replace(partial, folder / f"{process}{SUFFIX}")
+    write_whole(folder / f"{process}{SUFFIX}", json.dumps(said._asdict()))
 
 
 def acknowledgements(folder: Path) -> dict[str, Acknowledgement]:

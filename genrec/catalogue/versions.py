@@ -19,7 +19,7 @@ from typing import NamedTuple
 from genrec import manifest
 from genrec.catalogue.files import CATALOGUE, VALID_IDS, VALIDITY
 from genrec.errors import ArtifactError, InputError
-from genrec.files import read_json
+from genrec.files import read_json, write_whole
 
 BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
@@ -89,9 +89,7 @@ def point(artifact: Path, to: Current) -> None:
     """Replace the pointer."""
     path = artifact / FOLDER / POINTER
     path.parent.mkdir(exist_ok=True)
-    partial = path.with_name(f"{POINTER}.partial")
-    partial.write_text(json.dumps(to._asdict()) + "\n")
-    os.replace(partial, path)
+    write_whole(path, json.dumps(to._asdict()) + "\n")
 
 
 @contextmanager
