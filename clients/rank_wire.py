@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clients.errors import ServerError
-from clients.wire import Answered, InferResult, integer, outputs_of, request_tensors, whole_numbers
+from clients.wire import Answered, InferResult, answer_of, integer, request_tensors, whole_numbers
 from genrec.errors import InputError
-from genrec.report import POPULARITY, PRE_INFER_OUTCOMES, PreInferReport, RankReport
+from genrec.report import PRE_INFER_OUTCOMES, PreInferReport, RankReport
 
 RANK, RECOMMEND_AND_RANK, PRE_INFER = "rank", "recommend_and_rank", "pre_infer"
 NOT_SENT = "not_sent"  # what becomes of a signal that the client keeps to itself
@@ -78,10 +78,7 @@ def event_tensors(
 
 def parse_ranking(result: InferResult) -> Ranking:
     """The answer. Raises ServerError when an output is missing or not of one row."""
-    items, scores, numbers = outputs_of(result, len(RankReport._fields))
-    report = RankReport(*numbers)
-    by: Literal["model", "popularity"] = "popularity" if report.answered_by == POPULARITY else "model"
-    return Ranking(items, scores, by, *report[1:])
+    return answer_of(result, len(RankReport._fields), Ranking)
 
 
 def pre_infer_tensors(history: ArrayLike, user_id: int, deadline_ms: int | None) -> dict[str, NDArray[Any]]:

@@ -189,14 +189,14 @@ def headers_of(user_id: int | None, traceparent: str | None = None) -> dict[str,
 
 def parse(result: InferResult) -> Recommendation:
     """The answer. Raises ServerError when an output is missing or not of one row."""
-    items, scores, numbers = outputs_of(result, len(Report._fields))
-    report = Report(*numbers)
-    by: Literal["model", "popularity"] = "popularity" if report.answered_by == POPULARITY else "model"
-    return Recommendation(items, scores, by, *report[1:])
+    return answer_of(result, len(Report._fields), Recommendation)
 
 
-def outputs_of(result: InferResult, numbers: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[int]]:
-    """`item_ids`, `scores`, and the `numbers` of the report. Raises ServerError when they are not so."""
+def answer_of(result: InferResult, numbers: int, answer: Callable[..., Answer]) -> Answer:
+    """`answer` of `item_ids`, `scores`, who answered, and the rest of the `numbers` of the report.
+
+    Raises ServerError when they are not so.
+    """
     found = {name: result.as_numpy(name) for name in OUTPUTS}
     rows = {name: tensor[0] for name, tensor in found.items() if tensor is not None and len(tensor) == 1}
     if (
@@ -208,7 +208,8 @@ def outputs_of(result: InferResult, numbers: int) -> tuple[NDArray[np.int64], ND
         raise ServerError(f"the answer has outputs of shapes {shapes}")
     # Copies: the arrays of tritonclient are views that keep the whole response alive.
     items, scores = rows["item_ids"].astype(np.int64), rows["scores"].astype(np.float32)
-    return items, scores, [int(x) for x in rows["report"]]
+    answered_by, *rest = (int(x) for x in rows["report"])
+    return answer(items, scores, "popularity" if answered_by == POPULARITY else "model", *rest)
 
 
 def translate(error: Exception, url: str, timeout_s: float) -> GenrecError:
