@@ -6,16 +6,13 @@ import time
 
 import numpy as np
 
-from genrec.artifact import load_config
 from genrec.models.prompt import newest_start, window_start
-from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each
 from genrec.steps.candidates import read_candidates, read_top_k
 from genrec.steps.encode_history import deadline_of, owner_of
 from genrec.steps.ticket import Ticket, read_ticket
-from genrec.steps.user_prefix import flat, load_rank_table, read_prefix, refuse_events
-from genrec.steps.versioned import Versioned
+from genrec.steps.user_prefix import PrefixReader, flat, read_prefix, refuse_events
 
 
 class EncodeCandidates:
@@ -26,33 +23,28 @@ class EncodeCandidates:
     """
 
     def __init__(self, settings: Settings) -> None:
-        artifact = settings.artifact
-        self._config = config = load_config(artifact)
-        self._options = options = RankerConfig.load(artifact / "model" / OPTIONS)
-        self._loaded = Versioned(
-            settings, "encode_candidates", lambda folder: load_rank_table(artifact, folder, config, options)
-        )
-        self.close = self._loaded.close
+        self._reader = PrefixReader(settings, "encode_candidates")
+        self.close = self._reader.loaded.close
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
         return answer_each(requests, self._encode)
 
     def _encode(self, request: Tensors) -> Tensors:
-        now = time.monotonic_ns()
-        first = read_ticket(request, self._config.max_prompt) if "ticket" in request else None
-        version = first.version if first else self._loaded.current
-        loaded = self._loaded.of(version)
+        now, reader = time.monotonic_ns(), self._reader
+        first = read_ticket(request, reader.generator.max_prompt) if "ticket" in request else None
+        version = first.version if first else reader.loaded.current
+        loaded = reader.loaded.of(version)
         refuse_events(request)
         rows, prior, left_out = read_candidates(request, loaded.catalogue, first is not None)
         top_k = read_top_k(request)
-        as_retrieved = first is not None and self._options.history == "codes"  # its KV is the user's
+        as_retrieved = first is not None and reader.options.history == "codes"  # its KV is the user's
         start = newest_start if as_retrieved and "user_id" not in request else window_start
-        kept, dropped, cut = read_prefix(request, loaded.catalogue, self._config, start)
+        kept, dropped, cut = read_prefix(request, loaded.catalogue, reader.generator, start)
         if not len(rows):  # a retrieval that found nothing: the answer is empty
             kept, cut = kept[:0], cut + len(kept)
         deadline = first.deadline_ns if first else deadline_of(request, now)
-        length = len(kept) * self._options.history_step(self._config)
+        length = len(kept) * reader.options.history_step(reader.generator)
         if not length and "candidate_scores" not in request:  # what else is there to go by
             prior = loaded.catalogue.popularity[rows].astype(np.float32)
         ticket = Ticket(top_k, length, deadline, dropped, cut, version)

@@ -7,14 +7,12 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.artifact import load_config
-from genrec.rank.options import ONLY_USER, OPTIONS, RankerConfig
+from genrec.rank.options import ONLY_USER
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.encode_history import deadline_of, owner_of
 from genrec.steps.ticket import Ticket
-from genrec.steps.user_prefix import flat, load_rank_table, read_prefix, refuse_events
-from genrec.steps.versioned import Versioned
+from genrec.steps.user_prefix import PrefixReader, flat, read_prefix, refuse_events
 
 
 class EncodePrefix:
@@ -24,25 +22,21 @@ class EncodePrefix:
     """
 
     def __init__(self, settings: Settings) -> None:
-        artifact = settings.artifact
-        self._config = config = load_config(artifact)
-        self._options = options = RankerConfig.load(artifact / "model" / OPTIONS)
-        self._loaded = Versioned(
-            settings, "encode_prefix", lambda folder: load_rank_table(artifact, folder, config, options)
-        )
-        self.close = self._loaded.close
+        self._reader = PrefixReader(settings, "encode_prefix")
+        self.close = self._reader.loaded.close
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """See `Step.run`."""
         return answer_each(requests, self._encode)
 
     def _encode(self, request: Tensors) -> Tensors:
-        now, version = time.monotonic_ns(), self._loaded.current
-        loaded = self._loaded.of(version)
+        now, reader = time.monotonic_ns(), self._reader
+        version = reader.loaded.current
+        loaded = reader.loaded.of(version)
         refuse_events(request)
         deadline = deadline_of(request, now, np.int64)
-        prefix = read_prefix(request, loaded.catalogue, self._config)
-        length = len(prefix.rows) * self._options.history_step(self._config)
+        prefix = read_prefix(request, loaded.catalogue, reader.generator)
+        length = len(prefix.rows) * reader.options.history_step(reader.generator)
         ticket = Ticket(1, length, deadline, prefix.dropped, prefix.cut, version)
         return ahead(request, loaded.history[prefix.rows], ticket)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
@@ -17,8 +18,10 @@ from genrec.models.config import ModelConfig
 from genrec.models.prompt import Start, window_start
 from genrec.rank.item_tokens import FILE_NAME, item_tokens
 from genrec.rank.kinds import EVENT_INPUTS
-from genrec.rank.options import RankerConfig
+from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
+from genrec.steps.versioned import Versioned
 
 
 @dataclass(frozen=True)
@@ -33,20 +36,29 @@ class RankTable:
     history: NDArray[np.int32]
 
 
-def load_rank_table(artifact: Path, folder: Path, config: ModelConfig, options: RankerConfig) -> RankTable:
-    """Of the version in `folder`. Raises ArtifactError."""
-    catalogue = load_catalogue(folder, config)
-    catalogue.rows_of([])  # sorts the ids, which no request should wait for
-    own = folder / FILE_NAME
-    if (artifact / FILE_NAME).exists() and not own.exists():
-        raise ArtifactError(own, "is missing; the artifact's items have tokens of their own")
-    codes = np.ascontiguousarray(catalogue.codes + np.array(config.code_offsets, np.int32))
-    tokens = item_tokens(folder, catalogue, config)
-    if tokens.shape[1] != options.item_tokens:
-        raise ArtifactError(
-            own, f"has {tokens.shape[1]} tokens an item; the ranker was trained on {options.item_tokens}"
-        )
-    return RankTable(catalogue, codes, tokens, tokens if options.history == "tokens" else codes)
+class PrefixReader:
+    """The catalogue as a ranker reads it, by version, for the step of a name."""
+
+    def __init__(self, settings: Settings, step: str) -> None:
+        """Raises ArtifactError."""
+        self._artifact = settings.artifact
+        self.generator = load_config(settings.artifact)
+        self.options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        self.loaded = Versioned(settings, step, self._load)
+
+    def _load(self, folder: Path) -> RankTable:
+        catalogue = load_catalogue(folder, self.generator)
+        catalogue.rows_of([])  # sorts the ids, which no request should wait for
+        own = folder / FILE_NAME
+        if (self._artifact / FILE_NAME).exists() and not own.exists():
+            raise ArtifactError(own, "is missing; the artifact's items have tokens of their own")
+        codes = np.ascontiguousarray(catalogue.codes + np.array(self.generator.code_offsets, np.int32))
+        tokens, trained = item_tokens(folder, catalogue, self.generator), self.options.item_tokens
+        if tokens.shape[1] != trained:
+            raise ArtifactError(
+                own, f"has {tokens.shape[1]} tokens an item; the ranker was trained on {trained}"
+            )
+        return RankTable(catalogue, codes, tokens, tokens if self.options.history == "tokens" else codes)
 
 
 class UserPrefix(NamedTuple):
