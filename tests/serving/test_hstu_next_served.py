@@ -13,14 +13,14 @@ import pytest
 from cli import main
 from clients.cascade import Candidates, Cascade, CascadeAnswer, CascadeRequest
 from clients.errors import BadRequest
-from clients.rank_wire import PreInference, Ranking
+from clients.rank_wire import PreInference
 from clients.ranker import Ranker
 from deploy.launcher import RunningServer
 from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu_checkpoint import load_hstu_next
 from tests.oracles.next_asked import next_scores
 from tests.serving.processes import until
-from tests.serving.servers import brief_server
+from tests.serving.ranked import check, check_behind_a_retrieval, check_commands, ranking_server, text
 from training.data import Histories
 
 TIMES, NOW = [10, 10, 500, 900, 5000, 10**6, 10**7], 10**7 + 60
@@ -28,12 +28,7 @@ TIMES, NOW = [10, 10, 500, 900, 5000, 10**6, 10**7], 10**7 + 60
 
 @pytest.fixture(scope="module")
 def ranking(tiny_hstu_next: Path) -> Iterator[RunningServer]:
-    """Every prefix is computed ahead, and waits for its ranking for ten minutes."""
-    ahead: dict[str, Any] = {
-        "pre_infer_risk": 0, "pre_infer_share": 100, "lease_ms": 600_000, "pool_user_mb": 1,
-    }  # fmt: skip
-    names = ("recommend", "rank", "recommend_and_rank", "pre_infer")
-    with brief_server(tiny_hstu_next, beam_width=16, ensembles=names, **ahead) as server:
+    with ranking_server(tiny_hstu_next) as server:
         yield server
 
 
@@ -50,11 +45,6 @@ def want(tiny_hstu_next: Path, asked: dict[str, Any]) -> dict[int, float]:
     """Item -> score by torch."""
     found = next_scores(load_hstu_next(tiny_hstu_next / "model"), range(7), TIMES, NOW)
     return dict(zip(asked["candidates"], found[40:60].tolist(), strict=True))
-
-
-def check(found: Ranking, want: dict[int, float]) -> None:
-    assert sorted(found.item_ids) == sorted(want) and (np.diff(found.scores) <= 0).all()
-    np.testing.assert_allclose(found.scores, [want[item] for item in found.item_ids], atol=1e-4)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -75,11 +65,7 @@ def test_the_command_line_asks_the_same(
     ranking: RunningServer, tiny_hstu_next: Path, asked: dict[str, Any], want: dict[int, float],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    given = [f"--{name.replace('_', '-')}={_text(value)}" for name, value in asked.items()]
-    best = max(want, key=lambda item: want[item])
-    for where in ([], ["--url", ranking.grpc_url]):
-        assert main.main(["rank", str(tiny_hstu_next), *given, *where]) == 0
-        assert f"{want[best]:8.3f}  item {best}" in capsys.readouterr().out
+    check_commands(tiny_hstu_next, ranking.grpc_url, asked, want, capsys)
 
 
 @pytest.fixture
@@ -99,12 +85,12 @@ def test_the_command_line_sends_the_times_of_a_user(
     ranking: RunningServer, of_data: Callable[..., Path], asked: dict[str, Any], want: dict[int, float],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    given = [f"--{name}={_text(asked[name])}" for name in ("candidates", "now")]
+    given = [f"--{name}={text(asked[name])}" for name in ("candidates", "now")]
     best, artifact = max(want, key=lambda item: want[item]), of_data([], TIMES)
     for where in ([], ["--url", ranking.grpc_url]):
         assert main.main(["rank", str(artifact), "--user", "40", *given, *where]) == 0
         assert f"{want[best]:8.3f}  item {best}" in capsys.readouterr().out
-    later = [f"--times={_text([each + 10**6 * n for n, each in enumerate(TIMES)])}", f"--now={2 * NOW}"]
+    later = [f"--times={text([each + 10**6 * n for n, each in enumerate(TIMES)])}", f"--now={2 * NOW}"]
     assert main.main(["rank", str(artifact), "--user", "40", given[0], *later]) == 0
     assert f"{want[best]:8.3f}  item {best}" not in capsys.readouterr().out, "given ones count"
 
@@ -126,17 +112,8 @@ def test_cascades_of_the_command_ask_when_the_held_out_item_was_taken(
     assert "of 1 rankings found KV of their user" in capsys.readouterr().out
 
 
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def test_behind_a_retrieval_too(ranking: RunningServer, asked: dict[str, Any]) -> None:
-    known = {name: value for name, value in asked.items() if name not in ("candidates", "top_k")}
-    with Ranker(ranking.grpc_url) as ranker:
-        found = ranker.recommend_and_rank(retrieve=12, top_k=12, **known)
-        again = ranker.rank(candidates=found.item_ids, top_k=12, **known)
-    assert found.item_ids.tolist() == again.item_ids.tolist() and len(found.item_ids) == 12
-    np.testing.assert_allclose(found.scores, again.scores, atol=1e-5)
+    check_behind_a_retrieval(ranking.grpc_url, asked)
 
 
 @pytest.mark.parametrize("given", [{"ratings": [5] * 7}, {"features": [1]}])

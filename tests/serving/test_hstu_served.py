@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,17 +24,12 @@ from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu_checkpoint import load_hstu
 from tests.oracles.hstu_asked import Asked, logits_of
 from tests.serving.processes import stub_of, until
-from tests.serving.servers import brief_server
+from tests.serving.ranked import check, check_behind_a_retrieval, check_commands, ranking_server
 
 
 @pytest.fixture(scope="module")
 def ranking(tiny_hstu: Path) -> Iterator[RunningServer]:
-    """Every prefix is computed ahead, and waits for its ranking for ten minutes."""
-    ahead: dict[str, Any] = {
-        "pre_infer_risk": 0, "pre_infer_share": 100, "lease_ms": 600_000, "pool_user_mb": 1,
-    }  # fmt: skip
-    names = ("recommend", "rank", "recommend_and_rank", "pre_infer")
-    with brief_server(tiny_hstu, beam_width=16, ensembles=names, probe_every_s=0.5, **ahead) as server:
+    with ranking_server(tiny_hstu, probe_every_s=0.5) as server:
         yield server
 
 
@@ -54,11 +48,6 @@ def want(tiny_hstu: Path, asked: dict[str, Any]) -> dict[int, float]:
     given = Asked(range(7), asked["ratings"], asked["times"], asked["now"], asked["features"])
     found = logits_of(load_hstu(tiny_hstu / "model"), given, range(40, 60))[:, 0]
     return dict(zip(asked["candidates"], found.tolist(), strict=True))
-
-
-def check(found: Ranking, want: dict[int, float]) -> None:
-    assert sorted(found.item_ids) == sorted(want) and (np.diff(found.scores) <= 0).all()
-    np.testing.assert_allclose(found.scores, [want[item] for item in found.item_ids], atol=1e-4)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -81,24 +70,11 @@ def test_the_client_for_asyncio_and_the_command_line_ask_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     check(asyncio.run(_ask(ranking.grpc_url, asked)), want)
-    given = [f"--{name.replace('_', '-')}={_text(value)}" for name, value in asked.items()]
-    best = max(want, key=lambda item: want[item])
-    for where in ([], ["--url", ranking.grpc_url]):
-        assert main.main(["rank", str(tiny_hstu), *given, *where]) == 0
-        assert f"{want[best]:8.3f}  item {best}" in capsys.readouterr().out
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    check_commands(tiny_hstu, ranking.grpc_url, asked, want, capsys)
 
 
 def test_behind_a_retrieval_too(ranking: RunningServer, asked: dict[str, Any]) -> None:
-    known = {name: value for name, value in asked.items() if name not in ("candidates", "top_k")}
-    with Ranker(ranking.grpc_url) as ranker:
-        found = ranker.recommend_and_rank(retrieve=12, top_k=12, **known)
-        again = ranker.rank(candidates=found.item_ids, top_k=12, **known)
-    assert found.item_ids.tolist() == again.item_ids.tolist() and len(found.item_ids) == 12
-    np.testing.assert_allclose(found.scores, again.scores, atol=1e-5)
+    check_behind_a_retrieval(ranking.grpc_url, asked)
 
 
 def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, asked: dict[str, Any]) -> None:
