@@ -151,6 +151,14 @@ def truth_behind(q, past_k, past_v, new_k, new_v):
     return causal_truth(np.concatenate((behind, q), 1), k, v)[:, length:]
 
 
+def items_of(k, v, rows):
+    """Items' KV [table, layers, G, tokens, D], of k and v [table, G, tokens, D], NaN but for one layer of `rows`."""
+    items = np.full((len(k), 2 * LAYER + 4, *k.shape[1:]), np.nan, np.float32)
+    wanted = np.unique(rows)
+    items[wanted, 2 * LAYER], items[wanted, 2 * LAYER + 1] = k[wanted], v[wanted]
+    return items
+
+
 ITEMS = [  # heads, kv_heads, size, tokens of an item, rows per request, new tokens
     (2, 2, 8, 3, [[4, 0, 5]], 3), (4, 2, 32, 15, [list(range(17)), [3] * 17], 40), (2, 1, 64, 1, [[2]], 130),
     (6, 2, 10, 7, [list(range(40))], 30), (2, 1, 128, 64, [[1, 0, 3, 2]], 2),
@@ -165,9 +173,7 @@ def test_tokens_behind_items_equal_the_oracle_at_every_position(run, shape):
     batch, table = len(rows), int(rows.max()) + 3
     q, new_k, new_v, *_ = run.draw(7, batch, new, heads, kv_heads, size, new, 0)
     _, drawn_k, drawn_v, *_ = run.draw(8, table, 1, heads, kv_heads, size, tokens, 0)
-    items = np.full((table, 2 * LAYER + 4, kv_heads, tokens, size), np.nan, np.float32)
-    wanted = np.unique(rows)
-    items[wanted, 2 * LAYER], items[wanted, 2 * LAYER + 1] = drawn_k[wanted], drawn_v[wanted]
+    items = items_of(drawn_k, drawn_v, rows)
     found = run(q, new_k, new_v, items, rows, name="XBehindItems")
     for b, mine in enumerate(rows):
         one = slice(b, b + 1)
@@ -190,9 +196,7 @@ def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape):
     q, k, v, *_ = run.draw(9, batch, many, heads, kv_heads, size, span, 0)
     _, drawn_k, drawn_v, *_ = run.draw(10, table, 1, heads, kv_heads, size, tokens, 0)
     rows = np.random.default_rng(11).permutation(batch * table)[: batch * many].reshape(batch, many) % table
-    items = np.full((table, 2 * LAYER + 4, kv_heads, tokens, size), np.nan, np.float32)
-    wanted = np.unique(rows)
-    items[wanted, 2 * LAYER], items[wanted, 2 * LAYER + 1] = drawn_k[wanted], drawn_v[wanted]
+    items = items_of(drawn_k, drawn_v, rows)
     first = [max(length - REACH, 0) for length in lengths]
     for b, length in enumerate(lengths):
         for each in (k, v):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.training.test_hstu_next import SETTINGS, fresh_model, some_timed
-from tests.training.test_hstu_ranks import assert_equal
+from tests.training.test_hstu_ranks import assert_equal, assert_taken_up, die_after
 from training.hstu_next import train_hstu_next
 from training.hstu_next_run import HstuNextRun
 from training.launch import on_ranks
-from training.sharded.world import RankLost, World
+from training.sharded.world import World
 
 QUICK = replace(SETTINGS, epochs=3, validate_every=1)
 LAST_STEP = 6  # before a rank is killed
@@ -24,14 +22,7 @@ LAST_STEP = 6  # before a rank is killed
 def trained(world: World, folder: str, dropout: float = 0.0, killed: int | None = None) -> dict[str, Any]:
     """The weights and the log; rank `killed` dies by SIGKILL after some steps."""
     if world.rank == killed:
-        step = HstuNextRun.step
-
-        def last_step(run: HstuNextRun, *arguments: Any) -> float:
-            if run.steps == LAST_STEP:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return step(run, *arguments)
-
-        HstuNextRun.step = last_step  # type: ignore[method-assign]  # of this process alone, which dies
+        die_after(HstuNextRun, LAST_STEP)
     settings = replace(QUICK, dropout=dropout)
     best, report = train_hstu_next(
         world, some_timed(), fresh_model(settings), settings, Path(folder), save_every_s=0.0
@@ -48,10 +39,4 @@ def test_two_ranks_end_where_one_ends(tmp_path: Path) -> None:
 
 
 def test_killed_and_taken_up_nothing_differs(tmp_path: Path) -> None:
-    """With dropout, whose chance is part of the checkpoint."""
-    whole = on_ranks(2, trained, str(tmp_path / "whole"), 0.2, threads=2)
-    with pytest.raises(RankLost, match=r"rank 1 of the training died of signal 9 \(SIGKILL\)"):
-        on_ranks(2, trained, str(tmp_path / "killed"), 0.2, 1, threads=2)
-    rest = on_ranks(2, trained, str(tmp_path / "killed"), 0.2, threads=2)
-    assert rest["resumed_after_step"] == LAST_STEP
-    assert_equal(rest, whole, 0.0)
+    assert_taken_up(trained, tmp_path, LAST_STEP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,19 +29,24 @@ def trained(
 ) -> dict[str, Any]:
     """The ranker's weights and the log; rank `killed` dies by SIGKILL after some steps."""
     if world.rank == killed:
-        step = HstuRun.step
-
-        def last_step(run: HstuRun, *arguments: Any) -> float:
-            if run.steps == LAST_STEP:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return step(run, *arguments)
-
-        HstuRun.step = last_step  # of this process alone, which dies
+        die_after(HstuRun, LAST_STEP)
     settings = replace(SETTINGS, **other)
     best, report = train_hstu(
         world, some_ratings(), fresh_model(dropout), settings, Path(folder), save_every_s=0.0
     )
     return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}
+
+
+def die_after(kind: Any, steps: int) -> None:
+    """A training of this kind, in this process alone, dies by SIGKILL after so many steps."""
+    step = kind.step
+
+    def last_step(run: Any, *arguments: Any) -> float:
+        if run.steps == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(run, *arguments)
+
+    kind.step = last_step
 
 
 def assert_equal(ours: dict[str, Any], wanted: dict[str, Any], tolerance: float) -> None:
@@ -60,12 +66,16 @@ def test_two_ranks_end_where_one_ends(tmp_path: Path) -> None:
 
 
 def test_killed_and_taken_up_nothing_differs(tmp_path: Path) -> None:
+    assert_taken_up(trained, tmp_path, LAST_STEP)
+
+
+def assert_taken_up(trained: Callable[..., dict[str, Any]], folder: Path, step: int) -> None:
     """With dropout, whose chance is part of the checkpoint. The death of a rank ends the others with its reason."""
-    whole = on_ranks(2, trained, str(tmp_path / "whole"), 0.2, threads=2)
+    whole = on_ranks(2, trained, str(folder / "whole"), 0.2, threads=2)
     with pytest.raises(RankLost, match=r"rank 1 of the training died of signal 9 \(SIGKILL\)"):
-        on_ranks(2, trained, str(tmp_path / "killed"), 0.2, 1, threads=2)
-    rest = on_ranks(2, trained, str(tmp_path / "killed"), 0.2, threads=2)
-    assert rest["resumed_after_step"] == LAST_STEP
+        on_ranks(2, trained, str(folder / "killed"), 0.2, 1, threads=2)
+    rest = on_ranks(2, trained, str(folder / "killed"), 0.2, threads=2)
+    assert rest["resumed_after_step"] == step
     assert_equal(rest, whole, 0.0)
 
 
