@@ -27,8 +27,8 @@ def reorder_in_place(rows: Array, source: npt.ArrayLike) -> int:
     place is not written, so bytes copied are the result times the bytes of a row. InputError otherwise.
     """
     order = np.asarray(source)
-    if rows.ndim != 2 or not rows.flags.c_contiguous or not rows.flags.writeable:
-        raise InputError("rows", f"has shape {list(rows.shape)}", "a writeable C-contiguous [R, width]")
+    if wrong := _unfit(rows):
+        raise InputError("rows", wrong, "a writeable C-contiguous [R, width]")
     if order.ndim != 1 or (order.size and order.dtype.kind not in "iu") or len(order) > len(rows):
         raise InputError("source", f"is {order.dtype}{list(order.shape)}", f"at most {len(rows)} integers")
     if rows.size == 0:
@@ -37,6 +37,15 @@ def reorder_in_place(rows: Array, source: npt.ArrayLike) -> int:
     if moved < 0:
         raise InputError("source", "decreases or leaves the rows", f"non-decreasing, 0 to {len(rows) - 1}")
     return moved
+
+
+def _unfit(rows: Array) -> str:
+    """Why no rows can be moved in it, or nothing."""
+    if rows.ndim != 2:
+        return f"has shape {list(rows.shape)}"
+    if not rows.flags.c_contiguous:
+        return "is not C-contiguous"
+    return "" if rows.flags.writeable else "is read-only"
 
 
 def _as_words(rows: Array) -> Array:

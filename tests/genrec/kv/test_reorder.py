@@ -68,8 +68,14 @@ def test_what_is_refused_leaves_the_rows_alone():
             reorder_in_place(rows, source)
     frozen = rows.copy()
     frozen.flags.writeable = False
-    for bad in (rows[:, :2], rows.T, rows[0], frozen):
-        with pytest.raises(InputError, match="rows"):
+    unfit = [
+        (rows[:, :2], "not C-contig"),
+        (rows.T, "not C-contig"),
+        (rows[0], r"shape \[3\]"),
+        (frozen, "read-only"),
+    ]
+    for bad, problem in unfit:
+        with pytest.raises(InputError, match=f"rows: .*{problem}"):
             reorder_in_place(bad, [0])
     np.testing.assert_array_equal(rows, before)
     assert reorder_in_place(rows, []) == 0 and reorder_in_place(np.empty((3, 0)), [0, 0]) == 0
