@@ -107,7 +107,8 @@ class Settings:
             value, limits = getattr(self, each.name), each.metadata
             if each.name != "target" and limits["one_of"] and value not in limits["one_of"]:
                 raise InputError(each.name, f"is {value!r}", ", ".join(limits["one_of"]))
-            if limits["low"] is not None and not limits["low"] <= value <= (limits["high"] or value):
+            low, high = limits["low"], limits["high"]
+            if low is not None and not low <= value <= (value if high is None else high):
                 raise InputError(each.name, f"is {value}", accepted(each))
 
         if self.trace_url and not _COLLECTOR.fullmatch(self.trace_url):
@@ -171,7 +172,7 @@ def accepted(each: Field[Any]) -> str:
         return ", ".join(one_of)
     if low is None:
         return str(each.metadata["form"])
-    return f"{low} to {high}" if high else f"at least {low}"
+    return f"at least {low}" if high is None else f"{low} to {high}"
 
 
 def table() -> str:
