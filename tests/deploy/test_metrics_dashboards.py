@@ -191,8 +191,8 @@ class TestServed:
 
     def test_a_swap_shows(self, asked: RunningServer, artifact: Path, items: list[int]) -> None:
         switch.switch(artifact, remove_items(artifact, np.array(items[:1])))
-        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 7, 30)
-        assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 7
+        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 8, 30)
+        assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 8
 
     def test_a_scrape_while_a_process_restarts(self, asked: RunningServer, items: list[int]) -> None:
         """Every scrape is whole, counters do not fall, and the restart shows."""
