@@ -36,7 +36,7 @@ lint: .venv/test
 
 .venv/demo: .venv/python pyproject.toml
 	@echo "installing packages into .venv: one to five minutes the first time"
-	@$(PIP) "$(TORCH)" -e '.[serve,train,export,build]'
+	@$(PIP) "$(TORCH)" -e '.[serve,train,export,build,perf]'
 	@$(BIN)/python -c 'import torch.export, onnxscript, openvino, numba, pyarrow'  # bytecode: once, not by many at a time
 	@touch $@
 

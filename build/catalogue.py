@@ -92,13 +92,21 @@ def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None =
 def read_item_ids(items: str) -> NDArray[np.int64]:
     """Item ids of a file with a column `item`, or of a list `1,2,3`. Raises InputError."""
     path = Path(items)
-    if path.suffix or path.is_file():
+    if path.suffix or _is_file(path):
         return _whole_numbers(read_table(path), path, ITEM)
     try:
         return np.array([int(item) for item in items.split(",")], np.int64)
     except (ValueError, OverflowError) as error:
         limit = "whole numbers as 1,2,3, or a CSV or Parquet file with a column item"
         raise InputError("items", f"{items!r} cannot be read: {error}", limit) from error
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a long list of ids is no name of one."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _base(artifact: Path, base: int | None) -> int:

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     made = {}
     for action, (what, example) in ACTIONS.items():
-        made[action] = actions.add_parser(action, help=what, description=what, epilog=f"example: {example}")
+        made[action] = actions.add_parser(
+            action, help=what, description=what, epilog=f"example: {example}", allow_abbrev=False
+        )
         made[action].add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
     made["add"].add_argument("items", type=Path, help="CSV or Parquet: item, title, code_1, ..., code_L")
     made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")

@@ -8,7 +8,18 @@ import sys
 from pathlib import Path
 
 from cli import bench, cascade, catalogue, importing, looking, pool, rank, router, training
-from cli.options import add_settings, at_least, check_read, counts, folder, names, numbers, positive, sizes
+from cli.options import (
+    add_settings,
+    at_least,
+    check_read,
+    counts,
+    folder,
+    names,
+    numbers,
+    positive,
+    sizes,
+    whole_number,
+)
 from cli.run import run, start_log
 from genrec.settings import chosen_fields
 
@@ -80,11 +91,15 @@ OWN = {
 
 def parser() -> argparse.ArgumentParser:
     """All verbs and their options."""
-    top = argparse.ArgumentParser(prog="genrec", description="Generative recommendation on Triton.")
+    # No option may be shortened: `evaluate --user 3` would be taken for `--users 3`.
+    whole = {"allow_abbrev": False}
+    top = argparse.ArgumentParser(prog="genrec", description="Generative recommendation on Triton.", **whole)
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     made = {}
     for verb, (what, example) in VERBS.items():
-        made[verb] = verbs.add_parser(verb, help=what, description=what, epilog=f"example: {example}")
+        made[verb] = verbs.add_parser(
+            verb, help=what, description=what, epilog=f"example: {example}", **whole
+        )
         if verb in OWN:
             OWN[verb][0](made[verb])
             continue
@@ -131,7 +146,9 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     ask.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     ask.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
-    ask.add_argument("--user", type=int, help="take the history of this user of the data set instead")
+    ask.add_argument(
+        "--user", type=whole_number, help="take the history of this user of the data set instead"
+    )
     ask.add_argument("--top-k", type=int, default=10)
     ask.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from cli.options import folder
+from cli.options import folder, whole_number
 
 TRIES = 20  # of a table that another process may hold; each waits as long as a request would
 T = TypeVar("T")
@@ -22,10 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The actions and their arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, (what, example) in ACTIONS.items():
-        made = actions.add_parser(action, help=what, description=what, epilog=f"example: {example}")
+        made = actions.add_parser(
+            action, help=what, description=what, epilog=f"example: {example}", allow_abbrev=False
+        )
         made.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
         if action == "forget":
-            made.add_argument("user", type=int, help="the user_id of the requests")
+            made.add_argument("user", type=whole_number, help="the user_id of the requests")
 
 
 def run(a: argparse.Namespace) -> None:
@@ -35,7 +37,9 @@ def run(a: argparse.Namespace) -> None:
 
     pools = pools_of(a.artifact)
     if not pools:
-        raise InputError("artifact", f"no server here ranks with {a.artifact}", "one that is being served")
+        raise InputError(
+            "artifact", f"no server here has a pool of {a.artifact}", "one that is served with a pool"
+        )
     failed = None
     for path in pools:
         try:

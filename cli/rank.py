@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_settings, at_least, folder, numbers
+from cli.options import add_settings, at_least, folder, numbers, whole_number
 from genrec.errors import GenrecError, InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
-    parser.add_argument("--user", type=int, help="take history and times of this user of the data set")
+    parser.add_argument(
+        "--user", type=whole_number, help="take history and times of this user of the data set"
+    )
     parser.add_argument("--candidates", type=numbers, help="item ids; without them the generator finds some")
     parser.add_argument(
         "--retrieve", type=at_least(1), default=100, help="how many it finds; default: %(default)s"

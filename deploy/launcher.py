@@ -9,8 +9,10 @@ be known to use the server is also in `<run folder>/server.json` (mode 0600: it 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import secrets
 import shutil
 import tempfile
@@ -126,6 +128,7 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
     leftovers.remove_of_the_dead()
     run_dir = _run_dir(chosen)
     keep = chosen.run_dir is not None
+    mine = _hold(run_dir)
     try:
         server = _start(artifact, chosen, settings, run_dir)
         try:  # from here on: a signal may come at once
@@ -145,6 +148,7 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
         keep = True  # the log is in it
         raise
     finally:
+        os.close(mine)
         if not keep:
             shutil.rmtree(run_dir, ignore_errors=True)
 
@@ -237,6 +241,17 @@ def _run_dir(options: Options) -> Path:
         return Path(tempfile.mkdtemp(prefix="genrec-run-"))
     options.run_dir.mkdir(parents=True, exist_ok=True)
     return options.run_dir.resolve()
+
+
+def _hold(run_dir: Path) -> int:
+    """A descriptor that says, until it is closed, that a server runs in this folder. Raises InputError if one does."""
+    held = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        raise InputError("run_dir", f"is {run_dir}, where a server runs", "a folder of its own") from error
+    return held
 
 
 def _ensembles(

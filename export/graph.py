@@ -54,5 +54,8 @@ def write(graph: Traced, functions: dict[str, int], path: Path) -> Path:
         model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     onnx.helper.set_model_props(model, {FUNCTIONS: json.dumps(functions)})
     onnx.checker.check_model(model, full_check=False)
-    onnx.save(model, str(path), save_as_external_data=True, location=path.name + ".data", size_threshold=1024)
+    weights = path.with_name(path.name + ".data")
+    onnx.save(model, str(path), save_as_external_data=True, location=weights.name, size_threshold=1024)
+    if weights.exists():  # a small graph has none
+        weights.chmod(0o644)  # onnx writes 0600; who builds or serves may be someone else
     return path

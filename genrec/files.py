@@ -13,6 +13,13 @@ from typing import Any, BinaryIO
 
 from genrec.errors import ArtifactError
 
+# Files of an artifact that people meet when they leave out a stage.
+MADE_BY = {
+    "histories.parquet": "data", "items.parquet": "data", "catalogue.parquet": "data",
+    "config.json": "train", "model.safetensors": "train", "hstu.json": "train --recipe hstu-ranker",
+    "hstu_next.json": "train --recipe hstu-next", "engine.json": "build",
+}  # fmt: skip
+
 
 def open_file(path: Path) -> BinaryIO:
     """A regular file, open for reading bytes. Raises ArtifactError for all else.
@@ -22,7 +29,8 @@ def open_file(path: Path) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
+        made = f"; `genrec {MADE_BY[path.name]}` makes it" if path.name in MADE_BY else ""
+        raise ArtifactError(path, f"cannot be read: {error.strerror}{made}") from error
     except ValueError as error:  # a NUL in the name
         raise ArtifactError(repr(str(path)), f"cannot be read: {error}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -55,8 +55,11 @@ def prepare(
             notes = write_data(found, out, cluster)
     elif interactions is not None and items is not None:
         notes = write_data(read_tables(interactions, items), out, cluster)
-    else:
+    elif interactions is None and items is None:
         raise InputError("source", "is missing", "a name, a folder, or --interactions with --items")
+    else:
+        missing, given = ("items", "interactions") if items is None else ("interactions", "items")
+        raise InputError(missing, "is missing", f"a CSV or Parquet file, beside --{given}")
     (out / SOURCE).write_text(json.dumps({"name": Path(source).name if source else "own"}) + "\n")
     return notes
 
@@ -103,6 +106,7 @@ def tokenise(
         books = codebook_means(vectors, codes, sizes)
         Catalogue(ids, codes, items["title"].to_pylist(), popularity, sizes).save(steps.scratch / CATALOGUE)
         save_file({f"level_{level}": book for level, book in enumerate(books, 1)}, steps.scratch / CODEBOOKS)
+        (steps.scratch / CODEBOOKS).chmod(0o644)  # as `genrec.nn.checkpoint` does
         for name in (CODEBOOKS, CATALOGUE):
             os.replace(steps.scratch / name, out / name)
     shared, sharing = collisions(codes)

@@ -163,6 +163,7 @@ class ValidityIndex:
         metadata["sha256"] = _digest(sizes, tensors)
         partial = path.with_name(path.name + ".partial")
         save_file(tensors, partial, metadata=metadata)
+        partial.chmod(0o644)  # as `genrec.nn.checkpoint` does
         os.replace(partial, path)
 
     @classmethod

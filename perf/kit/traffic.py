@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
 from genrec.models.prompt import prompt_of
 
 Histories = list[NDArray[np.int64]]
@@ -44,7 +45,9 @@ def histories(artifact: Path, count: int, seed: int = 0) -> Histories:
 
 
 def _random_histories(artifact: Path, count: int, draw: np.random.Generator) -> Histories:
-    items = pq.read_table(artifact / "catalogue.parquet", columns=["item_id"])["item_id"].to_numpy()
+    items = pq.read_table(check_regular(artifact / "catalogue.parquet"), columns=["item_id"])[
+        "item_id"
+    ].to_numpy()
     length = load_config(artifact).max_history
     return [draw.choice(items, length).astype(np.int64) for _ in range(count)]
 

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def sweep(
     the launcher's. Returns the fields of `Sweep` and the machine's facts, as JSON types. Raises InputError,
     ArtifactError, LaunchError, and the client's errors when the server does not answer.
     """
+    import_module("matplotlib")  # now, and not after minutes of measuring: the picture comes last
     if slo_p99_ms <= 0:
         raise InputError("slo_p99_ms", f"is {slo_p99_ms}", "more than 0 ms")
     out.mkdir(parents=True, exist_ok=True)

@@ -80,6 +80,14 @@ def shop(tmp_path: Path) -> list[str]:
             "minutes: is given with --ev",
         ),
         (["evaluate", "a", "--ranker", "--users", "5"], "users: is given for ranker"),
+        (["evaluate", "a", "--user", "5"], "unrecognized arguments: --user 5"),  # and not --users
+        (["recommend", "a", "--user", "u3"], r"--user: is 'u3' \(accepted: a whole number of 64 bits"),
+        (
+            ["pool", "forget", "a", str(2**63)],
+            r"user: is '9223372036854775808' \(accepted: a whole number of 64 bits",
+        ),
+        (["data", "a", "--interactions", "x.csv"], r"items: is missing \(accepted: .*beside --interactions"),
+        (["data", "a", "--items", "x.csv"], r"interactions: is missing \(accepted: .*beside --items"),
         (["evaluate", "a", "--recipe", "hstu-next", "--keep-seen"], "keep-seen: is given for hstu-next"),
         (["evaluate", "a", "--ranker", "--decoder", "draft"], "decoder: is given for ranker"),
         (["train", "a", "--ranks", "0"], "--ranks: is '0'"),
@@ -99,6 +107,23 @@ def test_an_option_out_of_range_is_named(
     capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     assert re.search(named, refused(capsys, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("stage", "made_by"),
+    [
+        ("train", "data"),
+        ("export", "train"),
+        ("build", "data"),
+        ("evaluate", "data"),
+        ("sweep --slo-p99-ms 9", "data"),
+    ],
+)
+def test_a_stage_left_out_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, stage: str, made_by: str
+) -> None:
+    verb, *options = stage.split()
+    assert f"`genrec {made_by}` makes it" in refused(capsys, verb, tmp_path, *options)
 
 
 def test_the_systems_errors_name_the_file(

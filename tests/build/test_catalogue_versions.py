@@ -175,6 +175,11 @@ def test_unknown_items_cannot_be_removed(artifact: Path, tmp_path: Path, given: 
     assert versions_of(artifact) == [1]
 
 
+def test_a_long_list_is_no_name_of_a_file() -> None:
+    ids = np.arange(5000)
+    np.testing.assert_array_equal(read_item_ids(",".join(map(str, ids))), ids)
+
+
 @pytest.mark.parametrize("text", ["", "1,,2", "1;2", "x", "1.5", str(2**63)])
 def test_a_list_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError):

@@ -76,6 +76,13 @@ def test_staged_attention_equals_the_full_pass(model_type):
                 assert torch.allclose(logits[row, beam], truth[level + 1], atol=1e-5)
 
 
+def test_whoever_builds_or_serves_may_read_an_artifact(tiny):
+    """Some libraries write files for their owner alone, and a server may run as someone else."""
+    files = [path for path in tiny.rglob("*") if path.is_file() and "cache" not in path.parts]
+    assert len(files) > 20
+    assert [path for path in files if not path.stat().st_mode & 0o004] == []
+
+
 def test_what_a_graph_is_made_of_are_nodes_with_bodies(tiny):
     for name in ("prefill", "prefill_draft", "decode_2", "decode_3"):
         model = onnx.load(tiny / "onnx" / f"{name}.onnx")
