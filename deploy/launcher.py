@@ -9,13 +9,11 @@ be known to use the server is also in `<run folder>/server.json` (mode 0600: it 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +28,7 @@ from deploy.launch import Launch, LaunchError
 from deploy.pools import POOL, with_pool
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
+from deploy.run_folder import hold, run_folder
 from deploy.server_files import ServerFiles
 from deploy.signals import until_interrupted
 from deploy.supervisor import Supervisor
@@ -126,9 +125,9 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
     settings = {each.name: given.pop(each.name) for each in chosen_fields() if each.name in given}
     chosen, artifact = Options(**given), artifact.resolve()
     leftovers.remove_of_the_dead()
-    run_dir = _run_dir(chosen)
+    run_dir = run_folder(chosen.run_dir)
     keep = chosen.run_dir is not None
-    mine = _hold(run_dir)
+    mine = hold(run_dir)
     try:
         server = _start(artifact, chosen, settings, run_dir)
         try:  # from here on: a signal may come at once
@@ -234,24 +233,6 @@ def _launch(
         start_timeout_s=options.start_timeout_s,
         probe_every_s=options.probe_every_s,
     )
-
-
-def _run_dir(options: Options) -> Path:
-    if options.run_dir is None:
-        return Path(tempfile.mkdtemp(prefix="genrec-run-"))
-    options.run_dir.mkdir(parents=True, exist_ok=True)
-    return options.run_dir.resolve()
-
-
-def _hold(run_dir: Path) -> int:
-    """A descriptor that says, until it is closed, that a server runs in this folder. Raises InputError if one does."""
-    held = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(held)
-        raise InputError("run_dir", f"is {run_dir}, where a server runs", "a folder of its own") from error
-    return held
 
 
 def _ensembles(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.validity import Blocked, ValidityIndex
 from genrec.draft.head import Drafter
-from genrec.errors import InputError, ModelError
+from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.search.expand import expand
 from genrec.search.scratch import largest
@@ -54,10 +54,8 @@ def draft(
     if mode not in MODES:
         raise InputError("verify", f"is {mode!r}", f"one of {', '.join(MODES)}")
     wanted = (1 + drafter.placeholders, drafter.config.hidden_size)
-    if states.shape != wanted:
-        raise InputError("states", f"is {list(states.shape)}", f"float32{list(wanted)}")
-    if not np.isfinite(states).all():
-        raise ModelError("states")
+    if states.shape != wanted or not np.isfinite(states).all():
+        raise InputError("states", f"is {list(states.shape)}, perhaps not finite", f"float32{list(wanted)}")
     states = states.copy()  # a request's are read-only: one type for the compiler, which then compiles once
     if mode == "every":
         return _every(drafter, states, Constraint(index, blocked), width)

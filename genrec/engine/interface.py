@@ -128,7 +128,7 @@ class Executor(Protocol):
         """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
         `prompts` is shown the prompts' KV, 2N tensors [B, G, S, D]. `pasts`: of the last rows, KV of less than their
-        prompts that is there. Raises ModelError when a logit of a valid code is NaN or +inf.
+        prompts that is there. Raises InputError when a logit of a valid code is NaN or +inf.
         """
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:

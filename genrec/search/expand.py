@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numba import njit
 
 from genrec.catalogue.validity import ValidityIndex, frozen
-from genrec.errors import InputError, ModelError
+from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.search.scratch import Scratch, of_thread
 from genrec.search.select import learn, threshold
@@ -83,7 +83,7 @@ def expand(
     logits of its siblings and itself) + the beam's score; the sum runs in float64, over blocked siblings too: what a
     request excludes must not make the rest of a family likelier. Best is by float32 score descending, then path
     ascending. Logits that belong to no valid child are never read. A logit of -inf is probability 0: the child ranks
-    behind every other with score -inf, but it still counts, so that beams never starve. NaN or +inf raises ModelError.
+    behind every other with score -inf, but it still counts, so that beams never starve. NaN or +inf raises InputError.
 
     The result lies in `scratch` when one is given: then a step allocates no array at all.
     """
@@ -118,7 +118,7 @@ def expand(
         problem = "does not name every beam of several children, in their order"
         raise InputError("scored", problem, f"places 0 to {len(parent) - 1}")
     if found < 0:
-        raise ModelError("logits of valid codes")
+        raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
     np.exp(work.weight[:total], out=work.weight[:total])  # NumPy's exp is vectorised, numba's is not
     _score(work.starts, work.families, work.best, scores, work.logit, work.weight)
     kept = min(width, found)

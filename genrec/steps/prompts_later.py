@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec import metrics
-from genrec.errors import GenrecError
+from genrec.errors import GenrecError, InputError, ModelError
 from genrec.models.config import ModelConfig
 from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings
@@ -123,6 +123,8 @@ class PromptsLater(AnswersLater):
         if in_time:
             try:
                 rows = answers(in_time)
+            except InputError as error:  # what a request says was read before: this is what a pass gave
+                rows = [ModelError(error.field)] * len(in_time)
             except GenrecError as error:
                 rows = [error] * len(in_time)
             except Exception as error:  # the thread must live on

@@ -174,7 +174,7 @@ def test_a_user_has_his_history(shop: Path, items: list[int]) -> None:
     (
         (InputError("top_k", "is 0", "1"), "bad_input"), (BadRequest("top_k: is 0 (accepted: 1)"), "bad_input"),
         (Overloaded("deadline_ms: 1.0 ms are left and 9.0 ms are needed"), "deadline"),
-        (Overloaded("generate: 256 requests wait already"), "overloaded"), (Unreachable("x"), "away"),
+        (Overloaded("queue: has 1024 requests"), "overloaded"), (Unreachable("x"), "away"),
         (TimedOut("x"), "timeout"), (ServerError("x"), "failed"),
     ),
 )  # fmt: skip

@@ -200,7 +200,7 @@ def test_one_is_chosen_where_there_are_two(tiny_hstu: Path, tiny_ranker: Path, t
     both = shutil.copytree(tiny_hstu, tmp_path / "both")
     shutil.copy(tiny_ranker / "onnx" / HEAD, both / "onnx")
     assert [ranker_of(both, wanted) for wanted in ("auto", "hstu")] == [DISCRIMINANT, HSTU]
-    with pytest.raises(InputError, match=r"ranker: is discriminant, .* \(accepted: auto, hstu\)"):
+    with pytest.raises(InputError, match=r"ranker: is discriminant, .* \(accepted: auto, none, hstu\)"):
         ranker_of(tiny_hstu, "discriminant")
 
 

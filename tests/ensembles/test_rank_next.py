@@ -205,5 +205,5 @@ def test_of_several_the_first_answers_or_the_one_that_is_chosen(
     check_ranking(answer, by_torch(items[:5], items[20:40]), 10)
     shutil.copy(tiny_ranker / "onnx" / HEAD, both / "onnx")
     assert ranker_of(both) == DISCRIMINANT
-    with pytest.raises(InputError, match=r"ranker: is hstu, .* \(accepted: auto, hstu-next\)"):
+    with pytest.raises(InputError, match=r"ranker: is hstu, .* \(accepted: auto, none, hstu-next\)"):
         ranker_of(tiny_hstu_next, HstuConfig.kind.name)

@@ -19,7 +19,7 @@ from torch import Tensor
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.interface import Past
-from genrec.errors import ModelError
+from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.settings import SPAN
 
@@ -107,7 +107,7 @@ class DeviceGenerator:
     ) -> Generated:
         """tokens [B, S] padded right, lengths [B] >= 1. The host waits once, for the answer.
 
-        Raises ModelError when a logit of a valid code is NaN or +inf.
+        Raises InputError when a logit of a valid code is NaN or +inf.
         """
         bucket, count = self.prepare(*tokens.shape), len(tokens)
         rows = np.arange(len(bucket.tokens)) % count  # those too many are thrown away
@@ -121,7 +121,7 @@ class DeviceGenerator:
         assert bucket.beams is not None
         beams = DeviceBeams(*(x[:count].cpu() for x in bucket.beams))
         if beams.bad.any():
-            raise ModelError("logits of valid codes")
+            raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
         return Generated(
             beams.paths.numpy(),
             beams.nodes.numpy().astype(np.int32),

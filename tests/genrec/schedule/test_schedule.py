@@ -182,7 +182,7 @@ def test_no_more_wait_than_the_limit_allows():
     assert gate.begun.wait(30)
     for number in range(LIMIT):
         scheduler.submit(number, 1)
-    with pytest.raises(QueueFull, match=f"{LIMIT} requests wait"):
+    with pytest.raises(QueueFull, match=f"queue: has {LIMIT} requests"):
         scheduler.submit("one too many", 1)
     gate.go.set()
     scheduler.close()

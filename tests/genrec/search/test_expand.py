@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.catalogue.validity import ValidityIndex
-from genrec.errors import InputError, ModelError
+from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, ranked
 from genrec.search.scratch import Scratch
@@ -208,7 +208,7 @@ def test_what_is_refused():
     fine = np.zeros((1, 3), np.float32)
     first = expand(Constraint(index), 1, fine, None, 2)
     for bad in (np.nan, np.inf):
-        with pytest.raises(ModelError, match="logits"):
+        with pytest.raises(InputError, match="logits"):
             expand(Constraint(index), 1, np.array([[0, bad, 0]], np.float32), None, 2)
         # Code 2 belongs to no item: what stands there is never read.
         assert len(expand(Constraint(index), 1, np.array([[0, 0, bad]], np.float32), None, 2)) == 2

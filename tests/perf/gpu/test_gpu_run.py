@@ -14,8 +14,8 @@ import torch
 from genrec.catalogue.validity import ValidityIndex
 from genrec.nn.xattention import xattention
 from genrec.schedule.scheduler import Scheduler
-from genrec.steps.generate import BATCH_TOKENS
 from genrec.steps.prompts import MAX_ROWS
+from genrec.steps.prompts_later import BATCH_TOKENS
 from perf.gpu import attention, requests, run, through_triton
 from perf.gpu.timing import Missing, data_sheet_peak
 from tests.oracles.semantic_id import codes_of
