@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from http.client import IncompleteRead
+from http.client import HTTPException
 from ipaddress import IPv6Address
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
@@ -36,7 +36,7 @@ MAX_PORT = 65_535
 Protocols = Literal["grpc", "http"]
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] )?(in ensemble '[^']*', )?")
 _SHED = ("router: ", "in ensemble '", "Exceeds maximum queue size", "Request timeout expired")
-_NOT_CONNECTED = (OSError, aiohttp.ClientError, IncompleteRead)
+_NOT_CONNECTED = (OSError, aiohttp.ClientError, HTTPException)  # also what speaks another protocol
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]+)|\[(?P<six>[0-9A-Za-z:.%]+)\]):(?P<port>[0-9]{1,5})")
 

@@ -44,7 +44,7 @@ class Visit(NamedTuple):
 
     owner: Owner
     found: UserEntry | None  # what the pool has of its prompt, held until `release`
-    forgets: int  # how often the pool had forgotten anybody when the request came
+    forgets: int | None  # how often the pool had forgotten anybody when the request came, if it names a user
 
 
 class KeptPrompts:
@@ -82,7 +82,7 @@ class KeptPrompts:
 
     def visit(self, owner: Owner, tokens: Array) -> Visit:
         """Of a request with the prompt int32[S]; until `release`."""
-        forgets = self._pool.forgets
+        forgets = self._pool.forgets if owner[0] else None
         return Visit(owner, self._find(owner, tokens) if self._resumes else None, forgets)
 
     def _find(self, owner: Owner, tokens: Array) -> UserEntry | None:

@@ -148,10 +148,10 @@ class PromptsLater(AnswersLater):
         self._release(prompt)
         prompt.respond(answer)
 
-    def count(self, lengths: int, reused: int) -> None:
+    def count(self, tokens: int, reused: int) -> None:
         """Tokens of prompts whose users may come again, and of these those that were there."""
         metrics.GENERATE_TOKENS.add(reused, kind="reused")
-        metrics.GENERATE_TOKENS.add(lengths - reused, kind="computed")
+        metrics.GENERATE_TOKENS.add(tokens - reused, kind="computed")
 
     def look(self) -> None:
         """Count what the pool holds, where prompts are kept."""

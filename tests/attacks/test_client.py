@@ -103,6 +103,26 @@ class Cutting(BaseHTTPRequestHandler):
         pass
 
 
+class Grpc(BaseHTTPRequestHandler):
+    """Answers as a gRPC port does to who speaks HTTP/1.1: with a frame of settings."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.wfile.write(bytes.fromhex("000006040000000000000400100000"))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_who_speaks_another_protocol_is_not_there() -> None:
+    with ThreadingHTTPServer((LOOPBACK, 0), Grpc) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"{LOOPBACK}:{web.server_port}"
+        with Recommender(url, "http") as recommender, pytest.raises(Unreachable, match="BadStatusLine"):
+            recommender.recommend([1])
+        web.shutdown()
+
+
 @pytest.fixture
 def cutting() -> Iterator[tuple[str, list[tuple[str, int]]]]:
     """Address of such a server, and who asked it, in order."""
