@@ -154,14 +154,13 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
 def products_of(answer: Answer, model: ModelConfig) -> int:
     """Operations of products with weights that a ranking cannot do without; a multiply-add is two.
 
-    Of what only others read the last layer makes keys and values alone. In user order an item's last token is its
-    discriminant token.
+    Of what only others read the last layer makes keys and values alone. Discriminant tokens come on top of what is
+    counted as computed.
     """
     heads, size = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     keys = model.hidden_size * 2 * size
     layer = keys + model.hidden_size * (2 * heads + 3 * model.intermediate_size)
-    marks = len(answer.scores)
-    others = answer.reuse.computed - (0 if answer.order in ("item", "split") else marks)
+    marks, others = len(answer.scores), answer.reuse.computed
     layers = model.num_hidden_layers
     return 2 * (others * ((layers - 1) * layer + keys) + marks * layers * layer)
 

@@ -49,7 +49,7 @@ def test_the_last_layer_makes_only_keys_and_values_of_what_no_score_reads():
     whole = Answer(scores, Reuse(0, 0, 25, 0), "whole", 0, 1)
     assert products_of(split, model) == 5 * 2 * layer
     assert products_of(item, model) == 5 * 2 * layer + 10 * (layer + keys)
-    assert products_of(whole, model) == 5 * 2 * layer + 20 * (layer + keys)
+    assert products_of(whole, model) == 5 * 2 * layer + 25 * (layer + keys)
 
 
 @pytest.mark.parametrize("text", ["384", "100-2", "384-0", "0-2", "a-b"])
