@@ -32,8 +32,8 @@ ATTENTION = {
 }
 
 
-def functions(config: ModelConfig, name: str) -> dict[str, int]:
-    """How often the graph `name` calls each function of `genrec.nn`.
+def functions(config: ModelConfig, name: str, own: int) -> dict[str, int]:
+    """How often the graph `name` calls each function of `genrec.nn`; discriminant tokens have `own` layers.
 
     Of tokens whose KV alone is wanted, the last layer computes keys and values and nothing else.
     """
@@ -50,8 +50,8 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
         angles = 1 if name == RANK_ORDERS["user"] else 2
         counts += Counter(
             {
-                "Angles": angles, "RMSNorm": 2 * layers + 1, "Linear": layers, turned: angles * layers,
-                "AddLinear": 2 * layers, "SwiGLU": layers, "DiscriminantAttention": layers,
+                "Angles": angles, "RMSNorm": 2 * own + 1, "Linear": own, turned: angles * own,
+                "AddLinear": 2 * own, "SwiGLU": own, "DiscriminantAttention": own,
             }
         )  # fmt: skip
     return dict(+counts)
@@ -62,7 +62,7 @@ def export_rank_graph(ranker: Ranker, name: str, folder: Path) -> Path:
     if name == EXTEND:
         _save_head(ranker, folder)
     traced = RANK_GRAPHS[name](ranker, ranker.options.item_tokens)
-    return write(traced, functions(ranker.config, name), folder / f"{name}.onnx")
+    return write(traced, functions(ranker.config, name, len(ranker.layers())), folder / f"{name}.onnx")
 
 
 def _save_head(ranker: Ranker, folder: Path) -> None:

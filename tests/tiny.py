@@ -89,7 +89,7 @@ def random_ranker(generator: Generator, options: RankerConfig | None = None) -> 
 
     from genrec.nn.ranker import Ranker
 
-    ranker = Ranker(generator, options.shared if options else True)
+    ranker = Ranker(generator, options.shared if options else True, layers=options.layers if options else 0)
     ranker.options = options or ranker.options
     with torch.no_grad():
         for name, parameter in ranker.named_parameters():

@@ -48,13 +48,13 @@ def train_ranker(
 
 def fresh_ranker(
     artifact: Path, order: str, shared: bool, dropout: float, tokens: int, seed: int, history: str = "codes",
-    reach: int = 0,
+    reach: int = 0, layers: int = 0,
 ) -> Ranker:  # fmt: skip
     """A ranker over the generator in `artifact`/model, as training begins with it."""
     torch.manual_seed(seed)
     generator = load_generator(artifact / "model")
-    ranker = Ranker(generator, shared, 0.0 if shared else dropout)
-    ranker.options = RankerConfig(shared, order, tokens, history=history, reach=reach)
+    ranker = Ranker(generator, shared, 0.0 if shared else dropout, layers)
+    ranker.options = RankerConfig(shared, order, tokens, history=history, reach=reach, layers=layers)
     for layer in ranker.layers():
         layer.drop.p = dropout
     return ranker
@@ -70,7 +70,9 @@ def ranker_artifact(
     """
     places, candidates = open_places(artifact, settings.places, history)
     tokens = places.tokens.shape[1]
-    ranker = fresh_ranker(artifact, order, shared, settings.dropout, tokens, seed, history, settings.reach)
+    ranker = fresh_ranker(
+        artifact, order, shared, settings.dropout, tokens, seed, history, settings.reach, settings.layers
+    )
     kept, report = train_ranker(world, ranker, places, candidates, settings, state, seed, minutes)
     if world.rank == 0:
         save_ranker(kept, artifact / "model")

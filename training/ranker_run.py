@@ -42,6 +42,7 @@ class RankerSettings:
     averaging: float = 0.995
     dropout: float = 0.2  # of the layers that learn
     reach: int = 0  # see `genrec.rank.options.RankerConfig`
+    layers: int = 0  # likewise
     teacher: float = 1.0  # weight of the generator's order in the loss
     alike: float = 2.0  # and in order `item` of what the averaged weights say in order `user`
 
@@ -50,7 +51,9 @@ class RankerSettings:
         check_within(
             self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99}
         )
-        RankerConfig(reach=self.reach)  # refuses what no ranker can have before candidates are made
+        RankerConfig(
+            reach=self.reach, layers=self.layers
+        )  # refuses what no ranker can have before candidates are made
 
 
 class RankerRun(Run[Ranker]):

@@ -19,6 +19,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from genrec.errors import InputError
 from genrec.nn.attention import Attend, behind_items, discriminant_attention, item_attention
 from genrec.nn.functions import causal_attention, rotary, rows
 from genrec.nn.model import Block, Generator
@@ -33,12 +34,19 @@ IDENTIFIER = (
 class Ranker(nn.Module):
     """A generator that computes KV of users and items, and what turns a discriminant token into a score."""
 
-    def __init__(self, generator: Generator, shared: bool, dropout: float = 0.0) -> None:
-        """`shared`: the generator stays as it is, and discriminant tokens have a copy of its layers."""
+    def __init__(self, generator: Generator, shared: bool, dropout: float = 0.0, layers: int = 0) -> None:
+        """`shared`: the generator stays as it is, and discriminant tokens have a copy of its last `layers` (0: of all).
+
+        Raises InputError for more than there are.
+        """
         super().__init__()
         self.generator, self.config, self.shared = generator, generator.config, shared
-        self.options = RankerConfig(shared, item_tokens=self.config.levels)
-        self.own = copy.deepcopy(generator.layers) if shared else nn.ModuleList()
+        self.options = RankerConfig(shared, item_tokens=self.config.levels, layers=layers)
+        if layers > self.config.num_hidden_layers:
+            limit = f"at most {self.config.num_hidden_layers}, as the generator has"
+            raise InputError("layers", f"is {layers}", limit)
+        self.first = self.config.num_hidden_layers - layers if layers else 0  # layer of a discriminant token
+        self.own = copy.deepcopy(generator.layers[self.first :]) if shared else nn.ModuleList()
         self.norm = copy.deepcopy(generator.norm)
         self.discriminant = nn.Parameter(0.02 * torch.randn(self.config.hidden_size))
         # An item's identifier is the sum of its codes' rows: no table grows with the catalogue.
@@ -107,7 +115,7 @@ class Ranker(nn.Module):
         if order != "user":  # the items' keys stand at the positions from 0 on: the query is turned once more
             angles.append(self._angles(torch.full_like(length, count).view(-1, 1)))
         x = self.discriminant.expand(*chosen.shape, -1)
-        for n, layer in enumerate(self.layers()):
+        for n, layer in enumerate(self.layers(), self.first):
             queries = layer.self_attn.queries(layer.input_layernorm(x), *angles)
             attended = discriminant_attention(
                 queries[0], queries[-1], *user[n], length, items, chosen, n, self.options.reach

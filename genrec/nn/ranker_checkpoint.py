@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
 from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.ranker import Ranker
@@ -33,7 +33,10 @@ def load_ranker(folder: Path) -> Ranker:
     """Read a ranker, in evaluation mode. Raises ArtifactError naming what does not fit."""
     path = folder / WEIGHTS
     options = RankerConfig.load(folder / OPTIONS)
-    ranker = Ranker(load_generator(folder), options.shared)
+    try:
+        ranker = Ranker(load_generator(folder), options.shared, layers=options.layers)
+    except InputError as error:
+        raise ArtifactError(folder / OPTIONS, str(error)) from error
     ranker.options = options
     try:
         with safe_open(path, framework="pt") as file:

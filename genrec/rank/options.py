@@ -32,6 +32,8 @@ class RankerConfig:
     `history`: what a history is made of, one of HISTORIES.
     `reach`: how many of a user's tokens a discriminant token sees: the newest, which have read those before them.
     An even number; 0: all.
+    `layers`: how many a discriminant token has, the generator's last ones; 0: all. It reads KV of no others. Fewer cost
+    less, and only where they are of its own.
     `generator_weight`: an item of log-probability p and score s is ranked by s + generator_weight * p.
     """
 
@@ -41,6 +43,7 @@ class RankerConfig:
     generator_weight: float = 0.0
     history: str = "codes"
     reach: int = 0
+    layers: int = 0
 
     def __post_init__(self) -> None:
         if self.order not in TRAINED_FOR:
@@ -53,6 +56,9 @@ class RankerConfig:
             raise InputError("item_tokens", f"is {self.item_tokens!r}", "a whole number, 1 or more")
         if not isinstance(self.reach, int) or self.reach < 0 or self.reach % 2:
             raise InputError("reach", f"is {self.reach!r}", "an even number of tokens, or 0 for all")
+        if not isinstance(self.layers, int) or self.layers < 0 or (self.layers and not self.shared):
+            limit = "a whole number, 0 for all; with a backbone of its own all"
+            raise InputError("layers", f"is {self.layers!r}", limit)
         if not isinstance(self.generator_weight, (int, float)) or not 0 <= self.generator_weight < float(
             "inf"
         ):

@@ -60,7 +60,7 @@ def _write(artifact: Path, shape: ModelConfig, options: RankerConfig) -> None:
     from genrec.rank.item_tokens import save_item_tokens
 
     write_model(artifact, shape, ITEMS)
-    ranker = Ranker(load_generator(artifact / "model"), options.shared)
+    ranker = Ranker(load_generator(artifact / "model"), options.shared, layers=options.layers)
     ranker.options = options
     save_ranker(ranker, artifact / "model")
     tokens = np.random.default_rng(0).integers(0, shape.vocab_size, (ITEMS, options.item_tokens))

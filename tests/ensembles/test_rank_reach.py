@@ -1,4 +1,6 @@
-"""A ranker whose discriminant tokens see a user's newest tokens alone: exported and built, it is the module still."""
+"""Rankers whose discriminant tokens see a user's newest tokens alone, or have fewer layers: exported and built, each is
+the module still.
+"""  # fmt: skip
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from tests.tiny import add_ranker, export_ranker
 REACH = 8
 
 
-@pytest.fixture(scope="module")
-def artifact(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[{"reach": REACH}, {"layers": 1}], ids=str)
+def artifact(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of these rankers, for all orders."""
     folder = shutil.copytree(tiny, tmp_path_factory.mktemp("reach") / "artifact")
-    add_ranker(folder, RankerConfig(True, "all", 3, reach=REACH))
+    add_ranker(folder, RankerConfig(True, "all", 3, **request.param))
     export_ranker(folder)
     build_engines(folder, "f32")
     return folder

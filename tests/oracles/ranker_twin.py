@@ -58,10 +58,11 @@ def plain_score(
 
     embedded = ranker.generator.embed_tokens.weight
     x = torch.stack([embedded[t] for t, _, _ in tokens] + [ranker.discriminant])
-    for shared, own in zip(ranker.generator.blocks(), ranker.layers(), strict=True):
-        of = [shared] * last + [own]
+    for n, shared in enumerate(ranker.generator.blocks()):
+        # Below its first layer the last token waits.
+        of = [shared] * last + ([ranker.layers()[n - ranker.first]] if n >= ranker.first else [])
         q, k, v = ([], [], [])
-        for layer, token in zip(of, x, strict=True):
+        for layer, token in zip(of, x, strict=False):
             attention, normed = layer.self_attn, layer.input_layernorm(token)
             for found, part, norm in (
                 (q, attention.q_proj, attention.q_norm), (k, attention.k_proj, attention.k_norm),
@@ -71,7 +72,7 @@ def plain_score(
                 found.append(heads if norm is None else norm(heads))
         group = len(q[0]) // len(k[0])
         new = []
-        for query, (layer, token) in enumerate(zip(of, x, strict=True)):
+        for query, (layer, token) in enumerate(zip(of, x, strict=False)):
             seen = [key for key in range(last) if sees(query, key)]
             logits = torch.stack(
                 [
@@ -85,6 +86,6 @@ def plain_score(
                 w[:, None] * v[key].repeat_interleave(group, 0) for w, key in zip(weight, seen, strict=True)
             )
             new.append(layer.finish(token, attended))
-        x = torch.stack(new)
+        x = torch.stack([*new, *x[len(new) :]])
     identifier = ranker.identifiers[codes].sum(0) * IDENTIFIER + ranker.score
     return float((ranker.norm(x[last]) * identifier).sum())

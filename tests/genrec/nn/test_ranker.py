@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
 from genrec.nn.attention import Attend, behind, past_of
 from genrec.nn.checkpoint import save_generator
@@ -26,13 +26,15 @@ ORDERS = ("user", "item", "split")
 CANDIDATES, TOKENS = 4, 3
 
 
-def ranker_of(shared: bool, model_type: str = "qwen3", reach: int = 0) -> Ranker:
+def ranker_of(shared: bool, model_type: str = "qwen3", reach: int = 0, layers: int = 0) -> Ranker:
     torch.manual_seed(3)
     config = ModelConfig(
         (7, 6), 8, hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=24,
         model_type=model_type,
     )  # fmt: skip
-    return random_ranker(Generator(config), RankerConfig(shared, item_tokens=TOKENS, reach=reach))
+    return random_ranker(
+        Generator(config), RankerConfig(shared, item_tokens=TOKENS, reach=reach, layers=layers)
+    )
 
 
 @pytest.fixture
@@ -84,6 +86,19 @@ def test_a_reach_is_of_the_newest_tokens_of_the_user_alone(
     )
     assert torch.equal(found[10], found[0]) and torch.equal(found[4][1], found[0][1])
     assert (found[4][0] - found[0][0]).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@torch.no_grad()
+def test_discriminant_tokens_may_have_the_last_layers_alone(
+    asked: tuple[torch.Tensor, ...], order: str
+) -> None:
+    ranker, whole = ranker_of(True, layers=1), ranker_of(True)
+    assert (len(ranker.layers()), len(whole.layers())) == (1, ranker.config.num_hidden_layers)
+    torch.testing.assert_close(ranker(*asked, order).double(), twin(ranker, asked, order), rtol=0, atol=1e-4)
+    most = ranker.config.num_hidden_layers
+    with pytest.raises(InputError, match=f"layers: is {most + 1} .*at most {most}"):
+        Ranker(ranker.generator, True, layers=most + 1)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -186,7 +201,7 @@ def test_other_generators_and_broken_files_are_refused_by_name(saved: tuple[Rank
     good = json.loads((folder / OPTIONS).read_text())
     wrong = (
         {"order": "sideways"}, {"item_tokens": 0}, {"generator_weight": -1}, {"shared": 3}, {"what": 1}, {"reach": 3},
-        {"reach": -2}, {"reach": "4"},
+        {"reach": -2}, {"reach": "4"}, {"layers": -1}, {"layers": 9}, {"layers": 1, "shared": False},
     )  # fmt: skip
     for text in ("{", "[]", *(json.dumps(good | change) for change in wrong)):
         (folder / OPTIONS).write_text(text)
