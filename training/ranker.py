@@ -68,6 +68,8 @@ def ranker_artifact(
 
     Raises InputError, ArtifactError, RankLost.
     """
+    # Before candidates are made, which takes minutes.
+    RankerConfig(shared, layers=settings.layers).first_layer(load_config(artifact))
     places, candidates = open_places(artifact, settings.places, history)
     tokens = places.tokens.shape[1]
     ranker = fresh_ranker(

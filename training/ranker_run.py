@@ -51,9 +51,7 @@ class RankerSettings:
         check_within(
             self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99}
         )
-        RankerConfig(
-            reach=self.reach, layers=self.layers
-        )  # refuses what no ranker can have before candidates are made
+        RankerConfig(reach=self.reach, layers=self.layers)  # refuses what no ranker can have
 
 
 class RankerRun(Run[Ranker]):

@@ -19,7 +19,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from genrec.errors import InputError
 from genrec.nn.attention import Attend, behind_items, discriminant_attention, item_attention
 from genrec.nn.functions import causal_attention, rotary, rows
 from genrec.nn.model import Block, Generator
@@ -42,10 +41,7 @@ class Ranker(nn.Module):
         super().__init__()
         self.generator, self.config, self.shared = generator, generator.config, shared
         self.options = RankerConfig(shared, item_tokens=self.config.levels, layers=layers)
-        if layers > self.config.num_hidden_layers:
-            limit = f"at most {self.config.num_hidden_layers}, as the generator has"
-            raise InputError("layers", f"is {layers}", limit)
-        self.first = self.config.num_hidden_layers - layers if layers else 0  # layer of a discriminant token
+        self.first = self.options.first_layer(self.config)
         self.own = copy.deepcopy(generator.layers[self.first :]) if shared else nn.ModuleList()
         self.norm = copy.deepcopy(generator.norm)
         self.discriminant = nn.Parameter(0.02 * torch.randn(self.config.hidden_size))

@@ -69,6 +69,13 @@ class RankerConfig:
         """The orders in which it can be read."""
         return TRAINED_FOR[self.order]
 
+    def first_layer(self, config: ModelConfig) -> int:
+        """Of a discriminant token, among the generator's. Raises InputError where that has not so many."""
+        most = config.num_hidden_layers
+        if self.layers > most:
+            raise InputError("layers", f"is {self.layers}", f"at most {most}, as the generator has")
+        return most - self.layers if self.layers else 0
+
     def history_step(self, config: ModelConfig) -> int:
         """Tokens of an item of a history."""
         return self.item_tokens if self.history == "tokens" else config.levels

@@ -94,8 +94,12 @@ class ItemsAhead:
         elif self._clock() < self._next or not self._more_to_plan():
             return
         begun, seen = self._clock(), self._heat.seen
+        self._known, self._planned = (
+            known,
+            -1,
+        )  # a plan that fails is made again, whether requests come or not
         self._plan(known)
-        self._known, self._planned = known, seen  # now: a plan that failed is tried again
+        self._planned = seen
         ended = self._clock()
         self._next = ended + max(PLAN_S, (ended - begun) / PLAN_SHARE)
 

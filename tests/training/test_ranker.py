@@ -267,6 +267,8 @@ def test_stage_is_reused_and_evaluated(
 def test_what_is_missing_is_named(artifact: Path) -> None:
     with pytest.raises(ArtifactError, match=r"ranker\.json: does not exist; train a ranker first"):
         measure_ranker(artifact)
+    with pytest.raises(InputError, match="layers: is 9 "):
+        ranker_artifact(World(), artifact, replace(QUICK, layers=9), artifact / "state")
     with pytest.raises(InputError, match=r"order: is 'sideways'.*split, user, item, both"):
         ranker_artifact(World(), artifact, QUICK, artifact / "state", "sideways")
     Histories(np.arange(2), np.arange(6) + 100, np.arange(3) * 3).save(

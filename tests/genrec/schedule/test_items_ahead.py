@@ -144,7 +144,9 @@ def test_new_items_of_a_catalogue_come_in(
         broken.setattr(bench.ahead, "_plan", lambda known: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             bench.ahead.look()
+    seen = bench.ahead._heat.seen
     bench.look()  # a plan that failed is made again, though nobody has asked for anything
+    assert bench.ahead._heat.seen == seen, "new items count once"
     assert set(range(20)) <= bench.there()
     assert counted()["new"] == before["new"] + 20
 
