@@ -2,11 +2,13 @@
 
     genrec bench rank_quality artifacts/ml-1m [--seeds 0,1,2] [--rows split,both,next] [--recipe next.json]
     genrec bench rank_quality artifacts/ml-1m --rows split,reach --reach 12
+    genrec bench rank_quality artifacts/ml-1m --rows split,layers --layers 2
 
 Every ranker is trained anew per seed on the artifact's generator. Candidates are the generator's 100 best unseen items
 of every user; the item left out is a hit only if it is among them. Each row is read in the orders it was trained for:
 `split`, `user` and `item` in one, `both` in the paper's two; `own` is `split` with layers that learn throughout; in
-`reach` scores read the newest --reach tokens of a user alone. `next` is HSTU for the next item, trained by --recipe.
+`reach` scores read the newest --reach tokens of a user alone, in `layers` they have the generator's last --layers ones.
+`next` is HSTU for the next item, trained by --recipe.
 What the generator's log-probability counts in a ranked list is chosen on validation items.
 `ranked_over_generator_ndcg10` is of `next` where it was run, else of `split`.
 """
@@ -41,9 +43,11 @@ from training.timed import load_timed
 # What a row is trained for, and whether it leaves the generator as it is.
 ROWS = {
     "split": ("split", True), "own": ("split", False), "both": ("both", True), "user": ("user", True),
-    "item": ("item", True), "reach": ("split", True),
+    "item": ("item", True), "reach": ("split", True), "layers": ("split", True),
 }  # fmt: skip
-NEXT, REACH = "next", "reach"
+# Rows of which `--NAME N` says how much their scores read.
+LESS = ("reach", "layers")
+NEXT = "next"
 METRICS = ("NDCG@10", "MRR@10", "Recall@10")
 
 
@@ -100,9 +104,9 @@ def train_rows(
         order, shared = ROWS[row]
         found[row] = []
         for seed in seeds:
-            reach = settings.reach if row == REACH else 0
+            less = {name: getattr(settings, name) for name in LESS if name == row}
             tokens = places.tokens.shape[1]
-            fresh = fresh_ranker(artifact, order, shared, settings.dropout, tokens, seed, reach=reach)
+            fresh = fresh_ranker(artifact, order, shared, settings.dropout, tokens, seed, **less)
             with TemporaryDirectory() as state:
                 kept, log = train_ranker(
                     World(), fresh, places, candidates, settings, Path(state), seed, minutes
@@ -160,11 +164,14 @@ def ratios(found: dict[str, Any]) -> dict[str, float | None]:
         "ranked_over_generator_ndcg10": by_row.get(NEXT) or by_row.get("split"),
         "ranked_over_generator_by_row": by_row,
         "shared_over_own_ndcg10": ratio(split, mean(found, "own", "split", "alone")),
-        "reach_over_split_ndcg10": ratio(mean(found, REACH, "split", "alone"), split),
-        "reach_over_split_together_ndcg10": ratio(
-            mean(found, REACH, "split", "with generator"), mean(found, "split", "split", "with generator")
-        ),
+        **{f"{row}_over_split_ndcg10": over_split(found, row, "alone") for row in LESS},
+        **{f"{row}_over_split_together_ndcg10": over_split(found, row, "with generator") for row in LESS},
     }
+
+
+def over_split(found: dict[str, Any], row: str, what: str) -> float | None:
+    """NDCG@10 of a row that reads less, over that of `split`."""
+    return ratio(mean(found, row, "split", what), mean(found, "split", "split", what))
 
 
 def spread(found: dict[str, Any], rows: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -184,8 +191,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = report.arguments("rank_quality", __doc__)
     parser.add_argument("artifacts", type=Path, nargs="+")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--rows", default=",".join(row for row in ROWS if row != REACH))
+    parser.add_argument("--rows", default=",".join(row for row in ROWS if row not in LESS))
     parser.add_argument("--reach", type=int, default=0, help="tokens, of row `reach`")
+    parser.add_argument("--layers", type=int, default=0, help="of row `layers`")
     parser.add_argument("--epochs", type=int, default=RankerSettings.epochs)
     parser.add_argument("--minutes", type=float, help="of each training, at most")
     parser.add_argument("--recipe", default=HSTU_NEXT, help="of `next`, as `genrec train --recipe` takes it")
@@ -198,14 +206,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if model != HSTU_NEXT:
         raise InputError("recipe", f"is for {model}", HSTU_NEXT)
     of_next = changed(HstuNextSettings(), said)
-    if (REACH in rows) == (not a.reach):
-        raise InputError(
-            "reach", f"is {a.reach} with rows {a.rows}", "some tokens with row reach, and only then"
-        )
+    for name in LESS:
+        if (name in rows) == (not getattr(a, name)):
+            problem = f"is {getattr(a, name)} with rows {a.rows}"
+            raise InputError(name, problem, f"above 0 with row {name}, and only then")
     run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
-    settings = replace(RankerSettings(), epochs=a.epochs, reach=a.reach)
+    settings = replace(RankerSettings(), epochs=a.epochs, reach=a.reach, layers=a.layers)
     over = [row for row in rows if row != NEXT]
     found = {each.name: train_rows(each, over, seeds, settings, a.minutes) for each in a.artifacts}
     if NEXT in rows:
