@@ -133,7 +133,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
         (
             Column("system", "cells/*/system", "{}"), Column("user's tokens", "cells/*/prompt", "{}"),
-            Column("ms", "cells/*/ms"), Column("times the last of ours", "cells/*/over_ours"),
+            Column("ms", "cells/*/ms"), Column("times ours, both there", "cells/*/over_ours"),
         ),
     ),
     "embedding": (

@@ -36,15 +36,17 @@ def mock_ranker(
     trained_for: str = "all",
     shared: bool = True,
     reach: int = 0,
+    layers: int = 0,
 ) -> None:
     """Write `artifact`, unless it is there, with the default target's engines; an item has `item_tokens` tokens.
 
-    `trained_for`: the ranker's orders; `shared`: its users' KV is the generator's; `reach` as in `RankerConfig`.
+    `trained_for`: the ranker's orders; `shared`: its users' KV is the generator's; `reach` and `layers` as in
+    `RankerConfig`.
     """
     from build.engines import build_artifact
     from export.generator import export_artifact
 
-    options = RankerConfig(shared, trained_for, item_tokens, reach=reach)
+    options = RankerConfig(shared, trained_for, item_tokens, reach=reach, layers=layers)
     key = stage_key({"config": vars(shape), "items": ITEMS, "ranker": vars(options)})
     if not is_good(artifact, "train", key):
         _write(artifact, shape, options)

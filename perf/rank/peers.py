@@ -5,7 +5,8 @@
 Transformers ranks them in one pass behind a copy of the cached prefix, items masked from each other, all at the same
 positions; vLLM takes a prompt per candidate and finds the prefix in its cache. Both give the likelihood of the
 candidates' codes, ours one discriminant token per candidate. Ours reuses the user's KV and computes the candidates
-(`user`, and `split` with items that are missing), or reuses both (`split`).
+(`user`, and `split` with items that are missing), or reuses both (`split`). `half the layers` is a ranker whose
+discriminant tokens have the generator's last ones alone.
 
 vLLM caches blocks of 16 tokens. Prompts are whole blocks and whole items, so that its cache has all of the prefix and,
 after the first round, nothing of a candidate.
@@ -41,6 +42,7 @@ from perf.rank.mock_ranker import SHAPE, mock_ranker
 
 CANDIDATES = 100
 LIMIT_S = 120.0
+SPLIT, BOTH = "ours, split, user there", "ours, split, both there"
 HERE = Path(__file__).parent
 
 
@@ -54,10 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--envs", type=Path, default=Path("artifacts/peers/envs"))
     asked = parser.parse_args(arguments)
     run = report.begin(asked)
-    artifact = asked.folder / "artifact"
+    artifact, half = asked.folder / "artifact", asked.folder / "half-the-layers"
     mock_ranker(artifact, SHAPE.levels)
+    mock_ranker(half, SHAPE.levels, layers=SHAPE.num_hidden_layers // 2)
     write_hugging_face(artifact, asked.folder / "hugging_face")
-    cells = [row for span in asked.prompts.split(",") for row in measure(artifact, asked, int(span))]
+    cells = [row for span in asked.prompts.split(",") for row in measure(artifact, half, asked, int(span))]
     print(
         report.columns(
             ["", "prompt", "ms", "times"],
@@ -71,14 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run.publish({"over": worst, "cells": cells}, repeats=asked.rounds)
 
 
-def measure(artifact: Path, asked: argparse.Namespace, span: int) -> list[dict[str, Any]]:
-    """Milliseconds of every way at one length of prompt; `over_ours` is over `split` with both entries."""
+def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) -> list[dict[str, Any]]:
+    """Milliseconds of every way at one length of prompt; `over_ours` is over `split` with both entries.
+
+    `half` has a ranker of half the layers.
+    """
     draw = np.random.default_rng(span)
     tokens = draw.integers(0, SHAPE.vocab_size, span // SHAPE.levels * SHAPE.levels).astype(np.int32)
     items = draw.integers(0, SHAPE.vocab_size, (CANDIDATES, SHAPE.levels)).astype(np.int32)
     peers = [peer_of(name, artifact, asked, span) for name in asked.peers.split(",")]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        arms: dict[str, Callable[[], float]] = ours(artifact, Path(folder), tokens, items)
+        arms = ours(artifact, Path(folder), tokens, items)
+        of_half = ours(half, Path(folder) / "half", tokens, items)
+        arms |= {f"{name}, half the layers": of_half[name] for name in (SPLIT, BOTH)}
         for peer in peers:
             try:
                 peer.start(1)
@@ -94,7 +102,7 @@ def measure(artifact: Path, asked: argparse.Namespace, span: int) -> list[dict[s
         finally:
             for peer in peers:
                 peer.stop()
-    best = extremes(given["ours, split, both there"]).median
+    best = extremes(given[BOTH]).median
     return [
         {
             "system": name,
@@ -116,7 +124,7 @@ def ours(artifact: Path, folder: Path, tokens: Any, items: Any) -> dict[str, Cal
     arms = {}
     for name, order, rows in (
         ("ours, nothing there", "whole", 0), ("ours, user first, user there", "user", 0),
-        ("ours, split, user there", "split", 0), ("ours, split, both there", "split", 1000),
+        (SPLIT, "split", 0), (BOTH, "split", 1000),
     ):  # fmt: skip
         Pool.create(folder / name, 256 << 20, rows, layout.item_bytes)
         executor = RankExecutor(passes, head, layout, "m", Pool(folder / name), "user")
