@@ -2,7 +2,7 @@
 
 Steps count into the families below. In Triton a model publishes them for Prometheus (`genrec.triton.metrics`); the
 local runtime, or a test, reads `samples`. Names follow Prometheus' conventions: a unit at the end, `_total` for
-counters. The table in docs/serving.md, the dashboard and the alerts are held against this list.
+counters. The table in docs/operating.md, the dashboard and the alerts are held against this list.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def samples(model: str) -> Iterator[MetricSample]:
 
 
 def table() -> str:
-    """The families as Markdown for docs/serving.md."""
+    """The families as Markdown for docs/operating.md."""
     rows = [
         f"| `{family.name}` | {family.kind} | {_labels_in_words(family)} | "
         f"{', '.join(f'`{m}`' for m in family.models) or 'every model'} | {family.help} |"

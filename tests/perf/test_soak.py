@@ -19,7 +19,7 @@ from tests.serving.processes import until
 
 WARM_UP_S, WARM_UP_RATE = 8, 250  # more at once than later: buffers per request in flight find their number
 ROUNDS = 3  # a leak grows in each; a process that meets a new peak (the machine had other work) grows in one
-STARVED_S = 0.7  # Triton takes a process of a model for dead that had no core for a second (docs/serving.md)
+STARVED_S = 0.7  # Triton takes a process of a model for dead that had no core for a second (docs/upkeep.md)
 SECONDS, RATE = 20, 100  # as many steps of an allocator as in twice the time at half the rate
 LEAK = 1024  # bytes per request in a process of ours that must not go unseen
 BOUND = LEAK / 2 * RATE  # bytes per second: so far may the slope be from 0 by chance
