@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cli.options import at_least, folder
+from cli.options import add_artifact, at_least
 from cli.rank import reads_times
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    add_artifact(parser)
     parser.add_argument("--url", required=True, help="host:port of a server or of a router")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument("--users", type=at_least(1), default=200, help="a sample; default: %(default)s")

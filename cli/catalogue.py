@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import folder
+from cli.options import add_artifact
 
 ACTIONS = {
     "add": ("a new version with more items", "genrec catalogue add artifacts/ml-100k new_items.csv"),
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made[action] = actions.add_parser(
             action, help=what, description=what, epilog=f"example: {example}", allow_abbrev=False
         )
-        made[action].add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+        add_artifact(made[action])
     made["add"].add_argument("items", type=Path, help="CSV or Parquet: item, title, code_1, ..., code_L")
     made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")
     for action in ("add", "remove"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import add_settings, folder, numbers
+from cli.options import add_artifact, add_settings, numbers
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def trace(a: argparse.Namespace) -> None:
 
 def add_web_arguments(parser: argparse.ArgumentParser) -> None:
     """The artifact, the page's port, and a server that runs already."""
-    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    add_artifact(parser)
     parser.add_argument("--port", type=int, default=8080, help="of the page; default: %(default)s")
     parser.add_argument(
         "--server",

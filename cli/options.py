@@ -99,6 +99,11 @@ def positive(text: str) -> float:
     return number
 
 
+def add_artifact(parser: argparse.ArgumentParser) -> None:
+    """The folder that most verbs work on."""
+    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+
+
 def folder(text: str) -> Path:
     """A folder, there already or not."""
     path = Path(text)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from cli.options import folder, whole_number
+from cli.options import add_artifact, whole_number
 
 TRIES = 20  # of a table that another process may hold; each waits as long as a request would
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made = actions.add_parser(
             action, help=what, description=what, epilog=f"example: {example}", allow_abbrev=False
         )
-        made.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+        add_artifact(made)
         if action == "forget":
             made.add_argument("user", type=whole_number, help="the user_id of the requests")
 

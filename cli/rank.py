@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_settings, at_least, folder, numbers, whole_number
+from cli.options import add_artifact, add_settings, at_least, numbers, whole_number
 from genrec.errors import GenrecError, InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    add_artifact(parser)
     parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")

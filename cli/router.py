@@ -6,14 +6,14 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from cli.options import add_settings, at_least, folder, names
+from cli.options import add_artifact, add_settings, at_least, names
 from deploy.router.limits import Limits
 from genrec.settings import chosen_fields
 
 
 def add_route_arguments(parser: argparse.ArgumentParser) -> None:
     """What is served, by how many, and when the router refuses."""
-    parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    add_artifact(parser)
     parser.add_argument("--servers", type=at_least(1), default=2, help="default: 2")
     for name in ("http", "grpc", "metrics"):
         parser.add_argument(f"--{name}-port", type=int, help="of the router; default: a free one")

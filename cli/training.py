@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import at_least, check_read, folder, positive
+from cli.options import add_artifact, at_least, check_read, positive
 from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
 
 
 def add_arguments(train: argparse.ArgumentParser) -> None:
     """What can be trained, and how."""
-    train.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
+    add_artifact(train)
     train.add_argument("--seed", type=at_least(0), default=0)
     train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
     beside = train.add_mutually_exclusive_group()

@@ -1,0 +1,75 @@
+"""`genrec evaluate` and `genrec sweep`: how good the lists are, and how many requests a second hold a P99."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cli.options import add_artifact, add_settings, at_least, check_read, folder, positive
+from cli.recommend import add_decoder
+
+
+def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which model is evaluated, on whom."""
+    add_artifact(parser)
+    parser.add_argument("--keep-seen", action="store_true", help="seen items may be answered")
+    parser.add_argument("--users", type=at_least(1), help="a sample instead of all")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--ranker", action="store_true", help="the ranker's orders of the generator's candidates instead"
+    )
+    instead.add_argument(
+        "--recipe",
+        choices=("hstu-ranker", "hstu-next"),
+        help="GAUC of the HSTU ranker instead; or how good HSTU is at the next item",
+    )
+    parser.add_argument("--json", action="store_true", help="for machines")
+    add_decoder(parser)
+    add_settings(parser, "verify", "beam_width")
+
+
+def evaluate(a: argparse.Namespace) -> None:
+    """Measure one model, and print a table or JSON."""
+    given = {"users": a.users, "keep_seen": a.keep_seen, "decoder": a.decoder != "beam"}
+    model = "ranker" if a.ranker else a.recipe or "generator"
+    check_read(model, given, dict.fromkeys(given, ("generator",)))
+    if a.ranker:
+        from perf.quality.rank_quality import measure_ranker, ranker_table
+
+        found = measure_ranker(a.artifact)
+        print(json.dumps(found) if a.json else ranker_table(found))
+        return
+    if a.recipe == "hstu-next":
+        from training.hstu_next_measure import hstu_next_table, measure_hstu_next
+
+        of_next = measure_hstu_next(a.artifact)
+        print(json.dumps(of_next) if a.json else hstu_next_table(of_next))
+        return
+    if a.recipe:
+        from training.hstu_measure import hstu_table, measure_hstu
+
+        measured = measure_hstu(a.artifact)
+        print(json.dumps(measured) if a.json else hstu_table(measured))
+        return
+    from perf.quality.quality import measure, table
+
+    figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)
+    print(json.dumps(figures) if a.json else table(figures))
+
+
+def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    """The P99, and where its curve goes."""
+    add_artifact(parser)
+    parser.add_argument("--slo-p99-ms", type=positive, required=True)
+    parser.add_argument(
+        "--out", type=folder, default=Path("artifacts/sweep"), help="CSV, JSON and PNG go here"
+    )
+    add_settings(parser, "beam_width")
+
+
+def sweep(a: argparse.Namespace) -> None:
+    """Start a server and find the rate."""
+    from perf.slo.sweep import sweep as measured
+
+    print(json.dumps(measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
