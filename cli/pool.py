@@ -52,7 +52,7 @@ def run(a: argparse.Namespace) -> None:
 
 def _done(a: argparse.Namespace, path: Path) -> str:
     """What was done in one pool, or what is in it."""
-    from genrec.pool.held import Held
+    from genrec.nodes.held import Held
     from genrec.pool.keys import owner_key
     from genrec.pool.pool import Pool
 

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = (
     "kernel_cache", "errors", "report", "metrics", "files", "compiled", "tensor_file", "progress", "process",
     "manifest", "target", "settings",
-    "models", "artifact", "catalogue", "kv", "pool", "search", "draft", "rank", "nn", "engine", "schedule", "steps",
-    "triton",
+    "models", "artifact", "catalogue", "kv", "pool", "nodes", "search", "draft", "rank", "nn", "engine", "schedule",
+    "steps", "triton",
 )  # fmt: skip
 ROOMS = (
     *(f"genrec.{name}" for name in LIBRARY),

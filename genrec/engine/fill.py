@@ -8,8 +8,8 @@ from tqdm import tqdm
 from genrec.artifact import load_config
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load_ranker import load_rank_executors
-from genrec.pool.held import Held
-from genrec.pool.placement import items_on
+from genrec.nodes.held import Held
+from genrec.nodes.placement import items_on
 from genrec.rank.item_tokens import DistinctItems
 from genrec.settings import Settings
 

@@ -18,11 +18,11 @@ from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
 from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
-from genrec.pool.choice import policy
-from genrec.pool.held import Held
-from genrec.pool.item_store import ItemStore
+from genrec.nodes.held import Held
+from genrec.nodes.item_store import ItemStore
 from genrec.pool.pool import Pool
 from genrec.pool.tier import open_tier
+from genrec.rank.choice import policy
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.rank.kinds import NO_RANKER, hstu_of, ranker_of

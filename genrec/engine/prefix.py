@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from genrec.engine.interface import Array
 from genrec.kv.entries import EntryLayout
-from genrec.pool.choice import Choice, Request, choice, policy
 from genrec.pool.keys import item_keys, owner_key, user_words, words
 from genrec.pool.look import look
 from genrec.pool.pool import Pool
+from genrec.rank.choice import Choice, Request, choice, policy
 from genrec.rank.options import ORDERS
 
 FIXED = ("recompute", "user", "item", "split")  # policies that choose whatever the pool has
@@ -17,7 +17,7 @@ class PrefixChooser:
     """A policy at work on the entries of one model. Without a pool only a fixed one finds something to choose."""
 
     def __init__(self, name: str, layout: EntryLayout, model: str, pool: Pool | None) -> None:
-        """`name` of `genrec.pool.choice.POLICIES`, `model` as in the entries' keys. Raises InputError."""
+        """`name` of `genrec.rank.choice.POLICIES`, `model` as in the entries' keys. Raises InputError."""
         self._order = name if name in ORDERS else "whole"
         self._layout, self._model, self._pool = layout, model, pool
         self.policy = policy(name, pool.hotness) if pool and name not in FIXED else None

@@ -19,7 +19,7 @@ from genrec.engine.pre_infer import PartByPart, PreInferences
 from genrec.engine.rank_users import RankUsers
 from genrec.engine.users import Users
 from genrec.kv.entries import EntryLayout
-from genrec.pool.item_store import ItemStore
+from genrec.nodes.item_store import ItemStore
 from genrec.pool.keys import Words, item_keys, words
 from genrec.pool.look import absent
 from genrec.pool.pool import Pool

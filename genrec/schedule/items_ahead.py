@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.engine.ranking import RankExecutor
+from genrec.nodes.placement import EVERYWHERE
 from genrec.pool.item_heat import ItemHeat
 from genrec.pool.keys import Words
-from genrec.pool.placement import EVERYWHERE
 from genrec.rank.item_tokens import DistinctItems
 from genrec.schedule.idle_items import IdleItems, Places
 from genrec.schedule.scheduler import Scheduler

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from genrec import metrics
 from genrec.engine.ranking import RankExecutor
 from genrec.errors import InputError
-from genrec.pool.held import Held
-from genrec.pool.item_store import PUT_S, ItemStore
+from genrec.nodes.held import Held
+from genrec.nodes.item_store import PUT_S, ItemStore
+from genrec.nodes.placement import Cluster, owners_of, sharded_share
 from genrec.pool.keys import Words
-from genrec.pool.placement import Cluster, owners_of, sharded_share
 from genrec.schedule.cost import PassCost
 from genrec.schedule.idle_items import IdleItems, Places
 from genrec.schedule.scheduler import Scheduler

@@ -12,8 +12,8 @@ from genrec.artifact import load_config
 from genrec.engine.load_ranker import chosen_prefix, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.errors import InputError
-from genrec.pool.held import Held
-from genrec.pool.item_store import ItemStore
+from genrec.nodes.held import Held
+from genrec.nodes.item_store import ItemStore
 from genrec.rank.item_tokens import DistinctItems
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
 from genrec.schedule.items_ahead import ItemsAhead
@@ -125,7 +125,7 @@ def _item_store(settings: Settings, options: RankerConfig) -> ItemStore | None:
     """Of several nodes; joined in the background."""
     if settings.nodes == 1:
         return None
-    from genrec.pool.mooncake import Mooncake  # a package that one node does without
+    from genrec.nodes.mooncake import Mooncake  # a package that one node does without
 
     join = partial(Mooncake, settings.store, settings.store_host, settings.store_mb << 20)
     store = ItemStore(join, options.item_tokens)

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import InputError
-from genrec.pool.choice import POLICIES
-from genrec.pool.placement import EVERYWHERE, Cluster, place, sharded_share
+from genrec.nodes.placement import EVERYWHERE, Cluster, place, sharded_share
+from genrec.rank.choice import POLICIES
 from perf.kit import report
 from perf.rank.simulate import CANDIDATES, SHAPES, TOKEN_BYTES, DataShape, Trace, simulate, trace
 

@@ -3,7 +3,7 @@
     genrec bench pool_sim [--requests 100000] [--data games,books,industry]
 
 Nothing is computed but tokens: throughput goes as one over the tokens computed while computation is what limits it
-(BAT, section 5.3). The policies are the ones that are served (genrec/pool/choice.py); the pool is a simple one that
+(BAT, section 5.3). The policies are the ones that are served (genrec/rank/choice.py); the pool is a simple one that
 evicts the least of 16 entries drawn. A trace is sessions: users start one by a Zipf law, ask a geometric number of
 times, with lognormal gaps; lengths are lognormal. Users, items and mean tokens are the paper's Table 1, KV a token its
 Table 2 (Qwen2-1.5B); four nodes of 150 GB hold all items, and users in what is left (with the user order alone: in
@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import InputError
-from genrec.pool.choice import POLICIES, Policy, Request, policy
 from genrec.pool.hotness import Hotness
 from genrec.pool.rule import Room, Standing
+from genrec.rank.choice import POLICIES, Policy, Request, policy
 from perf.kit import report
 
 TOKEN_BYTES = 28_672

@@ -25,8 +25,8 @@ from genrec.engine.openvino_ranker import load_rankers
 from genrec.engine.rank_users import RankUsers
 from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
+from genrec.nodes.mooncake import Mooncake
 from genrec.pool.keys import Words, owner_key, user_words
-from genrec.pool.mooncake import Mooncake
 from genrec.pool.pool import Pool
 from genrec.search.scratch import Scratch
 from genrec.settings import Settings

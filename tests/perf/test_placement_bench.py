@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cli.main import main
-from genrec.pool.placement import EVERYWHERE, place
+from genrec.nodes.placement import EVERYWHERE, place
 from perf.rank import placement
 from perf.rank.placement import held, popularity
 

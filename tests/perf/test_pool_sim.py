@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cli.main import main
-from genrec.pool.choice import Request
+from genrec.rank.choice import Request
 from perf.rank.simulate import CANDIDATES, LONGEST, NS, SHAPES, DataShape, lengths, simulate, trace
 
 SMALL = DataShape(users=200, items=50, user_tokens=1400, item_tokens=9, rate=10.0)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool.choice import POLICIES, Request, choice, policy
 from genrec.pool.hotness import Hotness
 from genrec.pool.rule import Room, Standing
+from genrec.rank.choice import POLICIES, Request, choice, policy
 
 NS = 10**9
 FULL = Room(False, float("inf"))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from genrec.pool.choice import POLICIES, Request, policy
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
+from genrec.rank.choice import POLICIES, Request, policy
 from tests.pool.entries import STEP, find, hashes, write
 
 

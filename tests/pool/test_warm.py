@@ -3,9 +3,9 @@
 import numpy as np
 
 from genrec.pool import hotness, index, items, lead, siphash, space, user_rows
-from genrec.pool.choice import Request, policy
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
+from genrec.rank.choice import Request, policy
 from tests.pool.entries import STEP, find, hashes, keys, write
 
 KERNELS = (

@@ -17,7 +17,7 @@ from ensembles.local import LocalRecommender
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from tests.deploy.prometheus import scrape, total
-from tests.pool.mooncake_nodes import MASTER
+from tests.nodes.mooncake_nodes import MASTER
 from tests.serving.processes import stub_of, until
 from tests.serving.servers import brief_server
 

@@ -15,9 +15,9 @@ from genrec.artifact import load_config
 from genrec.engine.fill import fill
 from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankPlan, RankRequest, Reuse
-from genrec.pool.held import Held
-from genrec.pool.item_store import RETRY_S, ItemStore
-from genrec.pool.placement import EVERYWHERE, Cluster, owners_of, sharded_share
+from genrec.nodes.held import Held
+from genrec.nodes.item_store import RETRY_S, ItemStore
+from genrec.nodes.placement import EVERYWHERE, Cluster, owners_of, sharded_share
 from genrec.pool.pool import Pool
 from genrec.rank.item_tokens import DistinctItems
 from genrec.schedule.cost import PassCost

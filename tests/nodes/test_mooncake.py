@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from genrec.errors import InputError
-from genrec.pool.mooncake import Mooncake
+from genrec.nodes.mooncake import Mooncake
 
 # Its listeners bind every address, so it runs only where there is no other network.
 ALONE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"')
@@ -30,7 +30,7 @@ def why_not() -> str:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_two_nodes(tmp_path):
     """Items and users travel; torn and foreign objects are refused; without the master everything goes on."""
-    command = [*ALONE, sys.executable, "-m", "tests.pool.mooncake_nodes", str(tmp_path)]
+    command = [*ALONE, sys.executable, "-m", "tests.nodes.mooncake_nodes", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
     assert ended.stdout.endswith("as it should be\n"), ended.stdout + ended.stderr
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from genrec.nodes.mooncake import Mooncake, _item
 from genrec.pool.keys import owner_key
-from genrec.pool.mooncake import Mooncake, _item
 from genrec.pool.pool import Pool
 from tests.pool.entries import STEP, find, hashes, keys, write
 

@@ -28,7 +28,7 @@ log = logging.getLogger("genrec.pool")
 
 
 class Store(Protocol):
-    """What `genrec.pool.mooncake.Mooncake` does for items; nothing raises, and nothing takes longer than it is told."""
+    """What `Mooncake` does for items; nothing raises, and nothing takes longer than it is told."""
 
     def bring_items(self, pool: Pool, keys: Words, timeout_s: float) -> bool:
         """Fetch the items that the pool lacks and the store has. Whether that ended in time."""

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from genrec.errors import ArtifactError
-from genrec.pool.held import FILE_NAME, Held
-from genrec.pool.placement import EVERYWHERE, owners_of, place
+from genrec.nodes.held import FILE_NAME, Held
+from genrec.nodes.placement import EVERYWHERE, owners_of, place
 
 KEYS = np.random.default_rng(0).integers(0, 2**63, (50, 2)).astype(np.uint64)
 

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from genrec.errors import ArtifactError
 from genrec.files import read_json
+from genrec.nodes.placement import EVERYWHERE, owners_of, place, replicated
 from genrec.pool.keys import Words
-from genrec.pool.placement import EVERYWHERE, owners_of, place, replicated
 
 FILE_NAME = "placement.json"
 

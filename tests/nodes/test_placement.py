@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool.placement import (
+from genrec.nodes.placement import (
     EVERYWHERE,
     Cluster,
     items_on,

@@ -8,7 +8,7 @@ import pytest
 
 from genrec import metrics
 from genrec.errors import InputError
-from genrec.pool.item_store import RETRY_S, ItemStore
+from genrec.nodes.item_store import RETRY_S, ItemStore
 from genrec.pool.keys import words
 from genrec.pool.pool import Pool
 from tests.pool.entries import keys
@@ -113,7 +113,7 @@ def test_a_slow_network_is_tried_again_now_and_then(near):
 
 
 def test_it_joins_as_soon_as_there_is_somebody(tmp_path, monkeypatch):
-    monkeypatch.setattr("genrec.pool.item_store.RETRY_S", 0.01)
+    monkeypatch.setattr("genrec.nodes.item_store.RETRY_S", 0.01)
     tries = []
 
     def join():
