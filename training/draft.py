@@ -39,7 +39,7 @@ from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate
 from training.recipes import power_of_two
 from training.updates import cosine, follow, update
-from training.windows import batches, cut_windows, gather, training_rows, whole_share
+from training.windows import batches, check_some, cut_windows, gather, training_rows, whole_share
 
 VALIDATION_USERS = 2000
 VALIDATION_BEAMS = 32
@@ -182,7 +182,10 @@ def train_draft(
     seed: int = 0,
     threads: int = 0,
 ) -> dict[str, object]:
-    """Learn from `histories.cut(2)`; `folder` gets the head, and the generator when both learn."""
+    """Learn from `histories.cut(2)`; `folder` gets the head, and the generator when both learn.
+
+    Raises InputError where there is nothing to learn.
+    """
     if threads:
         torch.set_num_threads(threads)
     for module in generator.modules():
@@ -203,6 +206,7 @@ def train_draft(
             run.head.train()
             run.generator.train(joint)  # a frozen generator does not drop anything
             todo = batches(cut_windows(offsets, generator.config.max_history, rng), batch_items, rng)
+            check_some(todo)
             total = torch.zeros(catalogue.levels)
             for number, batch in enumerate(todo, 1):
                 picked = torch.from_numpy(gather(rows, batch))

@@ -23,7 +23,7 @@ from genrec.errors import ArtifactError
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.world import World
 from training.shards import checkpoint
-from training.windows import whole_share
+from training.windows import check_some, whole_share
 
 SAVE_EVERY_S = 60.0
 PROGRESS = "progress"  # the name of `Progress` among a checkpoint's tensors: JSON as bytes
@@ -93,7 +93,7 @@ def train(
 ) -> dict[str, Any]:
     """Train from the checkpoint in `folder`, or from the start where there is none. Returns what happened.
 
-    Raises RankLost, ArtifactError.
+    Raises RankLost, ArtifactError, and InputError where there is nothing to learn.
     """
     at = _take_up(world, task, folder)
     resumed = at.step
@@ -121,6 +121,7 @@ def _epoch(
 ) -> float:
     """The batches of an epoch that are left, while the budget lasts. Returns the mean loss."""
     todo, before, begun = task.batches(at.epoch), at.seconds, time.monotonic()
+    check_some(todo)
     saved = before
     bar.update(task.events * at.batch // len(todo))
     while at.batch < len(todo) and at.seconds < limits.budget:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 
 import numpy as np
 
+from genrec.errors import InputError
 from training.data import BLOCK_ITEMS, Histories, room_for
 
 
@@ -43,6 +44,12 @@ def batches(windows: np.ndarray, items: int, rng: np.random.Generator) -> list[n
             start = place
     rng.shuffle(groups)
     return groups
+
+
+def check_some(found: Sequence[Sized]) -> None:
+    """Refuse batches that hold nothing: every event of every user is held out, or the first one. Raises InputError."""
+    if not any(map(len, found)):
+        raise InputError("events", "are none that can be learnt", "users with more events than are held out")
 
 
 def gather(rows: np.ndarray, batch: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from cli.chain import make_draft
 from genrec.catalogue.items import Catalogue
 from genrec.draft.options import DraftConfig
+from genrec.errors import InputError
 from genrec.manifest import read, record, verify
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
@@ -184,6 +185,16 @@ def test_imitation_vanishes_where_the_head_says_what_the_generator_expects(artif
         logits = generator.head(generator.prefill(torch.tensor([tokens[: 2 * items]]))[0][0, -1], 1)
         entropies.append(torch.distributions.Categorical(logits=logits).entropy().item())
     assert imitated[0].item() == pytest.approx(np.mean(entropies), abs=1e-5)
+
+
+def test_histories_of_held_out_items_alone_are_refused(artifact: Path) -> None:
+    """Else a head that has learnt nothing would be written, and said to be done."""
+    Histories(np.arange(4), np.arange(12) + 100, np.arange(5) * 3).save(
+        artifact / "histories.parquet", [str(u) for u in range(4)]
+    )
+    with pytest.raises(InputError, match="events: are none that can be learnt"):
+        run(artifact, artifact / "model")
+    assert not (artifact / "model" / "draft.safetensors").exists()
 
 
 @pytest.mark.parametrize("remove_seen", [True, False])

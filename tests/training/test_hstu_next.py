@@ -198,6 +198,12 @@ def test_training_learns_what_follows_and_that_it_depends_on_the_wait(tmp_path: 
     assert metrics(ranks_of(kept, blind, places, ""), (1,))["HR@1"] < hit - 0.2
 
 
+def test_histories_of_held_out_items_alone_are_refused(tmp_path: Path) -> None:
+    timed = Timed(np.arange(5) * 3, np.arange(12) % ITEMS, np.zeros(12, np.int64))
+    with pytest.raises(InputError, match="events: are none that can be learnt"):
+        train_hstu_next(World(), timed, fresh_model(), SETTINGS, tmp_path)
+
+
 def test_a_model_is_the_same_from_disk(tmp_path: Path) -> None:
     timed, model = some_timed(), some_model()
     save_hstu(model, tmp_path)

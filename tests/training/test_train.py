@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.catalogue.items import Catalogue
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
@@ -176,6 +176,14 @@ def test_early_stop_and_minutes(tmp_path: Path) -> None:
     assert [each["epoch"] for each in report["log"]] == [1, 2, 3]
     _, report = trained(tmp_path / "b", minutes=1e-6)
     assert [each["epoch"] for each in report["log"]] == [1]
+
+
+def test_histories_of_held_out_items_alone_are_refused(tmp_path: Path) -> None:
+    """Three items each: one to validate, one to test, and one that comes after nothing."""
+    histories, catalogue = data()
+    short = Histories(np.arange(5), histories.items[:15], np.arange(6) * 3)
+    with pytest.raises(InputError, match=r"events: are none that can be learnt \(accepted: users with more"):
+        train_generator(World(), short, catalogue, TINY, tmp_path)
 
 
 def test_checkpoint_round_trip_and_refusals(tmp_path: Path) -> None:
