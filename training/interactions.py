@@ -97,6 +97,9 @@ def _of_json(path: Path) -> Iterator[list[str]]:
     with counting(f"reading {path.name}", len(sequences), "user") as bar:
         for user, items in sequences.items():
             bar.update()
+            # A text would be taken for its letters, and null for an item named None.
+            if not isinstance(items, list) or not all(isinstance(item, str | int) for item in items):
+                raise TypeError(f"the items of user {user!r} are no list of names or whole numbers")
             yield [str(user), *map(str, items)]
 
 

@@ -182,6 +182,10 @@ def test_sequences(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps({"5": [10, 11, 12], "9": [12, 12, 10, 11]}))
     write_data(read_tables(tmp_path / "s.json", tmp_path / "items.tsv"), tmp_path / "json")
     assert histories(tmp_path / "json") == histories(tmp_path / "out")
+    for odd in ("10 11 12", {"10": 1, "11": 2, "12": 3}, [10, 11, None], [10.0, 11.0, 12.0]):
+        (tmp_path / "s.json").write_text(json.dumps({"5": [10, 11, 12], "9": odd}))
+        with pytest.raises(InputError, match=r"s\.json: cannot be read: the items of user '9' are no list"):
+            write_data(read_tables(tmp_path / "s.json", tmp_path / "items.tsv"), tmp_path / "odd")
     (tmp_path / "sequences.txt").write_text("5 10 11 12\n9\n")
     with pytest.raises(InputError, match="line 2 holds no items"):
         write_data(read_folder(tmp_path), tmp_path / "again")
