@@ -119,11 +119,20 @@ def _read_events(path: Path, keys: pa.Array) -> _Events:
     if row.null_count:
         problem = f"has {row.null_count} events of unknown items"
         raise InputError(str(path), problem, "items of items.parquet")
-    ratings = column(table, path, RATING).combine_chunks().cast(pa.float64()).to_numpy()
-    if not np.isin(ratings, np.arange(1, RATINGS + 1)).all():
-        odd = ratings[~np.isin(ratings, np.arange(1, RATINGS + 1))][0]
-        raise InputError(f"{path}, column rating", f"has {odd}", f"whole numbers, 1 to {RATINGS}")
-    return _Events(required(table, path, USER), row.to_numpy(), ratings.astype(np.int64), times)
+    return _Events(required(table, path, USER), row.to_numpy(), _ratings(table, path), times)
+
+
+def _ratings(table: pa.Table, path: Path) -> np.ndarray:
+    field, limit = f"{path}, column rating", f"whole numbers, 1 to {RATINGS}"
+    given = column(table, path, RATING).combine_chunks()
+    try:
+        ratings = given.cast(pa.float64()).to_numpy(zero_copy_only=False)  # null is NaN
+    except pa.ArrowException as error:
+        raise InputError(field, f"cannot be read: {error}", limit) from error
+    odd = ratings[~np.isin(ratings, np.arange(1, RATINGS + 1))]
+    if len(odd):
+        raise InputError(field, f"has {odd[0]}", limit)
+    return ratings.astype(np.int64)
 
 
 def read_features(users: Path, keys: pa.Array) -> tuple[np.ndarray, dict[str, dict[str, int]]]:
