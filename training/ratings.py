@@ -19,7 +19,7 @@ from genrec.files import check_regular, read_json
 from genrec.nn.hstu import RATINGS
 from training.sources import WHEELS, unpack
 from training.tables import ITEM, USER, column, read_table, required
-from training.times import seconds
+from training.times import seconds, unit_of, whole_seconds
 
 RATING = ("rating",)
 FEATURES = ("gender", "age", "occupation")
@@ -114,7 +114,8 @@ def read_ratings(
 
 def _read_events(path: Path, keys: pa.Array) -> _Events:
     table = read_table(path)
-    times = seconds(table, path).astype(np.int64)
+    times = seconds(table, path)
+    times = whole_seconds(times, unit_of(float(np.abs(times).max())))
     row = pc.index_in(required(table, path, ITEM), keys)
     if row.null_count:
         problem = f"has {row.null_count} events of unknown items"

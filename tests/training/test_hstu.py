@@ -221,6 +221,10 @@ def test_ratings_are_read_in_order_of_time(tmp_path: Path) -> None:
     assert found.ratings.tolist() == [2, 3, 1, 5, 4] and found.times.tolist() == [40, 50, 10, 20, 20]
     assert found.features.tolist() == [[1, 2, 4], [1, 3, 5]] and found.sizes == 5
     assert found.numbers == {"gender": {"F": 1}, "age": {"56": 2, "1": 3}, "occupation": {"9": 4, "10": 5}}
+    later = tmp_path / "later.csv"
+    later.write_text("user,item,rating,timestamp\nu2,c,4,1700000000500\nu2,b,4,1700000001500\n")
+    more = read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue, [later])
+    assert more.times.tolist() == [40, 50, 1700000000, 1700000001, 10, 20, 20], "of milliseconds"
     events.write_text(events.read_text().replace("u1\ta\t5", "u1\ta\t5.5"))
     with pytest.raises(InputError, match=r"column rating: has 5.5 \(accepted: whole numbers, 1 to 5\)"):
         read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
