@@ -114,6 +114,8 @@ def further_artifact(
     model = load_hstu(artifact / "model")
     _check(artifact, model, catalogue, ratings)
     learnt = np.flatnonzero(ratings.file == len(events))
+    if not len(learnt):
+        raise InputError(str(events[-1]), "has no event that is not known already", "events that are new")
     kept, report = train_further(world, ratings, learnt, model, settings, seed)
     if world.rank == 0:
         former = made["facts"]

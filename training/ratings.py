@@ -17,6 +17,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.files import check_regular, read_json
 from genrec.nn.hstu import RATINGS
+from training.cutting import first_of_duplicates
 from training.sources import WHEELS, unpack
 from training.tables import ITEM, USER, column, read_table, required
 from training.times import seconds, unit_of, whole_seconds
@@ -60,7 +61,7 @@ class Ratings:
 def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()) -> Ratings:
     """Of the data set that `genrec data` made `artifact` of, and of `more` files: user, item, rating, timestamp.
 
-    Events of one second stay in file order. Raises InputError.
+    Events of one second stay in file order; the same user, item and second count once. Raises InputError.
     """
     source = artifact / "source.json"
     name = read_json(source)["name"] if source.is_file() else ""
@@ -97,11 +98,13 @@ def read_ratings(
     row, rating, time = (np.concatenate(values) for values in list(zip(*parts, strict=True))[1:])
     user = who.indices.to_numpy()
     order = np.lexsort((time, user))  # stable
+    # What is in a later file again is not new: it would be asked for with its own rating in the history.
+    order = order[first_of_duplicates(user[order], row[order], time[order])]
     of_set = int(user[: len(parts[0].row)].max()) + 1  # users, who come first
     features, numbers = read_features(users, who.dictionary[:of_set])
     new = np.zeros((len(who.dictionary) - of_set, features.shape[1]), np.int64)
     return Ratings(
-        np.concatenate(([0], np.cumsum(np.bincount(user)))),
+        np.concatenate(([0], np.cumsum(np.bincount(user[order])))),
         catalogue.rows_of(item_ids[row])[order],
         rating[order],
         time[order],

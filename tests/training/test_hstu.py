@@ -225,6 +225,11 @@ def test_ratings_are_read_in_order_of_time(tmp_path: Path) -> None:
     later.write_text("user,item,rating,timestamp\nu2,c,4,1700000000500\nu2,b,4,1700000001500\n")
     more = read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue, [later])
     assert more.times.tolist() == [40, 50, 1700000000, 1700000001, 10, 20, 20], "of milliseconds"
+    again = tmp_path / "again.csv"
+    again.write_text("user,item,rating,timestamp\nu2,a,5,40\nu2,b,4,1700000001\nu2,a,1,1700000002\n")
+    more = read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue, [later, again])
+    assert more.offsets.tolist() == [0, 5, 8] and more.ratings[:5].tolist() == [2, 3, 4, 4, 1]
+    assert more.file.tolist() == [0, 0, 1, 1, 2, 0, 0, 0], "what was there already is not new"
     events.write_text(events.read_text().replace("u1\ta\t5", "u1\ta\t5.5"))
     with pytest.raises(InputError, match=r"column rating: has 5.5 \(accepted: whole numbers, 1 to 5\)"):
         read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)

@@ -150,6 +150,7 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
         ([*recipe, "--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
         (recipe, "a,other,5,1\n", "has 1 events of unknown items (accepted: items of items.parquet)"),
         (recipe, f"a,i{item},0,1\n", "column rating: has 0.0 (accepted: whole numbers, 1 to 5)"),
+        (recipe, f"a,i{item},1,5\n", f"{events}: has no event that is not known already"),
         (recipe, f"a,i{item},good,1\n", "column rating: cannot be read: "),
         (recipe, f"a,i{item},,1\n", "column rating: cannot be read: "),
     ):
