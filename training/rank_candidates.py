@@ -6,6 +6,7 @@ A place is a user and a cut: the first `cut` items are the history, the one behi
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,9 +144,10 @@ def load_candidates(artifact: Path, per_history: int) -> dict[str, Candidates]:
     }
     tensors = {f"{split}.{name}": each for split, of in made.items() for name, each in vars(of).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"key": key})
-    os.replace(partial, path)
+    # Ranks that torchrun started make them at the same time.
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch:
+        save_file(tensors, Path(scratch) / FILE_NAME, metadata={"key": key})
+        os.replace(Path(scratch) / FILE_NAME, path)
     return made
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.training.test_hstu_ranks import assert_equal
 from tests.training.test_ranker import QUICK, ring_artifact
 from tests.training.test_train import TINY, data
+from training import rank_candidates
 from training.generator_run import GeneratorRun
 from training.launch import on_ranks
 from training.ranker import fresh_ranker, open_places, train_ranker
@@ -48,6 +49,23 @@ def trained(
         fresh = fresh_ranker(artifact, "both", True, dropout, places.tokens.shape[1], 0)
         best, report = train_ranker(world, fresh, places, candidates, QUICK, folder, save_every_s=0.0)
     return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}
+
+
+def test_ranks_make_candidates_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is done between another's last byte and its renaming, as two that torchrun started may be."""
+    artifact, save = ring_artifact(tmp_path), rank_candidates.save_file
+    other: list[dict[str, Any]] = []
+
+    def overtaken(*arguments: Any, **options: Any) -> None:
+        save(*arguments, **options)
+        if not other:
+            other.append({})
+            other[0] |= rank_candidates.load_candidates(artifact, 2)
+
+    monkeypatch.setattr(rank_candidates, "save_file", overtaken)
+    mine = rank_candidates.load_candidates(artifact, 2)
+    assert (mine["test"].rows == other[0]["test"].rows).all()
+    assert [path.name for path in (artifact / "training").iterdir()] == [rank_candidates.FILE_NAME]
 
 
 @pytest.fixture
