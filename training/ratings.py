@@ -64,10 +64,12 @@ def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()
     Events of one second stay in file order; the same user, item and second count once. Raises InputError.
     """
     source = artifact / "source.json"
-    name = read_json(source)["name"] if source.is_file() else ""
-    if name not in WHEELS:
+    said = read_json(source) if source.is_file() else {"name": ""}
+    name = said["name"]
+    if name not in WHEELS or said.get("folder"):
+        of = "a folder named " if said.get("folder") else ""
         raise InputError(
-            "source", f"is {name or 'unknown'!r}, whose ratings are not at hand", ", ".join(WHEELS)
+            "source", f"is {of}{name or 'unknown'!r}, whose ratings are not at hand", ", ".join(WHEELS)
         )
     items = pq.read_table(check_regular(artifact / "items.parquet"))
     with TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ from training.evaluate import evaluate, popularity_baseline, transition_baseline
 from training.recipes import Recipe, recipe_for
 from training.recommend import model_recommender
 from training.sharded.world import World
-from training.sources import open_source, read_tables
+from training.sources import WHEELS, open_source, read_tables
 from training.steps import Steps
 from training.tokenise import item_vectors, read_semantic_ids, training_part
 from training.train import train_generator
@@ -60,7 +60,10 @@ def prepare(
     else:
         missing, given = ("items", "interactions") if items is None else ("interactions", "items")
         raise InputError(missing, "is missing", f"a CSV or Parquet file, beside --{given}")
-    (out / SOURCE).write_text(json.dumps({"name": Path(source).name if source else "own"}) + "\n")
+    said: dict[str, object] = {"name": Path(source).name if source else "own"}
+    if source and source not in WHEELS:
+        said["folder"] = True  # a named set's recipe suits its namesake, its ratings do not
+    (out / SOURCE).write_text(json.dumps(said) + "\n")
     return notes
 
 

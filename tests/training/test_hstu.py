@@ -24,6 +24,7 @@ from training.hstu_settings import HstuSettings
 from training.rating_baselines import biased_factors, item_rates
 from training.ratings import HELD_OUT, Ratings, load_ratings, read_ratings
 from training.sharded.world import World
+from training.stages import prepare
 
 ITEMS, USERS, MOST = 40, 60, 16
 
@@ -273,10 +274,19 @@ def test_what_is_unknown_is_not_read() -> None:
 
 
 def test_own_data_has_no_ratings_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "source.json").write_text('{"name": "own"}')
+    namesake, rows = tmp_path / "ml-100k", "user,item,timestamp\n1,7,1\n1,8,2\n1,7,3\n"
+    namesake.mkdir()
+    (namesake / "interactions.csv").write_text(rows)
+    (namesake / "items.csv").write_text("item,title\n7,a\n8,b\n")
+    prepare(tmp_path, str(namesake))
     catalogue = Catalogue(
         np.array([7, 8]), np.arange(2, dtype=np.int32)[:, None], ["a", "b"], np.ones(2, np.int64)
     )
+    with pytest.raises(
+        InputError, match="source: is a folder named 'ml-100k', whose ratings are not at hand"
+    ):
+        load_ratings(tmp_path, catalogue)
+    (tmp_path / "source.json").write_text('{"name": "own"}')
     catalogue.save(tmp_path / "catalogue.parquet")
     (tmp_path / "items.parquet").write_bytes(b"not read")
     for verb in ("train", "evaluate"):
