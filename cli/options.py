@@ -73,16 +73,16 @@ def whole_number(text: str) -> int:
     raise _refused(text, "a whole number of 64 bits")
 
 
-def at_least(low: int) -> Callable[[str], int]:
-    """A whole number of `low` or more, within 63 bits."""
+def at_least(low: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+    """A whole number of `low` to `most`."""
 
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError as error:
             raise _refused(text, f"a whole number, at least {low}") from error
-        if not low <= number < 2**63:
-            raise _refused(text, f"a whole number, {low} to {2**63 - 1}")
+        if not low <= number <= most:
+            raise _refused(text, f"a whole number, {low} to {most}")
         return number
 
     return read

@@ -13,7 +13,8 @@ from genrec.rank.options import HISTORIES, TRAINED_FOR
 def add_arguments(train: argparse.ArgumentParser) -> None:
     """What can be trained, and how."""
     add_artifact(train)
-    train.add_argument("--seed", type=at_least(0), default=0)
+    # Ranks draw from products of it, which must fit 64 bits.
+    train.add_argument("--seed", type=at_least(0, 2**32 - 1), default=0)
     train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
     beside = train.add_mutually_exclusive_group()
     beside.add_argument(

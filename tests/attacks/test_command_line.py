@@ -59,6 +59,10 @@ def shop(tmp_path: Path) -> list[str]:
         (["evaluate", "a", "--users", "many"], "--users: is 'many'"),
         (["train", "a", "--seed", "-1"], "--seed: is '-1'"),
         (
+            ["train", "a", "--seed", str(2**62)],
+            r"--seed: is .* \(accepted: a whole number, 0 to 4294967295\)",
+        ),
+        (
             ["train", "a", "--recipe", "other"],
             r"recipe: is 'other' \(accepted: generator, ranker, hstu-ranker, hstu-next, or",
         ),
