@@ -53,7 +53,7 @@ def ranks_of(model: HstuNext, timed: Timed, places: np.ndarray, label: str) -> n
         for line, start, cut in zip(scores, first.tolist(), part[:, 1].tolist(), strict=True):
             line[timed.rows[start : start + cut]] = -np.inf
         own = np.take_along_axis(scores, timed.rows[first + part[:, 1]][:, None], 1)
-        found.append((scores >= own).sum(1) - 1)
+        found.append((~(scores < own)).sum(1) - 1)  # NaN finds nothing
     return np.concatenate(found)
 
 

@@ -186,6 +186,14 @@ def test_ranks_and_candidates_by_hand() -> None:
     assert candidate_scores(model, timed, at, "").tolist() == [[6, 4, -math.inf], [4, 5, -math.inf]]
 
 
+def test_scores_that_are_no_numbers_find_nothing() -> None:
+    timed, model = some_timed(), some_model()
+    with torch.no_grad():
+        model.of_item.weight[:] = torch.nan
+    places = places_of(timed.lengths, "test", 0)
+    assert metrics(ranks_of(model, timed, places, "nan"), (10,)) == {"HR@10": 0, "NDCG@10": 0}
+
+
 def test_training_learns_what_follows_and_that_it_depends_on_the_wait(tmp_path: Path) -> None:
     timed = some_timed()
     settings = replace(SETTINGS, epochs=24, learning_rate=1e-2)
