@@ -50,7 +50,10 @@ def run(command: str, work: Callable[[], object], folders: Iterable[Path] = ()) 
     except MemoryError as error:
         problem = f"memory: is not enough: {error or 'the system gives no more'}"
     except Exception as error:
-        problem = _of_safetensors(error, folders)
+        if "can't allocate memory" not in str(error):  # torch has no type of its own for it
+            problem = _of_safetensors(error, folders)
+        else:
+            problem = f"memory: is not enough: {str(error).splitlines()[0]}"
     print(f"{command}: {problem}", file=sys.stderr)
     return FAILED
 

@@ -24,6 +24,10 @@ def read_json_items(path: Path) -> pa.Table:
     for item, facts in items.items():
         if not isinstance(facts, dict):
             raise InputError(f"{path}, item {item!r}", f"is {facts!r}", ACCEPTED)
-        columns["title"].append(str(facts.get("title", "")))
-        columns["category"].append(str(facts.get("categories", "")))
+        columns["title"].append(_text(facts.get("title")))
+        columns["category"].append(_text(facts.get("categories")))
     return pa.table(columns)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

@@ -48,10 +48,10 @@ def changed(settings: Settings, said: Mapping[str, Any], other: Iterable[str] = 
 
 
 def check_least(settings: object, least: Mapping[str, int]) -> None:
-    """Whole numbers. Raises InputError."""
+    """Whole numbers of 31 bits, as lengths of tensors are at most. Raises InputError."""
     for name, bound in least.items():
-        if getattr(settings, name) < bound:
-            raise InputError(name, f"is {getattr(settings, name)}", f"a whole number, at least {bound}")
+        if not bound <= getattr(settings, name) < 2**31:
+            raise InputError(name, f"is {getattr(settings, name)}", f"a whole number, {bound} to {2**31 - 1}")
 
 
 def check_within(settings: object, most: Mapping[str, float]) -> None:

@@ -25,17 +25,20 @@ def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
     flat = column(table, path, TIME).combine_chunks()
     field, limit = f"{path}, column {name_of(table, TIME)}", "epoch numbers or ISO dates, 2024-05-01T12:00:00"
     try:
-        if pa.types.is_temporal(flat.type):  # parts of a microsecond are cut off
-            counts = flat.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-            times = pc.divide(counts.cast(pa.float64()), 1e6).to_numpy(zero_copy_only=False)
-        else:
-            times = numbers_or_dates(flat)
+        times = of_dates(flat) if pa.types.is_temporal(flat.type) else numbers_or_dates(flat)
     except pa.ArrowException as error:
         raise InputError(field, f"is of type {flat.type}", limit) from error
     wrong = np.flatnonzero(~np.isfinite(times))
     if len(wrong):
-        raise InputError(field, f"{where(path, first + wrong[0])} is {flat[int(wrong[0])].as_py()!r}", limit)
+        raise InputError(field, f"{where(path, first + wrong[0])} is {_shown(flat[int(wrong[0])])}", limit)
     return times
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (ValueError, OverflowError):  # Python has no such date
+        return f"{value.value} as {value.type}"
 
 
 def unit_of(farthest: float) -> int:
@@ -52,6 +55,17 @@ def unit_of(farthest: float) -> int:
 def whole_seconds(times: np.ndarray, unit: int) -> np.ndarray:
     """float64[n] in units of which `unit` are a second -> int64[n], parts of a second cut off."""
     return np.floor(times / unit).astype(np.int64)
+
+
+def of_dates(values: pa.Array) -> np.ndarray:
+    """Arrow's dates and timestamps -> float64[n] seconds, NaN where they are beyond LAST."""
+    if not pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[values.type.unit]
+    # Not by casts to another unit, which overflow without a word.
+    times = pc.divide(values.cast(pa.int64()).cast(pa.float64(), safe=False), per_second)
+    times = times.to_numpy(zero_copy_only=False)
+    return np.where(np.abs(times) <= LAST, times, np.nan)
 
 
 def numbers_or_dates(values: pa.Array) -> np.ndarray:

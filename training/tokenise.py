@@ -88,6 +88,8 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
     """
     given: dict[str, list[int]] = {}
     for place, item, codes in rows_of_semantic_ids(path):
+        if item in given:
+            raise InputError(str(path), f"{place}: item {item!r} is there twice", SEMANTIC_IDS)
         try:
             given[item] = [code_of(code) for code in codes]
         except (ValueError, TypeError) as error:

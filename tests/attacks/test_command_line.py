@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from cli.run import run
 from training.steps import Steps
 
 ROOT = Path(__file__).parents[2]
@@ -227,3 +228,10 @@ def test_what_is_not_foreseen_keeps_its_traceback(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("cli.main._build", lambda arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["build", os.devnull + "-folder"])
+
+
+def test_torch_without_memory_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It raises a RuntimeError."""
+    torch = pytest.importorskip("torch")
+    assert run("genrec train", lambda: torch.empty(2**50)) == 2
+    assert "genrec train: memory: is not enough: " in capsys.readouterr().err

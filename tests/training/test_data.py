@@ -20,6 +20,7 @@ from training.data import Histories
 from training.interactions import read_interactions
 from training.keys import number_keys
 from training.sources import open_source, read_folder, read_tables
+from training.tables import read_table
 from training.writing import write_data
 
 ITEMS = "item,title,genre\n10,Ten,a\n11,Eleven,b\n12,Twelve,\n"
@@ -86,6 +87,20 @@ def test_parquet_dates(tmp_path: Path) -> None:
     pq.write_table(pa.table({"item": [10, 11, 12], "title": ["a", "b", "c"]}), tmp_path / "t.parquet")
     write_data(read_tables(tmp_path / "i.parquet", tmp_path / "t.parquet"), tmp_path)
     assert histories(tmp_path) == {1: [11, 10, 12]}
+
+
+def test_a_json_item_without_a_title_has_none(tmp_path: Path) -> None:
+    """Not one that is called None."""
+    (tmp_path / "items.json").write_text('{"10": {"title": null}, "11": {}, "12": {"title": "c"}}')
+    assert read_table(tmp_path / "items.json")["title"].to_pylist() == ["", "", "c"]
+
+
+def test_a_parquet_date_that_no_calendar_has_is_refused(tmp_path: Path) -> None:
+    """As microseconds it would be second 0."""
+    stamps = pa.array([5, 2**62, 7], pa.timestamp("ms"))
+    pq.write_table(pa.table({"user": [1] * 3, "item": [10, 11, 12], "date": stamps}), tmp_path / "i.parquet")
+    with pytest.raises(InputError, match=r"column date: row 2 is 4611686018427387904 as timestamp\[ms\]"):
+        list(read_interactions(tmp_path / "i.parquet"))
 
 
 def times(folder: Path) -> list[list[int]]:

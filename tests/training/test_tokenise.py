@@ -186,6 +186,7 @@ def test_letter_ids_of_beauty() -> None:
         ("a.json", "[]", "cannot be read"),
         ("a.csv", "item,c\n1,2\n", "no column code_1"),
         ("a.csv", "item,code_1\n1,2\n2,-3\n", "line 3: '-3' is not a code"),
+        ("a.csv", "item,code_1\n1,2\n1,3\n", "line 3: item '1' is there twice"),
     ],
 )
 def test_bad_published_ids_are_named(tmp_path: Path, name: str, content: str, problem: str) -> None:
