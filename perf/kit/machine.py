@@ -59,6 +59,9 @@ def facts() -> dict[str, Any]:
     return {
         "name": name(),
         "cpu": _cpu_field("model name"),
+        # Clouds name all generations of a CPU alike, and one is twice as fast as the next.
+        "cpu_family": _cpu_field("cpu family"),
+        "cpu_model": _cpu_field("model"),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
         "flags": [flag for flag in FLAGS if flag in flags],
