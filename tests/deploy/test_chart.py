@@ -165,6 +165,15 @@ def test_the_router_is_the_one_that_is_tested(
         assert found.returncode == 0, found.stderr
 
 
+def test_the_router_asks_for_whole_names() -> None:
+    """HAProxy takes the name servers of /etc/resolv.conf and not its search list, which would end a short name."""
+    text: str = one(rendered(CLAIM), "ConfigMap", "shop-router")["data"]["haproxy.cfg"]
+    hosts = {
+        line.split()[2].partition(":")[0] for line in text.splitlines() if line.startswith("    server s")
+    }
+    assert hosts == {f"shop-servers-{n}.shop-servers.models.svc.cluster.local" for n in range(2)}
+
+
 def test_rules_and_dashboard_travel_along_unchanged() -> None:
     objects = rendered(ALL)
     assert one(objects, "PrometheusRule", "shop")["spec"] == yaml.safe_load(dashboards.RULES.read_text())
