@@ -23,6 +23,7 @@ from deploy.dashboards import render as dashboards
 from deploy.launcher import RunningServer
 from deploy.router import config
 from deploy.router.limits import Limits
+from ensembles.served import served
 
 if find_spec("helm_python") is None:
     pytest.skip("pip install helm-python-sdk", allow_module_level=True)
@@ -140,6 +141,14 @@ def test_probes_are_real_requests() -> None:
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         command = server[probe]["exec"]["command"]
         assert command == ["python3", "-m", "deploy.check", "/artifact", "127.0.0.1:8000", "recommend"]
+
+
+def test_every_ensemble_can_be_probed() -> None:
+    names = [each.name for each in served(3, draft=True, ranker=True)]
+    (server,) = one(
+        rendered({**CLAIM, "servers": {"ensembles": names}}), "StatefulSet", "shop-servers"
+    )["spec"]["template"]["spec"]["containers"]  # fmt: skip
+    assert server["readinessProbe"]["exec"]["command"][-len(names) :] == names
 
 
 @pytest.mark.parametrize(
