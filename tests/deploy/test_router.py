@@ -249,6 +249,8 @@ class TestServed:
         )
         request.add_header("content-length", str(1 << 30))
         assert status_of(request) == 413
+        chunks = urllib.request.Request(request.full_url, iter([b"{}"]), method="POST")
+        assert status_of(chunks) == 411, "a size that nobody says has no limit"
 
     def test_a_killed_server_loses_no_request_and_gets_its_users_back(
         self, router: Router, servers: list[RunningServer], items: list[int]
