@@ -74,7 +74,8 @@ class Shelf:
         if not user:
             user = str(random.choice(ids))
         limit += str(ids[0])
-        if not user.lstrip("-").isdecimal() or len(user) > 19:
+        digits = user.removeprefix("-")
+        if not digits.isdecimal() or len(digits) > 19:
             raise InputError("user", f"is {user[:20]!r}", limit)
         found = np.flatnonzero(ids == int(user))
         if not len(found):

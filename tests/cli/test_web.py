@@ -105,6 +105,8 @@ def test_a_server_away_is_an_answer(shop: Path, items: list[int]) -> None:
         ("/api/recommend", [], {}, 400, "request: is no object with a list `history`"),
         ("/api/recommend", b" " * (3 << 20), {}, 413, ""),
         ("/api/user?id=x", None, {}, 400, "user: is 'x' (accepted: one of 4 users, as 10)"),
+        ("/api/user?id=--5", None, {}, 400, "user: is '--5' (accepted: one of 4 users, as 10)"),
+        (f"/api/user?id={-(1 << 63)}", None, {}, 400, f"user: {-(1 << 63)} is not in the data"),
         ("/api/user?id=5", None, {}, 400, "user: 5 is not in the data (accepted: one of 4 users, as 10)"),
         ("/api/titles?typed=" + "a" * 200, None, {}, 400, "title: has 200 characters (accepted: at most 100)"),
         ("/api/way?trace=1", None, {}, 400, "trace: is none of this page's"),
