@@ -27,6 +27,7 @@ from clients.rank_wire import (
     rank_tensors,
 )
 from clients.wire import (
+    CHANNEL,
     MODEL,
     TIMEOUT_S,
     Answer,
@@ -64,7 +65,7 @@ class AsyncClient:
         self._calls: set[asyncio.Task[Any]] = set()
         self._client: Any
         if protocol == "grpc":
-            self._client = tritonclient.grpc.aio.InferenceServerClient(url)
+            self._client = tritonclient.grpc.aio.InferenceServerClient(url, channel_args=CHANNEL)
             self._extra: dict[str, Any] = {"client_timeout": timeout_s}
             self._input, self._output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
         else:

@@ -10,6 +10,7 @@ import tritonclient.http
 
 from clients.http_connections import HttpConnections
 from clients.wire import (
+    CHANNEL,
     TIMEOUT_S,
     Answer,
     InferResult,
@@ -41,7 +42,7 @@ class Client:
         self.url, self.protocol, self.timeout_s = url, protocol, timeout_s
         self._client: Any
         if protocol == "grpc":
-            self._client = tritonclient.grpc.InferenceServerClient(url)
+            self._client = tritonclient.grpc.InferenceServerClient(url, channel_args=CHANNEL)
             self._extra: dict[str, Any] = {"client_timeout": timeout_s}
             self._input, self._output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
         else:

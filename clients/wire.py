@@ -30,6 +30,13 @@ USER_HEADER = "x-gr-user"  # what a router hashes; gRPC metadata keys are lower 
 # Far above any P99. On 2.51 a client timeout is a cancel, and a cancel that races with the answer can bring
 # the server down (H2). An SLO is enforced with `deadline_ms`, which the server itself keeps.
 TIMEOUT_S = 60.0
+# Left alone gRPC waits ever longer between its tries to connect, two minutes in the end: a server that is back would be
+# away for as long. Lengths of messages are tritonclient's own, which these take the place of.
+CHANNEL = [
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+]
 MAX_TIMEOUT_S = 86_400  # a day; sockets count no further than some 290 years
 MAX_PORT = 65_535
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -10,10 +11,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -22,6 +25,7 @@ from clients.errors import ServerError, TimedOut, Unreachable
 from clients.recommender import Recommender
 from clients.wire import Protocols, Recommendation
 from deploy.launcher import RunningServer
+from deploy.ports import choose_ports
 from genrec.errors import InputError
 
 THREADS = 8
@@ -185,6 +189,38 @@ def test_an_answer_that_is_cut_is_a_lost_connection() -> None:
         ):
             recommender.recommend([1])
         thread.join()
+
+
+def test_over_grpc_a_server_that_is_back_is_soon_reached() -> None:
+    away_s, soon_s, url = 6, 1.3, f"{LOOPBACK}:{choose_ports().grpc}"
+
+    async def session() -> None:
+        begun = time.monotonic()
+        async with AsyncRecommender(url) as awaited:
+            with Recommender(url) as called:
+                while time.monotonic() < begun + away_s:
+                    for reached in (await reaches(awaited), await reaches(called)):
+                        assert not reached
+                    await asyncio.sleep(0.05)
+                rpc = grpc.server(ThreadPoolExecutor(1))
+                rpc.add_insecure_port(url)
+                rpc.start()
+                await asyncio.sleep(soon_s)
+                assert await reaches(awaited) and await reaches(called)
+                rpc.stop(None)
+
+    asyncio.run(session())
+
+
+async def reaches(recommender: Recommender | AsyncRecommender) -> bool:
+    """Whether there is a server; it knows no call."""
+    try:
+        answer = recommender.recommend([1])
+        if isinstance(answer, Awaitable):
+            await answer
+    except (ServerError, Unreachable) as error:
+        return isinstance(error, ServerError)
+    raise AssertionError("it answered")
 
 
 @both
