@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
+from genrec.pool.keys import owner_key
 from genrec.settings import Settings
 
 L, LEASE_S = 3, 300
@@ -91,6 +92,21 @@ def test_a_ranking_takes_over_what_is_half_done_and_its_scores_are_the_twin_s(
     np.testing.assert_allclose(scores, alone.scores(asked, KEPT)[0], atol=1e-5)
     assert reuse.user == (done if parts else ready) and taken == [job] and not jobs.holds(job)
     assert executor.scores(asked, KEPT)[1].user == len(asked.tokens), "it is kept for the next one"
+
+
+def test_one_that_waits_does_not_bring_back_who_was_forgotten(executor: RankExecutor) -> None:
+    assert executor.ahead
+    jobs, asked = executor.ahead.jobs, request_of(-5, 16)
+    job, _ = jobs.new(-5, asked.tokens, 0.0)
+    assert jobs.go_on(job, lambda each: None, new=True)
+    jobs.pool.forget(owner_key(jobs.pool.secret, -5))
+    assert executor.ahead.advance(job, 100) is None and jobs.end(job)
+    assert jobs.new(-5, asked.tokens, 0.0)[1] == 0
+    again, _ = jobs.new(-5, asked.tokens, 0.0)
+    assert jobs.go_on(again, lambda each: None, new=True)
+    assert executor.ahead.advance(again, 100) == len(asked.tokens), "he has come again"
+    assert jobs.end(again)
+    jobs.give_up(again)
 
 
 def test_what_is_made_is_found_and_is_on_a_lease_until_then(
