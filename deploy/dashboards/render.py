@@ -3,7 +3,8 @@
     python -m deploy.dashboards.render
 
 A panel is a title, a unit of Grafana's and its queries; where it stands follows from the order. The alerts, written by
-hand, are in `rules.yml` beside this. `tests/deploy/test_dashboards.py` holds both against a server that is asked.
+hand, are in `rules.yml` beside this. `tests/deploy/test_metrics_dashboards.py` holds both against a server that is
+asked.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ class HstuRequest(NamedTuple):
     tokens: NDArray[np.int32]
     candidates: NDArray[np.int32]
     now: int
+    forgets: int | None = None  # how often the pool had forgotten anybody when it came, if it names a user
 
 
 class HstuExecutor:
@@ -58,7 +59,7 @@ class HstuExecutor:
         """float32[C], the first of the outputs: of ratings the logit of 4 or more; and what it took."""
         prefix = self._config.prefix(request.tokens)
         query = self._config.query(request.tokens, request.candidates, request.now)
-        with self._kv_of(request.owner, prefix) as user:
+        with self._kv_of(request, prefix) as user:
             seen = candidate_marks(self._config, prefix, query.time)
             marks = padded_marks(seen, user.kv[0].shape[2])
             logits = self._passes.logits(query.rows, marks, user.kv)
@@ -66,12 +67,12 @@ class HstuExecutor:
         return logits[:, 0], Reuse(user.reused, 0, computed, user.copied)
 
     @contextmanager
-    def _kv_of(self, owner: int | None, prefix: NDArray[np.int32]) -> Iterator[UserKv]:
+    def _kv_of(self, request: HstuRequest, prefix: NDArray[np.int32]) -> Iterator[UserKv]:
         """See `Users.kv_of`. Who has one event has no token before it, and a graph takes no empty tensor."""
         if not len(prefix):
             yield UserKv(self._nobody, 0, 0)
             return
-        with self._users.kv_of(owner, prefix, keep=True) as user:
+        with self._users.kv_of(request.owner, prefix, True, request.forgets) as user:
             yield user
 
     def rehearse(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from genrec.engine.interface import Array, RankPasses
 from genrec.engine.pre_infer import PartByPart, PreInferences
 from genrec.engine.rank_users import RankUsers
-from genrec.engine.users import Users
+from genrec.engine.users import UserKv, Users
 from genrec.kv.entries import EntryLayout
 from genrec.nodes.item_store import ItemStore
 from genrec.pool.keys import Words, item_keys, words
@@ -35,6 +35,7 @@ class RankRequest(NamedTuple):
     candidates: NDArray[np.int32]  # [C, t], the items' tokens
     codes: NDArray[np.int32]  # [C, L], tokens of their semantic IDs
     deadline_s: float | None = None  # on the monotonic clock
+    forgets: int | None = None  # how often the pool had forgotten anybody when it came, if it names a user
 
 
 class RankPlan(NamedTuple):
@@ -173,7 +174,7 @@ class RankExecutor:
     def _split(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length = len(request.tokens)
         found = self._items(request, plan.keep_items)
-        with self._users.kv_of(request.owner, request.tokens, plan.keep_user) as user:
+        with self._user(request, plan) as user:
             states = self._passes.split(found.table, found.rows, length, user.kv)
             if self._changed(found):
                 found = self._computed_items(request)
@@ -184,7 +185,7 @@ class RankExecutor:
 
     def _user_first(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length, candidates = len(request.tokens), request.candidates.astype(np.int64)
-        with self._users.kv_of(request.owner, request.tokens, plan.keep_user) as user:
+        with self._user(request, plan) as user:
             states = self._passes.user_first(candidates, length, user.kv)
         return states, Reuse(user.reused, 0, length - user.reused + candidates.size, user.copied)
 
@@ -197,6 +198,9 @@ class RankExecutor:
             states = self._passes.item_first(tokens, found.table, found.rows)
         computed = tokens.size + request.candidates.size - found.reused
         return states, Reuse(0, found.reused, computed, found.copied)
+
+    def _user(self, request: RankRequest, plan: RankPlan) -> AbstractContextManager[UserKv]:
+        return self._users.kv_of(request.owner, request.tokens, plan.keep_user, request.forgets)
 
     # The items.
 

@@ -49,9 +49,16 @@ class UserPasses(Protocol):
 
 @contextmanager
 def held(
-    pool: Pool, entries: UserEntries, hashes: Words, tokens: int, owner: bytes, keep: bool
+    pool: Pool,
+    entries: UserEntries,
+    hashes: Words,
+    tokens: int,
+    owner: bytes,
+    keep: bool,
+    forgets: int | None,
 ) -> Iterator[tuple[UserEntry | None, Writing | None]]:
-    """What the pool has of a user of `tokens` tokens; room for all of them if that is less, and only to `keep`.
+    """What the pool has of a user of `tokens` tokens; room for all of them if that is less, and only to `keep`, and if
+    nobody was forgotten since there had been `forgets`.
 
     Both stay in their places until this ends; what was written can be found then.
     """
@@ -59,7 +66,7 @@ def held(
     try:
         if keep and not (found and found.tokens == tokens):
             span = entries.span(tokens)
-            writing = pool.write_user(hashes, span, entries.user_bytes(span), owner)
+            writing = pool.write_user(hashes, span, entries.user_bytes(span), owner, forgets)
         try:
             yield found, writing
         except BaseException:

@@ -37,9 +37,14 @@ class Users:
         self._scratch = Scratch()
 
     @contextmanager
-    def kv_of(self, owner: int | None, tokens: Array, keep: bool) -> Iterator[UserKv]:
+    def kv_of(
+        self, owner: int | None, tokens: Array, keep: bool, forgets: int | None = None
+    ) -> Iterator[UserKv]:
         """Of a user's tokens int32[S] or [S, n]; new KV is kept or not. An entry of the pool stays where it is until
         this ends, and so does what this lends.
+
+        `forgets`: how often the pool had forgotten anybody when the request came. If that was more often since, it was
+        perhaps he, and nothing is kept.
         """
         pool, entries = self._pool, self._entries
         self._scratch.clear()
@@ -49,7 +54,7 @@ class Users:
         names = entries.names(pool.secret, owner, tokens)
         computed = self._ahead.take_over(names) if self._ahead else 0
         whose = owner_key(pool.secret, owner)
-        with held(pool, entries, names, len(tokens), whose, keep) as (found, writing):
+        with held(pool, entries, names, len(tokens), whose, keep, forgets) as (found, writing):
             if found and found.tokens == len(tokens):
                 yield UserKv(entries.user(found.memory, found.span), len(tokens) - computed, 0)
             elif found:

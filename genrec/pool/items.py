@@ -122,9 +122,13 @@ def _coldest(table: PoolTable, count: int, now: int) -> tuple[NDArray[np.int64],
 
 
 def clear(table: PoolTable, rows: NDArray[np.integer[Any]]) -> None:
-    """The rows are nobody's. Their generations change first: a reader that comes later sees that they did."""
-    table.row_generation[rows] = table.header[COUNTER] + 1 + np.arange(len(rows))
+    """The rows are nobody's. Their generations change first: a reader that comes later sees that they did.
+
+    Each is given once, though a process may die between any two lines.
+    """
+    given = table.header[COUNTER] + 1 + np.arange(len(rows))
     table.header[COUNTER] += len(rows)
+    table.row_generation[rows] = given
     taken = rows[table.row_state[rows] != FREE]
     table.row_state[rows] = FREE
     index.remove(table.item_index, table.row_key[taken], taken.astype(np.int64))

@@ -137,6 +137,11 @@ class Relay:
         self._scheduler.withdraw(job)
         self._ended(job, made=False)
 
+    @property
+    def forgets(self) -> int | None:
+        """How often the pool has forgotten anybody; None where nothing can be kept of a user."""
+        return self._jobs.pool.forgets if self._jobs else None
+
     def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
         """Tokens of a user that his ranking, which comes now, will have to compute; late or not, they are wanted."""
         return self._jobs.missing(owner, tokens) if self._jobs and len(tokens) else len(tokens)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import chosen_prefix, load_rank_executors
-from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import InputError
 from genrec.nodes.held import Held
 from genrec.nodes.item_store import ItemStore
@@ -93,10 +93,12 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
             raise InputError("plan", f"says order {order}", ", ".join(map(str, known)))
         asked = RankRequest(owner, tokens, candidates, codes, deadline_s)
         plan = RankPlan(ORDERS[order], bool(keep_user), bool(keep_items))
-        return Ranking(
-            owner, tokens, candidates.size, plan.order, lambda each: each.scores(asked, plan),
-            partial(self._see, len(tokens), candidates),
-        )  # fmt: skip
+
+        def score(executor: RankExecutor, forgets: int | None) -> tuple[NDArray[np.float32], Reuse]:
+            return executor.scores(asked._replace(forgets=forgets), plan)
+
+        seen = partial(self._see, len(tokens), candidates)
+        return Ranking(owner, tokens, candidates.size, plan.order, score, seen)
 
     def _see(self, user_tokens: int, candidates: NDArray[np.int32]) -> None:
         if self._ahead:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest, load_hstu_executors
+from genrec.engine.ranking import Reuse
 from genrec.errors import InputError
 from genrec.rank.hstu import CODES, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME
 from genrec.rank.hstu_weights import HstuWeights
@@ -73,7 +74,11 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         rows = np.concatenate((candidates[:, :1], codes), 1)
         asked = HstuRequest(owner, tokens, rows, int(candidates[0, 1]))
         computed = len(c.query(tokens, rows, asked.now).rows[0])
-        return Ranking(owner, c.prefix(tokens), computed, "user", lambda each: each.scores(asked))
+
+        def score(executor: HstuExecutor, forgets: int | None) -> tuple[NDArray[np.float32], Reuse]:
+            return executor.scores(asked._replace(forgets=forgets))
+
+        return Ranking(owner, c.prefix(tokens), computed, "user", score)
 
 
 def _rows(request: Tensors, field: str, each: int, most: int) -> NDArray[np.int32]:

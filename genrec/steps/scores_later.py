@@ -56,7 +56,8 @@ class Ranking(Generic[E]):
     prefix: NDArray[np.int32]
     behind: int
     order: str
-    score: Callable[[E], tuple[NDArray[np.float32], Reuse]]
+    # By these weights, and how often the pool had forgotten anybody when it came.
+    score: Callable[[E, int | None], tuple[NDArray[np.float32], Reuse]]
     answered: Callable[[], None] = lambda: None  # called then
 
 
@@ -64,6 +65,7 @@ class Ranking(Generic[E]):
 class _Waiting(Generic[E]):
     ranking: Ranking[E]
     missing: int  # tokens of its user that were not in the pool when it came
+    forgets: int | None  # how often that had forgotten anybody then, if it names a user
     ticket: Ticket
     respond: Respond
 
@@ -120,7 +122,8 @@ class ScoresLater(AnswersLater, Generic[E]):
             elif len(tokens):
                 ranking = self.read_ranking(request, owner, tokens, deadline_s)
                 missing = self._relay.missing(owner, ranking.prefix)
-                waiting = _Waiting(ranking, missing, ticket, respond)
+                forgets = None if owner is None else self._relay.forgets
+                waiting = _Waiting(ranking, missing, forgets, ticket, respond)
                 self._scheduler.submit(waiting, missing + ranking.behind, deadline_s)
                 return
         except GenrecError as error:
@@ -161,7 +164,7 @@ class ScoresLater(AnswersLater, Generic[E]):
         if one_core and not relay.is_short(len(ranking.prefix) - waiting.missing, waiting.missing):
             one_core = None
         begun = time.monotonic()
-        scores, reuse = ranking.score(one_core or executor)
+        scores, reuse = ranking.score(one_core or executor, waiting.forgets)
         cost = relay.one_core_cost if one_core else relay.cost
         cost.learn(True, reuse.user, len(ranking.prefix) - reuse.user, time.monotonic() - begun)
         if not np.isfinite(scores).all():

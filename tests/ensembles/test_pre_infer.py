@@ -19,6 +19,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import GenrecError
 from genrec.models.prompt import window_start
 from genrec.nn.ranker_checkpoint import load_ranker
+from genrec.pool.keys import owner_key
 from genrec.report import (
     ADMITTED,
     NO_HISTORY,
@@ -119,6 +120,25 @@ def test_whatever_is_computed_ahead_an_answer_is_the_module_s(
         else:
             (answer,) = local.rank([(history, candidates)], 5, user_id=user)
             check(answer, twin.scores(history, candidates))
+
+
+def test_a_ranking_in_the_queue_does_not_bring_back_who_was_forgotten(
+    local: LocalRecommender, items: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He is forgotten when the ranking has been read and is not yet queued, so before anything is computed."""
+    step: Any = local.runtime._steps["score_candidates"]
+    pool, queue = step._now()[1].ahead.jobs.pool, step._scheduler.submit
+
+    def late(*given: Any) -> None:
+        pool.forget(owner_key(pool.secret, 41))
+        queue(*given)
+
+    monkeypatch.setattr(step._scheduler, "submit", late)
+    for _ in range(2):
+        (answer,) = local.rank([(items[:8], items[100:110])], 5, user_id=41)
+        assert reused(answer) == 0
+    monkeypatch.undo()
+    assert [reused(local.rank([(items[:8], items[100:110])], 5, user_id=41)[0]) for _ in range(2)] == [0, 8 * L]
 
 
 def test_a_user_with_ten_cascades_at_once_gets_ten_right_answers(

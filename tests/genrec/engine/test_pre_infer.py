@@ -109,6 +109,17 @@ def test_one_that_waits_does_not_bring_back_who_was_forgotten(executor: RankExec
     jobs.give_up(again)
 
 
+def test_a_ranking_that_waited_does_not_either(executor: RankExecutor) -> None:
+    assert executor.ahead
+    jobs, asked = executor.ahead.jobs, request_of(-6, 16)
+    came = asked._replace(forgets=jobs.pool.forgets)
+    jobs.pool.forget(owner_key(jobs.pool.secret, -6))
+    executor.scores(came, KEPT)
+    assert jobs.new(-6, asked.tokens, 0.0)[1] == 0
+    executor.scores(came._replace(forgets=jobs.pool.forgets), KEPT)
+    assert jobs.new(-6, asked.tokens, 0.0)[1] == len(asked.tokens), "he has come again"
+
+
 def test_what_is_made_is_found_and_is_on_a_lease_until_then(
     executor: RankExecutor, alone: RankExecutor
 ) -> None:
