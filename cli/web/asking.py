@@ -40,7 +40,7 @@ class Asking:
         """What each decoder says to a request of the page, one after the other. Raises InputError for a body that
         is none.
         """  # fmt: skip
-        given = _read(body)
+        given = asked_of(body)
         return [await self._answer(decoder, given) for decoder in self._clients]
 
     async def _answer(self, decoder: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -81,12 +81,19 @@ class Asking:
             await client.close()
 
 
-def _read(body: Any) -> dict[str, Any]:
+def asked_of(body: Any) -> dict[str, Any]:
     """A request of the page as arguments of `recommend`; their values the client checks. Raises InputError."""
     if not isinstance(body, dict) or not isinstance(body.get("history"), list):
         raise InputError("request", "is no object with a list `history`", "JSON as the page sends it")
-    names = ("history", "top_k", "exclude_history", "deadline_ms")
-    return {name: body[name] for name in names if body.get(name) is not None}
+    names = ("top_k", "exclude_history", "deadline_ms")
+    given = {name: body[name] for name in names if body.get(name) is not None}
+    return {"history": [_id(item) for item in body["history"]], **given}
+
+
+def _id(item: Any) -> Any:
+    """The page's ids are texts (`Shelf.item`); what is none goes on to the client, which refuses it."""
+    digits = item.removeprefix("-") if isinstance(item, str) else ""
+    return int(item) if digits.isascii() and digits.isdecimal() and len(digits) <= 19 else item
 
 
 def error_as_json(error: GenrecError) -> dict[str, str]:

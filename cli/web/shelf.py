@@ -43,10 +43,10 @@ class Shelf:
         return bool(pc.any(pc.greater(pc.utf8_length(self._titles), 0)).as_py())
 
     def item(self, item_id: int, version: int | None = None) -> dict[str, Any]:
-        """Id and title, "" where the catalogue has none."""
+        """Id and title, "" where the catalogue has none. The id as text: a browser rounds numbers beyond 2^53."""
         catalogue = self._current if version is None else self._catalogue(version)
         row = int(catalogue.rows_of([item_id])[0])
-        return {"id": int(item_id), "title": str(catalogue.titles[row]) if row >= 0 else ""}
+        return {"id": str(item_id), "title": str(catalogue.titles[row]) if row >= 0 else ""}
 
     def search(self, typed: str) -> list[dict[str, Any]]:
         """Items whose title or id has `typed` in it: titles that begin with it first, then the popular ones.
@@ -61,7 +61,7 @@ class Shelf:
         rows = np.flatnonzero(self._has(typed))
         begins = self._begins(typed)[rows]
         rows = rows[np.lexsort((rows, -self._current.popularity[rows], ~begins))][:FOUND]
-        if not len(rows) and typed.isdecimal() and len(typed) < 19:
+        if not len(rows) and typed.isdecimal() and len(typed) <= 19 and int(typed) < 2**63:
             rows = self._current.rows_of([int(typed)])
             rows = rows[rows >= 0]
         return [self.item(int(self._current.item_ids[row])) for row in rows]
@@ -81,7 +81,10 @@ class Shelf:
         if not len(found):
             raise InputError("user", f"{user} is not in the data", limit)
         first, last = self._histories.offsets[found[0] : found[0] + 2]
-        return {"user": int(user), "history": [self.item(item) for item in self._histories.items[first:last]]}
+        return {
+            "user": str(ids[found[0]]),
+            "history": [self.item(item) for item in self._histories.items[first:last]],
+        }
 
     def _catalogue(self, version: int) -> Catalogue:
         if version not in self._versions:

@@ -17,7 +17,7 @@ import pytest
 
 from cli.main import main
 from cli.web.app import HEADERS
-from cli.web.asking import error_as_json
+from cli.web.asking import asked_of, error_as_json
 from cli.web.live import figures, read
 from cli.web.shelf import FOUND, Shelf
 from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
@@ -56,7 +56,7 @@ def test_it_answers_what_the_server_answers(page: str, traced: RunningServer, it
     for told, ensemble in ((beam, "recommend"), (draft, "recommend_draft")):
         with Recommender(traced.grpc_url, model=ensemble) as recommender:
             answer = recommender.recommend(items[:5], 7, exclude_history=True)
-        assert [item["id"] for item in told["items"]] == answer.item_ids.tolist()
+        assert [int(item["id"]) for item in told["items"]] == answer.item_ids.tolist()
         assert [item["title"] for item in told["items"]] == [f"item {item}" for item in answer.item_ids]
         assert [item["score"] for item in told["items"]] == pytest.approx(answer.scores.tolist())
         status, way = ask(f"{page}/api/way?trace={told['trace']}")
@@ -149,7 +149,9 @@ def test_titles_are_found_as_a_slow_search_finds_them(shop: Path) -> None:
                 row,
             )
         )
-        assert [found["id"] for found in shelf.search(typed)] == catalogue.item_ids[rows][:FOUND].tolist()
+        assert [int(found["id"]) for found in shelf.search(typed)] == catalogue.item_ids[rows][
+            :FOUND
+        ].tolist()
     assert shelf.search("  ") == []
 
 
@@ -159,16 +161,31 @@ def test_an_item_without_title_is_found_by_its_id(shop: Path, tmp_path: Path) ->
     bare.save(tmp_path / "catalogue.parquet")
     shelf, item = Shelf(tmp_path), int(catalogue.item_ids[5])
     assert not shelf.has_titles and shelf.users == 0
-    assert shelf.search(str(item)) == [{"id": item, "title": ""}]
-    assert shelf.search("-1") == shelf.search("9" * 30) == []
+    assert shelf.search(str(item)) == [{"id": str(item), "title": ""}]
+    assert shelf.search("-1") == shelf.search("9" * 19) == shelf.search("9" * 30) == []
     with pytest.raises(InputError, match="user: cannot be picked"):
         shelf.user("1")
 
 
 def test_a_user_has_his_history(shop: Path, items: list[int]) -> None:
     shelf = Shelf(shop)
-    assert [item["id"] for item in shelf.user("20")["history"]] == items[4:9]
-    assert {shelf.user("")["user"] for _ in range(100)} <= {10, 20, 30, 40}
+    assert [int(item["id"]) for item in shelf.user("20")["history"]] == items[4:9]
+    assert {shelf.user("")["user"] for _ in range(100)} <= {"10", "20", "30", "40"}
+
+
+def test_ids_that_a_browser_would_round_arrive_as_they_are(shop: Path, tmp_path: Path) -> None:
+    """JSON numbers beyond 2^53 are others in a browser."""
+    catalogue, large = Catalogue.load(shop / "catalogue.parquet"), 2**53 + 1
+    ids = np.arange(large, large + len(catalogue))
+    Catalogue(ids, catalogue.codes, [""] * len(catalogue), catalogue.popularity).save(
+        tmp_path / "catalogue.parquet"
+    )
+    (found,) = Shelf(tmp_path).search(str(large))
+    assert found["id"] == "9007199254740993"
+    assert asked_of({"history": [found["id"], "x", 7], "top_k": 3}) == {
+        "history": [large, "x", 7],
+        "top_k": 3,
+    }
 
 
 @pytest.mark.parametrize(
