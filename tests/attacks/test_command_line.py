@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
+from cli.main import VERBS, main
 from cli.run import run
 from training.steps import Steps
 
@@ -225,7 +225,8 @@ def test_libraries_keep_their_attempts_to_themselves(shop: list[str], tmp_path: 
 
 
 def test_what_is_not_foreseen_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.main._build", lambda arguments: 1 / 0)
+    fails = VERBS["build"]._replace(run=lambda arguments: 1 / 0)
+    monkeypatch.setitem(VERBS, "build", fails)
     with pytest.raises(ZeroDivisionError):
         main(["build", os.devnull + "-folder"])
 
