@@ -138,7 +138,10 @@ def test_a_ranking_in_the_queue_does_not_bring_back_who_was_forgotten(
         (answer,) = local.rank([(items[:8], items[100:110])], 5, user_id=41)
         assert reused(answer) == 0
     monkeypatch.undo()
-    assert [reused(local.rank([(items[:8], items[100:110])], 5, user_id=41)[0]) for _ in range(2)] == [0, 8 * L]
+    assert [reused(local.rank([(items[:8], items[100:110])], 5, user_id=41)[0]) for _ in range(2)] == [
+        0,
+        8 * L,
+    ]
 
 
 def test_a_user_with_ten_cascades_at_once_gets_ten_right_answers(

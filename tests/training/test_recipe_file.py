@@ -20,7 +20,10 @@ USUAL = {"hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator":
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"recipe": "hstu-ranker", "accumulate": 0}, r"accumulate: is 0 \(accepted: a whole number, 1 to 2147483647\)"),
+        (
+            {"recipe": "hstu-ranker", "accumulate": 0},
+            r"accumulate: is 0 \(accepted: a whole number, 1 to 2147483647\)",
+        ),
         ({"recipe": "generator", "max_history": 10**20}, "max_history: is 1000"),
         ({"recipe": "hstu-ranker", "averaging": 1.0}, "averaging: is 1.0"),
         ({"recipe": "hstu-ranker", "tokens": 1.5}, r"tokens: is 1.5 \(accepted: a value of type int\)"),
