@@ -182,6 +182,14 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             ("with the generator's part", "reach_over_split_together_ndcg10"),
         )
     ),
+    "rank-quality-layers": tuple(
+        Figure(f"{name}: half the layers over all, {what}", f"rank_quality-{name}-layers", f"{claim}/{name}", "{:.3f}")
+        for name in ("ml-1m", "beauty")
+        for what, claim in (
+            ("ranker alone", "layers_over_split_ndcg10"),
+            ("with the generator's part", "layers_over_split_together_ndcg10"),
+        )
+    ),
     "rank-quality-next": tuple(
         Figure(
             f"{name}: its list over the generator's", f"rank_quality-{name}-next",
