@@ -74,8 +74,11 @@ class Watch:
     def silence(self) -> Trouble | None:
         """Ensembles that answer nobody. Answered traffic is the best probe and free; the others are asked, all at once.
 
-        A server that is slow but answers others is under load: starting it again would lose their work.
+        A server that is slow but answers others is under load: starting it again would lose their work. Nobody is asked
+        while a process stands still that will soon be known as stopped: that is noticed here, not while a probe waits.
         """
+        if self._stopped and STOPPED_S < PROBE_TIMEOUT_S:
+            return None
         answering = self._count_answers()
         silent = [ensemble for ensemble in self._launch.ensembles if ensemble not in answering]
         problems = (
