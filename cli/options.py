@@ -104,6 +104,16 @@ def add_artifact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
 
 
+def add_question(parser: argparse.ArgumentParser, user: str) -> None:
+    """Who is asked about whose history, and for how many items; `user` says what is taken of a user."""
+    add_artifact(parser)
+    parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
+    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    parser.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
+    parser.add_argument("--user", type=whole_number, help=user)
+    parser.add_argument("--top-k", type=int, default=10)
+
+
 def folder(text: str) -> Path:
     """A folder, there already or not."""
     path = Path(text)

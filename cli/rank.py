@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_artifact, add_settings, at_least, numbers, whole_number
+from cli.options import add_question, add_settings, at_least, numbers
 from genrec.errors import GenrecError, InputError
 
 if TYPE_CHECKING:
@@ -18,18 +18,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_artifact(parser)
-    parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
-    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
-    parser.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
-    parser.add_argument(
-        "--user", type=whole_number, help="take history and times of this user of the data set"
-    )
+    add_question(parser, "take history and times of this user of the data set")
     parser.add_argument("--candidates", type=numbers, help="item ids; without them the generator finds some")
     parser.add_argument(
         "--retrieve", type=at_least(1), default=100, help="how many it finds; default: %(default)s"
     )
-    parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")
     parser.add_argument("--times", type=numbers, help="of the history's items, in seconds")
     parser.add_argument("--now", type=int, help="in seconds; default: the newest of --times")

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from cli.options import add_artifact, add_settings, numbers, whole_number
+from cli.options import add_question, add_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Whom to ask, and what."""
-    add_artifact(parser)
-    parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
-    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
-    parser.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
-    parser.add_argument(
-        "--user", type=whole_number, help="take the history of this user of the data set instead"
-    )
-    parser.add_argument("--top-k", type=int, default=10)
+    add_question(parser, "take the history of this user of the data set instead")
     parser.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
     add_decoder(parser)
     add_settings(parser, "beam_width")
