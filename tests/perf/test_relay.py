@@ -22,7 +22,7 @@ from perf.relay.load import Asked, Cascaded, RelayWay
 from perf.relay.measure import Spent
 from perf.relay.search import LargestHeld, largest_held
 from perf.slo.replay import open_loop
-from tests.pool.test_mooncake import why_not
+from tests.nodes.test_mooncake import why_not
 
 
 @given(st.floats(0.1, 5000), st.floats(1, 1000))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pool.test_mooncake import ALONE, why_not
+from tests.nodes.test_mooncake import ALONE, why_not
 
 
 @pytest.mark.serving
