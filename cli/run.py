@@ -50,10 +50,10 @@ def run(command: str, work: Callable[[], object], folders: Iterable[Path] = ()) 
     except MemoryError as error:
         problem = f"memory: is not enough: {error or 'the system gives no more'}"
     except Exception as error:
-        if "can't allocate memory" not in str(error):  # torch has no type of its own for it
-            problem = _of_safetensors(error, folders)
-        else:
+        if "can't allocate memory" in str(error):  # torch has no type of its own for it
             problem = f"memory: is not enough: {str(error).splitlines()[0]}"
+        else:
+            problem = _of_safetensors(error, folders)
     print(f"{command}: {problem}", file=sys.stderr)
     return FAILED
 

@@ -59,7 +59,7 @@ def facts() -> dict[str, Any]:
     return {
         "name": name(),
         "cpu": _cpu_field("model name"),
-        # Clouds name all generations of a CPU alike, and one is twice as fast as the next.
+        # Clouds give several generations of a CPU one name.
         "cpu_family": _cpu_field("cpu family"),
         "cpu_model": _cpu_field("model"),
         "cores": os.cpu_count(),

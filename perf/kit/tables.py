@@ -72,7 +72,10 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("NDCG@10 of transition counts", "quality", "transition counts/NDCG@10", "{:.4f}"),
     ),
     **kinds.RETURNING, "returning-peers": kinds.RETURNING_PEERS, "window-quality": kinds.WINDOWS,
-    "sweep": (Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),),
+    "sweep": (
+        Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),
+        Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep", "cross_check/p99_ms", "{:.0f}"),
+    ),
     "recovery": (
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
         Figure("the same after a stopped process, s", "recovery", "worst_stopped_s"),
