@@ -243,14 +243,21 @@ def test_a_wrong_attention_fails_the_checks(wrong):
         requests.check_reference(generator, requests.DRY)
 
 
+def without_the_best(found):
+    nodes = found.nodes.copy()
+    nodes[np.arange(len(nodes)), found.scores.argmax(1)] = -1
+    return found._replace(nodes=nodes)
+
+
 def test_wrong_answers_fail_the_checks(monkeypatch):
-    """Right logits, but a search that returns other beams, or other scores, than it has found."""
+    """Right logits, but a search that returns other beams, or other scores, than it has found, or loses some."""
     generator = requests.make_generator(requests.DRY, xattention, CPU)
     right = generator.generate
     for wrong in (
         lambda *given: right(*given)._replace(paths=right(*given).paths + 1),
         lambda *given: right(*given)._replace(scores=right(*given).scores + 0.2),
+        lambda *given: without_the_best(right(*given)),
     ):
         monkeypatch.setattr(generator, "generate", wrong)
-        with pytest.raises(AssertionError, match=r"no beam of the other|from the reference's"):
+        with pytest.raises(AssertionError, match=r"is no beam, and|from the reference's"):
             requests.check_reference(generator, requests.DRY)
