@@ -144,7 +144,8 @@ def check_norm(fused: Operations, device: torch.device, dtype: torch.dtype, rows
     weight = _random(device, dtype, size)
     for added in (y, None):
         total = x if added is None else x + added
-        want = TWIN.add_norm(total.float(), None, weight.float(), EPS)[1]
+        # Not by torch's own: on a GPU that makes NaN of a whole row in which one number is infinite.
+        want = total.float() * (total.float().square().mean(-1, keepdim=True) + EPS).rsqrt() * weight.float()
         got_sum, got = fused.add_norm(x.clone(), added, weight, EPS)
         assert torch.allclose(got_sum, total, rtol=0, atol=0, equal_nan=True), (rows, size, dtype)
         worst = max(worst, error(got, want, (rows, size, dtype)))
