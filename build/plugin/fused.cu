@@ -13,7 +13,8 @@ constexpr int64_t MOST_Y = 65535;  // blocks of a grid along y and z
 int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 #ifdef __CUDACC__
-template <typename T, int N> __global__ void __launch_bounds__(THREADS) heads_kernel(Heads s, HeadTensors t) { turn_head<T, N>(s, t); }
+template <typename T, int N, int LANES> __global__ void __launch_bounds__(THREADS) heads_kernel(Heads s, HeadTensors t) { turn_head<T, N, LANES>(s, t); }
+template <typename T, int N> __global__ void __launch_bounds__(THREADS) inherit_kernel(Inherit s, const T* from, const int64_t* parents, T* to) { inherit<T, N>(s, from, parents, to); }
 template <typename T, int N> __global__ void __launch_bounds__(THREADS) norm_kernel(int size, T* x, const T* y, const T* weight, T* out, float eps) {
   __shared__ float sums[WARPS];
   add_norm<T, N>(size, x, y, weight, out, eps, sums);
@@ -27,7 +28,8 @@ __global__ void __launch_bounds__(CHOOSING) expand_kernel(Expand s, Level t, Bea
   (kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__), int(cudaGetLastError()))
 #else
 struct dim3 { unsigned x, y, z; };
-template <typename T, int N> void heads_kernel(const Heads& s, const HeadTensors& t) { turn_head<T, N>(s, t); }
+template <typename T, int N, int LANES> void heads_kernel(const Heads& s, const HeadTensors& t) { turn_head<T, N, LANES>(s, t); }
+template <typename T, int N> void inherit_kernel(const Inherit& s, const T* from, const int64_t* parents, T* to) { inherit<T, N>(s, from, parents, to); }
 template <typename T, int N> void norm_kernel(int size, T* x, const T* y, const T* weight, T* out, float eps) {
   static float sums[WARPS];
   add_norm<T, N>(size, x, y, weight, out, eps, sums);
@@ -54,10 +56,22 @@ bool by(int n, int element, std::initializer_list<int64_t> sizes, std::initializ
 template <typename T> int run_heads(const FusedHeads& f, const HeadTensors& t, float eps, void* stream) {
   const Heads s{int(f.positions), int(f.heads), int(f.kv_heads), int(f.size), f.table_request, f.table_position,
                 f.kv_request, f.kv_position, f.kv_head, eps};
-  const dim3 grid{unsigned(div_up(f.heads + 2 * f.kv_heads, WARPS)), unsigned(f.positions), unsigned(f.requests)};
-  const bool pairs = by(2, sizeof(T), {f.size / 2, f.table_request, f.table_position, f.kv_request, f.kv_position, f.kv_head},
-                        {t.product, t.cos, t.sin, t.q, t.k, t.v});
-  return pairs ? FUSED_LAUNCH((heads_kernel<T, 2>), grid, THREADS, s, t) : FUSED_LAUNCH((heads_kernel<T, 1>), grid, THREADS, s, t);
+  constexpr int N = 16 / sizeof(T), FEW = 8;
+  const bool packs = by(N, sizeof(T), {f.size / 2, f.table_request, f.table_position, f.kv_request, f.kv_position, f.kv_head},
+                        {t.product, t.q_norm, t.k_norm, t.cos, t.sin, t.q, t.k, t.v});
+  const int64_t of_a_block = THREADS / (packs ? FEW : 32);
+  const dim3 grid{unsigned(div_up(f.heads + 2 * f.kv_heads, of_a_block)), unsigned(f.positions), unsigned(f.requests)};
+  return packs ? FUSED_LAUNCH((heads_kernel<T, N, FEW>), grid, THREADS, s, t) : FUSED_LAUNCH((heads_kernel<T, 1, 32>), grid, THREADS, s, t);
+}
+
+template <typename T> int run_inherit(const FusedInherit& f, const void* from, const int64_t* parents, void* to, void* stream) {
+  constexpr int N = 16 / sizeof(T);
+  const Inherit s{int(f.requests), int(f.parents), int(f.width), int(f.size), int(f.token)};
+  const dim3 grid{unsigned(f.width), unsigned(f.planes), unsigned(f.requests)};
+  const T* const own = static_cast<const T*>(from);
+  T* const room = static_cast<T*>(to);
+  return by(N, sizeof(T), {f.size, f.token}, {from, to}) ? FUSED_LAUNCH((inherit_kernel<T, N>), grid, THREADS, s, own, parents, room)
+                                                         : FUSED_LAUNCH((inherit_kernel<T, 1>), grid, THREADS, s, own, parents, room);
 }
 
 template <typename T> int run_norm(const FusedRows& f, void* x, const void* y, const void* weight, void* out, float eps, void* stream) {
@@ -100,6 +114,12 @@ int fused_heads(const FusedHeads* f, const void* product, const void* q_norm, co
   if (!fits) return -1;
   const HeadTensors t{product, q_norm, k_norm, cos, sin, q, k, v};
   return FUSED_BY_TYPE(f->type, run_heads, *f, t, eps, stream);
+}
+
+int fused_inherit(const FusedInherit* f, const void* from, const int64_t* parents, void* to, void* stream) {
+  const bool fits = f->requests > 0 && f->requests <= MOST_Y && f->planes > 0 && f->planes <= MOST_Y && f->parents > 0 &&
+                    f->parents <= INT32_MAX && f->width > 0 && f->width <= INT32_MAX && f->token > 0 && f->size >= f->token && f->size <= INT32_MAX / 2;
+  return fits ? FUSED_BY_TYPE(f->type, run_inherit, *f, from, parents, to, stream) : -1;
 }
 
 int fused_add_norm(const FusedRows* f, void* x, const void* y, const void* weight, void* out, float eps, void* stream) {

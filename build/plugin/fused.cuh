@@ -16,33 +16,34 @@ struct Heads {
   float eps;
 };
 
+struct Inherit {
+  int requests, parents, width, size, token;  // B W' W, elements of the earlier tokens and of one
+};
+
 struct HeadTensors {
   const void *product, *q_norm, *k_norm, *cos, *sin;
   void *q, *k, *v;
 };
 
-// One warp: one head of one position. Grid: ((H + 2G) / WARPS, X, B). Half-split rotation: element i turns with i + D/2.
-template <typename T, int N> XATT_FN void turn_head(const Heads& s, const HeadTensors& t) {
-  constexpr int STEPS = LARGEST / 2 / 32 / N;
-  const int lane = thread_index() % 32, head = block_x() * WARPS + thread_index() / 32, all = s.heads + 2 * s.kv_heads;
-  if (head >= all) return;
+// LANES of a warp: one head of one position, N elements of each half at a time. Grid: (all heads / heads of a block, X, B).
+// Half-split rotation: element i turns with i + D/2. Values pass unchanged. No lane leaves before the sum over its head.
+template <typename T, int N, int LANES> XATT_FN void turn_head(const Heads& s, const HeadTensors& t) {
+  constexpr int STEPS = (LARGEST / 2 + LANES * N - 1) / (LANES * N);
+  const int lane = thread_index() % LANES, head = (block_x() * THREADS + thread_index()) / LANES, all = s.heads + 2 * s.kv_heads;
   const bool is_q = head < s.heads, is_v = head >= s.heads + s.kv_heads;
-  const long row = long(block_z()) * s.positions + block_y();
+  const int half = s.size / 2, mine = head < all ? half : 0;
+  const long row = long(block_z()) * s.positions + block_y(), table = block_z() * s.table_request + block_y() * s.table_position;
   const T* const from = static_cast<const T*>(t.product) + (row * all + head) * s.size;
+  const T* const weight = static_cast<const T*>(is_q ? t.q_norm : t.k_norm);
   T* to = static_cast<T*>(t.q) + (row * s.heads + head) * s.size;
-  if (!is_q)
+  if (!is_q && mine)
     to = static_cast<T*>(is_v ? t.v : t.k) + block_z() * s.kv_request + block_y() * s.kv_position + (head - s.heads) % s.kv_heads * s.kv_head;
-  if (is_v) {
-    for (int at = lane * N; at < s.size; at += 32 * N) store(to + at, load<N>(from + at));
-    return;
-  }
 
-  const int half = s.size / 2;
   Pack<T, N> first[STEPS] = {}, second[STEPS] = {};
   float total = 0;
   XATT_UNROLL for (int step = 0; step < STEPS; ++step) {
-    const int at = (lane + 32 * step) * N;
-    if (at >= half) continue;
+    const int at = (lane + LANES * step) * N;
+    if (at >= mine) continue;
     first[step] = load<N>(from + at);
     second[step] = load<N>(from + half + at);
     XATT_UNROLL for (int i = 0; i < N; ++i) {
@@ -50,18 +51,18 @@ template <typename T, int N> XATT_FN void turn_head(const Heads& s, const HeadTe
       total += a * a + b * b;
     }
   }
-  const T* const weight = static_cast<const T*>(is_q ? t.q_norm : t.k_norm);
-  const float scale = weight ? 1 / sqrtf(sum_of_warp(total) / s.size + s.eps) : 1;
-  const long table = block_z() * s.table_request + block_y() * s.table_position;
+  const float scale = weight ? 1 / sqrtf(sum_among<LANES>(total) / s.size + s.eps) : 1;
   XATT_UNROLL for (int step = 0; step < STEPS; ++step) {
-    const int at = (lane + 32 * step) * N;
-    if (at >= half) continue;
-    const Pack<T, N> cos = load<N>(static_cast<const T*>(t.cos) + table + at), sin = load<N>(static_cast<const T*>(t.sin) + table + at);
-    XATT_UNROLL for (int i = 0; i < N; ++i) {
-      const float a = widen(first[step].at[i]) * scale * (weight ? widen(weight[at + i]) : 1);
-      const float b = widen(second[step].at[i]) * scale * (weight ? widen(weight[half + at + i]) : 1);
-      first[step].at[i] = narrow<T>(a * widen(cos.at[i]) - b * widen(sin.at[i]));
-      second[step].at[i] = narrow<T>(b * widen(cos.at[i]) + a * widen(sin.at[i]));
+    const int at = (lane + LANES * step) * N;
+    if (at >= mine) continue;
+    if (!is_v) {
+      const Pack<T, N> cos = load<N>(static_cast<const T*>(t.cos) + table + at), sin = load<N>(static_cast<const T*>(t.sin) + table + at);
+      XATT_UNROLL for (int i = 0; i < N; ++i) {
+        const float a = widen(first[step].at[i]) * scale * (weight ? widen(weight[at + i]) : 1);
+        const float b = widen(second[step].at[i]) * scale * (weight ? widen(weight[half + at + i]) : 1);
+        first[step].at[i] = narrow<T>(a * widen(cos.at[i]) - b * widen(sin.at[i]));
+        second[step].at[i] = narrow<T>(b * widen(cos.at[i]) + a * widen(sin.at[i]));
+      }
     }
     store(to + at, first[step]);
     store(to + half + at, second[step]);
@@ -108,6 +109,14 @@ template <typename T, int N> XATT_FN void swiglu(int size, const T* x, T* out) {
     gate.at[i] = narrow<T>(g / (1 + expf(-g)) * widen(up.at[i]));
   }
   store(out + long(block_x()) * size + at, gate);
+}
+
+// A beam's earlier tokens are its parent's: one row of one plane. Grid: (W, planes, B); see `FusedInherit`.
+template <typename T, int N> XATT_FN void inherit(const Inherit& s, const T* from, const int64_t* parents, T* to) {
+  const long beam = long(block_z()) * s.width + block_x(), plane = long(block_y()) * s.requests + block_z();
+  from += (plane * s.parents + parents[beam]) * s.size;
+  to += (plane * s.width + block_x()) * (s.size + s.token);
+  for (int at = thread_index() * N; at < s.size; at += THREADS * N) store(to + at, load<N>(from + at));
 }
 
 }  // namespace genrec::fused

@@ -1,4 +1,4 @@
-/* The C ABI of the kernels between the products: heads, residual and norm, SwiGLU, and a step of beam search.
+/* The C ABI of the kernels between the products: heads, residual and norm, SwiGLU, a step of beam search, and what it hands down.
    Types are those of xattention.h. All return 0, or -1 for a shape that no kernel takes, or the CUDA error of the launch. */
 #pragma once
 
@@ -17,6 +17,15 @@ typedef struct {
 /* RMS norm (none where the weights are null) and rotation of product [B, X, (H + 2G) D] -> q [B, X, H, D], k, v. */
 int fused_heads(const FusedHeads* shape, const void* product, const void* q_norm, const void* k_norm, const void* cos,
                 const void* sin, void* q, void* k, void* v, float eps, void* stream);
+
+/* Planes, B, W', W, the elements of a beam's earlier tokens (U * G * D) and of one token (G * D), and the type. */
+typedef struct {
+  int64_t planes, requests, parents, width, size, token, type;
+} FusedInherit;
+
+/* to [planes, B, W, U + 1, G, D] has the U earlier tokens of each beam's parent in from [planes, B, W', U, G, D]; the last
+   is left alone. parents [B, W]. */
+int fused_inherit(const FusedInherit* shape, const void* from, const int64_t* parents, void* to, void* stream);
 
 /* Rows, their size, the type. */
 typedef struct {

@@ -37,10 +37,11 @@ XATT_FN float float_of(int32_t bits) { return emulate::bits_to_float(uint32_t(bi
 
 using genrec::shuffle_xor;  // of a float, beside that of a double
 
-template <typename T> XATT_FN T sum_of_warp(T x) {
-  XATT_UNROLL for (int mask = 16; mask; mask /= 2) x += shuffle_xor(x, mask);
+template <int LANES, typename T> XATT_FN T sum_among(T x) {  // neighbours of a warp
+  XATT_UNROLL for (int mask = LANES / 2; mask; mask /= 2) x += shuffle_xor(x, mask);
   return x;
 }
+template <typename T> XATT_FN T sum_of_warp(T x) { return sum_among<32>(x); }
 XATT_FN float top_of_warp(float x) {
   XATT_UNROLL for (int mask = 16; mask; mask /= 2) {
     const float other = shuffle_xor(x, mask);

@@ -27,6 +27,13 @@ class Heads(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in NAMES]
 
 
+class Inherit(ctypes.Structure):
+    """FusedInherit: planes, B, W', W, elements of the earlier tokens and of one, and one of TYPES."""
+
+    NAMES = ("planes", "requests", "parents", "width", "size", "token", "type")
+    _fields_ = [(name, ctypes.c_int64) for name in NAMES]
+
+
 class Rows(ctypes.Structure):
     """FusedRows: rows, their size, and one of TYPES."""
 
@@ -52,6 +59,7 @@ _ADDRESS, _FLOAT = ctypes.c_void_p, ctypes.c_float
 # Per function what comes behind its shape; the last is the stream.
 FUSED: dict[str, tuple[type[ctypes.Structure], list[Any]]] = {
     "fused_heads": (Heads, [*[_ADDRESS] * 8, _FLOAT, _ADDRESS]),
+    "fused_inherit": (Inherit, [_ADDRESS] * 4),
     "fused_add_norm": (Rows, [*[_ADDRESS] * 4, _FLOAT, _ADDRESS]),
     "fused_swiglu": (Rows, [_ADDRESS] * 3),
     "fused_expand": (Expand, [*[_ADDRESS] * 4, *[ctypes.POINTER(Beams)] * 2, *[_ADDRESS] * 3]),

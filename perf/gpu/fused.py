@@ -83,6 +83,9 @@ def check(library: Path, device: torch.device, small: bool) -> float:
     heads, rows, selections = (HEADS, ROWS, SELECTIONS) if small else LARGE
     for dtype in TOLERANCE:
         worst = max(worst, *(check_heads(fused, device, dtype, case) for case in heads))
+        for case in heads:
+            if case.unshared:
+                check_inherit(fused, device, dtype, case)
         for shape in rows:
             worst = max(worst, check_norm(fused, device, dtype, *shape))
             worst = max(worst, check_swiglu(fused, device, dtype, *shape))
@@ -134,6 +137,18 @@ def _rooms(case: Heads, device: torch.device, dtype: torch.dtype) -> tuple[Tenso
         return room[0][:, :, -1], room[1][:, :, -1], room[None]
     room = torch.full((2, batch, kv_heads, positions, size), torch.nan, dtype=dtype, device=device)
     return room[0].transpose(1, 2), room[1].transpose(1, 2), room[None]
+
+
+def check_inherit(fused: Operations, device: torch.device, dtype: torch.dtype, case: Heads) -> None:
+    """Exactly what torch copies, and nothing behind it: the room is full of ones before."""
+    width = 2 * case.positions
+    own = _random(device, dtype, 4, case.batch, case.positions, case.unshared, case.kv_heads, case.size)
+    parents = torch.randint(case.positions, (case.batch, width), device=device)
+    shape = 4, case.batch, width, case.unshared + 1, case.kv_heads, case.size
+    rooms = [torch.ones(shape, dtype=dtype, device=device) for _ in range(2)]
+    for do, room in zip((fused, TWIN), rooms, strict=True):
+        do.inherit(own, parents, room)
+    assert torch.equal(*rooms), f"{case}, {dtype}: inherited tokens"
 
 
 def check_norm(fused: Operations, device: torch.device, dtype: torch.dtype, rows: int, size: int) -> float:

@@ -53,6 +53,12 @@ def test_heads_are_normed_rotated_and_left_where_attention_reads_them(operations
 
 
 @pytest.mark.parametrize("dtype", checks.TOLERANCE, ids=str)
+@pytest.mark.parametrize("case", [case for case in checks.HEADS if case.unshared], ids=str)
+def test_tokens_are_inherited_as_by_the_twin(operations, dtype, case):
+    checks.check_inherit(operations, CPU, dtype, case)
+
+
+@pytest.mark.parametrize("dtype", checks.TOLERANCE, ids=str)
 @pytest.mark.parametrize("shape", checks.ROWS, ids=str)
 def test_rows_equal_the_twin(operations, dtype, shape):
     checks.check_norm(operations, CPU, dtype, *shape)

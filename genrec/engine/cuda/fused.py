@@ -41,6 +41,14 @@ class FusedOperations:
         self._call("fused_heads", shape, *map(_address, given), eps)
         return q
 
+    def inherit(self, own: Tensor, parents: Tensor, room: Tensor) -> None:
+        """See `Operations.inherit`."""
+        _contiguous(own, parents, room)
+        planes, batch, before, earlier, heads, size = own.shape
+        token = heads * size
+        shape = abi.Inherit(planes, batch, before, parents.shape[1], earlier * token, token, _type(own))
+        self._call("fused_inherit", shape, *map(_address, (own, parents, room)))
+
     def add_norm(self, x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See `Operations.add_norm`; the sum lies in x."""
         _contiguous(x, weight, *(() if y is None else (y,)))

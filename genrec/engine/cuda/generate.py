@@ -146,8 +146,7 @@ class DeviceGenerator:
     def inherit(self, own: Tensor | None, parents: Tensor) -> Tensor:
         """Room for one more token behind the parents' KV.
 
-        own [2N, B, W', U, G, D], parents [B, W] -> [2N, B, W, U + 1, G, D]. One gather for all layers; a second
-        buffer is cheaper on a GPU than the in-place order of section 5.1.
+        own [2N, B, W', U, G, D], parents [B, W] -> [2N, B, W, U + 1, G, D].
         """
         config, (batch, beams) = self.forward.config, parents.shape
         earlier = 0 if own is None else own.shape[3]
@@ -161,9 +160,7 @@ class DeviceGenerator:
         )
         room = torch.empty(shape, dtype=self.forward.dtype, device=self.forward.device)
         if own is not None:
-            rows = parents + torch.arange(batch, device=parents.device)[:, None] * own.shape[2]
-            gathered = own.flatten(1, 2).index_select(1, rows.flatten())
-            room[:, :, :, :-1] = gathered.unflatten(1, (batch, beams))
+            self.forward.operations.inherit(own, parents, room)
         return room
 
     def capture(self, bucket: _Bucket) -> None:

@@ -29,6 +29,12 @@ class Operations(Protocol):
         The heads of q and k are normed, where there are `norms`, and rotated. H or G may be 0.
         """
 
+    def inherit(self, own: Tensor, parents: Tensor, room: Tensor) -> None:
+        """Fills room [..., :-1, :, :] of [P, B, W, U + 1, G, D] with the parents' of own [P, B, W', U, G, D].
+
+        parents int64 [B, W]. A second buffer is cheaper on a GPU than the in-place order of xGR, section 5.1.
+        """
+
     def add_norm(self, x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """x + y (x where there is no y), and its RMS norm times `weight`: all [..., n]. The sum may lie in x."""
 
@@ -55,6 +61,11 @@ class TorchOperations:
         k.copy_(_rotated(keys, *tables))
         v.copy_(values)
         return _rotated(q, *tables)
+
+    def inherit(self, own: Tensor, parents: Tensor, room: Tensor) -> None:
+        """See `Operations.inherit`."""
+        requests = torch.arange(len(parents), device=parents.device)[:, None]
+        room[:, :, :, :-1] = own[:, requests, parents]
 
     def add_norm(self, x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See `Operations.add_norm`."""
