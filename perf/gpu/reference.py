@@ -122,7 +122,7 @@ def check_answers(
 ) -> float:
     """Answers have the scores that the reference gives their paths; the worst difference.
 
-    And they are those that it would keep, but for paths so near to what a level keeps last that such differences decide.
+    And they are those that it would keep, but for paths so near to what a level keeps last that these decide.
     """
     limit, worst = TOLERANCES[dtype].score, 0.0
     for b, length in enumerate(lengths.tolist()):

@@ -154,10 +154,7 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
     def sanitize() -> None:
         if dry:
             raise Missing("no GPU")
-        found = attention.sanitize(library, "perf.gpu.fused")
-        results["sanitizer"] = attention.sanitize(library) | {
-            f"{tool}, fused": said for tool, said in found.items()
-        }
+        results["sanitizer"] = attention.sanitize(library)
         results["checked"] |= {tool: "ERROR SUMMARY" in said for tool, said in results["sanitizer"].items()}
 
     def time_kernel() -> None:
