@@ -75,6 +75,36 @@ WINDOWS = Table(
     "data, window",
 )  # fmt: skip
 
+GPU = {
+    "gpu": Table(
+        "gpu", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once", "requests",
+        (
+            Column("ms", "requests/*/ms", "{:.1f}"), Column("of it prefill", "requests/*/parts_ms/prefill", "{:.1f}"),
+            Column("decode", "requests/*/parts_ms/decode", "{:.1f}"),
+            Column("beam search", "requests/*/parts_ms/selection", "{:.2f}"),
+            Column("prefill's share of a product's rate", "requests/*/prefill_share_of/measured_gemm", "{:.0%}"),
+        ),
+        "S, B",
+    ),
+    "gpu-served": Table(
+        "gpu", "the same through a tritonserver with target `cuda`", "served",
+        (
+            Column("ms", "served/*/ms", "{:.1f}"), Column("more than without", "served/*/added_ms", "{:.1f}"),
+            Column("by", "served/*/by", "{}"),
+        ),
+        "S, B",
+    ),
+    "gpu-kernel": Table(
+        "gpu", "attention of a decode step, 16 heads over 8 of KV, 128 each, bf16, ms", "kernel",
+        (
+            Column("ours", "kernel/*/ms", "{:.4f}"), Column("floor", "kernel/*/floor_ms", "{:.4f}"),
+            Column("torch's, KV per beam", "kernel/*/baseline_ms", "{:.3f}"),
+            Column("torch's flex attention", "kernel/*/flex_ms", "{:.3f}"),
+        ),
+        "beams, S, B",
+    ),
+}  # fmt: skip
+
 
 def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
     """Of a result of `genrec bench rank`; `own` are those that not every one has: what, path and form."""

@@ -16,6 +16,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("requests/s with P99 within 100 ms, MovieLens 100K", "sweep", "highest_rate", "{:.0f}"),
         Figure("HR@10 on MovieLens 100K, seen items removed", "quality", "model/HR@10", "{:.4f}"),
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
+        Figure("ms of a request on a GPU: 1,000 tokens, Qwen3-1.7B, beam width 256", "gpu", "ms/s1000_b1"),
     ),
     "peers": Grid("peers", PEERS, "cells", "{model}, {system}", "{prompt} tokens, BW {beam_width}", "best_rate"),
     "peers-memory": Grid(
@@ -35,7 +36,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
         "beam width",
     ),
-    **kinds.OVERLOAD,
+    **kinds.OVERLOAD, **kinds.GPU,
     "ablation": Table(
         "ablation", "{settings[artifact]}, beam width {settings[beam_width]}, 16 in flight", "arms",
         (Column("answers/s", "arms/*/capacity"), Column("P50 ms, one at a time", "arms/*/p50_ms")), "served by",
