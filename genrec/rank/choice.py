@@ -36,17 +36,11 @@ class Request:
         return self.candidates * self.item
 
     def cost(self, order: str) -> int:
-        """Tokens to compute in this order, with all reuse that it allows; `whole` is without any.
-
-        In user order an item's last token is its discriminant token; elsewhere they are tokens of their own.
-        """
-        user, items = self.user - self.user_cached, (self.candidates - self.items_cached) * self.item
-        marks = self.candidates if self.marked else 1
-        if order == "item":
-            return self.user + items + marks
-        if order == "split":
-            return user + items + self.candidates
-        return (user if order == "user" else self.user) + self.items + (not self.marked)
+        """Tokens to compute in this order, with all reuse that it allows; `whole` is without any."""
+        user = self.user - self.user_cached * (order in ("user", "split"))
+        cached = self.items_cached * (order in ("item", "split"))
+        marks = self.candidates if self.marked or order == "split" else 1
+        return user + (self.candidates - cached) * self.item + marks
 
 
 @dataclass(frozen=True)

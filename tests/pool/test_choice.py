@@ -18,9 +18,9 @@ ME = np.array([1, 2], np.uint64)
 @pytest.mark.parametrize(
     ("user", "candidates", "item", "one_mark", "marks", "split"),
     [
-        (1500, 100, 3, (1801, 301, 1501), (300, 1600), (100, 1600, 400)),
-        (1500, 500, 4, (3501, 2001, 1501), (2000, 2000), (500, 2000, 2500)),
-        (5000, 500, 10, (10001, 5001, 5001), (5000, 5500), (500, 5500, 5500)),
+        (1500, 100, 3, (1801, 301, 1501), (400, 1600), (100, 1600, 400)),
+        (1500, 500, 4, (3501, 2001, 1501), (2500, 2000), (500, 2000, 2500)),
+        (5000, 500, 10, (10001, 5001, 5001), (5500, 5500), (500, 5500, 5500)),
     ],
 )
 def test_token_counts(user, candidates, item, one_mark, marks, split):
@@ -40,7 +40,7 @@ def test_token_counts(user, candidates, item, one_mark, marks, split):
         cost("split", 0, candidates, True),
         cost("split", user, 0, True),
     ) == split
-    assert cost("user", 0, candidates, True) == cost("whole", 0, 0, True) == user + candidates * item
+    assert cost("user", 0, candidates, True) == cost("whole", 0, 0, True) == user + candidates * (item + 1)
     assert cost("item", user, 0, False) == one_mark[0], "nothing there is nothing reused"
 
 
@@ -60,8 +60,7 @@ REQUESTS = st.builds(
 def test_a_plan_adds_up(request, order):
     found = choice(request, order)
     unread = request.user - found.user_reused + (request.candidates - found.items_reused) * request.item
-    marks = {"user": 0, "whole": 0}.get(order, request.candidates) if request.marked else 1
-    assert found.computed == unread + (request.candidates if order == "split" else marks)
+    assert found.computed == unread + (request.candidates if request.marked or order == "split" else 1)
     assert found.keep_user == (order in ("user", "split"))
     assert found.keep_items == (order in ("item", "split"))
 
