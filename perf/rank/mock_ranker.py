@@ -15,7 +15,7 @@ from perf.kit.mock import write_model
 
 SHAPE = replace(GENERATOR, max_history=2304)  # 31 M parameters, prompts of up to 6,912 tokens
 ITEMS = 2000
-PAPER_WIDTH = 1536  # of Qwen2-1.5B, which BAT ranks with
+PAPER_WIDTH, PAPER_LAYERS = 1536, 28  # of Qwen2-1.5B, which BAT ranks with
 
 
 def narrow(width: int, layers: int) -> ModelConfig:

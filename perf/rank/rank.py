@@ -15,8 +15,8 @@ find the caches full of the others' weights, which no server does. Items' KV is 
 fill` does (BAT, section 5.2); users' by the first part of the trace, which is not counted. Time is what the passes, the
 pool and the choice take in this process. The rate within a P99 is computed from these times: Poisson arrivals, one
 after the other. Every tenth request is compared with what is computed without any reuse. `least_ms` is the roofline:
-what products with the weights take for the tokens that a way computes, at the rate of a plain product on this machine.
-Attention comes on top.
+what products with the weights and attention take for the tokens that a way computes, at the rate of a plain product on
+this machine.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from genrec.settings import Settings
 from perf.kit import machine, report
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, mock_ranker, narrow
+from perf.rank.operations import operations
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES, DataShape
 from perf.rank.ways import Answer, RankWay
 
@@ -141,28 +142,14 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
                     apart = max(apart, float(np.abs(answer.scores - want).max() / want.std()))
     found, roofline = summary(answers, asked.slo_ms / 1e3), machine.roofline()
     for name, given in answers.items():
-        operations = sum(products_of(answer, model) for answer in given) / len(given)
-        found["ways"][name]["least_ms"] = 1e3 * roofline.seconds(operations, 0.0, kv_type == "bf16")
+        least = sum(operations(answer.ranked, model) for answer in given) / len(given)
+        found["ways"][name]["least_ms"] = 1e3 * roofline.seconds(least, 0.0, kv_type == "bf16")
     return {
         **found,
         "largest_difference": apart,
         "equal_answers": apart < 0.05,
         "shape": asdict(shape),
     }
-
-
-def products_of(answer: Answer, model: ModelConfig) -> int:
-    """Operations of products with weights that a ranking cannot do without; a multiply-add is two.
-
-    Of what only others read the last layer makes keys and values alone. Discriminant tokens come on top of what is
-    counted as computed.
-    """
-    heads, size = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    keys = model.hidden_size * 2 * size
-    layer = keys + model.hidden_size * (2 * heads + 3 * model.intermediate_size)
-    marks, others = len(answer.scores), answer.reuse.computed
-    layers = model.num_hidden_layers
-    return 2 * (others * ((layers - 1) * layer + keys) + marks * layers * layer)
 
 
 def sizes_of(shape: DataShape, whole: DataShape, name: str, token_bytes: int) -> tuple[int, int]:

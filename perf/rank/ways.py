@@ -15,6 +15,7 @@ from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.kv.entries import EntryLayout
 from genrec.pool.mapping import Mapping, PoolTable
 from genrec.pool.pool import Pool
+from perf.rank.operations import Ranked
 
 BATCH = 100  # items that are computed at once
 TTL_S = 1e6  # a trace's own time is slow
@@ -35,10 +36,11 @@ class TimedPool(Pool):
 
 
 class Answer(NamedTuple):
-    """One ranking: its scores, what was reused, in which order, and the seconds of choice and of all."""
+    """One ranking: its scores, its tokens and what was reused, the order, and the seconds of choice and of all."""
 
     scores: NDArray[np.float32]
     reuse: Reuse
+    ranked: Ranked
     order: str
     choice_s: float
     total_s: float
@@ -79,4 +81,10 @@ class RankWay:
         inside = self._pool.seconds
         scores, reuse = self._executor.scores(request, RankPlan(plan.order, plan.keep_user, plan.keep_items))
         ended = time.perf_counter()
-        return Answer(scores, reuse, plan.order, chosen - begun + self._pool.seconds - inside, ended - begun)
+        count, item = request.candidates.shape
+        ranked = Ranked(
+            plan.order, len(request.tokens), count, item, reuse.user, reuse.items // item, len(scores)
+        )
+        return Answer(
+            scores, reuse, ranked, plan.order, chosen - begun + self._pool.seconds - inside, ended - begun
+        )

@@ -10,12 +10,11 @@ import pytest
 
 from cli.main import main
 from genrec.artifact import load_config
-from genrec.engine.ranking import Reuse
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
-from perf.rank.rank import WAYS, measure, model_of, products_of, sizes_of
+from perf.rank.operations import Ranked, attention, products
+from perf.rank.rank import WAYS, measure, model_of, sizes_of
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
-from perf.rank.ways import Answer
 from training.data import Histories
 
 BOOKS = SHAPES["books"]
@@ -43,13 +42,37 @@ def test_the_last_layer_makes_only_keys_and_values_of_what_no_score_reads():
     model = narrow(384, 2)
     layer = operations(model, 0)[0]
     keys = 4 * model.hidden_size * model.num_key_value_heads * model.head_dim
-    scores = np.zeros(5, np.float32)  # of candidates with 3 tokens each, behind a user's 10
-    split = Answer(scores, Reuse(10, 15, 0, 0), "split", 0, 1)
-    item = Answer(scores, Reuse(0, 15, 10, 0), "item", 0, 1)
-    whole = Answer(scores, Reuse(0, 0, 25, 0), "whole", 0, 1)
-    assert products_of(split, model) == 5 * 2 * layer
-    assert products_of(item, model) == 5 * 2 * layer + 10 * (layer + keys)
-    assert products_of(whole, model) == 5 * 2 * layer + 25 * (layer + keys)
+
+    def counted(order, user_reused, items_reused, marks=5):
+        """Of 5 candidates with 3 tokens each, behind a user's 10."""
+        return products(Ranked(order, 10, 5, 3, user_reused, items_reused, marks), model)
+
+    assert counted("split", 10, 5) == 5 * 2 * layer
+    assert counted("item", 0, 5) == 5 * 2 * layer + 10 * (layer + keys)
+    assert counted("whole", 0, 0) == 5 * 2 * layer + 25 * (layer + keys)
+    assert counted("user", 10, 0, marks=1) == 2 * layer + 15 * (layer + keys)
+
+
+@pytest.mark.parametrize("marks", [1, 3])
+@pytest.mark.parametrize(
+    "order, user_reused, items_reused",
+    [("whole", 0, 0), ("user", 3, 0), ("user", 0, 0), ("item", 0, 2), ("split", 2, 1)],
+)
+def test_attention_is_counted_as_its_mask_says(order, user_reused, items_reused, marks):
+    """Every token that is computed, and what it sees, one by one."""
+    user, candidates, item = 4, 3, 2
+    seen_by_others = seen_by_marks = 0
+    for u in range(user):
+        if order == "item" or u >= user_reused:
+            seen_by_others += u + 1 + (candidates * item if order == "item" else 0)
+    for candidate in range(candidates):
+        for token in range(item):
+            if order in ("user", "whole") or candidate >= items_reused:
+                seen_by_others += token + 1 + (user if order in ("user", "whole") else 0)
+    for _ in range(marks):
+        seen_by_marks += user + (item if marks == candidates else candidates * item)
+    found = attention(Ranked(order, user, candidates, item, user_reused, items_reused, marks), narrow(384, 2))
+    assert found == 4 * 384 * (seen_by_others + 2 * seen_by_marks)
 
 
 @pytest.mark.parametrize("text", ["384", "100-2", "384-0", "0-2", "a-b"])
