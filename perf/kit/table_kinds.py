@@ -75,6 +75,16 @@ WINDOWS = Table(
     "data, window",
 )  # fmt: skip
 
+POOL_SIM = Table(
+    "pool_sim", "whole trace in the shape of Books, the paper's own model, counted and not timed: over recomputation",
+    "simulated/books",
+    (
+        Column("by tokens", "simulated/books/*/speedup", "{:.2f}"),
+        Column("by operations", "simulated/books/*/speedup_operations", "{:.2f}"),
+        Column("tokens reused", "simulated/books/*/reused", "{:.0%}"),
+    ),
+    "begins with",
+)  # fmt: skip
 GPU = {
     "gpu": Table(
         "gpu", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once", "requests",

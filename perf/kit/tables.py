@@ -36,7 +36,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
         "beam width",
     ),
-    **kinds.OVERLOAD, **kinds.GPU,
+    **kinds.OVERLOAD, **kinds.GPU, "pool-sim": kinds.POOL_SIM,
     "ablation": Table(
         "ablation", "{settings[artifact]}, beam width {settings[beam_width]}, 16 in flight", "arms",
         (Column("answers/s", "arms/*/capacity"), Column("P50 ms, one at a time", "arms/*/p50_ms")), "served by",
