@@ -32,6 +32,11 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._-]+:(\d{1,5})")
 _COLLECTOR = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/-]*")
 
 
+def padded_rows(rows: int) -> int:
+    """The batch that `rows` requests run as where shapes are few: the next power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
 def _chosen(
     default: Any, help: str, low: int | None = None, high: int | None = None, one_of: Sequence[str] = (),
     form: str = "",

@@ -19,36 +19,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from genrec import metrics
 from genrec.errors import DeadlineExceeded, QueueFull
 from genrec.schedule.batch_cost import BatchCost
+from genrec.schedule.batches import Rows, Running, Waiting, nearest, tokens_of, whole_rows
 from genrec.schedule.lateness import Lateness
 
 T = TypeVar("T")
 LIMIT = 1024  # requests that wait: seconds of work, so whoever came later would hardly stay for the answer
 GRACE_S = 0.002  # a guest who left requests in the queue comes back within, if Triton has more
-TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 log = logging.getLogger("genrec.scheduler")
-
-
-@dataclass(frozen=True)
-class _Waiting(Generic[T]):
-    item: T
-    tokens: int
-    since: float  # on the clock
-    due: float  # on the clock: who comes first where deadlines decide
-    expected: float  # when it will be done, as estimated
-
-
-@dataclass(frozen=True, eq=False)
-class _Running(Generic[T]):
-    requests: list[_Waiting[T]]
-    tokens: int
-    begun: float  # on the clock
-    offered: bool = False
 
 
 class Scheduler(Generic[T]):
@@ -64,11 +46,13 @@ class Scheduler(Generic[T]):
         patience_s: float | None = None,
         roomy_s: float = 0.0,
         lends: bool = False,
+        rows: Rows | None = None,
     ) -> None:
         """One thread per function of `run`; a batch has at most `capacity` tokens and `most` requests.
 
         Of more tokens than that, it may have as many as it is expected to be done with in `roomy_s`.
-        With `lends` its only stream runs batches in the thread of a `guest` too.
+        With `lends` its only stream runs batches in the thread of a `guest` too. A batch runs as so many `rows`: in
+        place of padding it may be smaller.
 
         With `patience_s` the request that is due first goes first; one without a deadline is due so long after it came.
 
@@ -76,10 +60,10 @@ class Scheduler(Generic[T]):
         `run` answers its items itself. Estimates learn nothing from what it answers False for.
         """
         self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
-        self._patience_s, self._roomy_s = patience_s, roomy_s
-        self._queue: list[_Waiting[T]] = []
-        self._running: list[_Running[T]] = []
-        self._offered: list[tuple[_Waiting[T], float]] = []  # with how long each waits after the last batch
+        self._patience_s, self._roomy_s, self._rows = patience_s, roomy_s, rows
+        self._queue: list[Waiting[T]] = []
+        self._running: list[Running[T]] = []
+        self._offered: list[tuple[Waiting[T], float]] = []  # with how long each waits after the last batch
         self._last = clock()  # when a batch last ended
         self._cost = BatchCost()
         self._lateness = Lateness()
@@ -126,7 +110,7 @@ class Scheduler(Generic[T]):
                 raise DeadlineExceeded(
                     f"deadline_ms: {left:.1f} ms are left and {1000 * needed:.1f} ms are needed, with what is queued"
                 )
-            self._queue.append(_Waiting(item, tokens, now, due, now + estimate))
+            self._queue.append(Waiting(item, tokens, now, due, now + estimate))
             metrics.QUEUE_REQUESTS.set(len(self._queue))
             if not self._guest:  # it looks itself, and tells the stream when it leaves
                 self._changed.notify()
@@ -134,7 +118,7 @@ class Scheduler(Generic[T]):
     def offer(self, item: T, tokens: int, pause_s: float) -> None:
         """Run an item once nothing is queued or runs, and no batch has ended for `pause_s`; never, once closed."""
         with self._changed:
-            self._offered.append((_Waiting(item, tokens, self._clock(), math.inf, math.inf), pause_s))
+            self._offered.append((Waiting(item, tokens, self._clock(), math.inf, math.inf), pause_s))
             self._changed.notify()
 
     def withdraw(self, item: T) -> bool:
@@ -208,12 +192,12 @@ class Scheduler(Generic[T]):
                 self._guest, self._guest_left = False, self._clock()
                 self._changed.notify_all()
 
-    def _take_as_guest(self) -> _Running[T] | None:
+    def _take_as_guest(self) -> Running[T] | None:
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
             return self._choose() if self._queue and self._left() <= 0 else None
 
-    def _run(self, run: Callable[[list[T]], bool | None], batch: _Running[T]) -> None:
+    def _run(self, run: Callable[[list[T]], bool | None], batch: Running[T]) -> None:
         try:
             usual = run([each.item for each in batch.requests]) is not False
         except Exception:  # the stream must live on, and the batch must not stand as running
@@ -230,19 +214,19 @@ class Scheduler(Generic[T]):
             if self._guest:
                 self._changed.notify_all()
 
-    def _count(self, batch: _Running[T], done: float) -> None:
+    def _count(self, batch: Running[T], done: float) -> None:
         for each in batch.requests:
             metrics.QUEUE_SECONDS.observe(batch.begun - each.since)
         metrics.BATCH_REQUESTS.observe(len(batch.requests))
         metrics.BATCH_TOKENS.observe(batch.tokens)
         metrics.BATCH_SECONDS.observe(done - batch.begun)
 
-    def _learn(self, batch: _Running[T], done: float) -> None:
+    def _learn(self, batch: Running[T], done: float) -> None:
         if self._cost.known:  # the first estimates were of nothing
             self._lateness.add(done, [done - each.expected for each in batch.requests])
         self._cost.learn(batch.tokens, done - batch.begun)
 
-    def _take(self) -> _Running[T] | None:
+    def _take(self) -> Running[T] | None:
         """The next batch, which runs now; None once closed and drained."""
         with self._changed:
             while True:
@@ -263,9 +247,9 @@ class Scheduler(Generic[T]):
                 else:
                     self._changed.wait()
 
-    def _run_offered(self) -> _Running[T]:
+    def _run_offered(self) -> Running[T]:
         waiting, _ = self._offered.pop(0)
-        running = _Running([waiting], waiting.tokens, self._clock(), offered=True)
+        running = Running([waiting], waiting.tokens, self._clock(), offered=True)
         self._running.append(running)
         return running
 
@@ -275,21 +259,13 @@ class Scheduler(Generic[T]):
             return 0.0
         return min(each.since for each in self._queue) + self._wait_s - self._clock()
 
-    def _choose(self) -> _Running[T]:
-        """The request that is first, and those nearest to it in length while the padded batch fits."""
+    def _choose(self) -> Running[T]:
+        """The request that is first, with those that go with it."""
         self._queue.sort(key=lambda each: each.due)  # in order already unless deadlines decide
-        first = self._queue[0]
-        near = sorted(
-            self._queue[1 : TURNS * self._most],
-            key=lambda each: (abs(each.tokens - first.tokens), each.since),
-        )
-        batch, longest, room = [first], first.tokens, self._room()
-        for each in near:
-            longest = max(longest, each.tokens)
-            if len(batch) == self._most or (len(batch) + 1) * longest > room:
-                break
-            batch.append(each)
-        running = _Running(batch, sum(each.tokens for each in batch), self._clock())
+        batch = nearest(self._queue, self._most, self._room())
+        if self._rows:
+            batch = whole_rows(batch, self._rows, self._cost)
+        running = Running(batch, tokens_of(batch, self._rows), self._clock())
         self._running.append(running)
         chosen = {id(each) for each in batch}
         self._queue = [each for each in self._queue if id(each) not in chosen]

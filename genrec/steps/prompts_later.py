@@ -19,7 +19,7 @@ from genrec import metrics
 from genrec.errors import GenrecError, InputError, ModelError
 from genrec.models.config import ModelConfig
 from genrec.schedule.scheduler import Scheduler
-from genrec.settings import Settings
+from genrec.settings import Settings, padded_rows
 from genrec.steps import Answer, Tensors
 from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.prompts import read_owner, read_prompt
@@ -79,6 +79,7 @@ class PromptsLater(AnswersLater):
             [partial(self._run, each) for each in runs], self._capacity, wait_s,
             CAPTURED_ROWS if captures else MOST_ROWS, roomy_s=0.0 if captures else self._roomy_s,
             lends=not captures and len(runs) == 1,  # a GPU goes on while the host prepares the next batch
+            rows=padded_rows if captures else None,
         )  # fmt: skip
 
     @abstractmethod

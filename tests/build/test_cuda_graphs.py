@@ -11,9 +11,9 @@ from genrec import steps
 from genrec.catalogue.semantic_id import pack
 from genrec.engine.cuda import load_forward
 from genrec.engine.cuda.beams import DeviceTree, expand, first_beams
-from genrec.engine.cuda.generate import MOST_GRAPHS, DeviceGenerator, padded_rows, padded_span
+from genrec.engine.cuda.generate import MOST_GRAPHS, DeviceGenerator, padded_span
 from genrec.models.config import ModelConfig
-from genrec.settings import Settings
+from genrec.settings import Settings, padded_rows
 from genrec.steps.prompts import spans
 from tests.build.test_cuda import CPU, index_of
 from tests.tiny import tiny_catalogue

@@ -21,7 +21,7 @@ from genrec.engine.cuda.forward import Forward
 from genrec.engine.interface import Past
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
-from genrec.settings import SPAN
+from genrec.settings import SPAN, padded_rows
 
 if TYPE_CHECKING:
     from genrec.catalogue.validity import Blocked, ValidityIndex
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
 STEPS = 4  # lengths of prompts per doubling: at most a quarter is padding
 MOST_GRAPHS = 128  # of a catalogue version; all that batches of prompts up to 6,000 tokens need are 104
-
-
-def padded_rows(rows: int) -> int:
-    """The batch that `rows` requests run as: the next power of two."""
-    return 1 << (rows - 1).bit_length()
 
 
 def padded_span(span: int) -> int:
