@@ -25,15 +25,16 @@ inline bool on_hopper(const Shape& s) {
   return (s.size == 64 || s.size == 128) && s.span > 0 && s.beams * (s.heads / s.kv_heads) > HOPPER_ROWS / 2 && capability() == 90;
 }
 
-// Splits of S for the least time of all blocks, one at a time on each multiprocessor. Its measure is the time of a stage
-// of keys; what a block does before and after its stages, the merge too, is taken for two.
+// Splits of S for the least time of all blocks, one at a time on each multiprocessor. Its measure is a tenth of the time of
+// a stage of keys: what a block does before and after its stages takes two stages, a merge three and 0.7 per split, which
+// one block does alone (on an H100, `genrec bench gpu`).
 inline int hopper_splits(const Shape& s, int tiles, int multiprocessors) {
   const int blocks = tiles * s.kv_heads * s.requests, stages = (s.span + HOPPER_KEYS - 1) / HOPPER_KEYS;
   int best = 1;
   long least = 0;
   for (int splits = 1; splits <= stages && s.kv_heads * splits < 65536; ++splits) {
     const long rounds = (long(blocks) * splits + multiprocessors - 1) / multiprocessors;
-    const long time = rounds * ((stages + splits - 1) / splits + 2);
+    const long time = 10 * rounds * ((stages + splits - 1) / splits + 2) + (splits > 1 ? 30 + 7 * splits : 0);
     if (splits == 1 || time < least) best = splits, least = time;
   }
   return best;
