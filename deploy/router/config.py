@@ -3,7 +3,8 @@
 - A user (header `x-gr-user`) is hashed to one server, over gRPC and HTTP to the same one: both backends have the same
   ids. Without the header, requests go round. A server takes at most twice the mean load; beyond, users go to the next.
 - A server gets so many requests at once, and so many more wait for a short time. What is beyond that is refused here:
-  inside Triton a refusal costs a core, and goodput falls beyond the capacity.
+  inside Triton a refusal costs a core, and goodput falls beyond the capacity. Each has a queue of its own, so that one
+  that hangs fills no other's.
 - Only inference, metadata and health pass; what controls a server does not.
 - A client's cancel is passed on, and can end a Triton 2.51 (H2): `deadline_ms` is the way to give up here too.
 """
@@ -53,6 +54,7 @@ def render(places: Sequence[ServerPlace], servers: int, limits: Limits, ports: P
         wait_ms=limits.wait_ms,
         in_flight=limits.in_flight,
         waiting=limits.waiting * servers,
+        waiting_each=limits.waiting,
         factor=BALANCE_FACTOR,
         header=USER_HEADER,
         most_bytes=MOST_BYTES,
