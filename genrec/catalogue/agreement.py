@@ -1,8 +1,8 @@
 """How the processes of a server agree on a catalogue version: in a folder, each says what it has loaded.
 
-The launcher makes the folder (GENREC_SWAP): `artifact`, which one is served; `start`, the version that every process
-loads before the server is ready; and an acknowledgement per process. A new version is given to requests once all
-acknowledgements name it.
+The launcher makes the folder (GENREC_SWAP): `artifact`, which one is served; `start`, the version that the server
+starts with; and an acknowledgement per process. A new version is given to requests once all acknowledgements name it.
+A process that takes the place of a dead one begins with what the others have.
 """
 
 from __future__ import annotations
@@ -33,10 +33,16 @@ def create(folder: Path, artifact: Path, version: int) -> None:
     (folder / ARTIFACT).write_text(str(artifact.resolve()))
 
 
-def start_version(folder: Path) -> int:
-    """The version a server starts with. Raises ArtifactError."""
+def start_with(folder: Path) -> tuple[int, tuple[int, ...]]:
+    """What a process begins with: the version for new requests, and versions that requests under way may carry.
+
+    They are what the others have; where nobody is there yet, the server's first. Raises ArtifactError.
+    """
+    if others := acknowledgements(folder).values():
+        newest = max(others, key=lambda said: said.serial)
+        return newest.current, newest.loaded
     try:
-        return int((folder / START).read_text())
+        return int((folder / START).read_text()), ()
     except (OSError, ValueError) as error:
         raise ArtifactError(folder / START, f"names no version: {error}") from error
 

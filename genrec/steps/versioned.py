@@ -46,11 +46,14 @@ class Versioned(Generic[T]):
             self._add(self.current)
             return
         self._folder = settings.swap
-        self.current = self._before = agreement.start_version(self._folder)
+        self.current, carried = agreement.start_with(self._folder)
+        self._before = self.current
         metrics.CATALOGUE_VERSION.set(self.current)
         # Before the pointer is read: either the others wait for this process, or it sees where they go.
         self._acknowledge(-1, "")
         self._add(self.current)
+        for version in carried:
+            self._try(version)
         self._follow()
         threading.Thread(target=self._keep_following, name="genrec-catalogue", daemon=True).start()
 

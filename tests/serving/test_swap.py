@@ -20,7 +20,7 @@ from deploy import switch as switching
 from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
 from genrec.catalogue import agreement
-from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.files import CATALOGUE, VALID_IDS
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of, point, read_current
 from genrec.errors import ArtifactError, GenrecError
@@ -189,3 +189,24 @@ def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving:
         load.settled = switching.roll_back(world.artifact).version
         until(lambda: load.seen(load.settled))
     assert load.problems == []
+
+
+def test_a_process_killed_while_a_broken_version_is_pointed_to_serves_what_is_served(
+    world: World, moving: RunningServer
+) -> None:
+    """As a `swap` leaves it that was killed; a server elsewhere, which nobody waits for, has it like this too."""
+    assert switching.switch(world.artifact, 2).version == 2
+    broken = remove_items(world.artifact, np.array([world.gone]), base=1)
+    path = folder_of(world.artifact, broken) / VALID_IDS
+    path.write_bytes(path.read_bytes()[:-1])
+    before, restarts = read_current(world.artifact), moving.restarts
+    point(world.artifact, before.to(broken))
+    (folder,) = switching.servers_of(world.artifact)
+    until(lambda: all(a.refused for a in agreement.acknowledgements(folder).values()))
+    os.kill(stub_of(moving.pid, "encode_history"), signal.SIGKILL)
+    until(lambda: moving.restarts == restarts + 1)
+    with Load(world, moving) as load:
+        load.settled = 2
+        until(lambda: load.seen(2))
+    assert load.problems == []
+    assert switching.roll_back(world.artifact).version == 2

@@ -119,6 +119,20 @@ def test_a_late_process_starts_with_the_versions_of_the_others(
     assert (late.current, late.of(1), late.of(2)) == (2, "artifact", "2")
 
 
+def test_who_comes_again_while_a_version_is_refused_serves_what_the_others_do(
+    settings: Settings, process: Callable[..., Versioned[str]]
+) -> None:
+    """Not what the server once started with, which nobody else may have loaded any more."""
+    early = process("early")
+    to(settings, 2)
+    until(lambda: early.current == 2)
+    (folder_of(settings.artifact, 3) / CATALOGUE).write_bytes(b"")
+    to(settings, 3)
+    until(lambda: said(settings, "early").refused)
+    late = process("late")
+    assert (late.current, late.of(1), late.of(2)) == (2, "artifact", "2")
+
+
 def test_without_a_server_the_current_version_is_loaded_and_kept(settings: Settings, tmp_path: Path) -> None:
     to(settings, 2)
     before = set(threading.enumerate())  # other tests' threads may take a moment to end
