@@ -194,7 +194,7 @@ class Supervisor:
                 log.warning("%s cannot be loaded again: %s", model, problem)
                 return False
             leftovers.close_to_others(launch.prefix)
-        problems = probe.infer_all(launch.http, launch.ensembles, launch.item(), RELOAD_S)
+        problems = probe.infer_all(launch.http, launch.ensembles, watch.known_item(), RELOAD_S)
         if problems:
             log.warning("%s", "; ".join(problems.values()))
             return False

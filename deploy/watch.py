@@ -82,7 +82,7 @@ class Watch:
         answering = self._count_answers()
         silent = [ensemble for ensemble in self._launch.ensembles if ensemble not in answering]
         problems = (
-            probe.infer_all(self._launch.http, silent, self._known_item(), PROBE_TIMEOUT_S) if silent else {}
+            probe.infer_all(self._launch.http, silent, self.known_item(), PROBE_TIMEOUT_S) if silent else {}
         )
         if problems:
             answering |= self._count_answers()
@@ -104,7 +104,7 @@ class Watch:
         """Whether the last probe of an ensemble failed."""
         return any(self._failed.values())
 
-    def _known_item(self) -> int:
+    def known_item(self) -> int:
         """What to probe with. While the catalogue's file cannot be read, the server goes on, and so does this."""
         try:
             self._item = self._launch.item()

@@ -191,13 +191,14 @@ def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving:
     assert load.problems == []
 
 
+@pytest.mark.parametrize("name", [VALID_IDS, CATALOGUE])  # the launcher too reads the second
 def test_a_process_killed_while_a_broken_version_is_pointed_to_serves_what_is_served(
-    world: World, moving: RunningServer
+    world: World, moving: RunningServer, name: str
 ) -> None:
     """As a `swap` leaves it that was killed; a server elsewhere, which nobody waits for, has it like this too."""
     assert switching.switch(world.artifact, 2).version == 2
     broken = remove_items(world.artifact, np.array([world.gone]), base=1)
-    path = folder_of(world.artifact, broken) / VALID_IDS
+    path = folder_of(world.artifact, broken) / name
     path.write_bytes(path.read_bytes()[:-1])
     before, restarts = read_current(world.artifact), moving.restarts
     point(world.artifact, before.to(broken))
