@@ -94,12 +94,16 @@ class Fleet:
                 all_servers.callback(generation.stack.close)
 
     def check(self) -> None:
-        """Start a router again that has ended. Raises RouterError, or a server's error, when one has given up."""
+        """Start a router again that has ended. Raises RouterError, and a server's error when all have given up.
+
+        As long as one answers, the router gives it the users of the others.
+        """
         self._keep_router()
-        for generation in filter(None, (self.serving, self.coming)):
-            for server in generation.servers:
-                if server.supervisor.error:
-                    raise server.supervisor.error
+        generations = filter(None, (self.serving, self.coming))
+        running = [server for generation in generations for server in generation.servers]
+        errors = [error for server in running if (error := server.supervisor.error)]
+        if len(errors) == len(running):
+            raise errors[0]
 
     def _keep_router(self) -> None:
         """One that was started again has forgotten who serves whom, and is told. Raises RouterError."""

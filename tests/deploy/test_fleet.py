@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,7 +37,8 @@ def router() -> Iterator[Router]:
 
 def generation(artifact: Path, place: str, ended: list[Path]) -> Generation:
     """One server that nobody asks; it says when it is ended."""
-    server = RunningServer(choose_ports(), "", Path(), None, ("recommend",), "")  # type: ignore[arg-type]
+    watched = SimpleNamespace(error=None)
+    server = RunningServer(choose_ports(), "", Path(), watched, ("recommend",), "")  # type: ignore[arg-type]
     stack = ExitStack()
     stack.callback(ended.append, artifact)
     return Generation(artifact, (place,), [server], stack)
@@ -88,6 +90,18 @@ def test_a_server_that_does_not_end_keeps_no_other_from_ending(fleet: Fleet, end
     with pytest.raises(TimeoutError, match="new does not end"):
         fleet.close()
     assert ended == [NEW, OLD]
+
+
+@pytest.mark.parametrize("first", ["serving", "coming"])
+def test_a_server_that_gives_up_ends_no_other(fleet: Fleet, first: str) -> None:
+    """Users of the others would pay for it, in a rollout those of the old artifact for the new one."""
+    assert fleet.coming
+    both = [fleet.serving.servers[0].supervisor, fleet.coming.servers[0].supervisor]
+    for supervisor in both if first == "serving" else both[::-1]:
+        fleet.check()
+        supervisor.error = RouterError("three starts failed")
+    with pytest.raises(RouterError, match="three starts failed"):
+        fleet.check()
 
 
 def test_new_servers_must_serve_what_is_served(fleet: Fleet) -> None:
