@@ -94,8 +94,11 @@ def test_a_server_that_hangs_fills_its_own_queue_alone() -> None:
     assert sum("router: sheds load" in each for each in answers) == 5
 
 
-def test_a_request_that_was_not_answered_is_asked_elsewhere() -> None:
-    """Whether its body comes with its head or after it, as from our own client over HTTP."""
+def test_a_request_that_was_not_answered_is_asked_elsewhere_once() -> None:
+    """Whether its body comes with its head or after it, as from our own client over HTTP.
+
+    No third time: it may be what ends the servers.
+    """
     asked: list[int] = []
     with ExitStack() as stack:
         servers = [stack.enter_context(ready_server(f"a{n}", partial(silent, asked, n))) for n in range(1, 5)]
@@ -104,7 +107,7 @@ def test_a_request_that_was_not_answered_is_asked_elsewhere() -> None:
         for user in USERS:
             asked.clear()
             assert "502" in ask(router, user, after_s=0.01 * (user % 2))
-            assert len(set(asked)) == 2
+            assert len(set(asked)) == len(asked) == 2
 
 
 def silent(asked: list[int], number: int) -> str:
