@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from build.validity import build_validity
 from genrec.artifact import load_config
@@ -33,6 +32,7 @@ from genrec.catalogue.versions import (
 from genrec.errors import InputError
 from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
+from genrec.progress import counting
 from training.keys import is_plain
 from training.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
@@ -52,11 +52,14 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
         base = _base(artifact, base)
         old = Catalogue.load(folder_of(artifact, base) / CATALOGUE)
         _refuse_known(items, new, old, base)
-        for version in tqdm(versions_of(artifact), desc="codes", unit="version", delay=2):
-            other = Catalogue.load(folder_of(artifact, version) / CATALOGUE, titles=False)
-            changed = changed_item(new, other)
-            if changed is not None:
-                raise InputError(str(items), f"{changed} in version {version}", "an item keeps its codes")
+        versions = versions_of(artifact)
+        with counting("codes", len(versions), "version") as bar:
+            for version in versions:
+                other = Catalogue.load(folder_of(artifact, version) / CATALOGUE, titles=False)
+                changed = changed_item(new, other)
+                if changed is not None:
+                    raise InputError(str(items), f"{changed} in version {version}", "an item keeps its codes")
+                bar.update()
         both = Catalogue(
             np.concatenate((old.item_ids, new.item_ids)),
             np.concatenate((old.codes, new.codes)),
@@ -173,7 +176,7 @@ def _write(artifact: Path, catalogue: Catalogue, facts: dict[str, Any]) -> int:
     version = max(*versions_of(artifact), read_current(artifact).highest) + 1
     with (
         tempfile.TemporaryDirectory(prefix=".", dir=artifact / FOLDER) as scratch,
-        tqdm(total=2, desc=f"version {version}", unit="stage", delay=2) as bar,
+        counting(f"version {version}", 2, "stage") as bar,
     ):
         folder = Path(scratch) / str(version)
         folder.mkdir()

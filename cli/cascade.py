@@ -34,11 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """One user after the other; a table at the end."""
-    from tqdm import tqdm
-
     from clients.cascade import Cascade, recommended_by
     from clients.ranker import Ranker
     from clients.recommender import Recommender
+    from genrec.progress import counting
     from training.data import Histories
 
     whole = Histories.load(a.artifact / "histories.parquet", times=True).sample(a.users, a.seed)
@@ -54,8 +53,10 @@ def run(a: argparse.Namespace) -> None:
         )
         known = known_of(whole) if reads else [{}] * len(users)
         asked = zip(users.user_ids.tolist(), histories, known, strict=True)
-        for user, history, events in tqdm(asked, total=len(users), desc="cascade", unit="user"):
-            answers.append(cascade.ask(history, user, a.top_k, **events))
+        with counting("cascade", len(users), "user") as bar:
+            for user, history, events in asked:
+                answers.append(cascade.ask(history, user, a.top_k, **events))
+                bar.update()
     print("\n".join(lines(answers)))
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from cli.chain import make_catalogue, make_data, make_draft, make_model, make_servable
 from cli.options import folder
@@ -28,6 +27,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of
 from genrec.engine.instructions import engine_of
 from genrec.manifest import digest_file, is_good, record, stage_key
+from genrec.progress import counting
 from perf.kit.counters import Triton
 from perf.kit.endpoints import Endpoint
 from perf.quality.quality import measure, table
@@ -141,10 +141,12 @@ def timed(
     seconds, answers = [], []
     with closing(Triton(Endpoint(server.grpc_url, server.grpc_headers, ensemble))) as triton:
         before = triton.statistics()
-        for history in tqdm(histories, desc=ensemble, unit="request", delay=2):
-            begun = time.perf_counter()
-            answers.append(triton.recommender.recommend(history, top_k, exclude_history=True))
-            seconds.append(time.perf_counter() - begun)
+        with counting(ensemble, len(histories), "request") as bar:
+            for history in histories:
+                begun = time.perf_counter()
+                answers.append(triton.recommender.recommend(history, top_k, exclude_history=True))
+                seconds.append(time.perf_counter() - begun)
+                bar.update()
         after = triton.statistics()
     stages = {
         model: (after[model]["infer"] - before[model]["infer"]) / 1e6 / len(histories)

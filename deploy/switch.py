@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from tqdm import tqdm
+from typing import Any
 
 from deploy import leftovers
 from genrec.catalogue import agreement
@@ -17,6 +16,7 @@ from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.soundness import verify
 from genrec.catalogue.versions import Current, folder_of, locked, point, read_current, versions_of
 from genrec.errors import ArtifactError, GenrecError
+from genrec.progress import counting
 
 LOOK_S = 0.05
 PATIENCE_S = 300.0  # for servers to load a version, or to come back from a restart
@@ -81,9 +81,9 @@ def _move(artifact: Path, to: Callable[[Current], Current]) -> Current:
 
 
 def _wait(artifact: Path, wanted: Current) -> None:
-    """Until every process of every server has the version as its current one. The bar is for terminals only."""
+    """Until every process of every server has the version as its current one."""
     deadline = time.monotonic() + PATIENCE_S
-    with tqdm(desc=f"version {wanted.version}", unit="process", delay=2, leave=False, disable=None) as bar:
+    with counting(f"version {wanted.version}", 0, "process", leave=False) as bar:
         while waiting := _behind(artifact, wanted, bar):
             if time.monotonic() > deadline:
                 problem = f"not loaded after {PATIENCE_S:.0f} s by {', '.join(waiting)}"
@@ -91,7 +91,7 @@ def _wait(artifact: Path, wanted: Current) -> None:
             time.sleep(LOOK_S)
 
 
-def _behind(artifact: Path, wanted: Current, bar: tqdm[None]) -> list[str]:
+def _behind(artifact: Path, wanted: Current, bar: Any) -> list[str]:
     """The processes that are not there yet. Raises ArtifactError when one refuses."""
     waiting, processes = [], 0
     for folder in servers_of(artifact):

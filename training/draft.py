@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from genrec.artifact import load_config
 from genrec.catalogue.hashset import SemanticIdSet
@@ -34,6 +33,7 @@ from genrec.nn.draft_head import DraftHead, prompt_states
 from genrec.nn.draft_loss import draft_losses
 from genrec.nn.loss import level_losses
 from genrec.nn.model import Generator
+from genrec.progress import counting
 from genrec.search.lookup import lookup
 from training.data import Histories
 from training.evaluate import PAD, Recommender, evaluate
@@ -200,7 +200,7 @@ def train_draft(
     epochs = settings.epochs or min(max(round(4_000_000 / len(rows)), 1), 12)
     log: list[dict[str, object]] = []
     begun = time.monotonic()
-    with tqdm(total=epochs * len(rows), unit="item", unit_scale=True, desc="train draft") as bar:
+    with counting("train draft", epochs * len(rows), "item") as bar:
         for epoch in range(1, epochs + 1):
             rng = np.random.default_rng([seed, epoch])
             run.head.train()

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from tqdm import tqdm
 
 from genrec.catalogue.items import Catalogue
+from genrec.progress import counting
 from training.data import Histories
 
 # histories (B arrays int64, oldest first), K, whether items of the history may not be answered -> int64[B, K]
@@ -70,9 +70,11 @@ def ranks_of(
     histories = histories.sample(len(histories), seed=0)  # by length: batches of a model pad little
     given, target = histories.cut(SPLITS[split]).rows(), histories.nth_last(SPLITS[split])
     ranks = np.empty(len(target), np.int64)
-    for start in tqdm(range(0, len(target), batch), desc=label, unit="batch", delay=2):
-        stop = start + batch
-        ranks[start:stop] = hits(recommend(given[start:stop], k, remove_seen), target[start:stop])
+    with counting(label, len(target), "user") as bar:
+        for start in range(0, len(target), batch):
+            asked, wanted = given[start : start + batch], target[start : start + batch]
+            ranks[start : start + batch] = hits(recommend(asked, k, remove_seen), wanted)
+            bar.update(len(wanted))
     return ranks
 
 

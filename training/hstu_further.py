@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from genrec import manifest
 from genrec.catalogue.files import CATALOGUE
@@ -23,6 +22,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
+from genrec.progress import counting
 from genrec.rank.hstu import CONFIG, WEIGHTS
 from training.embedding.table import Rows
 from training.hstu_batches import Sample, batches_of, further_samples
@@ -73,10 +73,10 @@ class FurtherRun(HstuRun):
     def once(self) -> tuple[HstuRanker, float]:
         """The moving average after all of them, and the mean loss; every batch's is from before it was learnt."""
         todo, losses = self.batches(0), []
-        for batch in tqdm(
-            todo, desc="train hstu further", unit="batch", disable=self.world.rank > 0, delay=2
-        ):
-            losses.append(self.step(batch, len(losses) / len(todo)))
+        with counting("train hstu further", len(todo), "batch", disable=self.world.rank > 0) as bar:
+            for batch in todo:
+                losses.append(self.step(batch, len(losses) / len(todo)))
+                bar.update()
         self._gather_items()
         return self.average, float(np.mean(losses))
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu import TASKS, HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
+from genrec.progress import counting
 from training.gauc import gauc
 from training.hstu_batches import Sample, batches_of, held_out_samples, tokens_of
 from training.rating_baselines import biased_factors, item_rates
@@ -29,7 +29,7 @@ def labels_of(ratings: np.ndarray) -> np.ndarray:
 def scores_of(model: HstuRanker, ratings: Ratings, samples: list[Sample], label: str) -> np.ndarray:
     """Logits float32[C, tasks] of all candidates of samples, in their order."""
     found = []
-    with tqdm(total=len(samples), unit="user", desc=label, delay=2) as bar:
+    with counting(label, len(samples), "user") as bar:
         for batch in batches_of(samples, ratings.features.shape[1], BATCH_TOKENS):
             found.append(model(tokens_of(ratings, batch)).numpy())
             bar.update(len(batch))

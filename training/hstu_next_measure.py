@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.hstu_checkpoint import load_hstu_next
 from genrec.nn.hstu_next import HstuNext
+from genrec.progress import counting
 from training.evaluate import metrics
 from training.hstu_next_batches import events_of, spans_before
 from training.rank_candidates import Candidates, load_candidates, places_of
@@ -37,7 +37,7 @@ def scores_of(
     model: HstuNext, timed: Timed, places: np.ndarray, label: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of places int64[m, 2] (user, cut) in their order: some of them, and scores float32[b, I] of all items there."""
-    with tqdm(total=len(places), unit="user", desc=label, delay=2) as bar:
+    with counting(label, len(places), "user") as bar:
         for start in range(0, len(places), BATCH):
             part = places[start : start + BATCH]
             spans = spans_before(timed, part, model.config.max_history)

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from genrec.errors import ArtifactError
+from genrec.progress import counting
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.world import World
 from training.shards import checkpoint
@@ -99,10 +99,8 @@ def train(
     resumed = at.step
     if resumed and world.rank == 0:
         print(f"{task.name}: goes on after step {at.step}, in epoch {at.epoch + 1}", flush=True)
-    with tqdm(
-        total=limits.epochs * task.events, unit="event", unit_scale=True, desc=f"train {task.name}",
-        initial=at.epoch * task.events, disable=world.rank > 0,
-    ) as bar:  # fmt: skip
+    shown = {"initial": at.epoch * task.events, "disable": world.rank > 0}
+    with counting(f"train {task.name}", limits.epochs * task.events, "event", **shown) as bar:
         while not at.ended(limits):
             mean = _epoch(world, task, limits, at, bar, folder, save_every_s)
             if at.epoch % limits.validate_every == 0 or at.ended(limits):
@@ -117,7 +115,7 @@ def train(
 
 
 def _epoch(
-    world: World, task: Task, limits: Limits, at: Progress, bar: tqdm, folder: Path, save_every_s: float
+    world: World, task: Task, limits: Limits, at: Progress, bar: Any, folder: Path, save_every_s: float
 ) -> float:
     """The batches of an epoch that are left, while the budget lasts. Returns the mean loss."""
     todo, before, begun = task.batches(at.epoch), at.seconds, time.monotonic()

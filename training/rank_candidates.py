@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from tqdm import tqdm
 
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
@@ -23,6 +22,7 @@ from genrec.manifest import stage_key
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.model import Generator
+from genrec.progress import counting
 from training.data import Histories
 from training.evaluate import SPLITS
 
@@ -101,7 +101,7 @@ def make_candidates(
     tokens = catalogue.codes + np.array(config.code_offsets)
     found = np.empty((len(places), CANDIDATES), np.int32)
     scores = np.empty((len(places), CANDIDATES), np.float32)
-    with tqdm(total=len(places), unit="place", desc=label) as bar:
+    with counting(label, len(places), "place") as bar:
         for start in range(0, len(places), BATCH):
             part = places[start : start + BATCH]
             seen = [np.unique(rows[user][:cut]) for user, cut in part]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from genrec.nn.ranker import Ranker
+from genrec.progress import counting
 from training.rank_candidates import CANDIDATES, Candidates, prompts
 
 # What the generator's log-probability may count beside a ranker's scores.
@@ -75,10 +75,12 @@ def scores_of(ranker: Ranker, places: Places, at: Candidates, order: str) -> np.
     entries = places.entries(ranker) if order == "split" else None
     scores = np.zeros(at.rows.shape, np.float32)
     asked = np.flatnonzero(found(at))
-    for start in tqdm(range(0, len(asked), BATCH), desc=f"score, {order}", unit="batch", delay=2):
-        span = asked[start : start + BATCH]
-        part = at.at(span)
-        scores[span] = places.ask(part, part.rows).scores(ranker, order, entries).numpy()
+    with counting(f"score, {order}", len(asked), "place") as bar:
+        for start in range(0, len(asked), BATCH):
+            span = asked[start : start + BATCH]
+            part = at.at(span)
+            scores[span] = places.ask(part, part.rows).scores(ranker, order, entries).numpy()
+            bar.update(len(span))
     scores[at.rows < 0] = -np.inf
     return scores
 

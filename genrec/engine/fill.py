@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from tqdm import tqdm
 
 from genrec.artifact import load_config
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load_ranker import load_rank_executors
 from genrec.nodes.held import Held
 from genrec.nodes.placement import items_on
+from genrec.progress import counting
 from genrec.rank.item_tokens import DistinctItems
 from genrec.settings import Settings
 
@@ -27,7 +27,7 @@ def fill(settings: Settings) -> int:
     order = np.argsort(-items.popularity, kind="stable")
     placed = held.place(items.popularity, executor.item_words(items.tokens))
     order, done = order[np.isin(order, items_on(placed, held.node))][: executor.item_places], 0
-    with tqdm(total=len(order), desc="items", unit="item", disable=None) as bar:
+    with counting("items", len(order), "item") as bar:
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
             done += int(executor.keep_items(items.tokens[rows], np.zeros(len(rows))).sum())

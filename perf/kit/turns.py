@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -34,11 +33,9 @@ def order(arms: Sequence[A], number: int) -> list[A]:
 
 def interleaved(arms: Sequence[A], rounds: int, label: str = "") -> Iterator[tuple[int, A]]:
     """(round, arm), every arm once per round; with a `label` it shows its progress."""
-    from tqdm import tqdm  # here: the image with a GPU has none
+    from genrec.progress import counting  # here: the image with a GPU has no tqdm
 
-    with tqdm(
-        total=rounds * len(arms), desc=label, unit="turn", file=sys.stderr, leave=False, disable=not label
-    ) as bar:
+    with counting(label, rounds * len(arms), "turn", leave=False, disable=not label) as bar:
         for number in range(rounds):
             for arm in order(arms, number):
                 yield number, arm

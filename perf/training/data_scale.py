@@ -29,8 +29,8 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
+from genrec.progress import counting
 from perf.kit import report
 from perf.kit.turns import extremes, in_turns
 
@@ -50,7 +50,7 @@ def make_shop(folder: Path, interactions: int, items: int) -> None:
     weights = np.cumsum(rng.lognormal(0, SPREAD, users))
     with (
         pq.ParquetWriter(folder / "interactions.parquet", SCHEMA) as writer,
-        tqdm(total=interactions, desc="making a shop", unit="row", unit_scale=True, delay=2) as bar,
+        counting("making a shop", interactions, "row") as bar,
     ):
         for start in range(0, interactions, BLOCK):
             count = min(BLOCK, interactions - start)

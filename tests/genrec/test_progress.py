@@ -32,6 +32,22 @@ def test_the_clock_goes_on_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch
         assert ("1/3" in text) == (total is not None)
 
 
+def test_a_log_gets_a_plain_line_now_and_then_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_S", 0)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.counting("all of it", 3, "item", delay=0) as outer:
+        for _ in range(3):
+            with progress.counting("a part", 2, "item", delay=0, leave=False) as bar:
+                bar.update()
+                bar.refresh()
+            outer.update()
+            outer.set_postfix(loss=1)
+    text = sys.stderr.getvalue()
+    assert not re.search(r"[^\x20-\x7e\n]", text), text
+    assert "a part: 50%, 1.00 of 2.00, 00:00 so far, 00:00 to go\n" in text
+    assert text.splitlines()[-1] == "all of it: 100%, 3.00 of 3.00, 00:00 so far, 00:00 to go, loss=1"
+
+
 def test_silent_when_captured_and_over_when_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "TICK_S", 0.01)
     monkeypatch.setattr(sys, "stderr", io.StringIO())

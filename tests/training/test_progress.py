@@ -1,4 +1,4 @@
-"""Every long step of reading data and tokenising shows a bar that reaches its end; a log gets none of it."""
+"""Every long step of reading data and tokenising shows a bar that reaches its end; a log gets none of what is short."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ import pytest
 
 from genrec import progress
 from tests.training.shops import many
+from tests.training.test_ranker import QUICK, ring_artifact
+from training.ranker import ranker_artifact
+from training.sharded.world import World
 from training.stages import prepare, tokenise
 from training.vectors import reduce
 
@@ -95,4 +98,6 @@ def test_without_a_terminal_nothing_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path, "csv", monkeypatch)
+    artifact = ring_artifact(tmp_path)
+    ranker_artifact(World(), artifact, QUICK, artifact / ".training")
     assert capfd.readouterr().err == ""
