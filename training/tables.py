@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ TITLE = ("title", "movie_title", "name")
 GENRE = ("genre", "genres", "class", "category")
 YEAR = ("release_year",)
 BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
+csv.field_size_limit(1 << 30)  # a field may be as long as pyarrow takes it
 
 
 def read_table(path: Path) -> pa.Table:
@@ -43,7 +46,7 @@ def read_blocks(path: Path, wanted: Sequence[tuple[str, ...]] = ()) -> Iterator[
         for table in {".parquet": _parquet, ".json": _json}.get(path.suffix, _delimited)(path, wanted):
             yield first, table.rename_columns(clean(table.column_names))
             first += table.num_rows
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), f"cannot be read: {error}", accepted) from error
     if not first:
         raise InputError(str(path), "is empty", "at least one row under the header")
@@ -79,10 +82,7 @@ def _parquet(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table
 def _delimited(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
     """Delimited text as strings; a row with too many or too few fields names its line."""
     tabs = path.suffix != ".csv"
-    with path.open(encoding="utf-8-sig") as file:
-        names = file.readline().rstrip("\r\n").split("\t" if tabs else ",")
-    names = [name.strip('"') for name in names]
-
+    _, names = next(_lines(path), (1, []))
     bad: list[pyarrow.csv.InvalidRow] = []
 
     def note(row: pyarrow.csv.InvalidRow) -> str:
@@ -108,7 +108,7 @@ def _delimited(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Tab
             bar.update(file.tell() - bar.n)
             yield pa.Table.from_batches([batch])
     if bad:
-        problem = f"line {bad[0].number} has {bad[0].actual_columns} fields"
+        problem = f"{where(path, bad[0].number - 2)} has {bad[0].actual_columns} fields"
         raise InputError(str(path), problem, f"{bad[0].expected_columns} fields: {', '.join(names)}")
 
 
@@ -156,5 +156,21 @@ def required(table: pa.Table, path: Path, names: tuple[str, ...], first: int = 0
 
 
 def where(path: Path, row: int) -> str:
-    """How a person finds row `row` (from 0): a Parquet file has no header line."""
-    return f"row {row + 1}" if path.suffix == ".parquet" else f"line {row + 2}"
+    """How a person finds row `row` (from 0) of a table: by its line, where the file has lines."""
+    if path.suffix in (".parquet", ".json"):
+        return f"row {row + 1}" if path.suffix == ".parquet" else f"entry {row + 1}"
+    line, _ = next(islice(_lines(path), row + 1, None), (row + 2, []))  # the header is the first
+    return f"line {line}"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of delimited text, header first: the line that each begins at, and its fields. Empty lines are none."""
+    tabs, line = path.suffix != ".csv", 1
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.reader(
+            file, delimiter="\t" if tabs else ",", quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
+        )
+        for fields in rows:
+            if fields:
+                yield line, fields
+            line = rows.line_num + 1

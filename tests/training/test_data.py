@@ -166,6 +166,18 @@ GOOD = "user,item,timestamp\n1,10,1\n1,11,2\n1,12,3\n"
         (GOOD.replace("1,11,2", "1,11,nan"), ITEMS, ["timestamp", "line 3", "nan"]),
         (GOOD.replace("1,11,2", "1,,2"), ITEMS, ["interactions.csv", "column item", "line 3"]),
         (GOOD.replace("1,12,3", "1,12,3,4"), ITEMS, ["interactions.csv", "line 4", "4 fields"]),
+        ("\n" + GOOD.replace("1,11,2", "\n\n1,11,soon"), ITEMS, ["timestamp", "line 6 is 'soon'"]),
+        (
+            GOOD.replace("\n1,11,2", '\r\n"1\r\n\r\n5"" ",7,4\r\n1,,2'),
+            ITEMS,
+            ["column item", "line 6 is empty"],
+        ),
+        (GOOD.replace("1,12,3", "\n1,12,3,4"), ITEMS, ["interactions.csv", "line 5 has 4 fields"]),
+        (
+            GOOD,
+            ITEMS.replace("genre\n", "genre\n\n,none,\n"),
+            ["items.csv", "column item", "line 3 is empty"],
+        ),
         ("user,item,timestamp\n", ITEMS, ["interactions.csv", "is empty"]),
         ("", ITEMS, ["interactions.csv"]),
         (GOOD, "item,title\n", ["items.csv", "is empty"]),
@@ -178,6 +190,12 @@ def test_bad_input_is_named(tmp_path: Path, interactions: str, items: str, named
     for part in named:
         assert part in str(caught.value)
     assert not (tmp_path / "out" / "histories.parquet").exists()
+
+
+def test_names_stay_text_after_an_empty_first_line(tmp_path: Path) -> None:
+    rows = "".join(f"{user},{item},{item}\n" for user in ("007", "7") for item in (10, 11, 12))
+    write_data(read_tables(*files(tmp_path, f"\nuser,item,timestamp\n{rows}")), tmp_path)
+    assert len(histories(tmp_path)) == 2
 
 
 def test_missing_file_and_unknown_source(tmp_path: Path) -> None:
