@@ -5,8 +5,12 @@ A place is a user and a cut: the first `cut` items are the history, the one behi
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +134,8 @@ def load_candidates(artifact: Path, per_history: int) -> dict[str, Candidates]:
     kept = _read(path, key) if path.exists() else None
     if kept is not None:
         return kept
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _clear(path.parent)
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     rows = known_rows(Histories.load(artifact / "histories.parquet"), catalogue)
     lengths = np.array([len(each) for each in rows])
@@ -143,12 +149,35 @@ def load_candidates(artifact: Path, per_history: int) -> dict[str, Candidates]:
         for split, each in places.items()
     }
     tensors = {f"{split}.{name}": each for split, of in made.items() for name, each in vars(of).items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Ranks that torchrun started make them at the same time.
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch, _locked(Path(scratch)):
         save_file(tensors, Path(scratch) / FILE_NAME, metadata={"key": key})
+        (Path(scratch) / FILE_NAME).chmod(0o644)  # as `genrec.nn.checkpoint` does
         os.replace(Path(scratch) / FILE_NAME, path)
     return made
+
+
+def _clear(folder: Path) -> None:
+    """Remove what processes left there that were killed while they wrote. Who writes has a lock on his folder."""
+    for left in folder.glob(".*"):
+        with suppress(OSError), _locked(left) as dead:
+            if dead:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether it could be locked: another has it, or its file system has no locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked = True
+    except OSError:
+        locked = False
+    try:
+        yield locked
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path, key: str) -> dict[str, Candidates] | None:
