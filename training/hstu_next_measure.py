@@ -1,7 +1,7 @@
 """How good an HSTU model of the next item is: leave-one-out over the whole catalogue, and over candidates.
 
-Items of a user's whole history are taken out, as `genrec evaluate` does. An item whose score equals the wanted one's is
-taken to be before it.
+Items of a user's whole history are taken out, as `genrec evaluate` does; who takes one of them again is a miss. An item
+whose score equals the wanted one's is taken to be before it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ KS = (10,)
 # What is measured.
 WHOLE, GENERATOR = "whole catalogue", "generator's candidates, its order"
 ALONE, TOGETHER = "the same, by HSTU", "the same, both together"
+FEW = f"users with at most {KS[0]} unseen items"
 
 
 @torch.no_grad()
@@ -46,14 +47,17 @@ def scores_of(
 
 
 def ranks_of(model: HstuNext, timed: Timed, places: np.ndarray, label: str) -> np.ndarray:
-    """Place (from 0) of the item behind each of `places` int64[m, 2] (user, cut) in the whole catalogue: int64[m]."""
-    found = [np.zeros(0, np.int64)]
+    """Place (from 0) of the item behind each of `places` int64[m, 2] (user, cut) in the whole catalogue: int64[m].
+
+    One that was taken out, or has no number as a score, is behind all items and all places that count.
+    """
+    found, last = [np.zeros(0, np.int64)], max(model.config.items, *KS)
     for part, scores in scores_of(model, timed, places, label):
         first = timed.offsets[part[:, 0]]
         for line, start, cut in zip(scores, first.tolist(), part[:, 1].tolist(), strict=True):
             line[timed.rows[start : start + cut]] = -np.inf
         own = np.take_along_axis(scores, timed.rows[first + part[:, 1]][:, None], 1)
-        found.append((~(scores < own)).sum(1) - 1)  # NaN finds nothing
+        found.append(np.where(own[:, 0] > -np.inf, (~(scores < own)).sum(1) - 1, last))
     return np.concatenate(found)
 
 
@@ -69,6 +73,14 @@ def candidate_scores(model: HstuNext, timed: Timed, at: Candidates, label: str) 
     return found
 
 
+def with_few(timed: Timed, places: np.ndarray, items: int) -> int:
+    """How many of `places` int64[m, 2] (user, cut) have so few unseen items that any order of them is a hit."""
+    few = places[items - places[:, 1] <= KS[0]]
+    starts = timed.offsets[few[:, 0]]
+    seen = (timed.rows[start : start + cut] for start, cut in zip(starts, few[:, 1], strict=True))
+    return sum(items - len(np.unique(rows)) <= KS[0] for rows in seen)
+
+
 def measure_hstu_next(artifact: Path) -> dict[str, Any]:
     """Figures of all users' newest items; of the generator's candidates too, where there is a generator.
 
@@ -79,6 +91,8 @@ def measure_hstu_next(artifact: Path) -> dict[str, Any]:
     places = places_of(timed.lengths, "test", 0)
     whole = metrics(ranks_of(model, timed, places, "evaluate"), KS)
     found: dict[str, Any] = {"users": len(places), WHOLE: whole}
+    if few := with_few(timed, places, model.config.items):
+        found[FEW] = few
     if (artifact / "model" / "config.json").is_file():
         candidates = load_candidates(artifact, max(1, RankerSettings.places // len(timed.lengths)))
         found |= ranked(model, timed, candidates)
@@ -107,6 +121,10 @@ def hstu_next_table(found: dict[str, Any]) -> str:
     for name, each in found.items():
         if isinstance(each, dict):
             lines.append(f"{name:36}{each['HR@10']:8.4f}{each['NDCG@10']:9.4f}")
+    if FEW in found:
+        lines.append(
+            f"{found[FEW]} {FEW}: one of these is a hit in any order, so NDCG@10 alone tells orders apart"
+        )
     if "generator_weight" in found:
         lines.append(f"of both: HSTU's score + {found['generator_weight']} x the generator's log-probability")
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from training.data import Histories
 from training.evaluate import PAD, evaluate, metrics
 from training.hstu_next import train_hstu_next
 from training.hstu_next_batches import events_of, groups_of, places_in, spans_before, training_spans
-from training.hstu_next_measure import candidate_scores, ranks_of
+from training.hstu_next_measure import candidate_scores, ranks_of, with_few
 from training.hstu_next_settings import HstuNextSettings
 from training.rank_candidates import Candidates, places_of
 from training.sharded.world import World
@@ -175,8 +175,9 @@ def test_ranks_and_candidates_by_hand() -> None:
     model: Any = ByNewest([[9, 4, 5, 5], [9, 8, 4, 6], [0, 0, 0, 0], [0, 0, 0, 0]])
     places = np.array([[0, 2], [1, 2], [2, 3]])
     # User 0, newest 1: of 2 and 3, which are not seen, 3 is better. User 1, newest 0: 1 and 3 are left, 3 wins.
-    # User 2 takes item 0 again, which was removed with the other seen one: behind all others.
-    assert ranks_of(model, timed, places, "").tolist() == [1, 0, 3]
+    # User 2 takes item 0 again, which was removed with the other seen one: a miss, few as the items are.
+    assert ranks_of(model, timed, places, "").tolist() == [1, 0, 10]
+    assert [with_few(timed, places, items) for items in (4, 12, 13)] == [3, 3, 0], "user 2 saw one twice"
     tied: Any = ByNewest([[9, 5, 5, 5]] * 4)
     assert ranks_of(tied, timed, places[:2], "").tolist() == [1, 1], "of equals, the wanted one is the last"
     at = Candidates(
@@ -281,7 +282,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert found["the same, by HSTU"]["NDCG@10"] == pytest.approx(found["whole catalogue"]["NDCG@10"])
     assert found["generator's candidates, its order"]["NDCG@10"] < 0.8
     assert main(["evaluate", str(artifact), "--recipe", "hstu-next"]) == 0
-    assert "whole catalogue" in capsys.readouterr().out
+    assert "\n40 users with at most 10 unseen items: one of these is a hit in any" in capsys.readouterr().out
     assert main(["bench", "next_quality", str(artifact)]) == 0
     saved = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert saved["whole_ndcg10"] == {artifact.name: found["whole catalogue"]["NDCG@10"]}
