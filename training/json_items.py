@@ -26,6 +26,10 @@ def read_json_items(path: Path) -> pa.Table:
             raise InputError(f"{path}, item {item!r}", f"is {facts!r}", ACCEPTED)
         columns["title"].append(_text(facts.get("title")))
         columns["category"].append(_text(facts.get("categories")))
+        try:
+            "".join((item, columns["title"][-1], columns["category"][-1])).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{path}, item {item!r}", f"is no text: {error}", ACCEPTED) from error
     return pa.table(columns)
 
 

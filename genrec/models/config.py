@@ -15,6 +15,7 @@ SIZES = (
     "max_history", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size",
 )  # fmt: skip
+MOST = 2**20  # of any size: tensors of two or three of them can still be thought of
 PROMPT = ("prompt_before", "prompt_between", "prompt_after")
 MODEL_TYPES = ("qwen3", "qwen2", "llama")
 
@@ -56,8 +57,15 @@ class ModelConfig:
         if self.model_type not in MODEL_TYPES:
             raise InputError("model_type", f"is {self.model_type!r}", f"one of {', '.join(MODEL_TYPES)}")
         for name in SIZES:
-            if getattr(self, name) < 1:
-                raise InputError(name, f"is {getattr(self, name)}", "1 or more")
+            size = getattr(self, name)
+            if type(size) is not int or not 1 <= size <= MOST:
+                raise InputError(name, f"is {size!r}", f"a whole number, 1 or more, {MOST} at most")
+        if self.head_dim % 2:
+            raise InputError("head_dim", f"is {self.head_dim}", "an even number: angles turn pairs")
+        for name in ("rope_theta", "rms_norm_eps"):
+            number = getattr(self, name)
+            if type(number) not in (int, float) or not 0 < number < 1e30:  # NaN is not
+                raise InputError(name, f"is {number!r}", "a number above 0, below 1e30")
         if self.num_attention_heads % self.num_key_value_heads:
             raise InputError("num_key_value_heads", "does not divide num_attention_heads", "a divisor")
         if (
@@ -128,17 +136,32 @@ class ModelConfig:
 def _own_keys(raw: dict[str, Any], known: set[str]) -> dict[str, Any]:
     """A config.json's keys under this class's names. Raises InputError for what would silently compute otherwise."""
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict) or any(isinstance(each, dict) for each in rope.values()):
+        raise InputError("rope_parameters", f"is {rope!r}", "one object for all layers")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise InputError("rope_scaling", f"is of type {kind!r}", "default")
+    turned = raw.get("partial_rotary_factor", rope.get("partial_rotary_factor"))
+    if turned not in (None, 1):
+        raise InputError("partial_rotary_factor", f"is {turned!r}", "1")
     if raw.get("hidden_act", "silu") != "silu":
         raise InputError("hidden_act", f"is {raw['hidden_act']!r}", "silu")
     if raw.get("use_sliding_window"):
         raise InputError("use_sliding_window", "is true", "false")
+    if set(raw.get("layer_types") or ()) - {"full_attention"}:
+        raise InputError("layer_types", f"is {raw['layer_types']}", "full_attention alone")
+    if raw.get("quantization_config"):
+        raise InputError("quantization_config", "is there", "weights as they were trained, not quantised")
     own = {
         key: tuple(value) if isinstance(value, list) else value for key, value in raw.items() if key in known
     }
-    own.setdefault("rope_theta", rope.get("rope_theta", 10000.0))
-    if own.get("head_dim") is None and "hidden_size" in raw and "num_attention_heads" in raw:
-        own["head_dim"] = raw["hidden_size"] // raw["num_attention_heads"]
+    theta = own.setdefault("rope_theta", rope.get("rope_theta", 10000.0))
+    said = rope.get("rope_theta", theta)
+    if said is not theta and said != theta:
+        raise InputError("rope_theta", f"is {theta}", f"{said}, as in rope_parameters")
+    hidden, heads = raw.get("hidden_size"), raw.get("num_attention_heads")
+    if own.get("num_key_value_heads") is None and heads is not None:
+        own["num_key_value_heads"] = heads  # configurations of the first Llamas do not have it
+    if own.get("head_dim") is None and type(hidden) is type(heads) is int and heads > 0:
+        own["head_dim"] = hidden // heads
     return own

@@ -18,6 +18,7 @@ from genrec.nn.model import Generator
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # where a large model is in shards
 CONFIG = "config.json"
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -57,6 +58,9 @@ def fitting(stored: dict[str, Tensor], config: ModelConfig, path: Path) -> dict[
 
     Without `lm_head.weight` the head is tied to the embedding. Raises ArtifactError naming `path`, where they are from.
     """
+    if config.num_hidden_layers > len(stored):  # else a false number would make layers without end
+        problem = f"has {len(stored)} tensors, config.json says num_hidden_layers {config.num_hidden_layers}"
+        raise ArtifactError(path, problem)
     with torch.device("meta"):
         model = Generator(config)
     left = dict(stored)
@@ -70,6 +74,9 @@ def fitting(stored: dict[str, Tensor], config: ModelConfig, path: Path) -> dict[
         if found.shape != wanted.shape:
             shapes = f"{tuple(found.shape)}, config.json wants {tuple(wanted.shape)}"
             raise ArtifactError(path, f"{hugging_face_name(name)} has shape {shapes}")
+        if found.dtype not in TYPES:
+            known = ", ".join(map(str, TYPES))
+            raise ArtifactError(path, f"{hugging_face_name(name)} is {found.dtype}, not one of {known}")
         state[name] = found
     if left:
         raise ArtifactError(
@@ -84,8 +91,9 @@ def generator_digest(folder: Path) -> str:
 
 
 def weights_file(folder: Path) -> Path:
-    """What says which tensors there are: the index of shards, or the one file."""
-    return folder / INDEX if (folder / INDEX).is_file() else folder / WEIGHTS
+    """What says which tensors there are: the one file, as for transformers, or else the index of shards."""
+    one = (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file()
+    return folder / (WEIGHTS if one else INDEX)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -93,9 +101,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     stored: dict[str, Tensor] = {}
     for path in _files(folder):
         try:
-            stored |= load_file(check_regular(path))
+            found = load_file(check_regular(path))
         except (OSError, SafetensorError) as error:
             raise ArtifactError(path, f"not a readable safetensors file: {error}") from error
+        if twice := sorted(stored.keys() & found):
+            raise ArtifactError(path, f"has the tensor {twice[0]}, which another file of the model has too")
+        stored |= found
     return stored
 
 
@@ -108,6 +119,8 @@ def _files(folder: Path) -> list[Path]:
     except (KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(index, "has no `weight_map` that says which file holds which tensor") from error
     for name in names:
+        if name != Path(name).name:
+            raise ArtifactError(index, f"names the file {name!r}, which is not beside it")
         if not (folder / name).is_file():
             raise ArtifactError(index, f"names the file {name}, which is not there; it names {len(names)}")
     return [folder / name for name in names]

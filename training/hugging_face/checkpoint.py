@@ -28,7 +28,14 @@ from genrec.manifest import record, stage_key
 from genrec.models.config import MODEL_TYPES, ModelConfig
 from genrec.nn.checkpoint import CONFIG, EMBEDDING, HEAD, fitting, read_tensors, save_tensors, weights_file
 from genrec.progress import ticking
-from training.hugging_face.code_tokens import TOKENIZER, check_items, code_rows, read_codes, read_tokenizer
+from training.hugging_face.code_tokens import (
+    HOLE,
+    TOKENIZER,
+    check_items,
+    code_rows,
+    read_codes,
+    read_tokenizer,
+)
 from training.hugging_face.prompt_text import PromptText, PromptTokens, prompt_tokens
 from training.keys import number_keys
 from training.sources import last_rows
@@ -55,9 +62,14 @@ def import_checkpoint(
     `templates` say how a code of each level is spelled, where the file of semantic IDs does not. Raises InputError,
     ArtifactError.
     """
-    if artifact.exists() and any(artifact.iterdir()):
+    if artifact.is_symlink() or (artifact.exists() and any(artifact.iterdir())):
         raise InputError(str(artifact), "is there already", "the name of a new folder")
     raw = _hugging_face_config(source / CONFIG)
+    if not weights_file(source).is_file():
+        advice = (
+            "save_pretrained(folder) of transformers writes it; pickles, as pytorch_model.bin, are not read"
+        )
+        raise ArtifactError(weights_file(source), f"is missing; {advice}")
     given = [path for path in (items, semantic_ids, prompt, interactions) if path is not None]
     with _made(artifact) as out:
         notes = _write_items(out, items, interactions)
@@ -67,6 +79,9 @@ def import_checkpoint(
         with ticking("reading the weights"):
             tensors = _of_rows(read_tensors(source), raw, kept, weights_file(source), source / CONFIG)
             fitting(tensors, config, weights_file(source))
+            for name, tensor in tensors.items():
+                if not tensor.isfinite().all():
+                    raise ArtifactError(weights_file(source), f"{name} has NaN or infinite values")
         with ticking("writing the weights"):
             save_tensors(tensors, config, out / "model")
         settings = {"templates": templates, "max_history": config.max_history}
@@ -114,6 +129,12 @@ def _hugging_face_config(path: Path) -> dict[str, Any]:
         known = f"decoders of {', '.join(MODEL_TYPES)}"
         more = ", an encoder-decoder" if raw.get("is_encoder_decoder") else ""
         raise InputError(f"{path}, model_type", f"is {kind!r}{more}", known)
+    if raw.get("tie_word_embeddings") not in (None, True, False):
+        problem = f"is {raw['tie_word_embeddings']!r}"
+        raise InputError(f"{path}, tie_word_embeddings", problem, "true or false")
+    positions = raw.get("max_position_embeddings")
+    if positions is not None and type(positions) is not int:
+        raise InputError(f"{path}, max_position_embeddings", f"is {positions!r}", "a whole number of tokens")
     return raw
 
 
@@ -154,7 +175,7 @@ def _vocabulary(
         return catalogue, rows, PromptTokens([], [], [])
     examples = []
     for item in codes[[0, len(codes) // 2, -1]].tolist():
-        spelled = "".join(form.format(code) for form, code in zip(templates, item, strict=True))
+        spelled = "".join(form.replace(HOLE, str(code)) for form, code in zip(templates, item, strict=True))
         examples.append((spelled, [int(level[code]) for level, code in zip(rows, item, strict=True)]))
     return catalogue, rows, prompt_tokens(tokenizer, PromptText.load(prompt), examples, prompt)
 
@@ -169,12 +190,13 @@ def _config(
     place = {token: len(kept) - len(text) + n for n, token in enumerate(text)}
     before, between, after = ([place[token] for token in part] for part in around)
     own = {
-        "codebook_sizes": catalogue.codebook_sizes, "vocab_size": len(kept), "max_history": max_history or MAX_HISTORY,
+        "codebook_sizes": catalogue.codebook_sizes, "code_offsets": (), "vocab_size": len(kept),
+        "max_history": max_history or MAX_HISTORY,
         "prompt_before": before, "prompt_between": between, "prompt_after": after,
     }  # fmt: skip
     config = ModelConfig.of({**raw, **own}, path)
     positions = raw.get("max_position_embeddings")
-    if not isinstance(positions, int):
+    if positions is None:
         return config, kept
     each = config.levels + len(between)
     most = (positions - config.levels - config.prompt_length(1)) // each + 1

@@ -54,6 +54,8 @@ def read_codes(
         templates = check_templates(templates or [_template(str(part), n) for n, part in enumerate(parts)])
         if len(parts) != len(templates):
             raise InputError(str(path), f"{place} has {len(parts)} codes, not {len(templates)}", SEMANTIC_IDS)
+        if key in given:
+            raise InputError(str(path), f"{place}: item {key!r} is there twice", SEMANTIC_IDS)
         try:
             given[key] = [_code(str(part), form) for part, form in zip(parts, templates, strict=True)]
         except ValueError as error:

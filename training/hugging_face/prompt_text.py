@@ -38,10 +38,12 @@ class PromptText:
             prompt = cls(**raw)
             if not isinstance(prompt.special_tokens, bool) or not isinstance(prompt.separator, str):
                 raise TypeError("separator is no text, or special_tokens neither true nor false")
+            for part in (prompt.text, prompt.item, prompt.separator):
+                part.encode()  # half of a surrogate pair, which JSON may have, is no text
             for field, hole in (("text", HISTORY), ("item", CODES)):
                 if getattr(prompt, field).count(hole) != 1:
                     raise InputError(f"{path}, {field}", f"has {hole} not once", ACCEPTED)
-        except (ArtifactError, TypeError, AttributeError) as error:
+        except (ArtifactError, TypeError, AttributeError, UnicodeEncodeError) as error:
             raise InputError(str(path), f"is not a readable prompt: {error}", ACCEPTED) from error
         return prompt
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from cli.main import main
 
@@ -54,6 +57,42 @@ def without_shards(folder: Path) -> None:
         path.unlink()
 
 
+def weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    """All tensors in one file, changed."""
+
+    def work(folder: Path) -> None:
+        tensors = {}
+        for path in sorted((folder / "checkpoint").glob("model-*.safetensors")):
+            tensors |= load_file(path)
+        without_shards(folder)
+        change(tensors)
+        save_file(tensors, folder / "checkpoint/model.safetensors")
+
+    return work
+
+
+def turned_into(**types: torch.dtype) -> Callable[[Path], object]:
+    return weights(lambda tensors: tensors.update(
+        {name: tensors[name].to(kind) for name in tensors for part, kind in types.items() if part in name}
+    ))  # fmt: skip
+
+
+def of_pickles_alone(folder: Path) -> None:
+    without_shards(folder)
+    (folder / "checkpoint/pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
+
+
+def in_two_files(folder: Path) -> None:
+    first = load_file(sorted((folder / "checkpoint").glob("model-*.safetensors"))[0])
+    save_file({**load_file(shard(folder)), **first}, shard(folder))
+
+
+def beyond_the_folder(folder: Path) -> None:
+    shutil.move(shard(folder), folder / shard(folder).name)
+    path = folder / "checkpoint/model.safetensors.index.json"
+    path.write_text(path.read_text().replace("model-00002", "../model-00002"))
+
+
 def another_of_that_number(content: dict) -> None:
     content["model"]["vocab"]["<a_1>"] = next(
         token["id"] for token in content["added_tokens"] if token["content"] == "<a_0>"
@@ -88,7 +127,20 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         edit("checkpoint/model.safetensors.index.json", dict.clear),
         r"model\.safetensors\.index\.json: has no `weight_map`",
     ),
-    "no weights": (without_shards, r"model\.safetensors: cannot be read"),
+    "no weights": (without_shards, r"model\.safetensors: is missing; save_pretrained\(folder\) of transformers"),
+    "pickles": (of_pickles_alone, r"model\.safetensors: is missing; .* pickles, as pytorch_model\.bin, are not read"),
+    "a shard of another folder": (
+        beyond_the_folder, r"index\.json: names the file '\.\./model-00002-of-\d+\.safetensors', which is not beside",
+    ),
+    "a tensor in two shards": (
+        in_two_files, r"model-00002-of-\d+\.safetensors: has the tensor \S+, which another file of the model has too",
+    ),
+    "quantised": (turned_into(q_proj=torch.int8), r"safetensors: \S+q_proj\.weight is torch\.int8, not one of torch"),
+    "in double": (turned_into(up_proj=torch.float64), r"up_proj\.weight is torch\.float64, not one of torch\.float32"),
+    "no numbers": (
+        weights(lambda tensors: tensors["model.norm.weight"].fill_(torch.nan)),
+        r"model\.safetensors: model\.norm\.weight has NaN or infinite values",
+    ),
     "another vocabulary size": (
         config(vocab_size=77), r"embed_tokens\.weight has shape \(\d+, 32\), .*config\.json has vocab_size 77",
     ),
@@ -129,6 +181,27 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "other angles": (
         config(rope_parameters={"rope_type": "yarn"}), r"config\.json: .*rope_scaling: is of type 'yarn'",
     ),
+    "angles by layer": (
+        config(rope_parameters={"full_attention": {"rope_theta": 9.0}}),
+        r"config\.json: .*rope_parameters: is \{'full_attention': .*\} \(accepted: one object for all layers\)",
+    ),
+    "angles of a half": (config(partial_rotary_factor=0.5), r"partial_rotary_factor: is 0\.5 \(accepted: 1\)"),
+    "two angles": (config(rope_theta=77.0), r"rope_theta: is 77\.0 \(accepted: 5000\.0, as in rope_parameters\)"),
+    "angles of no number": (
+        config(rope_parameters=None, rope_theta=math.nan), r"rope_theta: is nan \(accepted: a number above 0",
+    ),
+    "a text for a number": (config(rms_norm_eps="1e-6"), r"rms_norm_eps: is '1e-6' \(accepted: a number above 0"),
+    "layers by halves": (config(num_hidden_layers=2.0), r"num_hidden_layers: is 2\.0 \(accepted: a whole number, 1 or"),
+    "layers without end": (
+        config(num_hidden_layers=10**6), r"index\.json: has \d+ tensors, config\.json says num_hidden_layers 1000000",
+    ),
+    "a size beyond all": (config(hidden_size=2**62), r"hidden_size: is 46\d+ \(accepted: .* 1048576 at most\)"),
+    "no heads": (config(num_attention_heads=0, head_dim=None), r"num_attention_heads: is 0 \(accepted: a whole number"),
+    "an odd head": (config(head_dim=7), r"head_dim: is 7 \(accepted: an even number"),
+    "windows in layers": (config(layer_types=["sliding_attention"] * 2), r"layer_types: is \['sliding_attention"),
+    "said to be quantised": (config(quantization_config={"bits": 4}), r"quantization_config: is there \(accepted: wei"),
+    "tied by a word": (config(tie_word_embeddings="no"), r"tie_word_embeddings: is 'no' \(accepted: true or false\)"),
+    "places by halves": (config(max_position_embeddings=60.0), r"max_position_embeddings: is 60\.0 \(accepted: a who"),
     "no head": (
         config(tie_word_embeddings=False), r"lacks the tensor lm_head\.weight, and .*tie_word_embeddings false",
     ),
@@ -148,6 +221,17 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a prompt with more": (
         edit("prompt.json", lambda content: content.update(suffix="!")),
         r"prompt\.json, suffix: is no field of a prompt",
+    ),
+    "a prompt that is no text": (
+        edit("prompt.json", lambda content: content.update(text="\ud800{history}")),
+        r"prompt\.json: is not a readable prompt: .*surrogates not allowed",
+    ),
+    "a title that is no text": (
+        edit("x.item.json", lambda content: content.update({"7": {"title": "\ud800"}})),
+        r"x\.item\.json, item '7': is no text: .*surrogates not allowed",
+    ),
+    "an artifact that is a link": (
+        lambda folder: (folder / "artifact").symlink_to(folder / "checkpoint"), r"artifact: is there already",
     ),
     "codes that no text becomes": (
         edit("checkpoint/tokenizer.json", plain_words), r"prompt\.json: is cut into other tokens around some items",

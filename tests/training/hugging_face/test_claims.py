@@ -1,0 +1,72 @@
+"""What a folder of others says, or leaves out, is taken as transformers takes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from genrec.artifact import load_config
+from genrec.errors import InputError
+from genrec.models.config import ModelConfig
+from genrec.nn.checkpoint import load_generator
+from training.hugging_face.checkpoint import import_checkpoint
+from training.hugging_face.code_tokens import read_codes
+
+pytest.importorskip("transformers", reason="makes checkpoints with transformers where it is installed")
+
+from tests.training.hugging_face.layouts import publish
+
+
+def test_one_file_counts_and_not_the_shards_beside_it(tmp_path: Path) -> None:
+    published = publish(tmp_path, "codes")
+    tensors = {}
+    for path in sorted(published.checkpoint.glob("model-*.safetensors")):
+        tensors |= load_file(path)
+    other = {name: tensor + 1 for name, tensor in tensors.items()}
+    save_file(other, published.checkpoint / "model.safetensors")
+    import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options)
+    found = load_generator(tmp_path / "artifact/model").state_dict()
+    assert torch.equal(found["norm.weight"], other["model.norm.weight"])
+
+
+def test_where_codes_lie_is_not_believed(tmp_path: Path) -> None:
+    published = publish(tmp_path, "codes")
+    path = published.checkpoint / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "code_offsets": [0, 0, 0]}))
+    import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options)
+    config = load_config(tmp_path / "artifact")
+    first, second, _ = config.codebook_sizes
+    assert config.code_offsets == (0, first, first + second)
+
+
+def test_without_a_number_of_key_heads_there_are_as_many_as_heads(tmp_path: Path) -> None:
+    said = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_attention_heads": 8,
+        "codebook_sizes": [3],
+        "max_history": 1,
+    }
+    for more in ({}, {"num_key_value_heads": None}):
+        config = ModelConfig.of(said | more, tmp_path)
+        assert (config.num_key_value_heads, config.head_dim) == (8, 8)
+
+
+def test_an_item_has_one_semantic_id(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("item,code_1,code_2\n7,<a_1>,<b_1>\n8,<a_1>,<b_2>\n7,<a_2>,<b_2>\n")
+    with pytest.raises(InputError, match=r"x\.csv: line 4: item '7' is there twice"):
+        read_codes(tmp_path / "x.csv", ["7", "8"])
+
+
+def test_a_template_may_have_braces(tmp_path: Path) -> None:
+    published = publish(tmp_path, "codes")
+    for path in (published.checkpoint / "tokenizer.json", published.options["semantic_ids"]):
+        path.write_text(path.read_text().replace("<a_", "<{a}_"))
+    prompt = tmp_path / "prompt.json"
+    prompt.write_text('{"text": "looked at {history}"}')
+    import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options, prompt=prompt)
+    assert load_config(tmp_path / "artifact").has_text
