@@ -65,7 +65,13 @@ def read_delta(folder: Path, weights: Mapping[str, NDArray[Any]], tables: Collec
     path = folder / FILE
     try:
         _, tensors = read_tensors(path, FORMAT, VERSION)
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        SafetensorError,
+    ) as error:  # of a type NumPy has not
         raise ArtifactError(path, f"is not readable: {error}") from error
     delta = Delta({}, {})
     for name, values in tensors.items():
@@ -91,7 +97,7 @@ def _rows(
         rows, values = tensors[table + ROWS], tensors[table + VALUES]
     except KeyError as error:
         raise ArtifactError(path, f"lacks {error}") from error
-    if rows.dtype != np.int64 or rows.ndim != 1 or not len(rows) or (np.diff(rows) <= 0).any():
+    if rows.dtype != np.int64 or rows.ndim != 1 or not len(rows) or (rows[1:] <= rows[:-1]).any():
         raise ArtifactError(path, f"{table + ROWS} is {rows.dtype}{list(rows.shape)}, not ascending int64[n]")
     if not 1 <= rows[0] <= rows[-1] < len(now):
         problem = f"names rows {rows[0]} to {rows[-1]} of {table}"

@@ -59,7 +59,10 @@ def with_next(artifact: Path, weights: HstuWeights) -> HstuWeights:
     """`weights` with the next delta in them; they are used up. Raises ArtifactError, before it changes any."""
     number = weights.delta + 1
     folder = check_base(artifact, number, weights.name)
+    name = name_of(weights.name, folder)
     delta = read_delta(folder, weights.arrays, OF_RATINGS.tables)
-    for name, (rows, values) in delta.rows.items():
-        weights.arrays[name][rows] = values
-    return HstuWeights({**weights.arrays, **delta.whole}, name_of(weights.name, folder), number)
+    if name_of(weights.name, check_base(artifact, number, weights.name)) != name:
+        raise ArtifactError(folder, "was put in place anew while it was read")
+    for table, (rows, values) in delta.rows.items():
+        weights.arrays[table][rows] = values
+    return HstuWeights({**weights.arrays, **delta.whole}, name, number)

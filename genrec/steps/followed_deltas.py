@@ -85,7 +85,11 @@ class FollowedDeltas(Generic[T]):
 def _stamp(folder: Path) -> Stamp:
     """Another one when the folder or a file in it is put in place or written to; None where there is no folder."""
     try:
-        found = [(each, each.stat()) for each in (folder, *sorted(folder.iterdir()))]
+        paths = (
+            folder,
+            *(path for path in sorted(folder.iterdir()) if path.exists()),
+        )  # not links to nothing
+        found = [(path, path.stat()) for path in paths]
     except OSError:
         return None
     return tuple((str(path), at.st_ino, at.st_size, at.st_ctime_ns) for path, at in found)
