@@ -16,6 +16,7 @@ from torch import Tensor
 
 from genrec.draft.options import FORMAT, VERSION, DraftConfig
 from genrec.errors import ArtifactError
+from genrec.files import check_regular
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import CONFIG, generator_digest
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
@@ -39,7 +40,7 @@ def load_draft(folder: Path) -> DraftHead:
     path = folder / WEIGHTS
     head = DraftHead(ModelConfig.load(folder / CONFIG), DraftConfig.load(folder / OPTIONS))
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(check_regular(path), framework="pt") as file:
             trained_on = (file.metadata() or {}).get("generator", "")
         head.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:

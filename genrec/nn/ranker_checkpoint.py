@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
 from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.ranker import Ranker
@@ -39,7 +40,7 @@ def load_ranker(folder: Path) -> Ranker:
         raise ArtifactError(folder / OPTIONS, str(error)) from error
     ranker.options = options
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(check_regular(path), framework="pt") as file:
             trained_on = (file.metadata() or {}).get("generator", "")
         found = ranker.load_state_dict(load_file(path), strict=False)
     except (OSError, SafetensorError, RuntimeError) as error:

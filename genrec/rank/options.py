@@ -54,8 +54,9 @@ class RankerConfig:
             raise InputError("shared", f"is {self.shared!r}", "true or false")
         if not isinstance(self.item_tokens, int) or self.item_tokens < 1:
             raise InputError("item_tokens", f"is {self.item_tokens!r}", "a whole number, 1 or more")
-        if not isinstance(self.reach, int) or self.reach < 0 or self.reach % 2:
-            raise InputError("reach", f"is {self.reach!r}", "an even number of tokens, or 0 for all")
+        if not isinstance(self.reach, int) or not 0 <= self.reach < 2**31 or self.reach % 2:
+            limit = f"an even number of tokens below {2**31}, or 0 for all"
+            raise InputError("reach", f"is {self.reach!r}", limit)
         if not isinstance(self.layers, int) or self.layers < 0 or (self.layers and not self.shared):
             limit = "a whole number, 0 for all; with a backbone of its own all"
             raise InputError("layers", f"is {self.layers!r}", limit)

@@ -30,9 +30,10 @@ USUAL = {"hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator":
         ({"recipe": "hstu-ranker", "bf16": 1}, "bf16: is 1"),
         ({"recipe": "hstu-ranker", "token": 1}, "token: is no setting"),
         ({"recipe": "ranker", "batch": 0}, "batch: is 0"),
+        ({"recipe": "ranker", "reach": 10**30}, "reach: is 1000"),
         (
             {"recipe": "ranker", "reach": 3},
-            r"reach: is 3 \(accepted: an even number of tokens, or 0 for all\)",
+            r"reach: is 3 \(accepted: an even number of tokens below 2147483648, or 0 for all\)",
         ),
         ({"recipe": "generator", "learning_rate": float("nan")}, "learning_rate: is nan"),
         ({"recipe": "generator", "dropout": -1}, r"dropout: is -1 \(accepted: a number, 0 to 0.99\)"),
