@@ -17,9 +17,10 @@ LINE_S = 60.0  # from one line in a log to the next; what is over sooner writes 
 LINE = "{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}, {elapsed} so far, {remaining} to go{postfix}"
 
 
-class _Lines(tqdm):  # type: ignore[type-arg]
+class _Lines(tqdm):
     """What a bar says, in a log: no carriage returns, no cursor."""
 
+    disable: bool
     due = 0.0  # when a line may come; none has been asked for yet
     written = False
 
