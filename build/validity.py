@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genrec.catalogue.files import VALID_IDS, VALIDITY
+from genrec.catalogue.files import CATALOGUE, VALID_IDS, VALIDITY
 from genrec.catalogue.hashset import SemanticIdSet
-from genrec.catalogue.items import Catalogue
+from genrec.catalogue.items import MEANING, Catalogue
 from genrec.catalogue.validity import ValidityIndex
-from genrec.manifest import is_good, record, stage_key
+from genrec.errors import ArtifactError
+from genrec.manifest import is_good, read, record, stage_key
 from genrec.progress import ticking
 
 
 def build_validity(artifact: Path) -> bool:
     """Index the catalogue, as a tree and as a hash set, unless that is done; returns whether work was done."""
-    catalogue_file = artifact / "catalogue.parquet"
+    catalogue_file = artifact / CATALOGUE
     key = stage_key({"files": [VALIDITY, VALID_IDS]}, [catalogue_file])
     if is_good(artifact, "validity", key):
         return False
     with ticking("validity index"):
         catalogue = Catalogue.load(catalogue_file)
+        check_meaning(artifact, catalogue)
         index = ValidityIndex.build(
             catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
         )
@@ -29,3 +31,12 @@ def build_validity(artifact: Path) -> bool:
     made = [artifact / VALIDITY, artifact / VALID_IDS]
     record(artifact, "validity", key, [catalogue_file, *made], facts)
     return True
+
+
+def check_meaning(artifact: Path, catalogue: Catalogue) -> None:
+    """Raises ArtifactError where a model was trained with other semantic IDs: its answers would be other items."""
+    for stage, entry in read(artifact).items():
+        there = all((artifact / name).exists() for name in entry["outputs"])
+        if there and entry["facts"].get(MEANING, catalogue.meaning) != catalogue.meaning:
+            problem = f"has other semantic IDs than those that stage {stage!r} was trained with"
+            raise ArtifactError(artifact / CATALOGUE, f"{problem}: train it anew")

@@ -188,6 +188,8 @@ def _training(
 
     Of processes that torchrun started, rank 0 keeps the manifest.
     """
+    from genrec.catalogue.files import CATALOGUE
+    from genrec.catalogue.items import MEANING, Catalogue
     from training.launch import torchrun_rank
 
     of_stage = artifact / ".training" / name
@@ -196,7 +198,12 @@ def _training(
             work(of_stage / key[:16])
         return
     model = artifact / "model"
-    _stage(artifact, name, key, lambda: work(of_stage / key[:16]), lambda: (model / each for each in files))
+
+    def trained() -> dict[str, Any]:
+        facts = work(of_stage / key[:16])
+        return {**facts, MEANING: Catalogue.load(artifact / CATALOGUE, titles=False).meaning}
+
+    _stage(artifact, name, key, trained, lambda: (model / each for each in files))
     shutil.rmtree(of_stage, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
 
+MEANING = "learnt_semantic_ids"  # among the facts of a training: `Catalogue.meaning` of what it has learnt
 _SIZES_KEY = b"genrec.codebook_sizes"
 
 
@@ -83,6 +85,14 @@ class Catalogue:
     @cached_property
     def _sorted_ids(self) -> npt.NDArray[np.int64]:
         return self.item_ids[self._order]
+
+    @property
+    def meaning(self) -> str:
+        """sha256 of which item has which semantic ID: what a model that was trained with them knows."""
+        sha = hashlib.sha256(json.dumps(list(self.codebook_sizes)).encode())
+        for part in (self._sorted_ids, self.codes[self._order]):
+            sha.update(np.ascontiguousarray(part).tobytes())
+        return sha.hexdigest()
 
     def rows_of(self, item_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """Catalogue rows of any int64 ids [m]: int32[m], -1 where the catalogue has no such item."""

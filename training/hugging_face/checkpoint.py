@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from genrec.catalogue.items import Catalogue
+from genrec.catalogue.items import MEANING, Catalogue
 from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
@@ -85,7 +85,8 @@ def import_checkpoint(
         with ticking("writing the weights"):
             save_tensors(tensors, config, out / "model")
         settings = {"templates": templates, "max_history": config.max_history}
-        _record(out, stage_key(settings, [source / CONFIG, *given]), {"imported": str(source)})
+        key = stage_key(settings, [source / CONFIG, *given])
+        _record(out, key, {"imported": str(source)}, catalogue.meaning)
     shared, sharing = collisions(catalogue.codes)
     codes = sum(int((level >= 0).sum()) for level in rows)
     return [
@@ -97,13 +98,14 @@ def import_checkpoint(
     ]
 
 
-def _record(out: Path, key: str, facts: dict[str, Any]) -> None:
+def _record(out: Path, key: str, facts: dict[str, Any], meaning: str) -> None:
     """Under the stages that make these files elsewhere, so that a later run of one takes its files over."""
     files = {path for path in out.rglob("*") if path.is_file()}
     model = {path for path in files if path.parent.name == "model"}
     catalogue = {out / "catalogue.parquet"}
-    for stage, made in (("data", files - model - catalogue), ("tokenise", catalogue), ("train", model)):
-        record(out, stage, key, made, facts)
+    record(out, "data", key, files - model - catalogue, facts)
+    record(out, "tokenise", key, catalogue, facts)
+    record(out, "train", key, model, {**facts, MEANING: meaning})
 
 
 @contextmanager

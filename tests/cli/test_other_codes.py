@@ -1,0 +1,55 @@
+"""A model and a catalogue whose semantic IDs it has not learnt."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from build.validity import build_validity
+from cli.chain import make_catalogue, make_data, make_model
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import MEANING, Catalogue
+from genrec.errors import ArtifactError
+from genrec.manifest import read, record
+
+
+@pytest.fixture
+def trained(tiny: Path, tmp_path: Path) -> Path:
+    artifact = tmp_path / "artifact"
+    shutil.copytree(tiny, artifact)
+    facts = {MEANING: Catalogue.load(artifact / CATALOGUE).meaning}
+    record(artifact, "train", "key", [artifact / "model" / "config.json"], facts)
+    return artifact
+
+
+def test_titles_and_the_order_of_items_mean_nothing(trained: Path) -> None:
+    old = Catalogue.load(trained / CATALOGUE)
+    other = Catalogue(
+        old.item_ids[::-1], old.codes[::-1], ["other"] * len(old), old.popularity + 1, old.codebook_sizes
+    )
+    assert other.meaning == old.meaning
+    other.save(trained / CATALOGUE)
+    assert build_validity(trained)
+
+
+def test_a_catalogue_that_the_model_has_not_learnt_is_not_built(trained: Path) -> None:
+    """As `genrec data` makes one of newer events; codebooks of the same sizes would be served without a word."""
+    old = Catalogue.load(trained / CATALOGUE)
+    replace(old, codes=old.codes[::-1]).save(trained / CATALOGUE)
+    with pytest.raises(ArtifactError, match=r"catalogue.parquet: has other semantic IDs.*'train'"):
+        build_validity(trained)
+    (trained / "model" / "config.json").unlink()
+    assert build_validity(trained), "without the model nothing stands against it"
+
+
+def test_a_training_says_what_it_has_learnt(tmp_path: Path) -> None:
+    events, items = tmp_path / "events.csv", tmp_path / "items.csv"
+    rows = [f"{user},{(user * 7 + n) % 30},{n}" for user in range(60) for n in range(6)]
+    events.write_text("user_id,item_id,timestamp\n" + "\n".join(rows) + "\n")
+    items.write_text("item_id,title\n" + "".join(f"{n},title {n}\n" for n in range(30)))
+    artifact = tmp_path / "artifact"
+    make_data(artifact, None, events, items)
+    make_catalogue(artifact, (4, 4, 4))
+    make_model(artifact, minutes=0.01)
+    assert read(artifact)["train"]["facts"][MEANING] == Catalogue.load(artifact / CATALOGUE).meaning
