@@ -33,6 +33,7 @@ with running_server(artifact, beam_width=8, ensembles=("recommend",)) as server:
 """
 
 
+@pytest.mark.long
 @pytest.mark.serving
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root, with setpriv, can")
 def test_another_user_serves_what_he_may_only_read(tiny: Path, tmp_path: Path) -> None:

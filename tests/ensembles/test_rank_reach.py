@@ -20,7 +20,14 @@ from tests.tiny import add_ranker, export_ranker
 REACH = 8
 
 
-@pytest.fixture(scope="module", params=[{"reach": REACH}, {"layers": 1}], ids=str)
+BOTH, LONG = {"reach": REACH, "layers": 1}, pytest.mark.long
+
+
+@pytest.fixture(
+    scope="module",
+    params=[BOTH, *(pytest.param({name: each}, marks=LONG) for name, each in BOTH.items())],
+    ids=str,
+)
 def artifact(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of these rankers, for all orders."""
     folder = shutil.copytree(tiny, tmp_path_factory.mktemp("reach") / "artifact")
