@@ -137,7 +137,7 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
                 given = [way.ask(request, now) for request, now in some]
                 answers[way.name] += given[max(warm - first, 0) :]
                 for (request, _), answer in list(zip(some, given, strict=True))[::CHECKED]:
-                    order = "user" if answer.order == "whole" else answer.order
+                    order = "user" if answer.ranked.order == "whole" else answer.ranked.order
                     want, _ = computed[order].scores(request, RankPlan("whole", False, False))
                     apart = max(apart, float(np.abs(answer.scores - want).max() / want.std()))
     found, roofline = summary(answers, asked.slo_ms / 1e3), machine.roofline()

@@ -36,12 +36,11 @@ class TimedPool(Pool):
 
 
 class Answer(NamedTuple):
-    """One ranking: its scores, its tokens and what was reused, the order, and the seconds of choice and of all."""
+    """One ranking: its scores, its order, tokens and what was reused, and the seconds of choice and of all."""
 
     scores: NDArray[np.float32]
     reuse: Reuse
     ranked: Ranked
-    order: str
     choice_s: float
     total_s: float
 
@@ -85,6 +84,4 @@ class RankWay:
         ranked = Ranked(
             plan.order, len(request.tokens), count, item, reuse.user, reuse.items // item, len(scores)
         )
-        return Answer(
-            scores, reuse, ranked, plan.order, chosen - begun + self._pool.seconds - inside, ended - begun
-        )
+        return Answer(scores, reuse, ranked, chosen - begun + self._pool.seconds - inside, ended - begun)
