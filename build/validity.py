@@ -36,7 +36,8 @@ def build_validity(artifact: Path) -> bool:
 def check_meaning(artifact: Path, catalogue: Catalogue) -> None:
     """Raises ArtifactError where a model was trained with other semantic IDs: its answers would be other items."""
     for stage, entry in read(artifact).items():
+        learnt = entry["facts"].get(MEANING)
         there = all((artifact / name).exists() for name in entry["outputs"])
-        if there and entry["facts"].get(MEANING, catalogue.meaning) != catalogue.meaning:
+        if learnt and there and learnt != catalogue.meaning:
             problem = f"has other semantic IDs than those that stage {stage!r} was trained with"
             raise ArtifactError(artifact / CATALOGUE, f"{problem}: train it anew")

@@ -86,7 +86,7 @@ class Catalogue:
     def _sorted_ids(self) -> npt.NDArray[np.int64]:
         return self.item_ids[self._order]
 
-    @property
+    @cached_property
     def meaning(self) -> str:
         """sha256 of which item has which semantic ID: what a model that was trained with them knows."""
         sha = hashlib.sha256(json.dumps(list(self.codebook_sizes)).encode())
