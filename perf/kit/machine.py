@@ -140,7 +140,7 @@ def openvino_gemm(precision: str, repeats: int, size: int = GEMM_SIZE) -> float 
     product = ops.reduce_max(ops.matmul(x, ops.constant(weights), False, False), ops.constant([0, 1]), False)
     hints = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
     request = ov.Core().compile_model(ov.Model([product], [x], "gemm"), "CPU", hints).create_infer_request()
-    request.set_input_tensor(0, ov.Tensor(weights.copy(), shared_memory=True))
+    request.set_input_tensor(0, ov.Tensor(weights))  # a copy of its own: requests hold no arrays
     return 2 * size**3 / _best(request.infer, repeats) / 1e9
 
 

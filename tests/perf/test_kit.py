@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -120,6 +122,14 @@ def test_a_commit_is_dirty_when_the_source_differs_not_when_results_do(tmp_path:
     assert machine.commit(tmp_path / "perf") == clean
     (tmp_path / "perf" / "source.py").write_text("two")
     assert machine.commit(tmp_path / "perf") == f"{clean}-dirty"
+
+
+def test_what_openvino_multiplies_is_held_while_it_does() -> None:
+    """Memory that is let go is unmapped at once here: a product that reads it ends the process."""
+    code = "from perf.kit.machine import openvino_gemm; print(openvino_gemm('f32', repeats=1))"
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0 and float(ended.stdout) > 0
 
 
 def test_columns_line_up() -> None:
