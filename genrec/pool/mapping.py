@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,8 @@ class Mapping:
 
     def __init__(self, folder: Path) -> None:
         """Map them. Raises ArtifactError when they are no pool, or not one and the same."""
-        self._files: list[int] = []  # descriptors, which nobody closes but `close`: see there
+        self._files: list[int] = []  # descriptors, which are closed under a lock: see `close`
+        weakref.finalize(self, _close_unused, self._files).atexit = False
         try:
             if not _private(folder):
                 raise ValueError("others can write to its folder")
@@ -269,8 +271,21 @@ class Mapping:
     def close(self) -> None:
         """Let go of the files; views given out before keep their memory."""
         with _threads:  # closing any descriptor of a file gives up this process's lock on it
-            while self._files:
-                os.close(self._files.pop())
+            _close_all(self._files)
+
+
+def _close_all(files: list[int]) -> None:
+    while files:
+        os.close(files.pop())
+
+
+def _close_unused(files: list[int]) -> None:
+    """Of a mapping that nobody has any more; unless a table is locked, by the very thread that collects it perhaps."""
+    if _threads.acquire(blocking=False):
+        try:
+            _close_all(files)
+        finally:
+            _threads.release()
 
 
 def _mapped(descriptor: int) -> Bytes:

@@ -8,6 +8,7 @@ import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from genrec.errors import ArtifactError, InputError
@@ -147,6 +148,19 @@ def test_a_lost_file_is_an_empty_pool(pool, folder, name, how):
     Pool.create(folder, 10_240, 6, 64)
     again = Pool(folder)
     assert write(again, 7, [1]) and find(again, 7, [1])
+
+
+def test_a_pool_that_nobody_has_any_more_keeps_no_files_open(pool, folder):
+    def open_files():
+        return sum(each.path.startswith(str(folder)) for each in psutil.Process().open_files())
+
+    before = open_files()
+    assert find(Pool(folder), 7, [1]) is None
+    assert open_files() == before
+    pool._map.lock()  # closing a file of the pool would let another process have it
+    Pool(folder)
+    pool._map.unlock()
+    assert open_files() == before + 4
 
 
 def test_files_of_two_pools_are_no_pool(folder, tmp_path):
