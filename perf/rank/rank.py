@@ -2,13 +2,16 @@
 
     genrec bench rank [--scale 100] [--requests 700] [--slo-ms 2500]
     genrec bench rank --model 384-2 --requests 5000 --slo-ms 200 --label in-proportion
+    genrec bench rank --model 384-7 --requests 5000 --seeds 0,1,2,3,4,5 --ways recompute,hazard --label traces
     genrec bench rank --histories artifacts/ml-1m
 
 A trace in the shape of BAT's Books (perf/rank/simulate.py), with users, items, rate and pool divided by `--scale`. The
 model is the one of 31 M parameters. `--model 384-2` has layers of the paper's own model, Qwen2-1.5B, at a width of 384,
 two of them, and prompts shrink as the width does: users have fewer tokens, and candidates are fewer. So attention is
 13 % of a layer's operations, as it is there; of the 31 M model and the whole prompts it is 43 %, as prompts are longer
-beside its width. With `--histories` the users are an artifact's own, as long as they are; codes are an item's tokens.
+beside its width. In a world so small one user makes a seventh of all requests, and how long his history is moves what
+reuse can save by a quarter: with several `--seeds` the figures are of as many traces together, each with new pools.
+With `--histories` the users are an artifact's own, as long as they are; codes are an item's tokens.
 
 Each way has a pool of its own. Ways take turns of 20 requests, the same for all: after each single request a way would
 find the caches full of the others' weights, which no server does. Items' KV is computed beforehand, as `genrec pool
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--histories", type=Path, help="an artifact whose users these are")
     parser.add_argument("--slo-ms", type=float, default=2500.0, help="of a request at P99, its wait included")
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0", help="of traces, separated by commas")
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-ranker"))
     asked = parser.parse_args(arguments)
     model, prompts = model_of(asked.model)
@@ -108,9 +111,39 @@ def model_of(text: str | None) -> tuple[ModelConfig, float]:
 
 
 def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Namespace) -> dict[str, Any]:
-    """Every way over the trace."""
+    """Every way over the traces of all seeds; `traces` has the ratios of each.
+
+    Raises InputError.
+    """
+    seeds = asked.seeds.split(",")
+    if not all(seed.isdecimal() for seed in seeds):
+        raise InputError("seeds", f"is {asked.seeds!r}", "whole numbers, separated by commas")
+    traces = {seed: _of_one_trace(artifact, model, of, asked, int(seed)) for seed in seeds}
+    answers = {
+        name: [answer for given, _ in traces.values() for answer in given[name]]
+        for name in asked.ways.split(",")
+    }
+    apart = max(apart for _, apart in traces.values())
+    found, roofline = summary(answers, asked.slo_ms / 1e3), machine.roofline()
+    has_bf16 = load_layout(Settings(artifact, artifact), model).kv_type == "bf16"
+    for name, given in answers.items():
+        least = sum(operations(answer.ranked, model) for answer in given) / len(given)
+        found["ways"][name]["least_ms"] = 1e3 * roofline.seconds(least, 0.0, has_bf16)
+    return {
+        **found,
+        "traces": {seed: ratios(rates(given)) for seed, (given, _) in traces.items()},
+        "largest_difference": apart,
+        "equal_answers": apart < 0.05,
+        "shape": asdict(of.shape),
+    }
+
+
+def _of_one_trace(
+    artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Namespace, seed: int
+) -> tuple[dict[str, list[Answer]], float]:
+    """Answers of every way behind the first part, and how far scores lie from those without reuse at most."""
     shape = of.shape
-    items, asks = requests_of(of, model, asked.requests, asked.seed)
+    items, asks = requests_of(of, model, asked.requests, seed)
     kv_type = load_layout(Settings(artifact, artifact), model).kv_type
     layout = EntryLayout(model, shape.item_tokens, kv_type, model.levels)
     (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, 0, 1)
@@ -131,7 +164,8 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
         for way in tqdm(ways, desc="items", unit="way"):
             way.fill(items)
         warm = int(WARM * len(asks))
-        for turn, first in enumerate(trange(0, len(asks), TURN, desc="rank", unit=f"{TURN} requests")):
+        turns = trange(0, len(asks), TURN, desc=f"rank, trace {seed}", unit=f"{TURN} requests")
+        for turn, first in enumerate(turns):
             some, begins = asks[first : first + TURN], turn % len(ways)
             for way in ways[begins:] + ways[:begins]:
                 given = [way.ask(request, now) for request, now in some]
@@ -140,16 +174,7 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
                     order = "user" if answer.ranked.order == "whole" else answer.ranked.order
                     want, _ = computed[order].scores(request, RankPlan("whole", False, False))
                     apart = max(apart, float(np.abs(answer.scores - want).max() / want.std()))
-    found, roofline = summary(answers, asked.slo_ms / 1e3), machine.roofline()
-    for name, given in answers.items():
-        least = sum(operations(answer.ranked, model) for answer in given) / len(given)
-        found["ways"][name]["least_ms"] = 1e3 * roofline.seconds(least, 0.0, kv_type == "bf16")
-    return {
-        **found,
-        "largest_difference": apart,
-        "equal_answers": apart < 0.05,
-        "shape": asdict(shape),
-    }
+    return answers, apart
 
 
 def sizes_of(shape: DataShape, whole: DataShape, name: str, token_bytes: int) -> tuple[int, int]:
@@ -172,7 +197,7 @@ def summary(answers: dict[str, list[Answer]], slo_s: float) -> dict[str, Any]:
         reused = sum(each.reuse.user + each.reuse.items for each in given)
         computed = sum(each.reuse.computed for each in given)
         ways[name] = {
-            "rate": len(given) / seconds.sum(),
+            "rate": rates(answers)[name],
             "ms": 1e3 * float(np.median(seconds)),
             "reused_share": reused / (reused + computed),
             "computed_tokens": computed / len(given),
@@ -181,21 +206,40 @@ def summary(answers: dict[str, list[Answer]], slo_s: float) -> dict[str, Any]:
             "slo_rate": rate_within(seconds, slo_s),
         }
 
-    def ratio(figure: str, over: str, of: Sequence[str]) -> float | None:
-        best = max((ways[name][figure] for name in of if name in ways), default=0.0)
-        return best / ways[over][figure] if over in ways and ways[over][figure] else None
-
+    found = ratios({name: way["rate"] for name, way in ways.items()})
+    within = ratios({name: way["slo_rate"] for name, way in ways.items()})
+    best = [way for name, way in ways.items() if name in BEST]
     return {
         "counted": len(next(iter(answers.values()))),
-        "over_user_prefix": ratio("rate", "user", BEST),
-        "over_user_prefix_paper": ratio("rate", "user", BEST[:3]),
-        "over_recompute": ratio("rate", "recompute", BEST),
-        "over_recompute_paper": ratio("rate", "recompute", BEST[:3]),
-        "reused_share": max(ways[name]["reused_share"] for name in BEST if name in ways),
-        "slo_rate_over_user_prefix": ratio("slo_rate", "user", BEST),
-        "slo_rate_over_user_prefix_paper": ratio("slo_rate", "user", BEST[:3]),
-        "choice_share": max(ways[name]["choice_share"] for name in BEST if name in ways),
+        **found,
+        "reused_share": max(way["reused_share"] for way in best),
+        "slo_rate_over_user_prefix": within["over_user_prefix"],
+        "slo_rate_over_user_prefix_paper": within["over_user_prefix_paper"],
+        "choice_share": max(way["choice_share"] for way in best),
         "ways": ways,
+    }
+
+
+def rates(answers: dict[str, list[Answer]]) -> dict[str, float]:
+    """Requests a second of every way."""
+    return {name: len(given) / sum(each.total_s for each in given) for name, given in answers.items()}
+
+
+def ratios(figures: dict[str, float]) -> dict[str, float | None]:
+    """The best way, and the best with the paper's orders, over the user's prefix alone and over recomputation.
+
+    None where one of both is not among them, or has 0.
+    """
+
+    def ratio(over: str, of: Sequence[str]) -> float | None:
+        best = max((figures[name] for name in of if name in figures), default=0.0)
+        return best / figures[over] if figures.get(over) else None
+
+    return {
+        "over_user_prefix": ratio("user", BEST),
+        "over_user_prefix_paper": ratio("user", BEST[:3]),
+        "over_recompute": ratio("recompute", BEST),
+        "over_recompute_paper": ratio("recompute", BEST[:3]),
     }
 
 
