@@ -124,7 +124,7 @@ class TestServed:
 
         def retrieve(request: CascadeRequest) -> Candidates:
             with Ranker(served.grpc_url) as ranker:
-                until(lambda: ranker.pre_infer(items[:6], user, deadline_ms=60_000).outcome == "ready", 60)
+                until(lambda: ranker.pre_infer(items[:6], user, deadline_ms=60_000).outcome == "ready")
             return Candidates(items[20:40])
 
         answer = ask(
@@ -172,7 +172,7 @@ class TestServed:
         self, served: RunningServer, items: list[int]
     ) -> None:
         with Ranker(served.grpc_url) as ranker:
-            until(lambda: ranker.pre_infer(items[:9], 78, deadline_ms=60_000).outcome == "ready", 60)
+            until(lambda: ranker.pre_infer(items[:9], 78, deadline_ms=60_000).outcome == "ready")
             other = items[30:39]
             found = ranker.rank(other, items[20:40], TOP_K, user_id=78)
             assert found.user_reused == 0

@@ -163,4 +163,4 @@ def test_a_caller_that_stops_waiting_does_not_cancel_the_call(
     asyncio.run(session())
     assert call("sync", url_of(server, protocol), protocol, items[:5]).by == "model"
     # Triton counts after it has answered; probes of the supervisor may add some.
-    until(lambda: answered(server) >= before + 2, 30)
+    until(lambda: answered(server) >= before + 2)

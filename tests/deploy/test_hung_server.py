@@ -77,14 +77,14 @@ def test_a_server_that_hangs_fills_its_own_queue_alone() -> None:
         running_router([first, second], 2, limits, choose_ports()) as router,
         ThreadPoolExecutor(8) as pool,
     ):
-        until(lambda: ups(router, 2), 30)
+        until(lambda: ups(router, 2))
         homes = {user: ask(router, user) for user in USERS}
         assert set(homes.values()) == {"a1", "a2"}
         well.clear()
         try:
             users = [user for user in USERS if homes[user] == "a1"]
             asked = [pool.submit(ask, router, users[n % len(users)]) for n in range(8)]
-            until(lambda: router.busy(["a1"]) + sum(each.done() for each in asked) == 8, 30)
+            until(lambda: router.busy(["a1"]) + sum(each.done() for each in asked) == 8)
             others = [user for user in USERS if homes[user] == "a2"]
             assert {ask(router, user) for user in others} == {"a2"}
         finally:
@@ -103,7 +103,7 @@ def test_a_request_that_was_not_answered_is_asked_elsewhere_once() -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(ready_server(f"a{n}", partial(silent, asked, n))) for n in range(1, 5)]
         router = stack.enter_context(running_router(servers, 4, Limits(), choose_ports()))
-        until(lambda: ups(router, 4), 30)
+        until(lambda: ups(router, 4))
         for user in USERS:
             asked.clear()
             assert "502" in ask(router, user, after_s=0.01 * (user % 2))

@@ -119,7 +119,7 @@ def load(server: RunningServer, items: list[int]) -> None:
 
 def settled(server: RunningServer, requests: float) -> list[Sample]:
     """A scrape once the server has published so many requests."""
-    until(lambda: total(scrape(server.metrics_url), "genrec_requests_total") >= requests, 30)
+    until(lambda: total(scrape(server.metrics_url), "genrec_requests_total") >= requests)
     return scrape(server.metrics_url)
 
 
@@ -191,7 +191,7 @@ class TestServed:
 
     def test_a_swap_shows(self, asked: RunningServer, artifact: Path, items: list[int]) -> None:
         switch.switch(artifact, remove_items(artifact, np.array(items[:1])))
-        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 8, 30)
+        until(lambda: total(scrape(asked.metrics_url), "genrec_catalogue_version") == 2 * 8)
         assert total(scrape(asked.metrics_url), "genrec_catalogue_swaps_total") == 8
 
     def test_a_scrape_while_a_process_restarts(self, asked: RunningServer, items: list[int]) -> None:
@@ -206,11 +206,11 @@ class TestServed:
             assert total(now, "genrec_requests_total", model="generate") >= 0
             return total(now, **name) > total(before, **name)
 
-        until(restarted, 60)
+        until(restarted)
         assert asked.restarts == 1
         with Recommender(asked.grpc_url, model="recommend_draft") as recommender:
             recommender.recommend(items[:3])
-        until(lambda: total(scrape(asked.metrics_url), "genrec_draft_beams_total") > counted, 30)
+        until(lambda: total(scrape(asked.metrics_url), "genrec_draft_beams_total") > counted)
 
     @pytest.mark.long
     @needs_prometheus
@@ -231,13 +231,13 @@ class TestServed:
         with (tmp_path / "log").open("wb") as log:
             process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
         try:
-            until(lambda: answers(url, "up == 1"), 60)
+            until(lambda: answers(url, "up == 1"))
             load(asked, items)
-            until(lambda: not unanswered(url, queries), 60, lambda: unanswered(url, queries))
+            until(lambda: not unanswered(url, queries), lambda: unanswered(url, queries))
             drawn = dashboard_picture.draw(f"http://{url}", 1, tmp_path / "dashboard.png")
             assert 12 <= drawn <= len(render.PANELS) and (tmp_path / "dashboard.png").stat().st_size > 10_000
             os.kill(stub_of(asked.pid, "encode_history"), signal.SIGKILL)
-            until(lambda: "GenrecModelProcessRestarted" in firing(url), 90)
+            until(lambda: "GenrecModelProcessRestarted" in firing(url))
             rules = [rule for group in api(url, "rules")["groups"] for rule in group["rules"]]
             assert len(rules) == 13 and {rule["health"] for rule in rules} == {"ok"}
         finally:

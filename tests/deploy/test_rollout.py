@@ -128,7 +128,7 @@ class Load(UnderLoad):
     def look(self, count: int = 100) -> set[str]:
         """Who answers so many requests from now on."""
         self.whose.clear()
-        until(lambda: sum(self.whose.values()) >= count or self.problems, 60)
+        until(lambda: sum(self.whose.values()) >= count or self.problems)
         return set(self.whose)
 
 
@@ -200,8 +200,8 @@ def test_an_artifact_that_nobody_serves_is_named(world: World, tmp_path: Path) -
 def test_a_killed_router_is_started_again_and_has_the_same_servers(world: World, routed: Routed) -> None:
     before, killed = set(routed.shm()), settled(child_of(routed.process.pid, "haproxy"))
     os.kill(killed, signal.SIGKILL)
-    until(lambda: child_of(routed.process.pid, "haproxy", killed), 30)
-    until(lambda: answered(routed.grpc_url, world), 30)
+    until(lambda: child_of(routed.process.pid, "haproxy", killed))
+    until(lambda: answered(routed.grpc_url, world))
     with Load(world, routed) as load:
         assert load.look() == {"old"}
     assert load.problems == [] and set(routed.shm()) == before
@@ -213,7 +213,7 @@ def test_a_router_that_cannot_live_takes_all_along(world: World, tmp_path: Path)
     running = Routed(world.old, tmp_path)
     first = settled(child_of(running.process.pid, "haproxy"))
     os.kill(first, signal.SIGKILL)
-    until(lambda: child_of(running.process.pid, "haproxy", first), 30)
+    until(lambda: child_of(running.process.pid, "haproxy", first))
     os.kill(child_of(running.process.pid, "haproxy", first), signal.SIGKILL)
     assert running.process.wait(60) != 0
     assert running.shm() == []

@@ -134,7 +134,7 @@ def homes(router: Router, servers: list[RunningServer], protocol: str, items: li
     with Recommender(url, protocol) as recommender:
         for user in USERS:
             recommender.recommend(items[:3], user_id=user)
-            until(lambda before=before: answered() != before, 30)  # Triton counts after it has answered
+            until(lambda before=before: answered() != before)  # Triton counts after it has answered
             found[user] = [now > then for now, then in zip(answered(), before, strict=True)].index(True)
             before = answered()
     return found
@@ -147,7 +147,7 @@ def pre_inferred(router: Router, history: list[int]) -> None:
             signal = partial(
                 (over_grpc if user % 2 else over_http).pre_infer, history, user, deadline_ms=60_000
             )
-            until(lambda signal=signal: signal().outcome == "ready", 60)
+            until(lambda signal=signal: signal().outcome == "ready")
 
 
 def ranked(router: Router, history: list[int], candidates: list[int]) -> tuple[list[list[int]], list[int]]:
@@ -211,7 +211,7 @@ class TestServed:
             url = tight.grpc_url if protocol == "grpc" else tight.http_url
             with Recommender(url, protocol) as recommender, ThreadPoolExecutor(24) as pool:
                 found = Counter(pool.map(lambda n: outcome(recommender, items[:3], n), range(96)))
-                until(lambda: tight.busy(["a1", "a2"]) == 0, 10)
+                until(lambda: tight.busy(["a1", "a2"]) == 0)
                 assert outcome(recommender, items[:3], 1) == "answered"
             refused = sum(count for text, count in found.items() if text.startswith("router: sheds load"))
             assert found["answered"] >= 2 and refused >= 1
@@ -270,7 +270,7 @@ class TestServed:
         answers, missed = ranked(router, history, candidates)
         assert answers == [want] * len(USERS)
         assert missed == [user for user in USERS if before[user] == 0], "those whose prefixes died with it"
-        until(lambda: servers[0].restarts == 1 and up(router) == 2, 60)
+        until(lambda: servers[0].restarts == 1 and up(router) == 2)
         assert homes(router, servers, "grpc", items) == before
 
 

@@ -107,4 +107,4 @@ def test_a_child_ends_with_its_parent_not_with_the_thread_that_started_it() -> N
         born = started(child)
         assert born and parent.poll() is None
         os.kill(parent.pid, signal.SIGKILL)
-    until(lambda: started(child) != born, 30)
+    until(lambda: started(child) != born)

@@ -144,7 +144,7 @@ def test_a_frozen_peer_takes_no_time(model: PeerModel, scripted, tmp_path: Path)
     peer.turn(Prompts.draw(model, 6, 1, (0,)), 4, 1, 20.0)
     threads = list(Path(f"/proc/{peer._process.pid}/task").iterdir())
     fields = [lambda thread=thread: (thread / "stat").read_text().split() for thread in threads]
-    until(lambda: all(of()[2] == "T" for of in fields), 10)  # a stop is only asked for when the turn is over
+    until(lambda: all(of()[2] == "T" for of in fields))  # a stop is only asked for when the turn is over
     before = [of()[13:15] for of in fields]
     time.sleep(0.5)
     assert [of()[13:15] for of in fields] == before and len(before) > 1

@@ -155,7 +155,7 @@ def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> N
     pid = killed.about["pid"]
     assert killed.shm()  # the arena at least, and nobody will be there to unlink it
     killed.end(signal.SIGKILL)
-    until(lambda: left_of(pid) == [], 30, lambda: left_of(pid))
+    until(lambda: left_of(pid) == [], lambda: left_of(pid))
     leftovers.remove_of_the_dead()  # as every start does, others' too, which may come first
     assert killed.shm() == []
 
@@ -189,7 +189,7 @@ def test_a_launcher_killed_while_its_server_loads_leaves_no_process(
             return each.is_running() and each.status() != psutil.STATUS_ZOMBIE
         return False
 
-    until(lambda: not any(map(runs, left)), 60)
+    until(lambda: not any(map(runs, left)))
     leftovers.remove_of_the_dead()
     assert list(leftovers.SHM.glob(f"genrec-*-{launcher.pid}-*")) == []
 

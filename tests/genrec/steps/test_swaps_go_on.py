@@ -33,7 +33,7 @@ def test_the_pointer_moves_before_the_first_look(
     both = process("first"), process("second")
     for version in (2, 3, 1, 2):
         to(settings, version)
-        until(lambda version=version: all(one.current == version for one in both), 20)
+        until(lambda version=version: all(one.current == version for one in both))
     assert all(one.of(1) == "artifact" and one.of(2) == "2" for one in both)
 
 
@@ -44,12 +44,12 @@ def test_the_version_of_the_start_stays_as_long_as_any_other(
     to(settings, 2)
     one = process("one")
     to(settings, 3)
-    until(lambda: one.current == 3, 20)
+    until(lambda: one.current == 3)
     switched = time.monotonic()
-    until(lambda: one._needed[3] > switched, 20)
+    until(lambda: one._needed[3] > switched)
     assert one.of(1) == "artifact"
     monkeypatch.setattr(versioned, "RETIRE_S", 0.0)
-    until(lambda: 1 not in one._versions, 20)
+    until(lambda: 1 not in one._versions)
 
 
 def test_what_goes_wrong_in_following_is_told_once_and_survived(
@@ -69,7 +69,7 @@ def test_what_goes_wrong_in_following_is_told_once_and_survived(
     monkeypatch.setattr(versioned, "read_current", look)
     to(settings, 2)
     with caplog.at_level(logging.ERROR):
-        until(lambda: one.current == 2, 20)
+        until(lambda: one.current == 2)
     told = [record.getMessage() for record in caplog.records]
     assert [t.rpartition("on: ")[2] for t in told] == [
         "ZeroDivisionError: first",
