@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from perf.kit.table_forms import Column, Figure, Table
 
-
-def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
-    """Of a result of `genrec bench relay`; `own` are those that not every one has."""
-    named = (
-        ("longest history within the budgets, over inline", "longest_history_ratio"),
-        ("requests/s within the budgets, over inline", "slo_rate_ratio"),
-        *own,
-        ("shared backbone over two models", "slo_rate_ratio_shared_backbone"),
-        ("longest over shortest history, prefix ready", "ready_growth"),
-    )
-    ratios = [Figure(what, file, key, "{:.2f}") for what, key in named]
-    return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
-
-
 OVERLOAD = {
     file: Table(
         file, "{settings[artifact]}, deadline {settings[deadline_ms]} ms, capacity {capacity:.0f} answers/s", "shares",
@@ -75,16 +61,6 @@ WINDOWS = Table(
     "data, window",
 )  # fmt: skip
 
-POOL_SIM = Table(
-    "pool_sim", "whole trace in the shape of Books, the paper's own model, counted and not timed: over recomputation",
-    "simulated/books",
-    (
-        Column("by tokens", "simulated/books/*/speedup", "{:.2f}"),
-        Column("by operations", "simulated/books/*/speedup_operations", "{:.2f}"),
-        Column("tokens reused", "simulated/books/*/reused", "{:.0%}"),
-    ),
-    "begins with",
-)  # fmt: skip
 GPU = {
     "gpu": Table(
         "gpu", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once", "requests",
@@ -114,32 +90,3 @@ GPU = {
         "beams, S, B",
     ),
 }  # fmt: skip
-
-
-def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
-    """Of a result of `genrec bench rank`; `own` are those that not every one has: what, path and form."""
-    named = (
-        ("requests/s over user order alone, the paper's orders", "over_user_prefix_paper", "{:.2f}"),
-        ("the same, all ways", "over_user_prefix", "{:.2f}"),
-        ("requests/s over recomputation, the paper's orders", "over_recompute_paper", "{:.2f}"),
-        ("the same, all ways", "over_recompute", "{:.2f}"),
-        *own,
-        ("tokens reused, at most", "reused_share", "{:.0%}"),
-        ("time of choice and look-ups, at most", "choice_share", "{:.1%}"),
-    )
-    return tuple(Figure(what, file, path, form) for what, path, form in named)
-
-
-def rank_ways(file: str, about: str, *own: Column) -> Table:
-    """What each way of such a result came to; `own` are columns that not every one has."""
-    return Table(
-        file, f"{about}, one request at a time", "ways",
-        (
-            Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"), *own,
-            Column("tokens reused", "ways/*/reused_share", "{:.0%}"),
-            Column("tokens computed", "ways/*/computed_tokens", "{:.0f}"),
-            Column("choice and look-ups", "ways/*/choice_share", "{:.1%}"),
-            Column("requests/s within the P99", "ways/*/slo_rate", "{:.2f}"),
-        ),
-        "begins with",
-    )  # fmt: skip

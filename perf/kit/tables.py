@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perf.kit import table_kinds as kinds
 from perf.kit.table_forms import Column, Figure, Grid, Table
+from perf.kit.tables_of_rankings import RANKINGS
 
 PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]} cores"
 
@@ -36,7 +37,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
         "beam width",
     ),
-    **kinds.OVERLOAD, **kinds.GPU, "pool-sim": kinds.POOL_SIM,
+    **RANKINGS, **kinds.OVERLOAD, **kinds.GPU,
     "ablation": Table(
         "ablation", "{settings[artifact]}, beam width {settings[beam_width]}, 16 in flight", "arms",
         (Column("answers/s", "arms/*/capacity"), Column("P50 ms, one at a time", "arms/*/p50_ms")), "served by",
@@ -116,30 +117,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             Column("P50 ms", "speed/*/p50_ms"),
         ),
     ),
-    "rank": kinds.rank_figures("rank"),
-    "rank-ways": kinds.rank_ways("rank", "shape of Books, 31 M parameters"),
-    "rank-codes": kinds.rank_figures("rank-codes"),
-    "rank-ways-codes": kinds.rank_ways(
-        "rank-codes", "shape of Books with items of 3 codes, 31 M parameters"
-    ),
-    "rank-ml-1m": kinds.rank_figures("rank-ml-1m"),
-    "rank-ways-ml-1m": kinds.rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters"),
-    "rank-in-proportion": kinds.rank_figures(
-        "rank-in-proportion",
-        ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
-         "slo_rate_over_user_prefix_paper", "{:.2f}"),
-        ("the same, all ways", "slo_rate_over_user_prefix", "{:.2f}"),
-    ),
-    "rank-ways-in-proportion": kinds.rank_ways(
-        "rank-in-proportion", "Books in the paper's proportion, model {settings[model]}, {counted} requests"
-    ),
-    "rank-peers": Table(
-        "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
-        (
-            Column("system", "cells/*/system", "{}"), Column("user's tokens", "cells/*/prompt", "{}"),
-            Column("ms", "cells/*/ms"), Column("times ours, both there", "cells/*/over_ours"),
-        ),
-    ),
     "embedding": (
         Figure("look-up, torch.searchsorted over ours, a million ids", "embedding", "over_searchsorted_1m"),
         Figure("the same, ten million", "embedding", "over_searchsorted_10m"),
@@ -156,50 +133,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("tokens of the fullest rank over the mean, 64 ranks", "training", "token_imbalance", "{:.3f}"),
         Figure("HSTU layer, plain formula over ours, time at least", "hstu_attention", "time_ratio_worst", "{:.2f}"),
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
-    ),
-    "rank-sweep": (
-        Figure("requests/s of `rank` with P99 within 50 ms", "sweep-rank", "highest_rate", "{:.0f}"),
-        Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-rank", "cross_check/p99_ms", "{:.0f}"),
-    ),
-    "rank-sweep-both": (
-        Figure("requests/s of `recommend_and_rank` with P99 within 50 ms", "sweep-recommend_and_rank",
-               "highest_rate", "{:.0f}"),
-        Figure("one at a time, ms", "sweep-recommend_and_rank", "sequential_ms"),
-        Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-recommend_and_rank",
-               "cross_check/p99_ms", "{:.0f}"),
-    ),
-    "rank-quality": tuple(
-        Figure(f"{name}: {what}", f"rank_quality-{name}", f"{claim}/{name}", "{:.3f}")
-        for name in ("ml-1m", "beauty")
-        for what, claim in (
-            ("item order over user order", "item_over_user_ndcg10"),
-            ("split over user order", "split_over_user_ndcg10"),
-            ("split and the generator's part over the generator alone", "ranked_over_generator_ndcg10"),
-        )
-    ),
-    "rank-quality-reach": tuple(
-        Figure(f"ml-1m, seed {seed}: the newest 12 of a user's tokens over all, {what}", f"rank_quality-{file}",
-               f"{claim}/ml-1m", "{:.3f}")
-        for seed, file in enumerate(("ml-1m-reach", "ml-1m-reach-seed1", "ml-1m-reach-seed2"))
-        for what, claim in (
-            ("ranker alone", "reach_over_split_ndcg10"),
-            ("with the generator's part", "reach_over_split_together_ndcg10"),
-        )
-    ),
-    "rank-quality-layers": tuple(
-        Figure(f"{name}: half the layers over all, {what}", f"rank_quality-{name}-layers", f"{claim}/{name}", "{:.3f}")
-        for name in ("ml-1m", "beauty")
-        for what, claim in (
-            ("ranker alone", "layers_over_split_ndcg10"),
-            ("with the generator's part", "layers_over_split_together_ndcg10"),
-        )
-    ),
-    "rank-quality-next": tuple(
-        Figure(
-            f"{name}: its list over the generator's", f"rank_quality-{name}-next",
-            f"ranked_over_generator_ndcg10/{name}", "{:.3f}",
-        )
-        for name in ("ml-1m", "beauty")
     ),
     "placement": Table(
         "placement", "requests/s of four nodes with order split, computed, not measured", "policies/split",
@@ -231,59 +164,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
             Column("its standard error over seeds", "compared/*/error_over_seeds", "{:.5f}"),
             Column("over users", "compared/*/error_over_users", "{:.5f}"),
         ),
-    ),
-    "relay": kinds.relay_figures(
-        "relay",
-        ("the same, half of the users come again", "slo_rate_ratio_second_tier_50"),
-        ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
-        ("core-ms a request over inline, a tenth abandoned", "compute_ratio"),
-    ),
-    "relay-ways": kinds.relay_figures(
-        "relay-ways",
-        ("the same, half of the users come again", "slo_rate_ratio_returning_50"),
-        ("the same, half brought back from disk", "slo_rate_ratio_second_tier_50"),
-        ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
-        ("clients at once within the budgets, over inline", "concurrency_ratio"),
-        ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
-        ("tokens computed, the same", "computed_tokens_ratio"),
-        ("shared backbone, two calls, over two models", "slo_rate_ratio_shared_two_calls"),
-    ),
-    "relay-reach": kinds.relay_figures(
-        "relay-reach",
-        ("clients at once within the budgets, over inline", "concurrency_ratio"),
-        ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
-        ("tokens computed, the same", "computed_tokens_ratio"),
-    ),
-    "relay-one-core": (
-        Figure("core-ms a request over inline, a tenth abandoned, all computed ahead", "relay-one-core",
-               "compute_ratio_at_length", "{:.3f}"),
-        Figure("the same, mixture", "relay-one-core", "compute_ratio", "{:.3f}"),
-        Figure("tokens computed, mixture", "relay-one-core", "computed_tokens_ratio", "{:.3f}"),
-        Figure("clients at once within the budgets, over inline", "relay-one-core", "concurrency_ratio", "{:.2f}"),
-        Figure("requests/s within the budgets, over inline", "relay-one-core", "slo_rate_ratio", "{:.2f}"),
-        Figure("longest history within the budgets, over inline", "relay-one-core", "longest_history_ratio", "{:.2f}"),
-        Figure("wrong answers", "relay-one-core", "wrong_answers", "{:.0f}"),
-    ),
-    "relay-alone-reach": Table(
-        "relay-reach", "a ranking alone, model {model}, scores read {settings[reach]} tokens, ms", "alone",
-        (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
-    ),
-    "relay-alone": Table(
-        "relay", "a ranking alone on its server, model {model}, ms", "alone",
-        (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
-    ),
-    "relay-flood": Table(
-        "relay_flood", "{settings[flood]:.0f} signals a second of {settings[flood_tokens]} tokens beside "
-        "{settings[rate]:.0f} cascades of {settings[tokens]}, P99 of rankings", "p99_ms",
-        (Column("ms", "p99_ms/*"),), "way",
-    ),
-    "relay-fetch": Table(
-        "relay_fetch", "a user's prefix, model {model}, {token_bytes} bytes a token, ms", "ms",
-        (
-            Column("read where it lies", "ms/*/local", "{:.2f}"), Column("fetched from the other node", "ms/*/remote"),
-            Column("computed again", "ms/*/computed"),
-        ),
-        "tokens of the history",
     ),
     "swap": (
         Figure("requests", "swap", "requests", "{}"),

@@ -1,0 +1,191 @@
+"""The tables of rankings, and of prefixes ahead of them: see `tables.py`."""
+
+from __future__ import annotations
+
+from perf.kit.table_forms import Column, Figure, Table
+
+
+def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
+    """Of a result of `genrec bench relay`; `own` are those that not every one has."""
+    named = (
+        ("longest history within the budgets, over inline", "longest_history_ratio"),
+        ("requests/s within the budgets, over inline", "slo_rate_ratio"),
+        *own,
+        ("shared backbone over two models", "slo_rate_ratio_shared_backbone"),
+        ("longest over shortest history, prefix ready", "ready_growth"),
+    )
+    ratios = [Figure(what, file, key, "{:.2f}") for what, key in named]
+    return (*ratios, Figure("wrong answers", file, "wrong_answers", "{:.0f}"))
+
+
+def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
+    """Of a result of `genrec bench rank`; `own` are those that not every one has: what, path and form."""
+    named = (
+        ("requests/s over user order alone, the paper's orders", "over_user_prefix_paper", "{:.2f}"),
+        ("the same, all ways", "over_user_prefix", "{:.2f}"),
+        ("requests/s over recomputation, the paper's orders", "over_recompute_paper", "{:.2f}"),
+        ("the same, all ways", "over_recompute", "{:.2f}"),
+        *own,
+        ("tokens reused, at most", "reused_share", "{:.0%}"),
+        ("time of choice and look-ups, at most", "choice_share", "{:.1%}"),
+    )
+    return tuple(Figure(what, file, path, form) for what, path, form in named)
+
+
+def rank_ways(file: str, about: str, *own: Column) -> Table:
+    """What each way of such a result came to; `own` are columns that not every one has."""
+    return Table(
+        file, f"{about}, one request at a time", "ways",
+        (
+            Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"), *own,
+            Column("tokens reused", "ways/*/reused_share", "{:.0%}"),
+            Column("tokens computed", "ways/*/computed_tokens", "{:.0f}"),
+            Column("choice and look-ups", "ways/*/choice_share", "{:.1%}"),
+            Column("requests/s within the P99", "ways/*/slo_rate", "{:.2f}"),
+        ),
+        "begins with",
+    )  # fmt: skip
+
+
+POOL_SIM = Table(
+    "pool_sim", "whole trace in the shape of Books, the paper's own model, counted and not timed: over recomputation",
+    "simulated/books",
+    (
+        Column("by tokens", "simulated/books/*/speedup", "{:.2f}"),
+        Column("by operations", "simulated/books/*/speedup_operations", "{:.2f}"),
+        Column("tokens reused", "simulated/books/*/reused", "{:.0%}"),
+    ),
+    "begins with",
+)  # fmt: skip
+RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
+    "rank": rank_figures("rank"),
+    "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
+    "rank-codes": rank_figures("rank-codes"),
+    "rank-ways-codes": rank_ways(
+        "rank-codes", "shape of Books with items of 3 codes, 31 M parameters"
+    ),
+    "rank-ml-1m": rank_figures("rank-ml-1m"),
+    "rank-ways-ml-1m": rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters"),
+    "rank-in-proportion": rank_figures(
+        "rank-in-proportion",
+        ("requests/s with P99 within 200 ms over user order alone, the paper's orders",
+         "slo_rate_over_user_prefix_paper", "{:.2f}"),
+        ("the same, all ways", "slo_rate_over_user_prefix", "{:.2f}"),
+    ),
+    "rank-ways-in-proportion": rank_ways(
+        "rank-in-proportion", "Books in the paper's proportion, model {settings[model]}, {counted} requests"
+    ),
+    "rank-traces": (
+        Figure("requests/s over recomputation, the paper's orders", "rank-traces", "over_recompute_paper", "{:.2f}"),
+    ),
+    "rank-each-trace": Table(
+        "rank-traces", "Books in the paper's proportion, model {settings[model]}, {settings[requests]} requests each: "
+        "requests/s of the best rule for the paper's orders over recomputation", "traces",
+        (Column("times", "traces/*/over_recompute_paper", "{:.2f}"),), "trace of seed",
+    ),
+    "pool-sim": POOL_SIM,
+    "rank-peers": Table(
+        "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
+        (
+            Column("system", "cells/*/system", "{}"), Column("user's tokens", "cells/*/prompt", "{}"),
+            Column("ms", "cells/*/ms"), Column("times ours, both there", "cells/*/over_ours"),
+        ),
+    ),
+    "rank-sweep": (
+        Figure("requests/s of `rank` with P99 within 50 ms", "sweep-rank", "highest_rate", "{:.0f}"),
+        Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-rank", "cross_check/p99_ms", "{:.0f}"),
+    ),
+    "rank-sweep-both": (
+        Figure("requests/s of `recommend_and_rank` with P99 within 50 ms", "sweep-recommend_and_rank",
+               "highest_rate", "{:.0f}"),
+        Figure("one at a time, ms", "sweep-recommend_and_rank", "sequential_ms"),
+        Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-recommend_and_rank",
+               "cross_check/p99_ms", "{:.0f}"),
+    ),
+    "rank-quality": tuple(
+        Figure(f"{name}: {what}", f"rank_quality-{name}", f"{claim}/{name}", "{:.3f}")
+        for name in ("ml-1m", "beauty")
+        for what, claim in (
+            ("item order over user order", "item_over_user_ndcg10"),
+            ("split over user order", "split_over_user_ndcg10"),
+            ("split and the generator's part over the generator alone", "ranked_over_generator_ndcg10"),
+        )
+    ),
+    "rank-quality-reach": tuple(
+        Figure(f"ml-1m, seed {seed}: the newest 12 of a user's tokens over all, {what}", f"rank_quality-{file}",
+               f"{claim}/ml-1m", "{:.3f}")
+        for seed, file in enumerate(("ml-1m-reach", "ml-1m-reach-seed1", "ml-1m-reach-seed2"))
+        for what, claim in (
+            ("ranker alone", "reach_over_split_ndcg10"),
+            ("with the generator's part", "reach_over_split_together_ndcg10"),
+        )
+    ),
+    "rank-quality-layers": tuple(
+        Figure(f"{name}: half the layers over all, {what}", f"rank_quality-{name}-layers", f"{claim}/{name}", "{:.3f}")
+        for name in ("ml-1m", "beauty")
+        for what, claim in (
+            ("ranker alone", "layers_over_split_ndcg10"),
+            ("with the generator's part", "layers_over_split_together_ndcg10"),
+        )
+    ),
+    "rank-quality-next": tuple(
+        Figure(
+            f"{name}: its list over the generator's", f"rank_quality-{name}-next",
+            f"ranked_over_generator_ndcg10/{name}", "{:.3f}",
+        )
+        for name in ("ml-1m", "beauty")
+    ),
+    "relay": relay_figures(
+        "relay",
+        ("the same, half of the users come again", "slo_rate_ratio_second_tier_50"),
+        ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
+        ("core-ms a request over inline, a tenth abandoned", "compute_ratio"),
+    ),
+    "relay-ways": relay_figures(
+        "relay-ways",
+        ("the same, half of the users come again", "slo_rate_ratio_returning_50"),
+        ("the same, half brought back from disk", "slo_rate_ratio_second_tier_50"),
+        ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
+        ("clients at once within the budgets, over inline", "concurrency_ratio"),
+        ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
+        ("tokens computed, the same", "computed_tokens_ratio"),
+        ("shared backbone, two calls, over two models", "slo_rate_ratio_shared_two_calls"),
+    ),
+    "relay-reach": relay_figures(
+        "relay-reach",
+        ("clients at once within the budgets, over inline", "concurrency_ratio"),
+        ("core-ms a request over inline, a tenth abandoned, mixture", "compute_ratio"),
+        ("tokens computed, the same", "computed_tokens_ratio"),
+    ),
+    "relay-one-core": (
+        Figure("core-ms a request over inline, a tenth abandoned, all computed ahead", "relay-one-core",
+               "compute_ratio_at_length", "{:.3f}"),
+        Figure("the same, mixture", "relay-one-core", "compute_ratio", "{:.3f}"),
+        Figure("tokens computed, mixture", "relay-one-core", "computed_tokens_ratio", "{:.3f}"),
+        Figure("clients at once within the budgets, over inline", "relay-one-core", "concurrency_ratio", "{:.2f}"),
+        Figure("requests/s within the budgets, over inline", "relay-one-core", "slo_rate_ratio", "{:.2f}"),
+        Figure("longest history within the budgets, over inline", "relay-one-core", "longest_history_ratio", "{:.2f}"),
+        Figure("wrong answers", "relay-one-core", "wrong_answers", "{:.0f}"),
+    ),
+    "relay-alone-reach": Table(
+        "relay-reach", "a ranking alone, model {model}, scores read {settings[reach]} tokens, ms", "alone",
+        (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
+    ),
+    "relay-alone": Table(
+        "relay", "a ranking alone on its server, model {model}, ms", "alone",
+        (Column("inline", "alone/*/inline"), Column("prefix ready", "alone/*/ready")), "tokens of the history",
+    ),
+    "relay-flood": Table(
+        "relay_flood", "{settings[flood]:.0f} signals a second of {settings[flood_tokens]} tokens beside "
+        "{settings[rate]:.0f} cascades of {settings[tokens]}, P99 of rankings", "p99_ms",
+        (Column("ms", "p99_ms/*"),), "way",
+    ),
+    "relay-fetch": Table(
+        "relay_fetch", "a user's prefix, model {model}, {token_bytes} bytes a token, ms", "ms",
+        (
+            Column("read where it lies", "ms/*/local", "{:.2f}"), Column("fetched from the other node", "ms/*/remote"),
+            Column("computed again", "ms/*/computed"),
+        ),
+        "tokens of the history",
+    ),
+}  # fmt: skip
