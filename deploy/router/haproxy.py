@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ FOLDER = "router"  # of one router in /dev/shm: short enough a name for sockets,
 CONFIG = "haproxy.cfg"
 START_S, ANSWER_S, LOOK_S = 10.0, 5.0, 0.05
 SETTLED_S = 2.0  # who ends sooner after a start cannot run at all
+LOOKS, ALIVE_S = 3, 2.0  # who leaves so many questions in a row unanswered for so long is stopped or hangs
 log = logging.getLogger("genrec.serve")
 
 
@@ -92,11 +93,11 @@ class Router:
         if said and not said.startswith(("IP changed", "port changed", "no need to change")):
             raise RouterError(f"haproxy: {command}: {said}")
 
-    def ask(self, command: str) -> str:
+    def ask(self, command: str, timeout_s: float = ANSWER_S) -> str:
         """What HAProxy answers. Raises RouterError when it is not there."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(ANSWER_S)
+                connection.settimeout(timeout_s)
                 connection.connect(str(self.folder / "admin"))
                 connection.sendall(f"{command}\n".encode())
                 return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
@@ -104,18 +105,28 @@ class Router:
             raise RouterError(f"haproxy: {command}: no answer: {error}; {self.log()}") from error
 
     def revive(self) -> bool:
-        """Whether it had ended and was started again. Its places are then as they were at the first start.
+        """Whether it had ended, or hung, and was started again. Its places are then as they were at the first start.
 
         Raises RouterError when it ends so soon after a start that another would not help.
         """
         if self.process.poll() is None:
-            return False
+            if self._answers():
+                return False
+            log.warning("haproxy does not answer any more")
+            tritonserver.end(self.process, grace_s=0)
         if time.monotonic() < self.started + SETTLED_S:
             raise RouterError(f"haproxy: ended with {self.process.returncode}: {self.log()}")
         log.warning("haproxy ended with %d; it is started again", self.process.returncode)
         self.process, self.started = _start(self.folder), time.monotonic()
         _wait(self)
         return True
+
+    def _answers(self) -> bool:
+        for _ in range(LOOKS):
+            with suppress(RouterError):
+                self.ask("show info", ALIVE_S)
+                return True
+        return False
 
     def log(self) -> str:
         """The end of what it wrote."""

@@ -197,9 +197,12 @@ def test_an_artifact_that_nobody_serves_is_named(world: World, tmp_path: Path) -
         rollout(tmp_path, world.new, 100, str)
 
 
-def test_a_killed_router_is_started_again_and_has_the_same_servers(world: World, routed: Routed) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_router_that_ended_or_hangs_is_started_again_and_has_the_same_servers(
+    world: World, routed: Routed, how: signal.Signals
+) -> None:
     before, killed = set(routed.shm()), settled(child_of(routed.process.pid, "haproxy"))
-    os.kill(killed, signal.SIGKILL)
+    os.kill(killed, how)
     until(lambda: child_of(routed.process.pid, "haproxy", killed))
     until(lambda: answered(routed.grpc_url, world))
     with Load(world, routed) as load:
