@@ -204,7 +204,9 @@ def test_a_router_that_ended_or_hangs_is_started_again_and_has_the_same_servers(
     before, killed = set(routed.shm()), settled(child_of(routed.process.pid, "haproxy"))
     os.kill(killed, how)
     until(lambda: child_of(routed.process.pid, "haproxy", killed))
-    until(lambda: answered(routed.grpc_url, world))
+    for url, protocol in zip((routed.grpc_url, routed.http_url), ("grpc", "http"), strict=True):
+        # Each has health checks of its own.
+        until(lambda url=url, protocol=protocol: answered(url, protocol, world))
     with Load(world, routed) as load:
         assert load.look() == {"old"}
     assert load.problems == [] and set(routed.shm()) == before
@@ -222,8 +224,8 @@ def test_a_router_that_cannot_live_takes_all_along(world: World, tmp_path: Path)
     assert running.shm() == []
 
 
-def answered(url: str, world: World) -> bool:
-    with Recommender(url) as recommender:
+def answered(url: str, protocol: str, world: World) -> bool:
+    with Recommender(url, protocol) as recommender:
         try:
             return len(recommender.recommend(world.histories[0], TOP_K).item_ids) == TOP_K
         except GenrecError:
