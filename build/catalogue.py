@@ -6,7 +6,6 @@ A version is the whole catalogue anew, with its indices, in a folder of its own 
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from genrec.catalogue.versions import (
     versions_of,
 )
 from genrec.errors import InputError
+from genrec.files import scratch_in
 from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
@@ -175,10 +175,10 @@ def _write(artifact: Path, catalogue: Catalogue, facts: dict[str, Any]) -> int:
     """Lay out the next version; it appears whole or not at all."""
     version = max(*versions_of(artifact), read_current(artifact).highest) + 1
     with (
-        tempfile.TemporaryDirectory(prefix=".", dir=artifact / FOLDER) as scratch,
+        scratch_in(artifact / FOLDER) as scratch,
         counting(f"version {version}", 2, "stage") as bar,
     ):
-        folder = Path(scratch) / str(version)
+        folder = scratch / str(version)
         folder.mkdir()
         catalogue.save(folder / CATALOGUE)
         bar.update()

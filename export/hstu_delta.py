@@ -7,7 +7,6 @@ export with all deltas before; a server takes the new one in while it answers.
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from genrec.errors import ArtifactError, InputError
+from genrec.files import scratch_in
 from genrec.manifest import record
 from genrec.rank.deltas import FILE, FOLDER, FORMAT, ROWS, STAGE, VALUES, VERSION, Arrays, folder_of
 from genrec.rank.hstu import CONFIG, EXPORTED, WEIGHTS, HstuConfig
@@ -105,8 +105,8 @@ def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
 def _write(artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[str, object]) -> int:
     """Returns the bytes of the tensors' file."""
     (artifact / FOLDER).mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=artifact / FOLDER) as scratch:
-        folder = Path(scratch) / str(number)
+    with scratch_in(artifact / FOLDER) as scratch:
+        folder = scratch / str(number)
         folder.mkdir()
         save_file(tensors, folder / FILE, metadata={"format": FORMAT, "version": VERSION})
         (folder / FILE).chmod(0o644)  # as `genrec.nn.checkpoint` does

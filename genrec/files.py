@@ -5,9 +5,14 @@ What is written here is never seen in part.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +24,8 @@ MADE_BY = {
     "config.json": "train", "model.safetensors": "train", "hstu.json": "train --recipe hstu-ranker",
     "hstu_next.json": "train --recipe hstu-next", "engine.json": "build",
 }  # fmt: skip
+
+SCRATCH = ".genrec-scratch-"
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -55,6 +62,39 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
     os.replace(partial, path)
+
+
+@contextmanager
+def scratch_in(folder: Path) -> Iterator[Path]:
+    """A hidden folder in `folder` to write in, gone at the end; what was left of killed processes goes first.
+
+    Who writes has a lock on his. Raises OSError.
+    """
+    with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
+        for left in folder.glob(f"{SCRATCH}*") if alone else ():
+            with suppress(OSError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB) as dead:
+                if dead:
+                    shutil.rmtree(left, ignore_errors=True)
+    with ExitStack() as stack:
+        with _locked(folder, fcntl.LOCK_SH):  # nobody clears between the next two
+            made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder)))
+            stack.enter_context(_locked(made, fcntl.LOCK_EX))
+        yield made
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[bool]:
+    """Whether it could be locked: another has it, or its file system has no locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, how)
+        locked = True
+    except OSError:
+        locked = False
+    try:
+        yield locked
+    finally:
+        os.close(descriptor)
 
 
 def read_json(path: Path) -> Any:

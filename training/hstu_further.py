@@ -8,7 +8,6 @@ the newest events are those to be learnt: what is kept is the moving average at 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from genrec import manifest
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
+from genrec.files import scratch_in
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.progress import counting
@@ -120,9 +120,9 @@ def further_artifact(
     if world.rank == 0:
         former = made["facts"]
         facts = {**former, LEARNT: [*former.get(LEARNT, ()), sha], "further": report}
-        with tempfile.TemporaryDirectory(prefix=".", dir=artifact / "model") as scratch:
-            save_hstu(kept, Path(scratch))
-            manifest.replace(artifact, STAGE, {Path(scratch) / WEIGHTS: artifact / "model" / WEIGHTS}, facts)
+        with scratch_in(artifact / "model") as scratch:
+            save_hstu(kept, scratch)
+            manifest.replace(artifact, STAGE, {scratch / WEIGHTS: artifact / "model" / WEIGHTS}, facts)
     return report
 
 

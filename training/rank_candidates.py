@@ -5,12 +5,7 @@ A place is a user and a cut: the first `cut` items are the history, the one behi
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +16,7 @@ from safetensors.numpy import save_file
 
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular
+from genrec.files import check_regular, scratch_in
 from genrec.manifest import stage_key
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.checkpoint import generator_digest, load_generator
@@ -135,7 +130,6 @@ def load_candidates(artifact: Path, per_history: int) -> dict[str, Candidates]:
     if kept is not None:
         return kept
     path.parent.mkdir(parents=True, exist_ok=True)
-    _clear(path.parent)
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     rows = known_rows(Histories.load(artifact / "histories.parquet"), catalogue)
     lengths = np.array([len(each) for each in rows])
@@ -150,34 +144,11 @@ def load_candidates(artifact: Path, per_history: int) -> dict[str, Candidates]:
     }
     tensors = {f"{split}.{name}": each for split, of in made.items() for name, each in vars(of).items()}
     # Ranks that torchrun started make them at the same time.
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch, _locked(Path(scratch)):
-        save_file(tensors, Path(scratch) / FILE_NAME, metadata={"key": key})
-        (Path(scratch) / FILE_NAME).chmod(0o644)  # as `genrec.nn.checkpoint` does
-        os.replace(Path(scratch) / FILE_NAME, path)
+    with scratch_in(path.parent) as scratch:
+        save_file(tensors, scratch / FILE_NAME, metadata={"key": key})
+        (scratch / FILE_NAME).chmod(0o644)  # as `genrec.nn.checkpoint` does
+        os.replace(scratch / FILE_NAME, path)
     return made
-
-
-def _clear(folder: Path) -> None:
-    """Remove what processes left there that were killed while they wrote. Who writes has a lock on his folder."""
-    for left in folder.glob(".*"):
-        with suppress(OSError), _locked(left) as dead:
-            if dead:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether it could be locked: another has it, or its file system has no locks."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        locked = True
-    except OSError:
-        locked = False
-    try:
-        yield locked
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path, key: str) -> dict[str, Candidates] | None:

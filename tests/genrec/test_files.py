@@ -1,14 +1,18 @@
-"""Files that are replaced as wholes."""
+"""Files that are replaced as wholes, and what a kill leaves of them."""
 
 from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from genrec.files import write_whole
+from genrec.files import scratch_in, write_whole
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_what_fails_to_be_written_leaves_what_was_there(tmp_path: Path) -> None:
@@ -28,3 +32,16 @@ def test_nobody_else_reads_it_and_nobody_else_says_where_it_goes(tmp_path: Path)
     write_whole(path, "secret", 0o600)
     assert (other.read_text(), path.read_text(), path.is_symlink()) == ("mine", "secret", False)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_scratch_of_the_killed_goes_and_that_of_the_living_stays(tmp_path: Path) -> None:
+    killed = (
+        "import os, sys; from pathlib import Path; from genrec.files import scratch_in\n"
+        "with scratch_in(Path(sys.argv[1])) as own:\n    (own / 'half').touch(); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, tmp_path], cwd=ROOT).returncode == 9
+    (left,) = tmp_path.iterdir()
+    (tmp_path / ".other").mkdir()
+    with scratch_in(tmp_path) as first, scratch_in(tmp_path) as second:
+        assert first.is_dir() and second.is_dir() and not left.exists()
+    assert [path.name for path in tmp_path.iterdir()] == [".other"]
