@@ -11,7 +11,6 @@ from here. By default the 31 M generator of perf.kit.mock, made when it is not t
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
@@ -30,6 +28,7 @@ from genrec.engine.interface import Array, DecodePass
 from genrec.engine.load import load_layout
 from genrec.engine.openvino import OpenVinoPasses
 from genrec.engine.openvino_graphs import OpenVinoGraphs
+from genrec.progress import counting
 from genrec.search.constraint import Constraint
 from genrec.settings import Settings
 from perf.kit import report
@@ -91,7 +90,7 @@ def measure(
     generator = HostExecutor(passes, config, width, kv_type)
     prompts = np.random.default_rng(0).integers(0, config.vocab_size, (repeats + 1, 1, tokens))
     runs, scored = [], []
-    for prompt in tqdm(prompts, unit="request", file=sys.stderr):
+    for prompt in counting("kernels", len(prompts), "request", iterable=prompts):
         passes.ms.clear()
         passes.beams.clear()
         generator.answers(prompt, np.array([tokens]), [free])

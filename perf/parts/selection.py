@@ -11,7 +11,6 @@ charged the counting after it. All answer the same cell in turn, interleaved, an
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,8 +21,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from genrec.progress import counting
 from genrec.search.scratch import chosen
 from genrec.search.select import by_counting, by_heap
 from perf.kit import report
@@ -179,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     run, cells = report.begin(a), []
     widths, lists = ([int(n) for n in text.split(",")] for text in (a.beam_widths, a.candidates))
     shapes = [(width, k) for width, k in product(widths, lists) if width * k <= MOST]
-    for (width, k), name in tqdm(list(product(shapes, INPUTS)), unit="cell", file=sys.stderr):
+    each = list(product(shapes, INPUTS))
+    for (width, k), name in counting("selection", len(each), "cell", iterable=each):
         us = measure(scores_of(name, width, k), a.repeats)
         cells.append({"beam_width": width, "candidates": k, "input": name, "us": us})
     print(

@@ -19,9 +19,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from genrec.errors import InputError
+from genrec.progress import counting
 from perf.kit import machine, report
 from perf.peers import ratios
 from perf.peers.cells import CONCURRENCY, Cell, measure
@@ -144,9 +143,7 @@ def measure_models(
     cells: list[Cell] = []
     same: dict[str, Any] = {}
     gemm = [gemm_gflops()]
-    bar = tqdm(
-        total=len(a.models) * len(a.beam_widths) * len(a.prompts), unit="block", file=sys.stderr, leave=False
-    )
+    bar = counting("peers", len(a.models) * len(a.beam_widths) * len(a.prompts), "block", leave=False)
     for name, model in models.items():
         prompts = [length // model.config.levels * model.config.levels for length in a.prompts]
         bar.set_description(f"{name}: making the peers")

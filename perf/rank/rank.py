@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm, trange
 
 from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
@@ -45,6 +44,7 @@ from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
 from genrec.pool.pool import Pool
+from genrec.progress import counting
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.settings import Settings
@@ -161,10 +161,11 @@ def _of_one_trace(
             sizes = sizes_of(shape, SHAPES[asked.data], name, layout.token_bytes)
             ways.append(RankWay(name, executor, folder, sizes, layout))
         computed = {order: executor(None, order) for order in ("user", "item", "split")}
-        for way in tqdm(ways, desc="items", unit="way"):
+        for way in counting("items", len(ways), "way", iterable=ways):
             way.fill(items)
         warm = int(WARM * len(asks))
-        turns = trange(0, len(asks), TURN, desc=f"rank, trace {seed}", unit=f"{TURN} requests")
+        starts = range(0, len(asks), TURN)
+        turns = counting(f"rank, trace {seed}", len(starts), f"{TURN} requests", iterable=starts)
         for turn, first in enumerate(turns):
             some, begins = asks[first : first + TURN], turn % len(ways)
             for way in ways[begins:] + ways[:begins]:

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from genrec.artifact import load_config
 from genrec.engine.instructions import engine_of
@@ -28,6 +27,7 @@ from genrec.kv.entries import EntryLayout
 from genrec.nodes.mooncake import Mooncake
 from genrec.pool.keys import Words, owner_key, user_words
 from genrec.pool.pool import Pool
+from genrec.progress import counting
 from genrec.search.scratch import Scratch
 from genrec.settings import Settings
 
@@ -149,7 +149,8 @@ def measured(artifact: Path, lengths: list[int], repeats: int) -> dict[str, Any]
         found: dict[str, dict[str, list[float]]] = {
             str(tokens): {"local": [], "remote": [], "computed": []} for tokens in lengths
         }
-        for user, tokens in tqdm(users_of(lengths, repeats), unit="prefix", file=sys.stderr):
+        users = users_of(lengths, repeats)
+        for user, tokens in counting("prefixes", len(users), "prefix", iterable=users):
             of = found[str(tokens)]
             of["remote"].append(ms_of(partial(node.bring, user, tokens)))
             of["local"].append(ms_of(partial(node.read, user, tokens)))

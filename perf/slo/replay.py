@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import gc
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -24,10 +23,10 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from tqdm import tqdm
 
 from clients.errors import Overloaded
 from genrec.errors import GenrecError
+from genrec.progress import counting
 from perf.kit import asking, endpoints, report, traffic
 
 ANSWERED, SHED, FAILED = "answered", "shed", "failed"
@@ -95,7 +94,7 @@ async def replay(
 ) -> list[ReplayedRequest]:
     """Send history i mod len at `arrivals[i]` (ascending seconds); every request ends in one event."""
     events: list[ReplayedRequest] = []
-    bar = tqdm(total=len(arrivals), unit="req", disable=not show, file=sys.stderr, mininterval=0.5)
+    bar = counting("replay", len(arrivals), "request", disable=not show, mininterval=0.5)
     start = time.monotonic() + 0.05
 
     async def send(number: int, due: float) -> None:

@@ -11,7 +11,6 @@ this is latency, perf.slo.sweep is load.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,13 +21,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.load import load_layout
 from genrec.errors import InputError
+from genrec.progress import counting
 from genrec.steps import Answer, Step, Tensors
 from perf.kit import endpoints, machine, report, traffic, turns
 from perf.kit.counters import Seen, Triton, spent
@@ -174,7 +173,7 @@ def stages(
     extra: dict[int, dict[str, Any]] = {}
     with ExitStack() as stack:
         pairs: dict[int, tuple[Triton, LocalRecommender]] = {}
-        for width in tqdm(beam_widths, desc="starting", unit="server", file=sys.stderr):
+        for width in counting("starting", len(beam_widths), "server", iterable=beam_widths):
             server = stack.enter_context(
                 endpoints.endpoint(
                     artifact, ensemble=ENSEMBLE, beam_width=width, threads=threads, arena_slots=ARENA_SLOTS

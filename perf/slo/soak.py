@@ -10,7 +10,6 @@ without shared pages): the arena's pages count for every process that has ever t
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
+from genrec.progress import counting
 from perf.kit import report, traffic, turns
 from perf.slo.replay import open_loop, percentile
 from perf.slo.soak_plot import plot_soak
@@ -98,7 +97,7 @@ async def _drive(
     show: bool,
 ) -> list[SoakedRequest]:
     events: list[SoakedRequest] = []
-    bar = tqdm(total=len(requests), unit="req", disable=not show, file=sys.stderr, mininterval=1)
+    bar = counting("soak", len(requests), "request", disable=not show, mininterval=1)
     async with AsyncRecommender(server.grpc_url) as grpc, AsyncRecommender(server.http_url, "http") as http:
 
         async def one(number: int, due: float) -> None:
