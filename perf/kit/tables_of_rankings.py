@@ -83,6 +83,10 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
         "requests/s of the best rule for the paper's orders over recomputation", "traces",
         (Column("times", "traces/*/over_recompute_paper", "{:.2f}"),), "trace of seed",
     ),
+    "rank-ways-traces": rank_ways(
+        "rank-traces", "all traces together, model {settings[model]}, {counted} requests",
+        Column("least ms, on average", "ways/*/least_ms"),
+    ),
     "pool-sim": POOL_SIM,
     "rank-peers": Table(
         "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
