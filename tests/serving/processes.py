@@ -10,6 +10,7 @@ from deploy import tritonserver
 
 PATIENCE_S = 120.0  # where another suite and its servers have the same two cores
 
+
 def until(done: Callable[[], object], look: Callable[[], object] = str) -> None:
     """Wait for it, as long as a busy machine may need; a failure shows what a `look` finds."""
     deadline = time.monotonic() + PATIENCE_S
