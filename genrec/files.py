@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -68,26 +68,27 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
 def scratch_in(folder: Path) -> Iterator[Path]:
     """A hidden folder in `folder` to write in, gone at the end; what was left of killed processes goes first.
 
-    Who writes has a lock on his. Raises OSError.
+    Who writes has a lock on his, and it has its name from then on. Raises OSError.
     """
-    with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
-        for left in folder.glob(f"{SCRATCH}*") if alone else ():
-            with suppress(OSError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB) as dead:
-                if dead:
-                    shutil.rmtree(left, ignore_errors=True)
-    with ExitStack() as stack:
-        with _locked(folder, fcntl.LOCK_SH):  # nobody clears between the next two
-            made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder)))
-            stack.enter_context(_locked(made, fcntl.LOCK_EX))
-        yield made
+    for left in folder.glob(f"{SCRATCH}*"):
+        with suppress(OSError), _locked(left) as dead:
+            if dead:
+                shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=".", dir=folder))
+    with _locked(made):
+        own = made.rename(folder / f"{SCRATCH}{made.name[1:]}")
+        try:
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
 
 
 @contextmanager
-def _locked(folder: Path, how: int) -> Iterator[bool]:
+def _locked(folder: Path) -> Iterator[bool]:
     """Whether it could be locked: another has it, or its file system has no locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, how)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         locked = True
     except OSError:
         locked = False
