@@ -13,6 +13,7 @@ from genrec.artifact import load_config
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
 from perf.rank.operations import Ranked, attention, products
+from perf.rank.peers import BOTH, HALF, SPLIT, least_operations, least_ratio
 from perf.rank.rank import WAYS, measure, model_of, sizes_of
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
 from training.data import Histories
@@ -121,3 +122,19 @@ def test_all_ways_answer_what_recomputation_answers(tiny_ranker: Path):
     least = {name: way["least_ms"] for name, way in found["ways"].items()}
     assert least["recompute"] > least["user"] > least["split"] > 0
     assert found["ways"]["recompute"]["reused_share"] == 0 < found["ways"]["split"]["reused_share"]
+
+
+def test_half_the_layers_of_a_ranker_save_half_of_its_own_and_nothing_of_the_items():
+    both, split = least_operations(BOTH, 528), least_operations(SPLIT, 528)
+    assert 2 * least_operations(BOTH + HALF, 528) == both
+    assert least_operations(SPLIT + HALF, 528) == split - both // 2
+    assert least_operations("transformers", 528) == 0
+
+
+def test_a_peer_is_held_against_the_best_of_ours_where_that_is_worst():
+    times = {10: {"a": 2.0, "b": 4.0, "peer": 8.0}, 20: {"a": 5.0, "b": 4.0, "peer": 12.0}}
+    cells = [
+        {"system": name, "prompt": span, "ms": ms} for span, of in times.items() for name, ms in of.items()
+    ]
+    assert least_ratio(cells, "peer", ("a", "b")) == 3.0
+    assert least_ratio(cells, "peer", ("a",)) == 2.4
