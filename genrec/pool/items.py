@@ -98,10 +98,17 @@ def take(table: PoolTable, keys: Words, seat: int, now: int, heat: NDArray[np.fl
 
 def there(table: PoolTable, keys: Words) -> NDArray[np.bool_]:
     """Which keys have a row, READY or on its way."""
-    answers = index.find(table.item_index, keys)
-    found = (answers >= 0) & (answers < len(table.row_state))
-    rows = answers[found]
-    found[found] = (table.row_state[rows] != FREE) & (table.row_key[rows] == keys[found]).all(1)
+    return present(table.item_index, keys, table.row_state, table.row_key)
+
+
+@njit(cache=True, nogil=True)
+def present(places: Places, keys: Words, state: NDArray[np.int8], held: Words) -> NDArray[np.bool_]:
+    """`there` on the arrays of a table."""
+    found, answers = np.zeros(len(keys), np.bool_), index.find(places, keys)
+    for i in range(len(keys)):
+        row = answers[i]
+        if 0 <= row < len(state) and state[row] != FREE:
+            found[i] = held[row, 0] == keys[i, 0] and held[row, 1] == keys[i, 1]
     return found
 
 

@@ -34,6 +34,7 @@ def _run_all() -> None:
     header, heat = np.zeros(HEADER, np.int64), np.zeros(1, np.float32)
     rows, generations = items.look_up(header, places, hashes, np.zeros(1, np.int8), hashes, heat, row, row, 0)
     items.unchanged(row, rows, generations)
+    items.present(places, hashes, np.zeros(1, np.int8), hashes)
     index.remove(places, hashes[:1], answer)
     entries, pins = np.zeros((1, ENTRY_WORDS), np.int64), np.zeros((1, PROCESSES), np.int16)
     user_rows.known(entries, 0, 0)
