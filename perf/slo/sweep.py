@@ -82,7 +82,7 @@ def sweep(
     with endpoints.endpoint(artifact, url, server_json, **options) as server:
         write_input_data(out / DATA, sample, top_k, asking.further_inputs(server))
         single_s = sequential(server, sample, top_k)
-        bar = tqdm(desc="sweep", unit="point", file=sys.stderr)
+        bar = tqdm(desc="sweep", unit="point", file=sys.stderr, disable=None)  # in a log the points suffice
 
         def once(rate: float) -> Point:
             bar.set_postfix_str(f"measuring {rate:g}/s")
