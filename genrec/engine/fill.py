@@ -7,8 +7,10 @@ import numpy as np
 from genrec.artifact import load_config
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load_ranker import load_rank_executors
+from genrec.errors import ArtifactError
 from genrec.nodes.held import Held
 from genrec.nodes.placement import items_on
+from genrec.pool.pool import Pool
 from genrec.progress import counting
 from genrec.rank.item_tokens import DistinctItems
 from genrec.settings import Settings
@@ -19,17 +21,23 @@ BATCH = 256
 def fill(settings: Settings) -> int:
     """Items of the current catalogue into `settings.pool`, the most popular first, until none is missing or no row is
     free. Of several nodes, those that the pool's is to hold. Returns how many were computed.
-    """  # fmt: skip
+
+    Raises ArtifactError where the pool was made for engines of another size.
+    """
     config = load_config(settings.artifact)
     items = DistinctItems.load(folder_of(settings.artifact, read_current(settings.artifact).version), config)
     executor = load_rank_executors(settings, config)[0]
+    row_bytes = Pool(settings.pool).item_row_bytes if settings.pool else 0
+    if row_bytes not in (0, executor.items.bytes):
+        problem = f"has rows of {row_bytes} bytes, and an item of these engines takes {executor.items.bytes}"
+        raise ArtifactError(settings.pool, f"{problem}: start its server again")
     held = Held.load(settings.pool) if settings.pool else Held()
     order = np.argsort(-items.popularity, kind="stable")
-    placed = held.place(items.popularity, executor.item_words(items.tokens))
-    order, done = order[np.isin(order, items_on(placed, held.node))][: executor.item_places], 0
+    placed = held.place(items.popularity, executor.items.words(items.tokens))
+    order, done = order[np.isin(order, items_on(placed, held.node))][: executor.items.places], 0
     with counting("items", len(order), "item") as bar:
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
-            done += int(executor.keep_items(items.tokens[rows], np.zeros(len(rows))).sum())
+            done += int(executor.items.keep(items.tokens[rows], np.zeros(len(rows))).sum())
             bar.update(len(rows))
     return done

@@ -28,6 +28,7 @@ FEW = 1 << 16  # rows that are all looked at
 WARMER, MORE = 1.5, 0.5
 Rows = NDArray[np.int32]
 Generations = NDArray[np.int64]
+NONE: Rows = np.zeros(0, np.int32)
 
 
 def find(table: PoolTable, keys: Words, now: int) -> tuple[Rows, Generations]:
@@ -70,15 +71,18 @@ def unchanged(generation: Generations, rows: Rows, generations: Generations) -> 
     return True
 
 
-def take(table: PoolTable, keys: Words, seat: int, now: int, heat: NDArray[np.float64] | None = None) -> Rows:
+def take(
+    table: PoolTable, keys: Words, seat: int, now: int, heat: NDArray[np.float64] | None = None, spared: Rows = NONE
+) -> Rows:  # fmt: skip
     """int32[n]: a row to fill for each key; -1 where somebody has it or fills it, or no row may leave.
 
     `heat` float64[n] is of items that nobody waits for: the hottest come first, and only colder rows leave for them.
+    `spared` int32[m] are rows that do not leave: whoever asks is about to read them.
     """
     rows = np.full(len(keys), -1, np.int32)
     _, first = np.unique(keys, axis=0, return_index=True)
     wanted = np.sort(first[~there(table, keys[first])])
-    chosen, cold = _coldest(table, len(wanted), now)
+    chosen, cold = _coldest(table, len(wanted), now, spared)
     if heat is not None:
         wanted = wanted[np.argsort(-heat[wanted], kind="stable")]
         chosen = chosen[
@@ -112,7 +116,9 @@ def present(places: Places, keys: Words, state: NDArray[np.int8], held: Words) -
     return found
 
 
-def _coldest(table: PoolTable, count: int, now: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _coldest(
+    table: PoolTable, count: int, now: int, spared: Rows
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Up to `count` rows and their heat: free ones, which have none at all, then the coldest READY ones."""
     state = table.row_state
     chosen = np.flatnonzero(state == FREE)[:count]
@@ -123,6 +129,7 @@ def _coldest(table: PoolTable, count: int, now: int) -> tuple[NDArray[np.int64],
     if len(state) > max(FEW, LOOKED_AT * missing):
         looked_at = np.unique(np.random.default_rng().integers(0, len(state), LOOKED_AT * missing))
     ready = looked_at[state[looked_at] == READY]
+    ready = ready[~np.isin(ready, spared)]
     cold = table.row_heat[ready] * 0.5 ** ((now - table.row_seen[ready]) / (HALF_LIFE_S * 1e9))
     coldest = np.argsort(cold, kind="stable")[:missing]
     return np.concatenate((chosen, ready[coldest])), np.concatenate((free, cold[coldest]))

@@ -207,17 +207,19 @@ class Pool:
             return np.full(len(rows), -1)
         return np.where(rows < 0, -1, self._map.table.row_generation[rows])
 
-    def write_items(self, keys: Keys, heat: NDArray[np.float64] | None = None) -> Rows:
+    def write_items(
+        self, keys: Keys, heat: NDArray[np.float64] | None = None, spared: Rows = items.NONE
+    ) -> Rows:
         """int32[n]: a row to fill for each item, -1 where it is there, on its way, or no row may leave.
 
-        Rows stay invisible until `commit_items`; cold rows leave for them. `heat`: see `items.take`.
+        Rows stay invisible until `commit_items`; cold rows leave for them. `heat`, `spared`: see `items.take`.
         """
         wanted = words(keys)
 
         def take(pool: Mapping, table: PoolTable) -> Rows:
             now = self.clock()
             self._sweep(pool, table)
-            rows = items.take(table, wanted, pool.seat(), now, heat)
+            rows = items.take(table, wanted, pool.seat(), now, heat, spared)
             self._filling |= {int(row): int(table.row_generation[row]) for row in rows if row >= 0}
             return rows
 

@@ -55,7 +55,7 @@ class ItemsAhead:
         """`current`: the catalogue version of new requests and its items. `shard`: of several nodes, this one's."""
         self._executor, self._current, self._shard, self._clock = executor, current, shard, clock
         self._heat = ItemHeat(clock)
-        self.work = IdleItems(scheduler, executor.item_tokens, batch_s, clock)
+        self.work = IdleItems(scheduler, executor.items.tokens, batch_s, clock)
         self._known: KnownItems | None = None
         self._planned, self._next = (
             0,
@@ -119,7 +119,7 @@ class ItemsAhead:
     def _keys(self, tokens: NDArray[np.int32]) -> Words:
         made = [np.zeros((0, 2), np.uint64)]
         for start in range(0, len(tokens), KEYS):
-            made.append(self._executor.item_words(tokens[start : start + KEYS]))
+            made.append(self._executor.items.words(tokens[start : start + KEYS]))
             time.sleep(1e-4)
         return np.concatenate(made)
 
@@ -132,8 +132,10 @@ class ItemsAhead:
             # Before anything is counted, popularity is all that is known: all of it counts as one request.
             placed = self._shard.place(heat + popularity / max(popularity.sum(), 1), known.keys)
             wanted = hottest[placed[hottest] == EVERYWHERE]
-        wanted = wanted[: self._executor.item_places]
-        self.work.begin(wanted[self._executor.absent(known.keys[wanted])], partial(self._compute, known))
+        wanted = wanted[: self._executor.items.places]
+        self.work.begin(
+            wanted[self._executor.items.absent(known.keys[wanted])], partial(self._compute, known)
+        )
         if self._shard:
             self._shard.plan(known.items.tokens, known.keys, hottest)
 
@@ -141,7 +143,7 @@ class ItemsAhead:
         """A batch into the pool. Where none finds a place, colder ones will not either."""
         tokens = known.items.tokens[places]
         heat = self._heat.of(tokens)
-        kept = executor.keep_items(tokens, heat)
+        kept = executor.items.keep(tokens, heat)
         reasons = np.where(known.new[places], "new", np.where(heat > 0, "hot", "popular"))
         for reason, count in zip(*np.unique(reasons[kept], return_counts=True), strict=True):
             metrics.ITEMS_AHEAD.add(int(count), reason=str(reason))

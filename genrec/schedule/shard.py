@@ -109,7 +109,7 @@ class Shard:
         self, tokens: NDArray[np.int32], keys: Words, executor: RankExecutor, places: Places
     ) -> None:
         """A batch, which a thread of its own puts: nobody waits for that."""
-        rows = executor.item_rows(tokens[places])
+        rows = executor.items.rows(tokens[places])
         threading.Thread(target=self._send, args=(keys[places], rows), daemon=True).start()
 
     def _send(self, keys: Words, rows: NDArray[np.uint8]) -> None:

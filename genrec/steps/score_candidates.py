@@ -49,17 +49,17 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
     def _items_ahead(self, settings: Settings, executor: RankExecutor) -> ItemsAhead | None:
         """None where no ranking would reuse them."""
         reused = chosen_prefix(settings, self._options) not in ("recompute", "user")
-        if settings.pool_fill == "none" or not reused or not executor.item_places:
+        if settings.pool_fill == "none" or not reused or not executor.items.places:
             return None
         self._versions = Versioned(
             settings, "score_candidates", lambda folder: DistinctItems.load(folder, self._config)
         )
         batch_s, shard = settings.rank_budget_ms / 1e3 * PATIENCE, None
         if self._store and settings.pool:
-            room = (settings.store_mb << 20) // executor.item_bytes
+            room = (settings.store_mb << 20) // executor.items.bytes
             shard = Shard(
                 self._store, Held(settings.node, settings.nodes), settings.pool, room, self._relay.cost,
-                self._scheduler, executor.item_tokens, batch_s,
+                self._scheduler, executor.items.tokens, batch_s,
             )  # fmt: skip
         items = ItemsAhead(executor, self._scheduler, lambda: self._versions.latest, batch_s, shard)
         items.start()

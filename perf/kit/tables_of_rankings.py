@@ -57,6 +57,24 @@ POOL_SIM = Table(
     ),
     "begins with",
 )  # fmt: skip
+
+
+def own_backbone(artifact: str) -> Table:
+    """NDCG@10 of every training, over the generator's layers as they are and with layers that learn throughout."""
+    trained = f"rankers/{artifact}"
+    return Table(
+        f"rank_quality-{artifact}-own", f"{artifact}, NDCG@10", f"{trained}/own",
+        (
+            Column("seed", f"{trained}/own/*/seed", "{}"),
+            *(
+                Column(f"{layers}, {what}", f"{trained}/{row}/*/orders/split/{found}/NDCG@10", "{:.4f}")
+                for what, found in (("alone", "alone"), ("with the generator's part", "with generator"))
+                for layers, row in (("the generator's layers", "split"), ("its own", "own"))
+            ),
+        ),
+    )  # fmt: skip
+
+
 RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
     "rank": rank_figures("rank"),
     "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
@@ -133,6 +151,12 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
             ("with the generator's part", "layers_over_split_together_ndcg10"),
         )
     ),
+    "rank-quality-own": tuple(
+        Figure(f"{name}: the generator's layers over its own, ranker alone", f"rank_quality-{name}-own",
+               f"shared_over_own_ndcg10/{name}", "{:.3f}")
+        for name in ("ml-1m", "beauty")
+    ),
+    **{f"rank-quality-own-{name}": own_backbone(name) for name in ("ml-1m", "beauty")},
     "rank-quality-next": tuple(
         Figure(
             f"{name}: its list over the generator's", f"rank_quality-{name}-next",

@@ -67,9 +67,9 @@ class RankWay:
 
     def fill(self, items: NDArray[np.int32]) -> None:
         """Compute the KV of all items [n, t], where there is room for items."""
-        if self._executor.item_places:
+        if self._executor.items.places:
             for start in range(0, len(items), BATCH):
-                self._executor.keep_items(items[start : start + BATCH])
+                self._executor.items.keep(items[start : start + BATCH])
 
     def ask(self, request: RankRequest, now: int) -> Answer:
         """Choose and rank."""

@@ -52,8 +52,8 @@ class Bench:
 
     def there(self) -> set[int]:
         """Which of the items the pool has."""
-        keys = self.executor.item_words(self.items.tokens)
-        return set(np.flatnonzero(~self.executor.absent(keys)).tolist())
+        keys = self.executor.items.words(self.items.tokens)
+        return set(np.flatnonzero(~self.executor.items.absent(keys)).tolist())
 
     def ask(self, rows: NDArray[np.int64], keep: bool = False) -> None:
         """A ranking of items; its answer is the one without a pool."""

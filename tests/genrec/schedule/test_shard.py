@@ -45,7 +45,7 @@ class Node:
         self.executor = load_rank_executors(settings, config, self.store)[0]
         self.alone = load_rank_executors(Settings(artifact, folder / "arena"), config)[0]
         self.items, self.cost = DistinctItems.load(artifact, config), PassCost()
-        self.keys = self.executor.item_words(self.items.tokens)
+        self.keys = self.executor.items.words(self.items.tokens)
         self.scheduler: Scheduler[Any] = Scheduler([self._run], 1, 0.0, 1)
         clock = lambda: self.now  # noqa: E731
         self.shard = Shard(
@@ -97,7 +97,7 @@ def node(tiny_ranker: Path, tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
 
 def absent(node: Node) -> NDArray[np.int64]:
-    return np.flatnonzero(node.executor.absent(node.keys))
+    return np.flatnonzero(node.executor.items.absent(node.keys))
 
 
 def test_a_node_puts_its_own_items_and_another_brings_them(node: Callable[..., Node]) -> None:
@@ -116,11 +116,11 @@ def test_a_node_puts_its_own_items_and_another_brings_them(node: Callable[..., N
 
 def test_rows_that_are_put_are_those_that_a_ranking_keeps(node: Callable[..., Node]) -> None:
     near = node(0)
-    near.executor.keep_items(near.items.tokens[:20])
+    near.executor.items.keep(near.items.tokens[:20])
     pool = Pool(near.pool)
     rows = pool.item_rows(near.keys[:20])
     held = pool.items_memory.reshape(-1, pool.item_row_bytes)[rows]
-    np.testing.assert_array_equal(held, near.executor.item_rows(near.items.tokens[:20]))
+    np.testing.assert_array_equal(held, near.executor.items.rows(near.items.tokens[:20]))
 
 
 def test_a_store_that_hangs_or_ends_costs_time_and_no_answer(node: Callable[..., Node]) -> None:
@@ -192,12 +192,12 @@ def test_fill_computes_what_its_node_is_to_hold(tiny_ranker: Path, tmp_path: Pat
     config, items = load_config(tiny_ranker), DistinctItems.load(tiny_ranker, load_config(tiny_ranker))
     Pool.create(pool, 1 << 20, 1000, load_entry_layout(settings, config).item_bytes)
     executor = load_rank_executors(settings, config)[0]
-    keys = executor.item_words(items.tokens)
+    keys = executor.items.words(items.tokens)
     for sharded in (1.0, 0.3):
         held = Held(1, 2, sharded)
         held.save(pool)
         want = np.isin(held.place(items.popularity, keys), (EVERYWHERE, 1))
-        before = executor.absent(keys)
+        before = executor.items.absent(keys)
         assert fill(settings) == (want & before).sum() > 0
-        np.testing.assert_array_equal(executor.absent(keys), ~want)
+        np.testing.assert_array_equal(executor.items.absent(keys), ~want)
     assert fill(settings) == 0 and not want.all()

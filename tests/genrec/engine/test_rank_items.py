@@ -1,0 +1,92 @@
+"""Items of a ranking over a pool that is too small, of another size, or lost in the middle: answers stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from genrec.artifact import load_config
+from genrec.engine.fill import fill
+from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
+from genrec.errors import ArtifactError
+from genrec.pool.pool import Pool
+from genrec.rank.item_tokens import DistinctItems
+from genrec.settings import Settings
+
+ROWS = 20
+
+
+class Bench:
+    """Rankings over a pool of `rows` rows, of `wider` times the size of an item."""
+
+    def __init__(self, artifact: Path, folder: Path, rows: int = ROWS, wider: int = 1) -> None:
+        self.settings = Settings(artifact, folder / "arena", pool=folder / "pool")
+        config = load_config(artifact)
+        self.item_bytes = load_entry_layout(self.settings, config).item_bytes
+        Pool.create(folder / "pool", 1 << 20, rows, wider * self.item_bytes)
+        self.executor: RankExecutor = load_rank_executors(self.settings, config)[0]
+        self.alone: RankExecutor = load_rank_executors(Settings(artifact, folder / "arena"), config)[0]
+        self.items = DistinctItems.load(artifact, config)
+
+    def ask(self, rows: Any, order: str = "split", keep: bool = True) -> Reuse:
+        """A ranking, which is that without a pool."""
+        tokens = self.items.tokens[np.asarray(rows)]
+        request = RankRequest(1, np.arange(12, dtype=np.int32), tokens, tokens)
+        found, reuse = self.executor.scores(request, RankPlan(order, True, keep))
+        want, _ = self.alone.scores(request, RankPlan("whole", False, False))
+        if order == "split":
+            np.testing.assert_allclose(found, want, atol=1e-4)
+        return reuse
+
+
+def test_rows_of_another_size_are_neither_read_nor_written(tiny_ranker: Path, tmp_path: Path) -> None:
+    """As after `genrec build` with another precision, beside a server that has the pool of the old one."""
+    bench = Bench(tiny_ranker, tmp_path, wider=2)
+    memory: NDArray[np.uint8] = Pool(bench.settings.pool).items_memory
+    memory[:] = 7
+    assert bench.ask(range(5)).items == bench.ask(range(5)).items == 0 == bench.executor.items.places
+    with pytest.raises(
+        ArtifactError, match=f"{2 * bench.item_bytes} bytes.* takes {bench.item_bytes}: start"
+    ):
+        fill(bench.settings)
+    assert (memory == 7).all()
+
+
+def test_what_a_ranking_found_does_not_leave_for_what_it_missed(tiny_ranker: Path, tmp_path: Path) -> None:
+    bench = Bench(tiny_ranker, tmp_path)
+    bench.ask(range(ROWS))
+    for _ in range(5):
+        bench.ask(range(10))  # so that 10 to 19 are the coldest
+    found = bench.executor.items.kv_of(bench.items.tokens[10:30], keep=True)
+    assert found.reused == 10 * bench.executor.items.tokens and not bench.executor.items.changed(found)
+    rows = Pool(bench.settings.pool).item_rows(bench.executor.items.words(bench.items.tokens[:30]))
+    assert (rows[10:30] >= 0).all() and (rows[:10] < 0).all()
+
+
+def test_more_items_than_rows_are_ranked(tiny_ranker: Path, tmp_path: Path) -> None:
+    bench = Bench(tiny_ranker, tmp_path)
+    bench.ask(range(10))
+    assert bench.ask(range(40)).items == 10 * bench.executor.items.tokens
+    assert bench.ask(range(40)).items == ROWS * bench.executor.items.tokens
+
+
+@pytest.mark.parametrize("step", ["find_items", "write_items"])
+def test_a_pool_that_is_lost_in_the_middle_changes_no_answer(
+    step: str, tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, real = Bench(tiny_ranker, tmp_path), getattr(Pool, step)
+    bench.ask(range(10))
+
+    def lose_after(pool: Pool, *given: Any, **more: Any) -> Any:
+        answer = real(pool, *given, **more)
+        pool.close()
+        return answer
+
+    monkeypatch.setattr(Pool, step, lose_after)
+    bench.ask(range(5, 15))
+    assert bench.ask(range(10)).items == 0
