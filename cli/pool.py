@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from cli.options import add_artifact, whole_number
 
-TRIES = 20  # of a table that another process may hold; each waits as long as a request would
+TRIES, PAUSE_S = 20, 0.05  # of a table that another process may hold
 T = TypeVar("T")
 ACTIONS = {
     "status": ("what is in it, and what was found in it", "genrec pool status artifacts/ml-100k"),
@@ -53,6 +54,7 @@ def run(a: argparse.Namespace) -> None:
 def _done(a: argparse.Namespace, path: Path) -> str:
     """What was done in one pool, or what is in it."""
     from genrec.nodes.held import Held
+    from genrec.pool.forget import forget
     from genrec.pool.keys import owner_key
     from genrec.pool.pool import Pool
 
@@ -60,7 +62,7 @@ def _done(a: argparse.Namespace, path: Path) -> str:
         return f"{_fill(a.artifact, path)} items computed"
     pool = Pool(path)
     if a.action == "forget":
-        deleted = _in_reach(path, lambda: pool.forget(owner_key(pool.secret, a.user)))
+        deleted = _in_reach(path, lambda: forget(pool, owner_key(pool.secret, a.user)))
         return f"{deleted} entries of user {a.user} deleted"
     usage, held = _in_reach(path, pool.usage), Held.load(path)
     said = {**usage, "node": held.node, "nodes": held.nodes, "replicated": f"{held.replicated:.1%}"}
@@ -74,6 +76,7 @@ def _in_reach(path: Path, work: Callable[[], T | None]) -> T:
     for _ in range(TRIES):
         if (found := work()) is not None:
             return found
+        time.sleep(PAUSE_S)
     raise ArtifactError(
         path, "cannot be read or changed: it is damaged, or a process that was stopped holds it"
     )

@@ -206,13 +206,13 @@ class Mapping:
             start += size
         return PoolTable(*arrays)
 
-    def lock(self) -> PoolTable:
+    def lock(self, wait_s: float = LOCK_S) -> PoolTable:
         """The table, until `unlock`; a killed process gives its lock back by dying. Raises Gone, Busy."""
-        if not _threads.acquire(timeout=LOCK_S):
+        if not _threads.acquire(timeout=wait_s):
             raise Busy("a thread of this process has held the table for too long")
         try:
             self._check()
-            self._lock()
+            self._lock(wait_s)
         except BaseException:
             _threads.release()
             raise
@@ -225,9 +225,9 @@ class Mapping:
         finally:
             _threads.release()
 
-    def _lock(self) -> None:
+    def _lock(self, wait_s: float) -> None:
         """Wait for the file's lock, but for no process that was stopped while it held it."""
-        end = time.monotonic() + LOCK_S
+        end = time.monotonic() + wait_s
         while True:
             try:
                 return fcntl.lockf(self._files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,15 +23,27 @@ from numpy.typing import NDArray
 from genrec.errors import ArtifactError
 from genrec.pool import items, lead, leaving, mapping, user_rows, users
 from genrec.pool.hotness import Hotness
-from genrec.pool.items import Rows
+from genrec.pool.items import NONE, Rows
 from genrec.pool.keys import Keys, Words, words
-from genrec.pool.mapping import HITS, LEASES_USED, MISSES, TOKENS, Busy, Bytes, Gone, Mapping, PoolTable
+from genrec.pool.mapping import (
+    HITS,
+    LEASES_USED,
+    LOCK_S,
+    MISSES,
+    TOKENS,
+    Busy,
+    Bytes,
+    Gone,
+    Mapping,
+    PoolTable,
+)
 from genrec.pool.rule import Recency, Room, Rule
 from genrec.pool.usage import usage_of
 from genrec.pool.users import UserEntry, Writing
 from genrec.pool.warm import warm
 
 log = logging.getLogger("genrec.pool")
+BUSY_S = 1.0  # who could not have the table does not wait for it again so soon: a request asks several times
 TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
 NOTHING: Bytes = np.zeros(0, np.uint8)
 NO_ROWS = np.zeros(0, np.int64)
@@ -49,10 +61,8 @@ class Pool:
         clock: Callable[[], int] = time.monotonic_ns,
         ttl_s: float = TTL_S,
     ) -> None:
-        """Map a pool; where there is none it is `lost`. `clock` (ns) is one for all processes.
-
-        A user's entry lives `ttl_s`. `rule`, an attribute, says which leave first: the least recently used, or a policy
-        of `choice`.
+        """Map a pool; where there is none it is `lost`. `clock` (ns) is one for all processes. A user's entry lives
+        `ttl_s`. `rule`, an attribute, says which leave first: the least recently used, or a policy of `choice`.
         """
         self.clock, self._ttl = clock, int(ttl_s * 1e9)
         self.rule: Rule = Recency()
@@ -60,6 +70,7 @@ class Pool:
         # What could not be done while others held the table.
         self._late: list[Callable[[Mapping, PoolTable], None]] = []
         self._filling: dict[int, int] = {}  # rows of items -> their generation
+        self._busy_until = 0.0  # on the monotonic clock: until then nobody waits for the table
         try:
             self._map = Mapping(Path(folder))
         except ArtifactError as error:
@@ -127,7 +138,7 @@ class Pool:
             if forgets is not None and forgets != table.header[mapping.FORGOTTEN]:
                 return None
             now = self.clock()
-            self._sweep(pool, table)
+            self.tidy(pool, table)
             lives = now, now + int(min(lives_s * 1e9, self._ttl))
             entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self.rule)
             if entry < 0:
@@ -165,21 +176,6 @@ class Pool:
         """Nobody here reads it any more; once for every find."""
         self._surely(lambda pool, t: leaving.unpin(t, pool.users, entry.entry, entry.generation, pool.seat()))
 
-    def forget(self, owner: bytes) -> int | None:
-        """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them.
-
-        How many; None where the table was not to be had, so that nothing was deleted.
-        """
-        whose = words([owner])
-
-        def drop(pool: Mapping, table: PoolTable) -> int:
-            self._sweep(pool, table)
-            Hotness(pool.hotness).forget(whose[0])
-            table.header[mapping.FORGOTTEN] += 1  # a second tier looks for it
-            return leaving.forget(table, pool.users, whose)
-
-        return self.locked(drop, None)
-
     # Items.
 
     @property
@@ -207,9 +203,7 @@ class Pool:
             return np.full(len(rows), -1)
         return np.where(rows < 0, -1, self._map.table.row_generation[rows])
 
-    def write_items(
-        self, keys: Keys, heat: NDArray[np.float64] | None = None, spared: Rows = items.NONE
-    ) -> Rows:
+    def write_items(self, keys: Keys, heat: NDArray[np.float64] | None = None, spared: Rows = NONE) -> Rows:
         """int32[n]: a row to fill for each item, -1 where it is there, on its way, or no row may leave.
 
         Rows stay invisible until `commit_items`; cold rows leave for them. `heat`, `spared`: see `items.take`.
@@ -218,7 +212,7 @@ class Pool:
 
         def take(pool: Mapping, table: PoolTable) -> Rows:
             now = self.clock()
-            self._sweep(pool, table)
+            self.tidy(pool, table)
             rows = items.take(table, wanted, pool.seat(), now, heat, spared)
             self._filling |= {int(row): int(table.row_generation[row]) for row in rows if row >= 0}
             return rows
@@ -246,12 +240,13 @@ class Pool:
         """What is in it now (entries, bytes, items) and what happened since it was made, by all processes; or None."""
 
         def count(pool: Mapping, table: PoolTable) -> dict[str, int]:
-            self._sweep(pool, table)
+            self.tidy(pool, table)
             return usage_of(table)
 
         return self.locked(count, None)
 
-    def _sweep(self, pool: Mapping, table: PoolTable) -> None:
+    def tidy(self, pool: Mapping, table: PoolTable) -> None:
+        """On the locked table: what could not be done before, and what the dead and the expired hold is free."""
         while self._late:
             self._late.pop(0)(pool, table)
         dead = pool.dead()
@@ -275,14 +270,17 @@ class Pool:
         pool = self._map
         if pool is None:
             return otherwise
+        wait_s = LOCK_S if time.monotonic() >= self._busy_until else 0.0
         try:
-            table = pool.lock()
+            table = pool.lock(wait_s)
             try:
                 return work(pool, table)
             finally:
                 pool.unlock()
         except Busy as error:
-            log.warning("kv pool: %s; this request does without", error)
+            if wait_s:
+                self._busy_until = time.monotonic() + BUSY_S
+                log.warning("kv pool: %s; for %g s nobody waits for it", error, BUSY_S)
         except Gone as error:
             self._lose(str(error))
         except (IndexError, ValueError, OverflowError):  # a table that holds nonsense

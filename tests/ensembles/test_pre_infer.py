@@ -19,6 +19,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import GenrecError
 from genrec.models.prompt import window_start
 from genrec.nn.ranker_checkpoint import load_ranker
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.report import (
     ADMITTED,
@@ -130,7 +131,7 @@ def test_a_ranking_in_the_queue_does_not_bring_back_who_was_forgotten(
     pool, queue = step._now()[1].ahead.jobs.pool, step._scheduler.submit
 
     def late(*given: Any) -> None:
-        pool.forget(owner_key(pool.secret, 41))
+        forget(pool, owner_key(pool.secret, 41))
         queue(*given)
 
     monkeypatch.setattr(step._scheduler, "submit", late)

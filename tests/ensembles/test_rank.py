@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ensembles.local import LocalRecommender, request
 from genrec.catalogue.items import Catalogue
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import InputError
 from genrec.models.prompt import window_start
-from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.pool.pool import Pool
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
-from genrec.report import MODEL, POPULARITY, RankReport
+from genrec.report import MODEL, POPULARITY
 from genrec.settings import Settings
-from genrec.steps import Answer, load
+from genrec.steps import load
+from tests.ensembles.rankings import Scores, check, report_of
 
-Scores = Callable[..., dict[int, float]]
 WIDTH, L = 16, 3
 NAMED = {"user_id": np.array([[5]])}
 
@@ -35,40 +31,6 @@ NAMED = {"user_id": np.array([[5]])}
 def local(tiny_ranker: Path) -> Iterator[LocalRecommender]:
     with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=1, pool_item_mb=1) as runtime:
         yield runtime
-
-
-@pytest.fixture(scope="module")
-def by_torch(tiny_ranker: Path) -> Scores:
-    """Item -> score of every candidate, all of it computed."""
-    ranker, catalogue = load_ranker(tiny_ranker / "model"), Catalogue.load(tiny_ranker / "catalogue.parquet")
-    codes = torch.from_numpy(catalogue.codes + np.array(ranker.config.code_offsets)).long()
-
-    @torch.no_grad()
-    def scores(history: Sequence[int], candidates: Sequence[int], order: str = "split") -> dict[int, float]:
-        kept = catalogue.rows_of(history)
-        kept = kept[window_start(len(kept), ranker.config.max_history) :]
-        user, items = codes[kept].reshape(1, -1), codes[catalogue.rows_of(candidates)][None]
-        found = ranker(user, torch.tensor([user.shape[1]]), items, items, order)[0]
-        return dict(zip(candidates, found.tolist(), strict=True))
-
-    return scores
-
-
-def report_of(answer: Answer) -> RankReport:
-    assert isinstance(answer, dict), answer
-    return RankReport(*(int(x) for x in answer["report"][0]))
-
-
-def check(answer: Answer, want: dict[int, float], top_k: int) -> RankReport:
-    """The best of `want`, best first, each once."""
-    report = report_of(answer)
-    assert isinstance(answer, dict)
-    ids, scores = answer["item_ids"][0].tolist(), answer["scores"][0]
-    assert len(ids) == len(set(ids)) == min(top_k, len(want))
-    np.testing.assert_allclose(scores, [want[item] for item in ids], atol=1e-4)
-    assert (np.diff(scores) <= 0).all()
-    assert min(scores) >= sorted(want.values())[-len(ids)] - 1e-4, "none better was left out"
-    return report
 
 
 def test_answers_are_the_module_s_and_the_second_time_nothing_is_computed(
@@ -87,28 +49,11 @@ def test_answers_are_the_module_s_and_the_second_time_nothing_is_computed(
     assert check(again, want, 10).user_reused == 0, "another user's history is not looked at"
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    asked=st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 24), st.integers(0, 30), st.integers(1, 40)),
-        min_size=1, max_size=4,
-    )
-)  # fmt: skip
-def test_whatever_was_asked_before_an_answer_is_the_module_s(
-    local: LocalRecommender, by_torch: Scores, items: list[int], asked: list[tuple[int, int, int, int]]
-) -> None:
-    """Histories that grow, are cut, are others' beginnings; candidates that overlap; a pool that has to evict."""
-    for user, length, first, count in asked:
-        history, candidates = items[user : user + length], items[100 + first : 100 + first + count]
-        (answer,) = local.rank([(history, candidates)], 5, user_id=user)
-        check(answer, by_torch(history, candidates), 5)
-
-
 @pytest.mark.parametrize("prefix", ["recompute", "user", "item", "agnostic", "greedy", "past", "hazard"])
 def test_whatever_is_chosen_an_answer_is_the_module_s_in_that_order(
     tiny_ranker: Path, by_torch: Scores, items: list[int], prefix: str
 ) -> None:
-    """Users who come back and grow, candidates who are there and are not; a pool of two or three users."""
+    """Users who come back and grow, candidates who are there and are not; a pool that has room for all."""
     draw, orders = np.random.default_rng(5), set()
     sizes: dict[str, Any] = {"pool_user_mb": 1, "pool_item_mb": 1, "prefix_choice": prefix}
     with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", **sizes) as local:
@@ -167,7 +112,7 @@ def test_without_memory_to_reuse_answers_are_the_same(
 def test_a_pool_that_is_lost_or_overwritten_changes_no_answer(
     tiny_ranker: Path, by_torch: Scores, items: list[int]
 ) -> None:
-    """Its bytes in users' entries are noise at first, then its files are gone."""
+    """Its table is cut while it is mapped, then its files are gone."""
     want = by_torch(items[:5], items[20:60])
     with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=1, pool_item_mb=1) as local:
         pool = local.settings.pool

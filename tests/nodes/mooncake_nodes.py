@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from genrec.nodes.mooncake import Mooncake, _item
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
 from tests.pool.entries import STEP, find, hashes, keys, write
@@ -65,7 +66,7 @@ def users_travel(near: Pool, far: Pool, here: Mooncake, there: Mooncake) -> None
     assert there.bring_user(far, grown, STEP, owner, SOON)
     assert find(far, 7, [1, 2, 3]) == (9, 9, 9), "a shorter entry took the place of a longer one"
     assert here.forget(owner, SOON)
-    far.forget(owner)
+    forget(far, owner)
     assert there.bring_user(far, grown, STEP, owner, SOON) and find(far, 7, [1, 2]) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.look import hold
 from genrec.pool.pool import TTL_S
@@ -52,7 +53,7 @@ def test_a_lease_begins_when_the_entry_is_ready_and_never_outlives_its_owner_s_l
 
 def test_one_that_leaves_for_another_counts_as_unused(pool, clock):
     lend(pool, 1, [1])
-    pool.forget(owner_key(pool.secret, 1))
+    forget(pool, owner_key(pool.secret, 1))
     assert ends(pool) == (0, 1)
 
 

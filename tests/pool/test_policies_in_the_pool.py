@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from genrec.pool.forget import forget
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
@@ -45,7 +46,7 @@ def test_who_is_forgotten_has_never_come(pool, clock):
     clock.go(1)
     pool.hotness.see(owner(pool, 7), clock.now)
     assert pool.hotness.frequency(owner(pool, 7)[None], clock.now) == 1
-    pool.forget(owner_key(pool.secret, 7))
+    forget(pool, owner_key(pool.secret, 7))
     assert pool.hotness.frequency(owner(pool, 7)[None], clock.now) == 0
 
 

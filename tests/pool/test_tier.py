@@ -8,6 +8,7 @@ import pytest
 
 from genrec import metrics
 from genrec.errors import InputError
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.tier import Tier, coldest
 from tests.pool.entries import STEP, hashes, write
@@ -105,7 +106,7 @@ def test_nothing_stays_longer_than_a_visit_or_after_its_owner_was_forgotten(pool
         visit(pool, clock, user, [user])
     tier.look()
     assert (tier._memory == 1).any()
-    pool.forget(owner_key(pool.secret, 1))
+    forget(pool, owner_key(pool.secret, 1))
     tier.look()
     assert restored(tier, pool, 1, [1]) is None
     assert not (tier._memory == 1).any(), "the bytes are gone too"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from genrec.errors import InputError
 from genrec.pool import user_rows
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import TTL_S, Pool
 from tests.pool.entries import STEP, find, hashes, write
@@ -120,7 +121,7 @@ def test_a_user_is_forgotten_and_his_bytes_are_cleared(pool):
     write(pool, 8, [1])
     entry = pool.find_user(hashes(pool, 7, [1]), STEP)
     writing = pool.write_user(hashes(pool, 7, [3]), 3, 100, owner_key(pool.secret, 7))
-    assert pool.forget(owner_key(pool.secret, 7)) == 3
+    assert forget(pool, owner_key(pool.secret, 7)) == 3
     assert find(pool, 7, [1]) is None and find(pool, 7, [2]) is None and find(pool, 8, [1])
     assert (entry.memory == 7).all(), "cleared while it was read"
     pool.release(entry)
@@ -130,7 +131,24 @@ def test_a_user_is_forgotten_and_his_bytes_are_cleared(pool):
     assert pool.usage()["entries"] == 1
     # Headers and hashes hold a 7 here and there; a run of them is what was written.
     assert bytes([7] * 8) not in pool._map.users.tobytes()
-    assert pool.forget(owner_key(pool.secret, 7)) == 0
+    assert forget(pool, owner_key(pool.secret, 7)) == 0
+
+
+@pytest.mark.parametrize("piece", [64, 1000, 1 << 20])
+def test_what_is_left_of_a_users_older_entries_is_cleared_too(pool, clock, monkeypatch, piece):
+    monkeypatch.setattr("genrec.pool.forget.PIECE", piece)
+    write(pool, 7, [1])
+    write(pool, 8, [1])
+    write(pool, 7, [1, 2])  # it holds what the first one held, which leaves
+    write(pool, 9, [1, 2])
+    clock.go(1)
+    assert pool.usage()["entries"] == 3
+    held = [pool.find_user(hashes(pool, user, [1]), STEP) for user in (8, 9)]
+    assert bytes([7] * 8) in pool._map.users.tobytes()
+    assert forget(pool, owner_key(pool.secret, 7)) == 1
+    assert bytes([7] * 8) not in pool._map.users.tobytes()
+    assert [set(entry.memory.tolist()) for entry in held] == [{8}, {9}]
+    assert find(pool, 8, [1]) and find(pool, 9, [1, 2]), "the lead of another's entry"
 
 
 def test_only_this_user_may_read_it_and_nobody_is_named(pool, folder):
@@ -217,7 +235,7 @@ def test_any_order_of_moves(tmp_path_factory, moves):
         elif move == "release" and pinned:
             pool.release(pinned.pop()[0])
         elif move == "forget":
-            pool.forget(owner_key(pool.secret, user))
+            forget(pool, owner_key(pool.secret, user))
             assert find(pool, user, items) is None
         elif move == "wait":
             now[0] += int(TTL_S / 3 * 1e9)

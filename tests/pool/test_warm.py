@@ -3,6 +3,7 @@
 import numpy as np
 
 from genrec.pool import hotness, index, items, lead, siphash, space, user_rows
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
 from genrec.rank.choice import Request, policy
@@ -33,6 +34,6 @@ def test_every_kernel_is_there_once_a_pool_is_open(folder):
     pool.commit_items(pool.write_items(named))
     pool.item_rows(keys(1, 9))
     pool.item_rows(named.reshape(-1, 2)[::-2])
-    pool.forget(owner_key(pool.secret, 3))
+    forget(pool, owner_key(pool.secret, 3))
     pool.usage()
     assert [len(kernel.signatures) for kernel in KERNELS] == before

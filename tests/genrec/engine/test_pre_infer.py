@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.settings import Settings
 
@@ -99,7 +100,7 @@ def test_one_that_waits_does_not_bring_back_who_was_forgotten(executor: RankExec
     jobs, asked = executor.ahead.jobs, request_of(-5, 16)
     job, _ = jobs.new(-5, asked.tokens, 0.0)
     assert jobs.go_on(job, lambda each: None, new=True)
-    jobs.pool.forget(owner_key(jobs.pool.secret, -5))
+    forget(jobs.pool, owner_key(jobs.pool.secret, -5))
     assert executor.ahead.advance(job, 100) is None and jobs.end(job)
     assert jobs.new(-5, asked.tokens, 0.0)[1] == 0
     again, _ = jobs.new(-5, asked.tokens, 0.0)
@@ -113,7 +114,7 @@ def test_a_ranking_that_waited_does_not_either(executor: RankExecutor) -> None:
     assert executor.ahead
     jobs, asked = executor.ahead.jobs, request_of(-6, 16)
     came = asked._replace(forgets=jobs.pool.forgets)
-    jobs.pool.forget(owner_key(jobs.pool.secret, -6))
+    forget(jobs.pool, owner_key(jobs.pool.secret, -6))
     executor.scores(came, KEPT)
     assert jobs.new(-6, asked.tokens, 0.0)[1] == 0
     executor.scores(came._replace(forgets=jobs.pool.forgets), KEPT)

@@ -11,6 +11,7 @@ import pytest
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.errors import DeadlineExceeded, InputError
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
 from tests.genrec.steps.kept import MOST, Start, batches, prompt, reused, spoilt, starting
@@ -73,7 +74,7 @@ def test_nobody_reads_what_another_or_a_forgotten_user_has_left(twin: Path, star
     before = reused()
     step.run([prompt(twin, 6, 8)])
     step.run([prompt(twin, 6, None)])
-    pool.forget(owner_key(pool.secret, 7))
+    forget(pool, owner_key(pool.secret, 7))
     step.run([prompt(twin, 6, 7)])
     assert reused() == before
 
@@ -90,7 +91,7 @@ def test_a_bad_prompt_is_an_error_of_its_own_and_holds_nothing(twin: Path, start
     assert isinstance(answers[2], DeadlineExceeded) and "deadline_ms" in str(answers[2])
     assert settings.pool
     pool = Pool(settings.pool)
-    pool.forget(owner_key(pool.secret, 7))
+    forget(pool, owner_key(pool.secret, 7))
     assert pool.usage()["bytes"] == 0  # at once, as nobody holds it
 
 

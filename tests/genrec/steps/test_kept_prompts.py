@@ -17,6 +17,7 @@ from genrec.engine.interface import Past
 from genrec.engine.kept_prompts import KeptPrompts
 from genrec.engine.load import load_executors
 from genrec.errors import DeadlineExceeded, GenrecError
+from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import TTL_S, Pool
 from genrec.pool.user_rows import LIVES, SEEN, used_entries
@@ -92,7 +93,7 @@ def test_what_is_forgotten_is_not_found(twin: Path, start: Start) -> None:
     step.run([prompt(twin, 6, 7)])
     assert settings.pool
     pool = Pool(settings.pool)
-    assert pool.forget(owner_key(pool.secret, 7)) == 1
+    assert forget(pool, owner_key(pool.secret, 7)) == 1
     before = reused()
     step.run([prompt(twin, 6, 7)])
     assert reused() == before
@@ -113,7 +114,7 @@ def test_a_visit_under_way_does_not_bring_back_who_was_forgotten(
 
         def forgotten(then: Any) -> Any:
             def first(self: Any, *given: Any) -> None:
-                pool.forget(owner_key(pool.secret, 7))
+                forget(pool, owner_key(pool.secret, 7))
                 then(self, *given)
 
             return first
@@ -132,14 +133,14 @@ def test_a_short_prompt_takes_no_more_room_beside_a_long_one(twin: Path, start: 
     step.run([prompt(twin, 1, 7)])
     alone = pool.usage()
     assert alone
-    pool.forget(owner_key(pool.secret, 7))
+    forget(pool, owner_key(pool.secret, 7))
     go_on = Event()
     step.submit(prompt(twin, 8, 9), lambda _: go_on.wait(30))  # what comes now is one batch
     answers = [step.submit(each, lambda _: None) for each in (prompt(twin, 1, 7), prompt(twin, 8, 8))]
     go_on.set()
     step.close()
     for user in (8, 9):
-        pool.forget(owner_key(pool.secret, user))
+        forget(pool, owner_key(pool.secret, user))
     assert len(answers) == 2 and pool.usage()["bytes"] == alone["bytes"]  # type: ignore[index]
 
 
@@ -175,7 +176,7 @@ def test_what_is_read_or_refused_can_leave_again(twin: Path, start: Start) -> No
     assert settings.pool
     pool = Pool(settings.pool)
     assert pool.usage()["bytes"]
-    pool.forget(owner_key(pool.secret, 7))
+    forget(pool, owner_key(pool.secret, 7))
     assert pool.usage()["bytes"] == 0  # at once, as nobody holds it
 
 
@@ -192,7 +193,7 @@ def test_a_queue_that_refuses_lets_go_of_what_was_found(
     (refused,) = step.run([prompt(twin, 6, 7)])
     assert isinstance(refused, DeadlineExceeded) and settings.pool
     pool = Pool(settings.pool)
-    pool.forget(owner_key(pool.secret, 7))
+    forget(pool, owner_key(pool.secret, 7))
     assert pool.usage()["bytes"] == 0
 
 

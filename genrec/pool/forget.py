@@ -1,0 +1,48 @@
+"""Deleting what a pool keeps of a user, for who asks that: neither his entries nor what is left of them stays."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from genrec.pool import leaving, mapping
+from genrec.pool.hotness import Hotness
+from genrec.pool.keys import words
+from genrec.pool.mapping import Mapping, PoolTable
+from genrec.pool.pool import Pool
+from genrec.pool.user_rows import SIZE, START, used_entries
+
+PIECE = 8 << 20  # bytes that are cleared under one lock: a millisecond or two
+
+
+def forget(pool: Pool, owner: bytes) -> int | None:
+    """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them.
+
+    How many; None where the table was not to be had, so that nothing was deleted. Bytes that no entry holds are
+    cleared too: entries of his may have been replaced, or have expired.
+    """
+    whose = words([owner])
+
+    def drop(mapped: Mapping, table: PoolTable) -> int:
+        pool.tidy(mapped, table)
+        Hotness(mapped.hotness).forget(whose[0])
+        table.header[mapping.FORGOTTEN] += 1  # a second tier looks for it
+        return leaving.forget(table, mapped.users, whose)
+
+    deleted, start = pool.locked(drop, None), 0
+    while deleted is not None and start >= 0:
+        start = pool.locked(partial(_clear, start), -1)
+    return deleted
+
+
+def _clear(start: int, mapped: Mapping, table: PoolTable) -> int:
+    """Clear a piece of the users' memory but for entries in it; where the next one begins, -1 behind the last."""
+    end = min(start + PIECE, len(mapped.users))
+    held = table.entries[used_entries(table)][:, [START, SIZE]]
+    opens = start
+    for first, size in sorted(held.tolist()):
+        if first < end and first + size > opens:
+            mapped.users[opens : max(first, opens)] = 0
+            opens = first + size
+    if opens < end:
+        mapped.users[opens:end] = 0
+    return end if end < len(mapped.users) else -1
