@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from build.openvino.engines import build_engines
+from genrec.rank.item_tokens import save_item_tokens
+from genrec.rank.options import RankerConfig
 from tests.nodes.test_mooncake import ALONE, why_not
+from tests.tiny import add_ranker, export_ranker
+
+TOKENS = 24  # of an item: a megabyte has room for 170 of the 300
+
+
+@pytest.fixture
+def wide(tiny: Path, tmp_path: Path) -> Path:
+    """A ranker whose items need more memory than a node has for them."""
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    save_item_tokens(artifact, np.random.default_rng(0).integers(0, 36, (300, TOKENS)).astype(np.int32))
+    add_ranker(artifact, RankerConfig(True, "split", TOKENS))
+    export_ranker(artifact)
+    build_engines(artifact, "f32")
+    return artifact
 
 
 @pytest.mark.serving
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_two_servers(tiny_ranker: Path) -> None:
-    command = [*ALONE, sys.executable, "-m", "tests.serving.two_nodes", str(tiny_ranker)]
+def test_two_servers(wide: Path) -> None:
+    command = [*ALONE, sys.executable, "-m", "tests.serving.two_nodes", str(wide)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.stdout.endswith("as it should be\n"), run.stdout + run.stderr

@@ -35,7 +35,7 @@ class Nodes:
             self._want = local.rank(asked, TOP_K)
 
     def _asked(self, number: int) -> tuple[list[int], list[int]]:
-        return self._ids[number : number + 5], self._ids[10 * number + 10 : 10 * number + 50]
+        return self._ids[number : number + 5], self._ids[40 * number + 10 : 40 * number + 50]
 
     def answer_alike(self) -> None:
         """Both nodes, and as a server without a pool."""
@@ -47,13 +47,18 @@ class Nodes:
                 np.testing.assert_array_equal(found.item_ids, want["item_ids"][0])
                 np.testing.assert_allclose(found.scores, want["scores"][0], atol=2e-2)
 
+    def have_fetched(self) -> bool:
+        """Whether items came from the other node, once both have answered."""
+        self.answer_alike()
+        return sum(self.counted("genrec_item_fetches_total", end="brought")) > 0
+
     def counted(self, name: str, **labels: str) -> list[float]:
         """By node."""
         return [total(scrape(server.metrics_url), name, **labels) for server in self.servers]
 
 
 def node(artifact: Path, number: int) -> Any:
-    """A server whose own pool has room for a few items, so that it needs the others'."""
+    """A server whose own pool has room for half of the items, so that it needs the other's."""
     return brief_server(
         artifact, beam_width=WIDTH, ensembles=("rank",), pool_user_mb=4, pool_item_mb=1, probe_every_s=0.5,
         nodes=2, node=number, store=STORE, store_host=f"127.0.0.1:{21201 + number}", store_mb=64,
@@ -68,8 +73,7 @@ def main(artifact: Path) -> None:
             nodes.answer_alike()
             until(lambda: min(nodes.counted("genrec_items_put_total")) > 0)
             nodes.answer_alike()
-            for end in ("brought", "absent", "late"):
-                print(end, nodes.counted("genrec_item_fetches_total", end=end), flush=True)
+            until(nodes.have_fetched)
             restarts = second.restarts
             os.kill(stub_of(second.pid, "score_candidates"), signal.SIGKILL)
             until(lambda: second.restarts > restarts)
