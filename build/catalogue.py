@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from build.validity import build_validity
 from genrec.artifact import load_config
-from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.soundness import changed_item
 from genrec.catalogue.versions import (
     FOLDER,
     MADE,
+    TOKENS,
     check_exists,
     check_files,
     folder_of,
@@ -33,6 +34,7 @@ from genrec.files import scratch_in
 from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
+from genrec.rank.item_tokens import read_item_tokens, save_item_tokens
 from training.keys import is_plain
 from training.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
@@ -44,13 +46,16 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
 
     Columns: item (a whole number, the id that is served), title, code_1 to code_L, and popularity (0 without it).
     Codes cannot be left out: they come of what an item is seen with as much as of its title, and a new item has not
-    been seen. Raises InputError naming file, column, line and limit.
+    been seen. Where items have t tokens of their own, also token_1 to token_t. Raises InputError naming file, column,
+    line and limit.
     """
     config = load_config(artifact)
-    new = _read_items(items, config)
+    table = read_table(items)
+    new = _read_items(table, items, config)
     with locked(artifact):
         base = _base(artifact, base)
-        old = Catalogue.load(folder_of(artifact, base) / CATALOGUE)
+        old, tokens = _load(artifact, base, config)
+        new_tokens = _read_tokens(table, items, tokens.shape[1], config)
         _refuse_known(items, new, old, base)
         versions = versions_of(artifact)
         with counting("codes", len(versions), "version") as bar:
@@ -67,7 +72,8 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
             np.concatenate((old.popularity, new.popularity)),
             config.codebook_sizes,
         )
-        return _write(artifact, both, {"from": base, "added": len(new)})
+        facts = {"from": base, "added": len(new)}
+        return _write(artifact, both, np.concatenate((tokens, new_tokens)), facts)
 
 
 def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None = None) -> int:
@@ -75,7 +81,7 @@ def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None =
     config = load_config(artifact)
     with locked(artifact):
         base = _base(artifact, base)
-        old = Catalogue.load(folder_of(artifact, base) / CATALOGUE)
+        old, tokens = _load(artifact, base, config)
         rows = old.rows_of(item_ids)
         if (rows < 0).any():
             unknown = item_ids[rows < 0]
@@ -89,7 +95,7 @@ def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None =
         left = Catalogue(
             old.item_ids[keep], old.codes[keep], titles, old.popularity[keep], config.codebook_sizes
         )
-        return _write(artifact, left, {"from": base, "removed": len(old) - len(left)})
+        return _write(artifact, left, tokens[keep], {"from": base, "removed": len(old) - len(left)})
 
 
 def read_item_ids(items: str) -> NDArray[np.int64]:
@@ -120,18 +126,19 @@ def _base(artifact: Path, base: int | None) -> int:
     return chosen
 
 
-def _read_items(path: Path, config: ModelConfig) -> Catalogue:
+def _load(artifact: Path, version: int, config: ModelConfig) -> tuple[Catalogue, NDArray[np.int32]]:
+    """A version's items, and their own tokens int32[n, t]; t is 0 where they have none. Raises ArtifactError."""
+    folder = folder_of(artifact, version)
+    catalogue = Catalogue.load(folder / CATALOGUE)
+    if not (artifact / ITEM_TOKENS).exists():
+        return catalogue, np.zeros((len(catalogue), 0), np.int32)
+    return catalogue, read_item_tokens(folder, len(catalogue), config)
+
+
+def _read_items(table: pa.Table, path: Path, config: ModelConfig) -> Catalogue:
     """The file as a catalogue of its own. Raises InputError."""
-    table = read_table(path)
-    given = sorted(name for name in table.column_names if re.fullmatch(r"code_\d+", name))
-    wanted = [f"code_{level}" for level in range(1, config.levels + 1)]
-    if given != sorted(wanted):
-        problem = (
-            f"has the columns {', '.join(given)}" if given else "has no codes, which a title cannot replace"
-        )
-        raise InputError(
-            str(path), problem, f"columns {', '.join(wanted)}: the model has {config.levels} levels"
-        )
+    limit = f"the model has {config.levels} levels"
+    _check_numbered(table, path, "code", config.levels, "codes, which a title cannot replace", limit)
     ids = _whole_numbers(table, path, ITEM)
     _, first, count = np.unique(ids, return_index=True, return_counts=True)
     if (count > 1).any():
@@ -139,14 +146,33 @@ def _read_items(path: Path, config: ModelConfig) -> Catalogue:
         row = int(np.flatnonzero(ids == again)[1])
         raise InputError(f"{path}, column item", f"{where(path, row)} has {again} again", "every item once")
     codes = [
-        _whole_numbers(table, path, (name,), 0, size - 1)
-        for name, size in zip(wanted, config.codebook_sizes, strict=True)
+        _whole_numbers(table, path, (f"code_{level}",), 0, size - 1)
+        for level, size in enumerate(config.codebook_sizes, 1)
     ]
     titles = text(table, path, TITLE).to_pylist()
     popularity = np.zeros(len(ids), np.int64)
     if "popularity" in table.column_names:
         popularity = _whole_numbers(table, path, ("popularity",), 0)
     return Catalogue(ids, np.stack(codes, 1), titles, popularity, config.codebook_sizes, str(path))
+
+
+def _read_tokens(table: pa.Table, path: Path, many: int, config: ModelConfig) -> NDArray[np.int32]:
+    """The items' own tokens, int32[n, many]. Raises InputError."""
+    limit = f"{ITEM_TOKENS} has {many} for an item" if many else f"the artifact has no {ITEM_TOKENS}"
+    _check_numbered(table, path, "token", many, "tokens", limit)
+    tokens = np.empty((len(table), many), np.int32)
+    for place in range(many):
+        tokens[:, place] = _whole_numbers(table, path, (f"token_{place + 1}",), 0, config.vocab_size - 1)
+    return tokens
+
+
+def _check_numbered(table: pa.Table, path: Path, name: str, many: int, what: str, limit: str) -> None:
+    """Raises InputError unless the columns `name`_1 to `name`_`many` are there, and no later one."""
+    given = sorted(each for each in table.column_names if re.fullmatch(rf"{name}_\d+", each))
+    wanted = [f"{name}_{number}" for number in range(1, many + 1)]
+    if given != sorted(wanted):
+        problem = f"has the columns {', '.join(given)}" if given else f"has no {what}"
+        raise InputError(str(path), problem, f"columns {', '.join(wanted) or 'without'}: {limit}")
 
 
 def _whole_numbers(
@@ -171,8 +197,10 @@ def _refuse_known(path: Path, new: Catalogue, old: Catalogue, base: int) -> None
         raise InputError(f"{path}, column item", problem, "items that are not there yet")
 
 
-def _write(artifact: Path, catalogue: Catalogue, facts: dict[str, Any]) -> int:
-    """Lay out the next version; it appears whole or not at all."""
+def _write(
+    artifact: Path, catalogue: Catalogue, tokens: NDArray[np.int32], facts: dict[str, Any]
+) -> int:  # fmt: skip
+    """Lay out the next version, with its items' own `tokens` [n, t]; it appears whole or not at all."""
     version = max(*versions_of(artifact), read_current(artifact).highest) + 1
     with (
         scratch_in(artifact / FOLDER) as scratch,
@@ -185,5 +213,8 @@ def _write(artifact: Path, catalogue: Catalogue, facts: dict[str, Any]) -> int:
         build_validity(folder)
         bar.update()
         record(folder, MADE, digest_file(artifact / CATALOGUE), [folder / CATALOGUE], facts)
+        if tokens.shape[1]:
+            save_item_tokens(folder, tokens)
+            record(folder, TOKENS, digest_file(artifact / ITEM_TOKENS), [folder / ITEM_TOKENS], {})
         folder.rename(folder_of(artifact, version))
     return version

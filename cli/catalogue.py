@@ -25,7 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action, help=what, description=what, epilog=f"example: {example}", allow_abbrev=False
         )
         add_artifact(made[action])
-    made["add"].add_argument("items", type=Path, help="CSV or Parquet: item, title, code_1, ..., code_L")
+    made["add"].add_argument(
+        "items",
+        type=Path,
+        help="CSV or Parquet: item, title, code_1, ..., code_L, and token_1, ... where items have own",
+    )
     made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")
     for action in ("add", "remove"):
         made[action].add_argument("--base", type=int, help="the version to start from; default: the newest")

@@ -121,7 +121,7 @@ def make_ranker(
     changes: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
-    from genrec.rank.item_tokens import FILE_NAME
+    from genrec.catalogue.files import ITEM_TOKENS
     from genrec.rank.options import OPTIONS, WEIGHTS
     from training.ranker import RankerSettings, open_places, ranker_artifact
     from training.recipe_file import changed
@@ -130,7 +130,7 @@ def make_ranker(
     settings = {**vars(chosen), "order": order, "shared": shared, "history": history, "seed": seed}
     settings["minutes"] = minutes
     given = [artifact / "histories.parquet", artifact / "catalogue.parquet", model / "model.safetensors"]
-    own_tokens = artifact / FILE_NAME
+    own_tokens = artifact / ITEM_TOKENS
     key = stage_key(settings, [*given, *([own_tokens] if own_tokens.exists() else [])])
 
     def work(state: Path) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The versions of an artifact's catalogue: which exist, and which one is current (`soundness`: is one sound).
 
-Version 1 is the artifact's own catalogue. Later ones lie in `catalogues/<version>/`: the same three files, and a
-manifest of their own. `catalogues/current.json` points to the version that running servers follow and later ones
-start with; it is replaced as a whole. The codes of an item are the same in every version that has it, so what was
-computed for a prompt holds in all of them.
+Version 1 is the artifact's own catalogue. Later ones lie in `catalogues/<version>/`: the same three files, the tokens
+of items where the artifact has such a table, and a manifest of their own. `catalogues/current.json` points to the
+version that running servers follow and later ones start with; it is replaced as a whole. The codes of an item are the
+same in every version that has it, so what was computed for a prompt holds in all of them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from genrec import manifest
-from genrec.catalogue.files import CATALOGUE, VALID_IDS, VALIDITY
+from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS, VALID_IDS, VALIDITY
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json, write_whole
 
 BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
-INDEXED, MADE = "validity", "version"  # stages of a version's manifest
+INDEXED, MADE, TOKENS = "validity", "version", "item_tokens"  # stages of a version's manifest
 REMEMBERED = 100  # switches that can be taken back
 
 
@@ -52,7 +52,7 @@ class Current(NamedTuple):
 
 
 def folder_of(artifact: Path, version: int) -> Path:
-    """Where the three files of a version lie, there or not."""
+    """Where the files of a version lie, there or not."""
     return artifact if version == BASE else artifact / FOLDER / str(version)
 
 
@@ -115,8 +115,22 @@ def check_files(artifact: Path, version: int) -> None:
             folder, "has no index of its items; `genrec build` makes it, after `genrec export`"
         )
     for name in (CATALOGUE, VALIDITY, VALID_IDS):
-        if entry["outputs"].get(name) != manifest.digest_file(folder / name):
-            raise ArtifactError(folder / name, f"is not the file that {manifest.NAME} beside it describes")
-    made_for = stages.get(MADE, {}).get("key")
-    if version != BASE and made_for != manifest.digest_file(artifact / CATALOGUE):
-        raise ArtifactError(folder, f"was made for another {CATALOGUE} than that of {artifact}; make it anew")
+        _check_file(folder / name, entry)
+    if version == BASE:
+        return
+    _check_made_for(artifact, CATALOGUE, folder, stages.get(MADE, {}))
+    if TOKENS in stages:
+        _check_file(folder / ITEM_TOKENS, stages[TOKENS])
+        _check_made_for(artifact, ITEM_TOKENS, folder, stages[TOKENS])
+
+
+def _check_file(path: Path, stage: dict[str, Any]) -> None:
+    """Raises ArtifactError unless `path` is as a stage of the manifest beside it says."""
+    if stage["outputs"].get(path.name) != manifest.digest_file(path):
+        raise ArtifactError(path, f"is not the file that {manifest.NAME} beside it describes")
+
+
+def _check_made_for(artifact: Path, name: str, folder: Path, stage: dict[str, Any]) -> None:
+    """Raises ArtifactError unless a stage of the version in `folder` was made beside the artifact's file `name`."""
+    if stage.get("key") != manifest.digest_file(artifact / name):
+        raise ArtifactError(folder, f"was made for another {name} than that of {artifact}; make it anew")

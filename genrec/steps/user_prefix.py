@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
+from genrec.catalogue.files import ITEM_TOKENS
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
 from genrec.models.prompt import Start, window_start
-from genrec.rank.item_tokens import FILE_NAME, item_tokens
+from genrec.rank.item_tokens import item_tokens
 from genrec.rank.kinds import EVENT_INPUTS
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
@@ -49,8 +50,8 @@ class PrefixReader:
     def _load(self, folder: Path) -> RankTable:
         catalogue = load_catalogue(folder, self.generator)
         catalogue.rows_of([])  # sorts the ids, which no request should wait for
-        own = folder / FILE_NAME
-        if (self._artifact / FILE_NAME).exists() and not own.exists():
+        own = folder / ITEM_TOKENS
+        if (self._artifact / ITEM_TOKENS).exists() and not own.exists():
             raise ArtifactError(own, "is missing; the artifact's items have tokens of their own")
         codes = np.ascontiguousarray(catalogue.codes + np.array(self.generator.code_offsets, np.int32))
         tokens, trained = item_tokens(folder, catalogue, self.generator), self.options.item_tokens

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from build.catalogue import add_items, remove_items
 from build.openvino.engines import build_engines
 from clients.ranker import Ranker
+from deploy.switch import switch
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import folder_of
 from genrec.errors import ArtifactError
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.rank.item_tokens import item_tokens, save_item_tokens
@@ -34,9 +37,12 @@ def titled(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @torch.no_grad()
-def by_torch(artifact: Path, history: list[int], candidates: list[int], order: str) -> dict[int, float]:
-    ranker, catalogue = load_ranker(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
-    tokens = torch.from_numpy(item_tokens(artifact, catalogue, ranker.config)).long()
+def by_torch(
+    artifact: Path, history: list[int], candidates: list[int], order: str, version: int = 1
+) -> dict[int, float]:
+    ranker, folder = load_ranker(artifact / "model"), folder_of(artifact, version)
+    catalogue = Catalogue.load(folder / "catalogue.parquet")
+    tokens = torch.from_numpy(item_tokens(folder, catalogue, ranker.config)).long()
     codes = torch.from_numpy(catalogue.codes + np.array(ranker.config.code_offsets)).long()
     user, rows = tokens[catalogue.rows_of(history)].reshape(1, -1), catalogue.rows_of(candidates)
     found = ranker(user, torch.tensor([user.shape[1]]), tokens[rows][None], codes[rows][None], order)[0]
@@ -77,6 +83,29 @@ def test_a_real_server_answers_the_same(titled: Path, items: list[int]) -> None:
             assert found == pytest.approx(want, abs=1e-4)
         both = ranker.recommend_and_rank(history, retrieve=12, top_k=5, user_id=4)
         assert len(set(both.item_ids.tolist())) == 5 and both.user_reused == 0, "read in other tokens"
+
+
+@pytest.mark.serving
+def test_a_swap_takes_the_tokens_along(titled: Path, items: list[int], tmp_path: Path) -> None:
+    """Rows move, and a new item has tokens of its own; a real server ranks over the new versions."""
+    artifact = shutil.copytree(titled, tmp_path / "artifact")
+    new = tmp_path / "new.csv"
+    new.write_text("item,title,code_1,code_2,code_3,token_1,token_2,token_3,token_4,token_5\n"
+                   "999999,new,1,2,3,35,7,0,21,14\n")  # fmt: skip
+    assert (remove_items(artifact, np.array(items[10:70:3])), add_items(artifact, new)) == (2, 3)
+    history, candidates = items[41:56:3], [*items[71:99], 999_999]
+    with (
+        brief_server(artifact, beam_width=16, ensembles=("rank",)) as server,
+        Ranker(server.grpc_url) as ranker,
+    ):
+        for version in (1, 2, 3):
+            switch(artifact, version)
+            answer = ranker.rank(history, candidates, 30, user_id=5)
+            known = candidates if version == 3 else candidates[:-1]
+            want = by_torch(artifact, history, known, "split", version)
+            found = dict(zip(answer.item_ids.tolist(), answer.scores.tolist(), strict=True))
+            assert answer.catalogue_version == version
+            assert found == pytest.approx(want, abs=1e-4)
 
 
 def test_a_table_of_another_width_than_the_ranker_s_is_refused(titled: Path, tmp_path: Path) -> None:
