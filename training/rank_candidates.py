@@ -6,7 +6,9 @@ A place is a user and a cut: the first `cut` items are the history, the one behi
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, scratch_in
 from genrec.manifest import stage_key
+from genrec.models.prompt import prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.model import Generator
@@ -78,17 +81,19 @@ def places_of(lengths: np.ndarray, split: str, per_history: int) -> np.ndarray:
 
 
 def prompts(
-    rows: list[np.ndarray], places: np.ndarray, tokens: np.ndarray, most: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    rows: list[np.ndarray], places: np.ndarray, tokens: np.ndarray, most: int,
+    whole: Callable[[np.ndarray], np.ndarray] = np.ravel,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """What the user's KV is computed from, as `generate` cuts it: int64[B, S] padded right, lengths int64[B].
 
-    `rows` per user, `places` [B, 2], `tokens` int[n, m] of an item by catalogue row, the newest `most` items.
+    `rows` per user, `places` [B, 2], `tokens` int[n, m] of an item by catalogue row, the newest `most` items; `whole`
+    makes one line of theirs.
     """
-    newest = [rows[user][:cut][-most:] for user, cut in places]
-    lengths = np.array([len(each) * tokens.shape[1] for each in newest])
+    found = [whole(tokens[rows[user][:cut][-most:]]) for user, cut in places]
+    lengths = np.array([len(each) for each in found])
     lines = np.zeros((len(places), lengths.max()), np.int64)
-    for line, each, length in zip(lines, newest, lengths, strict=True):
-        line[:length] = tokens[each].ravel()
+    for line, each in zip(lines, found, strict=True):
+        line[: len(each)] = each
     return torch.from_numpy(lines), torch.from_numpy(lengths)
 
 
@@ -104,7 +109,7 @@ def make_candidates(
         for start in range(0, len(places), BATCH):
             part = places[start : start + BATCH]
             seen = [np.unique(rows[user][:cut]) for user, cut in part]
-            asked = prompts(rows, part, tokens, config.max_history)
+            asked = prompts(rows, part, tokens, config.max_history, partial(prompt_of, config))
             leaves, values = beam_search(generator, tree, *asked, seen, BEAM_WIDTH)
             span = slice(start, start + len(part))
             found[span], scores[span] = rank_items(tree, leaves, values, seen, CANDIDATES)

@@ -86,9 +86,11 @@ def open_places(
 ) -> tuple[Places, dict[str, Candidates]]:
     """Histories and items as a ranker reads them, and candidates by split, about `wanted` of training.
 
-    `history` as in `RankerConfig`. Raises InputError for a generator that reads text too, and ArtifactError.
+    `history` as in `RankerConfig`. Raises ArtifactError, and InputError for codes where the generator reads text too:
+    its KV of a history is then not a ranker's.
     """
-    load_config(artifact).check_codes_alone("a ranker")
+    if history == "codes":
+        load_config(artifact).check_codes_alone("a ranker with --ranker-history codes")
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     histories, config = (
         Histories.load(artifact / "histories.parquet"),

@@ -160,7 +160,8 @@ def test_what_knows_no_text_between_items_is_not_trained_beside_it(imported):
         lambda: ranker_artifact(World(), imported[1], RankerSettings(), imported[1] / ".training"),
     ):
         with pytest.raises(
-            InputError, match=r"model: reads text around items, which a (draft head|ranker) does not"
+            InputError,
+            match=r"model: reads text around items, which a (draft head|ranker with --ranker-history codes) does not",
         ):
             train()
 
