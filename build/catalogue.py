@@ -34,7 +34,7 @@ from genrec.files import scratch_in
 from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
-from genrec.rank.item_tokens import read_item_tokens, save_item_tokens
+from genrec.rank.item_tokens import find_tokens, read_item_tokens, save_item_tokens, token_numbers
 from training.keys import is_plain
 from training.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
@@ -55,7 +55,7 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
     with locked(artifact):
         base = _base(artifact, base)
         old, tokens = _load(artifact, base, config)
-        new_tokens = _read_tokens(table, items, tokens.shape[1], config)
+        new_tokens = _read_tokens(table, items, tokens.shape[1], artifact, config)
         _refuse_known(items, new, old, base)
         versions = versions_of(artifact)
         with counting("codes", len(versions), "version") as bar:
@@ -156,13 +156,26 @@ def _read_items(table: pa.Table, path: Path, config: ModelConfig) -> Catalogue:
     return Catalogue(ids, np.stack(codes, 1), titles, popularity, config.codebook_sizes, str(path))
 
 
-def _read_tokens(table: pa.Table, path: Path, many: int, config: ModelConfig) -> NDArray[np.int32]:
-    """The items' own tokens, int32[n, many]. Raises InputError."""
+def _read_tokens(
+    table: pa.Table, path: Path, many: int, artifact: Path, config: ModelConfig
+) -> NDArray[np.int32]:
+    """The items' own tokens, int32[n, many], of the vocabulary. Raises InputError."""
     limit = f"{ITEM_TOKENS} has {many} for an item" if many else f"the artifact has no {ITEM_TOKENS}"
     _check_numbered(table, path, "token", many, "tokens", limit)
     tokens = np.empty((len(table), many), np.int32)
+    if not many:
+        return tokens
+    numbers = token_numbers(artifact, config)
     for place in range(many):
-        tokens[:, place] = _whole_numbers(table, path, (f"token_{place + 1}",), 0, config.vocab_size - 1)
+        column = f"token_{place + 1}"
+        given = _whole_numbers(table, path, (column,))
+        tokens[:, place] = find_tokens(numbers, given)
+        if (unknown := np.flatnonzero(tokens[:, place] < 0)).size:
+            row = int(unknown[0])
+            limit = (
+                f"one of the {(numbers >= 0).sum()} tokens that the artifact keeps, of 0 to {numbers.max()}"
+            )
+            raise InputError(f"{path}, column {column}", f"{where(path, row)} is {given[row]}", limit)
     return tokens
 
 

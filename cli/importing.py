@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interactions", type=Path, help="for histories to evaluate on: user, item, timestamp"
     )
     parser.add_argument(
+        "--item-tokens",
+        type=Path,
+        help="what a ranker reads for an item: JSON {item: [73, ...]}, or CSV: item, token_1, ...;"
+        " default: its semantic ID",
+    )
+    parser.add_argument(
         "--code-tokens",
         type=names,
         help="how each level spells a code; default: as the semantic IDs, or <a_{}>,...",
@@ -40,7 +46,15 @@ def run(a: argparse.Namespace) -> None:
     from training.hugging_face.checkpoint import import_checkpoint
 
     notes = import_checkpoint(
-        a.source, a.artifact, a.items, a.semantic_ids, a.prompt, a.interactions, a.code_tokens, a.max_history
+        a.source,
+        a.artifact,
+        a.items,
+        a.semantic_ids,
+        a.prompt,
+        a.interactions,
+        a.code_tokens,
+        a.max_history,
+        a.item_tokens,
     )
     print("\n".join(f"  {note}" for note in notes))
     print(f"imported; `genrec export {a.artifact}` and `genrec build {a.artifact}` make it servable")

@@ -87,7 +87,7 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
     Raises InputError naming the file and the item or line.
     """
     given: dict[str, list[int]] = {}
-    for place, item, codes in rows_of_semantic_ids(path):
+    for place, item, codes in rows_of_items(path):
         if item in given:
             raise InputError(str(path), f"{place}: item {item!r} is there twice", SEMANTIC_IDS)
         try:
@@ -100,30 +100,36 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
     return given
 
 
-def rows_of_semantic_ids(path: Path) -> Iterator[tuple[str, str, list[object]]]:
-    """(place for errors, item, codes as they are spelled) of every item of a file. Raises InputError."""
-    return _items_of_json(path) if path.suffix == ".json" else _items_of_table(path)
+def rows_of_items(
+    path: Path, name: str = "code", accepted: str = SEMANTIC_IDS
+) -> Iterator[tuple[str, str, list[object]]]:
+    """(place for errors, item, its list as it is spelled) of every item of a file, JSON or with columns `name`_1, ....
+
+    Raises InputError.
+    """
+    return (_items_of_json if path.suffix == ".json" else _items_of_table)(path, name, accepted)
 
 
-def _items_of_json(path: Path) -> Iterator[tuple[str, str, list[object]]]:
+def _items_of_json(path: Path, _: str, accepted: str) -> Iterator[tuple[str, str, list[object]]]:
     try:
         items = read_json(path).items()
     except (ArtifactError, AttributeError) as error:
-        raise InputError(str(path), f"cannot be read: {error}", SEMANTIC_IDS) from error
-    return ((f"item {item!r}", str(item), codes) for item, codes in items)
+        raise InputError(str(path), f"cannot be read: {error}", accepted) from error
+    return ((f"item {item!r}", str(item), parts) for item, parts in items)
 
 
-def _items_of_table(path: Path) -> Iterator[tuple[str, str, list[object]]]:
+def _items_of_table(path: Path, name: str, accepted: str) -> Iterator[tuple[str, str, list[object]]]:
     table = read_table(path)
     keys = required(table, path, ITEM).to_pylist()
-    names = {name for name in table.column_names if re.fullmatch(r"code_\d+", name)}
+    names = {each for each in table.column_names if re.fullmatch(rf"{name}_\d+", each)}
     if not names:
-        raise InputError(str(path), "has no column code_1", SEMANTIC_IDS)
+        raise InputError(str(path), f"has no column {name}_1", accepted)
     columns = [
-        text(table, path, (name,)).to_pylist() for name in sorted(names, key=lambda name: int(name[5:]))
+        text(table, path, (each,)).to_pylist()
+        for each in sorted(names, key=lambda each: int(each.rpartition("_")[2]))
     ]
-    for row, (key, *codes) in enumerate(zip(keys, *columns, strict=True)):
-        yield where(path, row), key, codes
+    for row, (key, *parts) in enumerate(zip(keys, *columns, strict=True)):
+        yield where(path, row), key, parts
 
 
 def code_of(value: object) -> int:

@@ -1,15 +1,15 @@
 """`genrec import`: a generative recommender of Hugging Face's, as MiniOneRec, LC-Rec and OpenOneRec leave them.
 
 Such a model is a language model whose vocabulary was given a token per code. Of the vocabulary an artifact keeps what a
-request can need: the rows of the codes, level by level, and of the text around histories. What it answers stays the
-same, as scores are renormalised over valid codes.
+request can need: the rows of the codes, level by level, and of the text around histories and of items. What it answers
+stays the same, as scores are renormalised over valid codes.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from genrec.manifest import record, stage_key
 from genrec.models.config import MODEL_TYPES, ModelConfig
 from genrec.nn.checkpoint import CONFIG, EMBEDDING, HEAD, fitting, read_tensors, save_tensors, weights_file
 from genrec.progress import ticking
+from genrec.rank.item_tokens import find_tokens, save_item_tokens
 from training.hugging_face.code_tokens import (
     HOLE,
     TOKENIZER,
@@ -36,6 +37,7 @@ from training.hugging_face.code_tokens import (
     read_codes,
     read_tokenizer,
 )
+from training.hugging_face.item_text import read_item_text
 from training.hugging_face.prompt_text import PromptText, PromptTokens, prompt_tokens
 from training.keys import number_keys
 from training.sources import last_rows
@@ -56,11 +58,12 @@ def import_checkpoint(
     interactions: Path | None = None,
     templates: tuple[str, ...] | None = None,
     max_history: int | None = None,
+    item_tokens: Path | None = None,
 ) -> list[str]:
     """Make the artifact folder of the checkpoint in `source`; all of it, or nothing. Returns what to tell people.
 
-    `templates` say how a code of each level is spelled, where the file of semantic IDs does not. Raises InputError,
-    ArtifactError.
+    `templates` say how a code of each level is spelled, where the file of semantic IDs does not. `item_tokens` are what
+    a ranker is to read for an item, in numbers of the checkpoint. Raises InputError, ArtifactError.
     """
     if artifact.is_symlink() or (artifact.exists() and any(artifact.iterdir())):
         raise InputError(str(artifact), "is there already", "the name of a new folder")
@@ -70,12 +73,14 @@ def import_checkpoint(
             "save_pretrained(folder) of transformers writes it; pickles, as pytorch_model.bin, are not read"
         )
         raise ArtifactError(weights_file(source), f"is missing; {advice}")
-    given = [path for path in (items, semantic_ids, prompt, interactions) if path is not None]
+    given = [path for path in (items, semantic_ids, prompt, interactions, item_tokens) if path is not None]
     with _made(artifact) as out:
         notes = _write_items(out, items, interactions)
-        catalogue, rows, around = _vocabulary(out, source, semantic_ids, prompt, templates)
+        catalogue, kept, around, own = _vocabulary(out, source, semantic_ids, prompt, templates, item_tokens)
         catalogue.save(out / "catalogue.parquet")
-        config, kept = _config(raw, source / CONFIG, catalogue, rows, around, max_history)
+        if own.size:
+            save_item_tokens(out, find_tokens(kept, own), kept)
+        config = _config(raw, source / CONFIG, catalogue, kept, around, max_history)
         with ticking("reading the weights"):
             tensors = _of_rows(read_tensors(source), raw, kept, weights_file(source), source / CONFIG)
             fitting(tensors, config, weights_file(source))
@@ -88,7 +93,7 @@ def import_checkpoint(
         key = stage_key(settings, [source / CONFIG, *given])
         _record(out, key, {"imported": str(source)}, catalogue.meaning)
     shared, sharing = collisions(catalogue.codes)
-    codes = sum(int((level >= 0).sum()) for level in rows)
+    codes = int((kept[: sum(config.codebook_sizes)] >= 0).sum())
     return [
         *notes,
         f"{len(catalogue)} items; {codes} codes in {' x '.join(map(str, config.codebook_sizes))}"
@@ -158,9 +163,12 @@ def _write_items(out: Path, items: Path, interactions: Path | None) -> list[str]
 
 
 def _vocabulary(
-    out: Path, source: Path, semantic_ids: Path, prompt: Path | None, templates: tuple[str, ...] | None
-) -> tuple[Catalogue, list[np.ndarray], PromptTokens]:
-    """The catalogue, per level the vocabulary's row of every code, and the text around histories in rows of it."""
+    out: Path, source: Path, semantic_ids: Path, prompt: Path | None, templates: tuple[str, ...] | None,
+    item_tokens: Path | None,
+) -> tuple[Catalogue, np.ndarray, PromptTokens, np.ndarray]:  # fmt: skip
+    """The catalogue of n items; the rows of the vocabulary that are kept, int64[V], codes first and -1 for none; the
+    text around histories and the items' own tokens int64[n, t], t = 0 where they have none, in rows of the old one.
+    """
     known = load_items(out)
     ids, keys = known["item_id"].to_numpy(), known["key"].to_pylist()
     codes, templates = read_codes(semantic_ids, keys, templates)
@@ -173,24 +181,34 @@ def _vocabulary(
         popularity = np.bincount(np.searchsorted(ids, past.items), minlength=len(ids))
     sizes = check_sizes([len(level) for level in rows])
     catalogue = Catalogue(ids, codes, known["title"].to_pylist(), popularity, sizes)
-    if prompt is None:
-        return catalogue, rows, PromptTokens([], [], [])
+    around, own, text = PromptTokens([], [], []), np.zeros((len(ids), 0), np.int64), np.zeros(0, np.int64)
+    if prompt is not None:
+        spelled = _spelled(codes, rows, templates)
+        around = prompt_tokens(tokenizer, PromptText.load(prompt), spelled, prompt)
+    if item_tokens is not None:
+        own, text = read_item_text(item_tokens, keys, tokenizer)
+    of_codes = np.concatenate(rows)
+    text = np.setdiff1d(np.concatenate((text, *around)).astype(np.int64), of_codes)
+    return catalogue, np.concatenate((of_codes, text)), around, own
+
+
+def _spelled(
+    codes: np.ndarray, rows: list[np.ndarray], templates: Sequence[str]
+) -> list[tuple[str, list[int]]]:
+    """Three items of the catalogue, each as its text and as its tokens."""
     examples = []
     for item in codes[[0, len(codes) // 2, -1]].tolist():
         spelled = "".join(form.replace(HOLE, str(code)) for form, code in zip(templates, item, strict=True))
         examples.append((spelled, [int(level[code]) for level, code in zip(rows, item, strict=True)]))
-    return catalogue, rows, prompt_tokens(tokenizer, PromptText.load(prompt), examples, prompt)
+    return examples
 
 
 def _config(
-    raw: dict[str, Any], path: Path, catalogue: Catalogue, rows: list[np.ndarray], around: PromptTokens,
+    raw: dict[str, Any], path: Path, catalogue: Catalogue, kept: np.ndarray, around: PromptTokens,
     max_history: int | None,
-) -> tuple[ModelConfig, np.ndarray]:  # fmt: skip
-    """Ours, over a smaller vocabulary, and the rows of the old one that the new one has, -1 for none: int64[V]."""
-    text = sorted({token for part in around for token in part})
-    kept = np.concatenate([*rows, np.array(text, np.int64)])
-    place = {token: len(kept) - len(text) + n for n, token in enumerate(text)}
-    before, between, after = ([place[token] for token in part] for part in around)
+) -> ModelConfig:  # fmt: skip
+    """Ours, over a smaller vocabulary: the rows `kept` int64[V] of the old one."""
+    before, between, after = (find_tokens(kept, np.array(part, np.int64)).tolist() for part in around)
     own = {
         "codebook_sizes": catalogue.codebook_sizes, "code_offsets": (), "vocab_size": len(kept),
         "max_history": max_history or MAX_HISTORY,
@@ -199,7 +217,7 @@ def _config(
     config = ModelConfig.of({**raw, **own}, path)
     positions = raw.get("max_position_embeddings")
     if positions is None:
-        return config, kept
+        return config
     each = config.levels + len(between)
     most = (positions - config.levels - config.prompt_length(1)) // each + 1
     if most < 1:
@@ -210,7 +228,7 @@ def _config(
         raise InputError("max_history", f"is {max_history}, a prompt of {config.max_prompt} tokens", limit)
     if config.max_history > most:
         config = ModelConfig.of({**raw, **own, "max_history": most}, path)
-    return config, kept
+    return config
 
 
 def _of_rows(

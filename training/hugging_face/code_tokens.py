@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
-from training.tokenise import SEMANTIC_IDS, code_of, rows_of_semantic_ids
+from training.tokenise import SEMANTIC_IDS, code_of, rows_of_items
 
 TOKENIZER = "tokenizer.json"
 HOLE = "{}"  # where a template has the code
@@ -48,7 +48,7 @@ def read_codes(
     those of `<a_{}>`, `<b_{}>`, .... Raises InputError.
     """
     given: dict[str, list[int]] = {}
-    for place, key, parts in rows_of_semantic_ids(path):
+    for place, key, parts in rows_of_items(path):
         if not isinstance(parts, list) or not parts:
             raise InputError(str(path), f"{place} has no list of codes", SEMANTIC_IDS)
         templates = check_templates(templates or [_template(str(part), n) for n, part in enumerate(parts)])
