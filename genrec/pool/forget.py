@@ -17,25 +17,28 @@ PIECE = 8 << 20  # bytes that are cleared under one lock: a millisecond or two
 def forget(pool: Pool, owner: bytes) -> int | None:
     """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them.
 
-    How many; None where the table was not to be had, so that nothing was deleted. Bytes that no entry holds are
-    cleared too: entries of his may have been replaced, or have expired.
+    How many; None where the table was not to be had, so that not all was done: ask again. Bytes that no entry holds
+    are cleared too: entries of his may have been replaced, or have expired.
     """
     whose = words([owner])
 
-    def drop(mapped: Mapping, table: PoolTable) -> int:
+    def drop(mapped: Mapping, table: PoolTable) -> tuple[int, int]:
         pool.tidy(mapped, table)
         Hotness(mapped.hotness).forget(whose[0])
         table.header[mapping.FORGOTTEN] += 1  # a second tier looks for it
-        return leaving.forget(table, mapped.users, whose)
+        return leaving.forget(table, mapped.users, whose), len(mapped.users)
 
-    deleted, start = pool.locked(drop, None), 0
-    while deleted is not None and start >= 0:
+    found = pool.locked(drop, None)
+    if found is None:
+        return None
+    (deleted, size), start = found, 0
+    while 0 <= start < size:
         start = pool.locked(partial(_clear, start), -1)
-    return deleted
+    return deleted if start >= 0 else None
 
 
 def _clear(start: int, mapped: Mapping, table: PoolTable) -> int:
-    """Clear a piece of the users' memory but for entries in it; where the next one begins, -1 behind the last."""
+    """Clear a piece of the users' memory but for entries in it; where the next one begins."""
     end = min(start + PIECE, len(mapped.users))
     held = table.entries[used_entries(table)][:, [START, SIZE]]
     opens = start
@@ -45,4 +48,4 @@ def _clear(start: int, mapped: Mapping, table: PoolTable) -> int:
             opens = first + size
     if opens < end:
         mapped.users[opens:end] = 0
-    return end if end < len(mapped.users) else -1
+    return end
