@@ -109,8 +109,9 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     add_artifact(parser)
     parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
-    parser.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
-    parser.add_argument("--user", type=whole_number, help=user)
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
+    whose.add_argument("--user", type=whole_number, help=user)
     parser.add_argument("--top-k", type=int, default=10)
 
 

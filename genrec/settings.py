@@ -74,7 +74,7 @@ class Settings:
     )
     pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
     pool_disk: str = _chosen(
-        "", "where users' KV goes that the pool may drop, for those who come again; none: no KV is written to disk",
+        "", "where users' KV goes that the pool may drop, for those who come again; empty: no KV is written to disk",
         form=FOLDER,
     )  # fmt: skip
     pool_disk_mb: int = _chosen(1024, "of users' KV in that folder", 1)
@@ -86,7 +86,7 @@ class Settings:
         "auto", "which KV a ranking reuses; auto: as its ranker was trained", one_of=PREFIXES
     )
     trace_url: str = _chosen(
-        "", "OpenTelemetry collector (OTLP/HTTP) for requests with a traceparent; none: no traces",
+        "", "OpenTelemetry collector (OTLP/HTTP) for requests with a traceparent; empty: no traces",
         form=COLLECTOR,
     )  # fmt: skip
     rank_budget_ms: int = _chosen(50, "when a ranking without a deadline_ms is due", 1)

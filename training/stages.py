@@ -50,6 +50,9 @@ def prepare(
     `cluster` is the address of a Ray cluster that reads and sorts, `local` for one that is started here. Wheels of
     named sets are kept in `cache` (default: `.downloads` beside `out`). Raises InputError.
     """
+    if source is not None and (interactions or items):
+        given = "interactions" if interactions else "items"
+        raise InputError(given, f"is given beside --source {source}", "one of the two")
     if source is not None:
         with open_source(source, cache or out.parent / ".downloads") as found:
             notes = write_data(found, out, cluster)

@@ -86,6 +86,7 @@ def shop(tmp_path: Path) -> list[str]:
         ),
         (["evaluate", "a", "--ranker", "--users", "5"], "users: is given for ranker"),
         (["evaluate", "a", "--user", "5"], "unrecognized arguments: --user 5"),  # and not --users
+        (["recommend", "a", "--user", "5", "--history", "1"], "--history: not allowed with argument --user"),
         (["recommend", "a", "--user", "u3"], r"--user: is 'u3' \(accepted: a whole number of 64 bits"),
         (
             ["pool", "forget", "a", str(2**63)],

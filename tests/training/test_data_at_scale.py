@@ -185,3 +185,10 @@ def test_a_folder_may_be_called_as_a_pattern(tmp_path: Path) -> None:
         prepare(tmp_path / name, interactions=shown, items=described)
     histories = [(tmp_path / name / "histories.parquet").read_bytes() for name in ("a[1]*'b", "plain")]
     assert histories[0] == histories[1]
+
+
+def test_two_sources_are_one_too_many(tmp_path: Path) -> None:
+    shown, described = many(9, "csv", tmp_path)
+    with pytest.raises(InputError, match="interactions: is given beside --source ml-100k"):
+        prepare(tmp_path / "out", "ml-100k", shown, described)
+    assert not (tmp_path / "out").exists()
