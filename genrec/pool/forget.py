@@ -9,7 +9,7 @@ from genrec.pool.hotness import Hotness
 from genrec.pool.keys import words
 from genrec.pool.mapping import Mapping, PoolTable
 from genrec.pool.pool import Pool
-from genrec.pool.user_rows import SIZE, START, used_entries
+from genrec.pool.user_rows import FREE, SIZE, START, STATE, ever_used
 
 PIECE = 8 << 20  # bytes that are cleared under one lock: a millisecond or two
 
@@ -39,13 +39,13 @@ def forget(pool: Pool, owner: bytes) -> int | None:
 
 def _clear(start: int, mapped: Mapping, table: PoolTable) -> int:
     """Clear a piece of the users' memory but for entries in it; where the next one begins."""
-    end = min(start + PIECE, len(mapped.users))
-    held = table.entries[used_entries(table)][:, [START, SIZE]]
+    end, rows = min(start + PIECE, len(mapped.users)), ever_used(table)
+    held = rows[:, START] + rows[:, SIZE] > start
+    held &= (rows[:, START] < end) & (rows[:, STATE] != FREE)
     opens = start
-    for first, size in sorted(held.tolist()):
-        if first < end and first + size > opens:
-            mapped.users[opens : max(first, opens)] = 0
-            opens = first + size
+    for first, size in sorted(rows[held][:, [START, SIZE]].tolist()):
+        mapped.users[opens : max(first, opens)] = 0
+        opens = first + size
     if opens < end:
         mapped.users[opens:end] = 0
     return end
