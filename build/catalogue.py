@@ -185,7 +185,8 @@ def _check_numbered(table: pa.Table, path: Path, name: str, many: int, what: str
     wanted = [f"{name}_{number}" for number in range(1, many + 1)]
     if given != sorted(wanted):
         problem = f"has the columns {', '.join(given)}" if given else f"has no {what}"
-        raise InputError(str(path), problem, f"columns {', '.join(wanted) or 'without'}: {limit}")
+        columns = f"columns {', '.join(wanted)}" if wanted else f"no {name}_1"
+        raise InputError(str(path), problem, f"{columns}: {limit}")
 
 
 def _whole_numbers(
