@@ -7,8 +7,8 @@ positions; vLLM takes a prompt per candidate and finds the prefix in its cache. 
 candidates' codes, ours one discriminant token per candidate. Ours reuses the user's KV and computes the candidates
 (`user`, and `split` with items that are missing), or reuses both (`split`). `half the layers` is a ranker whose
 discriminant tokens have the generator's last ones alone. `least_ms` is the roofline of ours: of the products and the
-attention that a way cannot do without. A peer predicts an item's last code and computes two tokens of it; ours computes
-three and a discriminant one, so with the user's KV alone its limit is near what transformers takes.
+attention that a way cannot do without. Transformers predicts an item's last code and computes two tokens of it; ours
+computes three and a discriminant one, so with the user's KV alone its limit is near what transformers takes.
 
 vLLM caches blocks of 16 tokens. Prompts are whole blocks and whole items, so that its cache has all of the prefix and,
 after the first round, nothing of a candidate.
