@@ -118,7 +118,7 @@ class AsyncRecommender(AsyncClient):
         self.model = model
 
     async def recommend(
-        self, history: ArrayLike, top_k: int = 10, *, user_id: int | None = None,
+        self, history: ArrayLike | None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
     ) -> Recommendation:  # fmt: skip
         """See `Recommender.recommend`: same arguments, answer and errors."""
@@ -132,7 +132,7 @@ class AsyncRanker(AsyncClient):
     """`clients.ranker.Ranker` for asyncio."""
 
     async def rank(
-        self, history: ArrayLike, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
+        self, history: ArrayLike | None, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
         user_id: int | None = None, deadline_ms: int | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,
@@ -143,7 +143,7 @@ class AsyncRanker(AsyncClient):
         return await self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
     async def pre_infer(
-        self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None,
+        self, history: ArrayLike | None, user_id: int, *, deadline_ms: int | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, features: ArrayLike | None = None,
     ) -> PreInference:  # fmt: skip
         """See `Ranker.pre_infer`."""
@@ -154,7 +154,7 @@ class AsyncRanker(AsyncClient):
         )
 
     async def recommend_and_rank(
-        self, history: ArrayLike, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
+        self, history: ArrayLike | None, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,

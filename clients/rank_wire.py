@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clients.errors import ServerError
-from clients.wire import Answered, InferResult, answer_of, integer, request_tensors, whole_numbers
+from clients.wire import (
+    Answered,
+    InferResult,
+    answer_of,
+    integer,
+    request_tensors,
+    user_tensors,
+    whole_numbers,
+)
 from genrec.errors import InputError
 from genrec.report import PRE_INFER_OUTCOMES, PreInferReport, RankReport
 
@@ -41,7 +49,7 @@ class PreInference:
 
 
 def rank_tensors(
-    history: ArrayLike, candidates: ArrayLike, top_k: int, scores: ArrayLike | None, user_id: int | None,
+    history: ArrayLike | None, candidates: ArrayLike, top_k: int, scores: ArrayLike | None, user_id: int | None,
     deadline_ms: int | None,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """The request as tensors, each [1, n]. Raises InputError for what the tensor types cannot hold."""
@@ -81,12 +89,11 @@ def parse_ranking(result: InferResult) -> Ranking:
     return answer_of(result, len(RankReport._fields), Ranking)
 
 
-def pre_infer_tensors(history: ArrayLike, user_id: int, deadline_ms: int | None) -> dict[str, NDArray[Any]]:
+def pre_infer_tensors(
+    history: ArrayLike | None, user_id: int, deadline_ms: int | None
+) -> dict[str, NDArray[Any]]:
     """The signal as tensors, each [1, n]. Raises InputError for what the tensor types cannot hold."""
-    tensors = {
-        "history": whole_numbers("history", history),
-        "user_id": integer("user_id", user_id, np.int64),
-    }
+    tensors = {**user_tensors(history, user_id), "user_id": integer("user_id", user_id, np.int64)}
     if deadline_ms is not None:
         tensors["deadline_ms"] = integer("deadline_ms", deadline_ms, np.int64)
     return tensors

@@ -29,12 +29,12 @@ class Ranker(Client):
     """A client of the ensembles `rank`, `pre_infer` and `recommend_and_rank`."""
 
     def rank(
-        self, history: ArrayLike, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
+        self, history: ArrayLike | None, candidates: ArrayLike, top_k: int = 10, *, scores: ArrayLike | None = None,
         user_id: int | None = None, deadline_ms: int | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
-        """The `top_k` best of `candidates` (item ids) after `history` (item ids, oldest first).
+        """The `top_k` best of `candidates` (item ids) after `history` (item ids, oldest first; None as in `recommend`).
 
         `scores`: of the candidates, where they come from `recommend`: their log-probabilities. `user_id`: whose KV to
         reuse and to keep; it also travels as header `x-gr-user`. Raises as `Recommender.recommend`.
@@ -48,7 +48,7 @@ class Ranker(Client):
         return self._ask(Question(RANK, tensors, parse_ranking, user_id, traceparent))
 
     def pre_infer(
-        self, history: ArrayLike, user_id: int, *, deadline_ms: int | None = None,
+        self, history: ArrayLike | None, user_id: int, *, deadline_ms: int | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, features: ArrayLike | None = None,
     ) -> PreInference:  # fmt: skip
         """Say that this history will be ranked for this user; the server computes its prefix ahead, if that pays.
@@ -62,7 +62,7 @@ class Ranker(Client):
         return self._ask(Question(PRE_INFER, tensors, parse_pre_inference, user_id, outputs=("report",)))
 
     def recommend_and_rank(
-        self, history: ArrayLike, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
+        self, history: ArrayLike | None, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,

@@ -26,10 +26,11 @@ class Recommender(Client):
         self.model = model
 
     def recommend(
-        self, history: ArrayLike, top_k: int = 10, *, user_id: int | None = None,
+        self, history: ArrayLike | None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
     ) -> Recommendation:  # fmt: skip
-        """The `top_k` best items after `history` (item ids, oldest first; may be empty).
+        """The `top_k` best items after `history` (item ids, oldest first; may be empty). None: the one that the server
+        has of `user_id`, where it serves an artifact with `histories.parquet`.
 
         `deadline_ms`: the server gives up this many milliseconds after it reads the request. `user_id` also
         travels as header `x-gr-user`, for routers that keep a user on one server.

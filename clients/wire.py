@@ -79,7 +79,7 @@ class Recommendation(Answered):
 
 
 def request_tensors(
-    history: ArrayLike,
+    history: ArrayLike | None,
     top_k: int = 10,
     *,
     user_id: int | None = None,
@@ -92,19 +92,28 @@ def request_tensors(
     always sent: Triton batches requests with the same set of inputs only.
     """
     tensors: dict[str, NDArray[Any]] = {
-        "history": whole_numbers("history", history),
+        **user_tensors(history, user_id),
         "top_k": integer("top_k", top_k, np.int32),
         "exclude_history": np.array([[_flag("exclude_history", exclude_history)]]),
     }
-    if user_id is not None:
-        tensors["user_id"] = integer("user_id", user_id, np.int64)
     if deadline_ms is not None:
         tensors["deadline_ms"] = integer("deadline_ms", deadline_ms, np.int32)
     return tensors
 
 
+def user_tensors(history: ArrayLike | None, user_id: int | None) -> dict[str, NDArray[Any]]:
+    """What a user did, and who he is, each [1, n]: one of both at least. Raises InputError."""
+    if history is None and user_id is None:
+        limit = "item ids, or the user_id of one whose history the server has"
+        raise InputError("history", "is None, and user_id too", limit)
+    tensors = {} if history is None else {"history": whole_numbers("history", history)}
+    if user_id is not None:
+        tensors["user_id"] = integer("user_id", user_id, np.int64)
+    return tensors
+
+
 def recommend_and_rank_tensors(
-    history: ArrayLike, retrieve: int, top_k: int, **optional: Any
+    history: ArrayLike | None, retrieve: int, top_k: int, **optional: Any
 ) -> dict[str, NDArray[Any]]:
     """As `request_tensors`, and how many items the generator is to find."""
     return {

@@ -11,7 +11,7 @@ from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from genrec.report import Report
 from genrec.steps.ticket import Ticket
 
-HISTORY = Tensor("history", "INT64", (-1,))
+HISTORY = Tensor("history", "INT64", (-1,), optional=True)  # of a known `user_id`, his own
 TOP_K = Tensor("top_k", "INT32", (1,))
 USER_ID = Tensor("user_id", "INT64", (1,), optional=True)
 DEADLINE_MS = Tensor("deadline_ms", "INT32", (1,), optional=True)

@@ -18,6 +18,7 @@ SCHEMA = pa.schema([("user_id", pa.int64()), ("items", pa.list_(pa.int64())), ("
 INT64 = pa.int64()
 TIMES = pa.field("times", pa.list_(INT64))  # a further column, where the source had times
 BATCH_USERS = 1 << 14
+GROUP_USERS = 1 << 12  # of a row group: a server that is asked for one user reads a group
 BLOCK_ITEMS = 1 << 22
 IN_MEMORY = 1 << 25  # items
 MIN_HISTORY = 3  # one item to learn from, one to validate, one to test
@@ -93,7 +94,8 @@ class Histories:
     def save(self, path: Path, user_keys: list[str]) -> None:
         """Write `histories.parquet`; column `user` keeps the source's own spelling."""
         keys = pa.array(user_keys)
-        pq.write_table(history_table(self.user_ids, self.items, self.lengths, keys, self.times), path)
+        table = history_table(self.user_ids, self.items, self.lengths, keys, self.times)
+        pq.write_table(table, path, row_group_size=GROUP_USERS)
 
     @classmethod
     def load(cls, path: Path, times: bool = False) -> Histories:

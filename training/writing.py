@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from genrec.errors import InputError
 from genrec.manifest import stage_key
 from training.cutting import Arranger, Ragged
-from training.data import MIN_HISTORY, SCHEMA, TIMES, history_table
+from training.data import GROUP_USERS, MIN_HISTORY, SCHEMA, TIMES, history_table
 from training.interactions import files_of, has_times, write_interactions
 from training.keys import number_keys
 from training.ordering import Engine
@@ -138,7 +138,7 @@ def write_histories(
             ids, items, lengths = ids[enough], items[kept], lengths[enough]
             seconds = whole_seconds(times[kept], unit) if unit else None
             keys = pa.array(ids).cast(pa.string()) if names is None else names.take(pa.array(ids - 1))
-            writer.write_table(history_table(ids, items, lengths, keys, seconds))
+            writer.write_table(history_table(ids, items, lengths, keys, seconds), GROUP_USERS)
             counts.lengths.append(lengths)
 
 

@@ -32,6 +32,7 @@ class EncodeCandidates:
 
     def _encode(self, request: Tensors) -> Tensors:
         now, reader = time.monotonic_ns(), self._reader
+        request = reader.users.complete(request)
         first = read_ticket(request, reader.generator.max_prompt) if "ticket" in request else None
         version = first.version if first else reader.loaded.current
         loaded = reader.loaded.of(version)

@@ -18,6 +18,7 @@ from genrec.errors import InputError
 from genrec.models.prompt import newest_start, prompt_of, window_start
 from genrec.settings import SPAN, Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps.known_users import KnownUsers
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 from genrec.target import target_of
@@ -43,6 +44,7 @@ class EncodeHistory:
         self._config = load_config(settings.artifact)
         self._width = settings.beam_width
         self._shortest = target_of(settings.target).shortest_prompt
+        self._users = KnownUsers(settings.artifact)
         self._loaded = Versioned(settings, "encode_history", self._load)
         self.close = self._loaded.close
 
@@ -57,7 +59,7 @@ class EncodeHistory:
         return answer_each(requests, self._encode)
 
     def _encode(self, request: Tensors) -> Tensors:
-        now = time.monotonic_ns()
+        now, request = time.monotonic_ns(), self._users.complete(request)
         version = self._loaded.current
         loaded = self._loaded.of(version)
         rows = loaded.catalogue.rows_of(check_tensor(request, "history", np.int64))

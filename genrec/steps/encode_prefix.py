@@ -31,6 +31,7 @@ class EncodePrefix:
 
     def _encode(self, request: Tensors) -> Tensors:
         now, reader = time.monotonic_ns(), self._reader
+        request = reader.users.complete(request)
         version = reader.loaded.current
         loaded = reader.loaded.of(version)
         refuse_events(request)

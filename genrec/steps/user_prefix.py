@@ -22,6 +22,7 @@ from genrec.rank.kinds import EVENT_INPUTS
 from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
+from genrec.steps.known_users import KnownUsers
 from genrec.steps.versioned import Versioned
 
 
@@ -45,6 +46,7 @@ class PrefixReader:
         self._artifact = settings.artifact
         self.generator = load_config(settings.artifact)
         self.options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        self.users = KnownUsers(settings.artifact)
         self.loaded = Versioned(settings, step, self._load)
 
     def _load(self, folder: Path) -> RankTable:

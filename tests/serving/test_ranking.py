@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,23 @@ import pytest
 from cli import main
 from clients.errors import BadRequest
 from clients.ranker import Ranker
+from clients.recommender import Recommender
 from deploy.launcher import RunningServer
 from deploy.pools import pools_of
 from deploy.ports import choose_ports
 from ensembles.local import LocalRecommender
 from ensembles.served import served
 from genrec.catalogue.items import Catalogue
+from genrec.errors import InputError
 from genrec.pool.pool import Pool
+from genrec.steps.known_users import HISTORIES
 from perf.kit import asking
 from perf.slo import sweep
 from perf.slo.analyzer import Window
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import stub_of, until
 from tests.serving.servers import brief_server
+from training.data import Histories
 
 WIDTH, TOP_K = 16, 8
 
@@ -85,6 +90,25 @@ def test_what_recommend_computed_is_the_ranking_s_prefix(
         assert found.user_reused == 3 * len(history) and len(set(found.item_ids.tolist())) == 5
         again = ranker.rank(history, found.item_ids, 5, user_id=1234)
         assert again.user_reused == 3 * len(history)
+
+
+def test_a_known_user_needs_no_history(ranking: RunningServer, artifact: Path, items: list[int]) -> None:
+    Histories(np.array([3, 9]), np.array(items[:9]), np.array([0, 4, 9])).save(
+        artifact / HISTORIES, ["a", "b"]
+    )
+    with Ranker(ranking.grpc_url) as ranker, Recommender(ranking.http_url, "http") as recommender:
+        for user, history in ((3, items[:4]), (9, items[4:9])):
+            for ask in (
+                partial(ranker.rank, candidates=items[20:50]),
+                partial(ranker.recommend_and_rank, retrieve=WIDTH),
+            ):
+                found, want = ask(None, top_k=5, user_id=user), ask(history, top_k=5, user_id=user)
+                np.testing.assert_array_equal(found.item_ids, want.item_ids)
+                np.testing.assert_allclose(found.scores, want.scores, atol=1e-5)
+        with pytest.raises(BadRequest, match=r"user_id: is 4, who is not in histories\.parquet"):
+            ranker.rank(None, items[20:50], user_id=4)
+        with pytest.raises(InputError, match="history: is None, and user_id too"):
+            recommender.recommend(None)
 
 
 @pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])

@@ -1,0 +1,73 @@
+"""Users whose histories are in the artifact: a request that names one of them need not bring his history."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
+from genrec.settings import MOST_VALUES
+from genrec.steps import Tensors, check_tensor
+
+HISTORIES = "histories.parquet"
+GROUPS = 4  # row groups in memory: `genrec data` writes 4,096 users to each
+
+
+class KnownUsers:
+    """Reads a row group when one of its users is first asked for; of a server that is never asked, nothing."""
+
+    def __init__(self, artifact: Path) -> None:
+        self._path = artifact / HISTORIES
+        self._group = lru_cache(GROUPS)(self._read)
+
+    def complete(self, request: Tensors, times: bool = False) -> Tensors:
+        """The request; without a `history`, with the whole one of its `user_id`, and with `times` those too where they
+        are known. Raises InputError, ArtifactError.
+        """
+        if "history" in request or "user_id" not in request:
+            return request
+        if not self._path.exists():
+            raise InputError("history", "is missing", f"int64[n]; {HISTORIES} is not in the artifact")
+        user = int(check_tensor(request, "user_id", np.int64, 1)[0])
+        try:
+            rows = self._of(user)
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+            raise ArtifactError(self._path, f"not a readable histories file: {error}") from error
+        if not len(rows):
+            raise InputError("user_id", f"is {user}, who is not in {HISTORIES}", "a user of it, or a history")
+        found = {"history": rows["items"]}
+        if times and "times" not in request and "times" in rows.column_names:
+            found["times"] = rows["times"]
+        newest = {name: column[0].values.to_numpy()[-MOST_VALUES:] for name, column in found.items()}
+        return request | {name: values[None] for name, values in newest.items()}
+
+    def _of(self, user: int) -> pa.Table:
+        """His row, or none."""
+        place = max(bisect_right(self._least, user) - 1, 0)
+        users, group = self._group(place)
+        row = int(np.searchsorted(users, user))
+        return group.slice(row, int(row < len(users) and users[row] == user))
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        """Open from then on: who writes another file in its place does not change what is read here."""
+        return pq.ParquetFile(check_regular(self._path), memory_map=True)
+
+    @cached_property
+    def _least(self) -> list[int]:
+        """The first user of every row group: they ascend."""
+        groups = map(self._file.metadata.row_group, range(self._file.num_row_groups))
+        return [int(group.column(0).statistics.min) for group in groups]
+
+    def _read(self, place: int) -> tuple[NDArray[np.int64], pa.Table]:
+        """A row group's users int64[m], and its table."""
+        wanted = [name for name in ("items", "times") if name in self._file.schema_arrow.names]
+        group = self._file.read_row_group(place, ["user_id", *wanted])
+        return group["user_id"].to_numpy(), group
