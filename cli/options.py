@@ -111,8 +111,21 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
-    whose.add_argument("--user", type=whole_number, help=user)
+    whose.add_argument("--user", help=f"{user}: his id, or as the source spells him")
     parser.add_argument("--top-k", type=int, default=10)
+    parser.add_argument(
+        "--deadline-ms", type=at_least(1), help="with --url: after so long the server gives up"
+    )
+
+
+def check_where(a: argparse.Namespace, local: Sequence[str]) -> None:
+    """Raises InputError for what would be left unread: settings `local` with --url, a deadline without it."""
+    if not a.url and a.deadline_ms is not None:
+        raise InputError("deadline-ms", "is given without --url", "a server; the local runtime keeps none")
+    for each in chosen_fields():
+        if a.url and each.name in local and getattr(a, each.name) != each.default:
+            limit = "nothing; the server was started with its own"
+            raise InputError(each.name.replace("_", "-"), "is given with --url", limit)
 
 
 def folder(text: str) -> Path:

@@ -9,8 +9,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_question, add_settings, at_least, numbers
+from cli.options import add_question, add_settings, at_least, check_where, numbers
 from genrec.errors import GenrecError, InputError
+
+LOCAL = ("beam_width", "ranker")  # settings that a server has for itself
 
 if TYPE_CHECKING:
     from clients.rank_wire import Ranking
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_question(parser, "take history and times of this user of the data set")
-    parser.add_argument("--candidates", type=numbers, help="item ids; without them the generator finds some")
-    parser.add_argument(
+    of = parser.add_mutually_exclusive_group()
+    of.add_argument("--candidates", type=numbers, help="item ids; without them the generator finds some")
+    of.add_argument(
         "--retrieve", type=at_least(1), default=100, help="how many it finds; default: %(default)s"
     )
     parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")
     parser.add_argument("--times", type=numbers, help="of the history's items, in seconds")
     parser.add_argument("--now", type=int, help="in seconds; default: the newest of --times")
     parser.add_argument("--features", type=numbers, help="numbers of what is known of the user, e.g. 2,5,14")
-    add_settings(parser, "beam_width", "ranker")
+    add_settings(parser, *LOCAL)
 
 
 def run(a: argparse.Namespace) -> None:
@@ -35,10 +38,12 @@ def run(a: argparse.Namespace) -> None:
     from cli.show import ranking_lines, user_of
     from genrec.rank.kinds import EVENT_INPUTS
 
+    check_where(a, LOCAL)
     user = None if a.user is None else user_of(a.artifact, a.user)
     history = a.history if user is None else user.items.tolist()
+    owner = None if user is None else int(user.user_ids[0])
     events = {name: getattr(a, name) for name in EVENT_INPUTS}
-    with (_of_a_server if a.url else _of_this_process)(a, history) as ask:
+    with (_of_a_server if a.url else _of_this_process)(a, history, owner) as ask:
         if a.times is None and user is not None and user.times is not None and reads_times(ask):
             events["times"] = user.times.tolist()
         answer = ask(**events)
@@ -58,28 +63,33 @@ def reads_times(ask: Callable[..., object]) -> bool:
 
 
 @contextmanager
-def _of_a_server(a: argparse.Namespace, history: list[int]) -> Iterator[Callable[..., Ranking]]:
+def _of_a_server(
+    a: argparse.Namespace, history: list[int], owner: int | None
+) -> Iterator[Callable[..., Ranking]]:
     from clients.ranker import Ranker
 
     with Ranker(a.url, a.protocol) as ranker:
         if a.candidates is not None:
-            yield partial(ranker.rank, history, a.candidates, a.top_k, user_id=a.user)
+            ask = partial(ranker.rank, history, a.candidates)
         else:
-            yield partial(ranker.recommend_and_rank, history, a.retrieve, a.top_k, user_id=a.user)
+            ask = partial(ranker.recommend_and_rank, history, a.retrieve)
+        yield partial(ask, a.top_k, user_id=owner, deadline_ms=a.deadline_ms)
 
 
 @contextmanager
-def _of_this_process(a: argparse.Namespace, history: list[int]) -> Iterator[Callable[..., Ranking]]:
+def _of_this_process(
+    a: argparse.Namespace, history: list[int], owner: int | None
+) -> Iterator[Callable[..., Ranking]]:
     from clients.rank_wire import RANK, RECOMMEND_AND_RANK, event_tensors, parse_ranking, rank_tensors
     from clients.wire import recommend_and_rank_tensors
     from ensembles.local import LocalRecommender
     from genrec.rank.kinds import EVENT_INPUTS
 
     if a.candidates is not None:
-        decoder, tensors = RANK, rank_tensors(history, a.candidates, a.top_k, None, a.user, None)
+        decoder, tensors = RANK, rank_tensors(history, a.candidates, a.top_k, None, owner, None)
     else:
         decoder = RECOMMEND_AND_RANK
-        tensors = recommend_and_rank_tensors(history, a.retrieve, a.top_k, user_id=a.user)
+        tensors = recommend_and_rank_tensors(history, a.retrieve, a.top_k, user_id=owner)
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 
         def ask(**events: Any) -> Ranking:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from cli.options import add_question, add_settings
+from cli.options import add_question, add_settings, check_where
+
+LOCAL = ("beam_width",)  # settings that a server has for itself
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_question(parser, "take the history of this user of the data set instead")
     parser.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
     add_decoder(parser)
-    add_settings(parser, "beam_width")
+    add_settings(parser, *LOCAL)
 
 
 def add_decoder(parser: argparse.ArgumentParser) -> None:
@@ -24,10 +26,12 @@ def add_decoder(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Print the answer, a line per item."""
-    from cli.show import answer_lines, ask_local, ask_server, history_of
+    from cli.show import answer_lines, ask_local, ask_server, user_of
 
-    history = a.history if a.user is None else history_of(a.artifact, a.user)
-    ask = (
-        ask_server(a.url, a.protocol, a.decoder) if a.url else ask_local(a.artifact, a.beam_width, a.decoder)
-    )
+    check_where(a, LOCAL)
+    history = a.history if a.user is None else user_of(a.artifact, a.user).items.tolist()
+    if a.url:
+        ask = ask_server(a.url, a.protocol, a.decoder, a.deadline_ms)
+    else:
+        ask = ask_local(a.artifact, a.beam_width, a.decoder)
     print("\n".join(answer_lines(a.artifact, history, ask(history, a.top_k, a.exclude_history))))

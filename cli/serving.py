@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cli.options import add_artifact, add_settings, counts, folder, names
+from cli.options import add_artifact, add_settings, counts, folder, names, positive
 from genrec.settings import chosen_fields
 
 
@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-dir", type=folder, help="where the log and server.json go; default: a temporary folder"
     )
+    parser.add_argument(
+        "--start-timeout-s", type=positive, default=120.0, help="that a start may take; default: %(default)g"
+    )
     add_settings(parser, *(each.name for each in chosen_fields()))
     parser.add_argument(
         "--instances", type=counts, default={}, help="processes of a model, e.g. encode_history=2,decode=2"
@@ -34,6 +37,6 @@ def run(a: argparse.Namespace) -> None:
     from deploy.launcher import serve
 
     given = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
-    given += ["address", "i_know"]
+    given += ["address", "i_know", "start_timeout_s"]
     given += [each.name for each in chosen_fields()]
     serve(a.artifact, **{name: getattr(a, name) for name in given})

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from clients.rank_wire import Ranking
 from clients.recommender import Recommender
@@ -21,33 +22,33 @@ Ask = Callable[[list[int], int, bool], Recommendation]
 NEWEST = 5  # items of a history whose titles are shown
 
 
-def user_of(artifact: Path, user_id: int) -> Histories:
-    """A user's whole history alone, with its times where the data set has them. Raises InputError."""
-    histories = Histories.load(artifact / "histories.parquet", times=True)
-    found = np.flatnonzero(histories.user_ids == user_id)
+def user_of(artifact: Path, user: str) -> Histories:
+    """A user's whole history alone, with its times where the data set has them; named by his id, or as the source
+    spells him. Raises InputError.
+    """
+    path = artifact / "histories.parquet"
+    histories = Histories.load(path, times=True)
+    names = pq.read_table(path, columns=["user"])["user"].to_numpy()
+    found = np.flatnonzero(np.char.mod("%d", histories.user_ids) == user)
     if not len(found):
-        raise InputError(
-            "user",
-            f"{user_id} is not in the data",
-            f"one of {len(histories)} users, e.g. {histories.user_ids[0]}",
-        )
+        found = np.flatnonzero(names == user)
+    if not len(found):
+        limit = f"one of {len(histories)} users, e.g. {names[0] or histories.user_ids[0]}"
+        raise InputError("user", f"{user} is not in the data", limit)
     return histories.of(found[:1])
-
-
-def history_of(artifact: Path, user_id: int) -> list[int]:
-    """A user's whole history. Raises InputError."""
-    return user_of(artifact, user_id).items.tolist()
 
 
 ENSEMBLES = {"beam": "recommend", "draft": "recommend_draft"}
 
 
-def ask_server(url: str, protocol: Protocols, decoder: str = "beam") -> Ask:
+def ask_server(url: str, protocol: Protocols, decoder: str = "beam", deadline_ms: int | None = None) -> Ask:
     """Ask over the network, one connection per call: for people, not for load."""
 
     def ask(history: list[int], top_k: int, exclude_history: bool) -> Recommendation:
         with Recommender(url, protocol, model=ENSEMBLES[decoder]) as recommender:
-            return recommender.recommend(history, top_k, exclude_history=exclude_history)
+            return recommender.recommend(
+                history, top_k, deadline_ms=deadline_ms, exclude_history=exclude_history
+            )
 
     return ask
 

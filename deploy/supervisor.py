@@ -134,7 +134,8 @@ class Supervisor:
                 raise LaunchError(problem, log_file, log_start)
             left = deadline - time.monotonic()
             if left <= 0:
-                problem = f"not ready after {timeout_s:.0f} s: {problem}"
+                longest = " (--start-timeout-s)" if timeout_s == self._launch.start_timeout_s else ""
+                problem = f"not ready after {timeout_s:.0f} s{longest}: {problem}"
                 raise LaunchError(problem, log_file, log_start)
             self._stopping.wait(LOOK_S)
             leftovers.close_to_others(launch.prefix)  # as they appear: prompts pass there

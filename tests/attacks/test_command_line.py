@@ -87,7 +87,12 @@ def shop(tmp_path: Path) -> list[str]:
         (["evaluate", "a", "--ranker", "--users", "5"], "users: is given for ranker"),
         (["evaluate", "a", "--user", "5"], "unrecognized arguments: --user 5"),  # and not --users
         (["recommend", "a", "--user", "5", "--history", "1"], "--history: not allowed with argument --user"),
-        (["recommend", "a", "--user", "u3"], r"--user: is 'u3' \(accepted: a whole number of 64 bits"),
+        (["recommend", "a", "--deadline-ms", "5"], "deadline-ms: is given without --url"),
+        (["recommend", "a", "--url", "127.0.0.1:1", "--beam-width", "5"], "beam-width: is given with --url"),
+        (
+            ["rank", "a", "--candidates", "1", "--retrieve", "5"],
+            "--retrieve: not allowed with argument --candid",
+        ),
         (
             ["pool", "forget", "a", str(2**63)],
             r"user: is '9223372036854775808' \(accepted: a whole number of 64 bits",
