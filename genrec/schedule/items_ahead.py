@@ -57,10 +57,8 @@ class ItemsAhead:
         self._heat = ItemHeat(clock)
         self.work = IdleItems(scheduler, executor.items.tokens, batch_s, clock)
         self._known: KnownItems | None = None
-        self._planned, self._next = (
-            0,
-            0.0,
-        )  # what had been asked for when it last planned, and when it may again
+        # What had been asked for when it last planned, and when it may again.
+        self._planned, self._next = 0, 0.0
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -94,10 +92,8 @@ class ItemsAhead:
         elif self._clock() < self._next or not self._more_to_plan():
             return
         begun, seen = self._clock(), self._heat.seen
-        self._known, self._planned = (
-            known,
-            -1,
-        )  # a plan that fails is made again, whether requests come or not
+        # A plan that fails is made again, whether requests come or not.
+        self._known, self._planned = known, -1
         self._plan(known)
         self._planned = seen
         ended = self._clock()
