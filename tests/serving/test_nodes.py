@@ -1,4 +1,4 @@
-"""Two real servers share items over Mooncake; a killed process and a killed master cost no answer."""
+"""Two real servers on hosts of their own share items over Mooncake; a cut link and killed processes cost no answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from build.openvino.engines import build_engines
 from genrec.rank.item_tokens import save_item_tokens
 from genrec.rank.options import RankerConfig
-from tests.nodes.test_mooncake import ALONE, why_not
+from perf.kit.hosts import why_none
+from tests.nodes.test_mooncake import why_not
 from tests.tiny import add_ranker, export_ranker
 
 TOKENS = 24  # of an item: a megabyte has room for 170 of the 300
@@ -31,8 +32,8 @@ def wide(tiny: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.serving
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.skipif(bool(why_not() or why_none()), reason=why_not() or why_none())
 def test_two_servers(wide: Path) -> None:
-    command = [*ALONE, sys.executable, "-m", "tests.serving.two_nodes", str(wide)]
+    command = [sys.executable, "-m", "tests.serving.two_nodes", str(wide)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.stdout.endswith("as it should be\n"), run.stdout + run.stderr

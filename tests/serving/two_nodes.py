@@ -1,90 +1,124 @@
-"""Two servers of one artifact over Mooncake, in a network of their own: run by test_nodes.py."""
+"""Two servers of one artifact over Mooncake, each on a host of its own: run by test_nodes.py."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clients.ranker import Ranker
-from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from tests.deploy.prometheus import scrape, total
-from tests.nodes.mooncake_nodes import MASTER
-from tests.serving.processes import stub_of, until
-from tests.serving.servers import brief_server
+from perf.kit.hosts import Hosts, isolated_hosts
+from tests.serving.one_node import SAYS, TOP_K, WIDTH
+from tests.serving.processes import until
 
-WIDTH, TOP_K, STORE = 16, 8, "127.0.0.1:21051"
+PORT = 21051  # of the master
+
+
+class FarServer:
+    """A server on a host of its own; it is ready once it has answered."""
+
+    def __init__(self, stack: ExitStack, hosts: Hosts, artifact: Path, number: int) -> None:
+        given = [str(artifact), str(number), f"{hosts.address(0)}:{PORT}", f"{hosts.address(number)}:21201"]
+        command = hosts.command(number, [sys.executable, "-m", "tests.serving.one_node", *given])
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        stack.callback(self._end)
+
+    def _end(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+    def answer(self) -> Any:
+        """What it says next."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if line.startswith(SAYS):
+                return json.loads(line[len(SAYS) :])
+        raise AssertionError("a node has ended")
+
+    def do(self, name: str, *arguments: Any, **labels: str) -> Any:
+        """What `one_node.Node` can do."""
+        assert self._process.stdin
+        print(json.dumps((name, arguments, labels)), file=self._process.stdin, flush=True)
+        return self.answer()
 
 
 class Nodes:
     """What they are asked, and what they must answer."""
 
-    def __init__(self, artifact: Path, servers: list[RunningServer]) -> None:
+    def __init__(self, artifact: Path, servers: list[FarServer]) -> None:
         self.servers = servers
-        self._ids = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
+        ids = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
+        self._asked = [(ids[n : n + 5], ids[40 * n + 10 : 40 * n + 50]) for n in range(6)]
         with LocalRecommender(artifact, WIDTH, decoder="rank", pool_user_mb=0, pool_item_mb=0) as local:
-            asked = [self._asked(n) for n in range(6)]
-            self._want = local.rank(asked, TOP_K)
-
-    def _asked(self, number: int) -> tuple[list[int], list[int]]:
-        return self._ids[number : number + 5], self._ids[40 * number + 10 : 40 * number + 50]
+            self._want: list[Any] = local.rank(self._asked, TOP_K)
 
     def answer_alike(self) -> None:
         """Both nodes, and as a server without a pool."""
-        for number, want in enumerate(self._want):
-            assert isinstance(want, dict)
-            for server in self.servers:
-                with Ranker(server.grpc_url) as ranker:
-                    found = ranker.rank(*self._asked(number), TOP_K, user_id=number)
-                np.testing.assert_array_equal(found.item_ids, want["item_ids"][0])
-                np.testing.assert_allclose(found.scores, want["scores"][0], atol=2e-2)
-
-    def have_fetched(self) -> bool:
-        """Whether items came from the other node, once both have answered."""
-        self.answer_alike()
-        return sum(self.counted("genrec_item_fetches_total", end="brought")) > 0
+        for server in self.servers:
+            for (item_ids, scores), want in zip(server.do("ask", self._asked), self._want, strict=True):
+                np.testing.assert_array_equal(item_ids, want["item_ids"][0])
+                np.testing.assert_allclose(scores, want["scores"][0], atol=2e-2)
 
     def counted(self, name: str, **labels: str) -> list[float]:
         """By node."""
-        return [total(scrape(server.metrics_url), name, **labels) for server in self.servers]
+        return [server.do("count", name, **labels) for server in self.servers]
 
+    def fetch(self) -> None:
+        """Items come from the other node to each, sooner or later: neither has room for all."""
+        before = self.counted("genrec_item_fetches_total", end="brought")
 
-def node(artifact: Path, number: int) -> Any:
-    """A server whose own pool has room for half of the items, so that it needs the other's."""
-    return brief_server(
-        artifact, beam_width=WIDTH, ensembles=("rank",), pool_user_mb=4, pool_item_mb=1, probe_every_s=0.5,
-        nodes=2, node=number, store=STORE, store_host=f"127.0.0.1:{21201 + number}", store_mb=64,
-    )  # fmt: skip
+        def fetched() -> bool:
+            self.answer_alike()
+            now = self.counted("genrec_item_fetches_total", end="brought")
+            return all(np.greater(now, before))
+
+        until(fetched)
 
 
 def main(artifact: Path) -> None:
-    master = subprocess.Popen(MASTER, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        with node(artifact, 0) as first, node(artifact, 1) as second:
-            nodes = Nodes(artifact, [first, second])
+    with ExitStack() as stack:
+        hosts = stack.enter_context(isolated_hosts(2))
+        master = master_of(stack, hosts)
+        servers = [FarServer(stack, hosts, artifact, number) for number in range(2)]
+        assert [server.answer() for server in servers] == ["ready", "ready"]
+        nodes = Nodes(artifact, servers)
+        nodes.answer_alike()
+        until(lambda: min(nodes.counted("genrec_items_put_total")) > 0)
+        nodes.fetch()
+        hosts.cut(1)
+        for _ in range(3):  # the second time the store is left alone
             nodes.answer_alike()
-            until(lambda: min(nodes.counted("genrec_items_put_total")) > 0)
-            nodes.answer_alike()
-            until(nodes.have_fetched)
-            restarts = second.restarts
-            os.kill(stub_of(second.pid, "score_candidates"), signal.SIGKILL)
-            until(lambda: second.restarts > restarts)
-            nodes.answer_alike()
-            os.kill(master.pid, signal.SIGKILL)
-            master.wait()
-            nodes.answer_alike()
-    finally:
-        master.kill()
+        hosts.join(1)
+        nodes.fetch()
+        servers[1].do("kill", "score_candidates")
+        nodes.answer_alike()
+        os.kill(master.pid, signal.SIGKILL)
         master.wait()
+        nodes.answer_alike()
     print("as it should be", flush=True)
+
+
+def master_of(stack: ExitStack, hosts: Hosts) -> subprocess.Popen[bytes]:
+    """On the first host."""
+    command = [
+        "mooncake_master", f"--rpc_address={hosts.address(0)}", f"--rpc_port={PORT}", "--metrics_host=127.0.0.1",
+        "--metrics_port=21003", "--rpc_thread_num=2", "--client_ttl=3",
+    ]  # fmt: skip
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    master = subprocess.Popen(hosts.command(0, command), **quiet)
+    stack.callback(master.wait)
+    stack.callback(master.kill)
+    return master
 
 
 if __name__ == "__main__":
