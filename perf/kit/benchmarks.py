@@ -62,7 +62,11 @@ BENCHMARKS = {
     ),
     "rank_peers": Benchmark("perf.rank.peers", "how fast are candidates ranked beside what people use?", 3),
     "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
+    "rank_together": Benchmark("perf.rank.together", "would rankings gain by sharing a pass?", 2),
     "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),
+    "placement_links": Benchmark(
+        "perf.rank.links", "the same, measured on links of several bandwidths between hosts of their own", 8
+    ),
     # Training.
     "data_scale": Benchmark(
         "perf.training.data_scale", "how much memory and time do interactions to semantic IDs take?", 60

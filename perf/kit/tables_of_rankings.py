@@ -106,6 +106,17 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
         Column("least ms, on average", "ways/*/least_ms"),
     ),
     "pool-sim": POOL_SIM,
+    "rank-together": Table(
+        "rank_together",
+        "a pass, model {settings[model]}, a user of {settings[user_tokens]} tokens whose entry is there", "cells",
+        (
+            Column("order", "cells/*/order", "{}"),
+            Column("candidates", "cells/*/candidates", "{}"),
+            Column("ms", "cells/*/ms", "{:.2f}"),
+            Column("two in one pass gain at most", "cells/*/two", "{:.2f}"),
+            Column("four", "cells/*/four", "{:.2f}"),
+        ),
+    ),
     "rank-peers": Table(
         "rank_peers", "100 candidates of 3 codes behind a user's tokens, 31 M parameters", "cells",
         (

@@ -7,8 +7,10 @@ import pytest
 
 from cli.main import main
 from genrec.nodes.placement import EVERYWHERE, place
+from perf.kit.hosts import why_none
 from perf.rank import placement
 from perf.rank.placement import held, popularity
+from tests.nodes.test_mooncake import why_not
 
 
 def test_the_hottest_tenth_draws_nine_tenths():
@@ -54,3 +56,18 @@ def test_the_command_compares_all_at_three_bandwidths(capsys):
     assert result["hrcs_over_hash"] == pytest.approx(slow["hrcs"]["rate"] / slow["hash"]["rate"])
     assert main(["bench", "placement", "--policies", "lru"]) != 0
     assert main(["bench", "placement", "--nodes", "1"]) != 0
+
+
+@pytest.mark.skipif(bool(why_not() or why_none()), reason=why_not() or why_none())
+def test_the_same_runs_on_links(tmp_path, capsys):
+    """A little world: what it must say, and that every answer was right."""
+    small = ["--scale", "4000", "--requests", "200", "--nodes", "2", "--model", "384-1"]
+    given = ["--gbit-s", "5", "--artifact", str(tmp_path / "mock"), *small]
+    assert main(["bench", "placement_links", *given]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (link,) = found["links"].values()
+    assert link["equal_answers"] and link["counted"] > 30
+    assert link["replicate"]["copied"] == 1 and link["hash"]["copied"] == 0
+    assert link["replicate"]["items_reused"] == 1, "all items are in the pool"
+    assert link["hash"]["items_reused"] > 0, "nothing came from the store"
+    assert found["hrcs_over_hash"] > 0 and found["hrcs_over_replicate"] > 0

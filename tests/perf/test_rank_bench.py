@@ -16,6 +16,7 @@ from perf.rank.operations import Ranked, attention, products
 from perf.rank.peers import BOTH, HALF, SPLIT, least_operations, least_ratio
 from perf.rank.rank import WAYS, measure, model_of, sizes_of
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
+from perf.rank.together import COMPANY, COUNTS, cell, passes_of
 from training.data import Histories
 
 BOOKS = SHAPES["books"]
@@ -138,3 +139,12 @@ def test_a_peer_is_held_against_the_best_of_ours_where_that_is_worst():
     ]
     assert least_ratio(cells, "peer", ("a", "b")) == 3.0
     assert least_ratio(cells, "peer", ("a",)) == 2.4
+
+
+def test_rankings_together_are_measured_by_passes_of_as_many_candidates(tiny_ranker: Path):
+    arms = passes_of(tiny_ranker, load_config(tiny_ranker), 3, 9)
+    assert {count for _, count in arms} == {count * company for count in COUNTS for company in COMPANY}
+    assert all(work() > 0 for work in arms.values())
+    given = {("split", 5): [2.0, 2.0], ("split", 10): [3.0], ("split", 20): [5.0, 5.0, 5.0]}
+    want = {"order": "split", "candidates": 5, "ms": 2000.0, "two": 4 / 3, "four": 8 / 5}
+    assert cell("split", 5, given) == want
