@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,13 +33,14 @@ from typing import Any
 from genrec.errors import InputError
 from genrec.progress import counting
 from perf.kit import report
-from perf.kit.hosts import Hosts, isolated_hosts
+from perf.kit.hosts import Hosts, isolated_hosts, why_none
 from perf.rank.links_node import PLACEMENTS, READY, LinkedWorld
 from perf.rank.mock_ranker import mock_ranker
 from perf.rank.placement import FLOP_A_TOKEN
 from perf.rank.rank import model_of
 from perf.rank.simulate import SHAPES, TOKEN_BYTES
 
+MASTER = "mooncake_master"
 MASTER_PORT, STORE_PORT = 21051, 21201
 PAPER_FLOPS = 1.4e14  # of an A100, as `genrec bench placement` assumes
 
@@ -66,6 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         if given < least:
             raise InputError(name, f"is {given}", f"at least {least}")
+    if shutil.which(MASTER) is None:
+        raise InputError(
+            MASTER, "is not on the path", "pip install 'genrec-triton[mooncake]', and its bin on the path"
+        )
+    if problem := why_none():
+        raise InputError("hosts", problem, "Linux, root, and the commands ip and tc")
     publication = report.begin(asked)
     model, prompts = model_of(asked.model)
     shape = SHAPES["books"].scaled(asked.scale, prompts)
@@ -102,7 +110,7 @@ def measure(world: LinkedWorld, gbit_s: float) -> dict[str, Any]:
 def master_command(address: str) -> list[str]:
     """Of the store's master."""
     return [
-        "mooncake_master", f"--rpc_address={address}", f"--rpc_port={MASTER_PORT}", "--metrics_host=127.0.0.1",
+        MASTER, f"--rpc_address={address}", f"--rpc_port={MASTER_PORT}", "--metrics_host=127.0.0.1",
         "--metrics_port=21003", "--rpc_thread_num=2", "--default_kv_lease_ttl=1000",
     ]  # fmt: skip
 
