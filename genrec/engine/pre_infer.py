@@ -17,7 +17,7 @@ from genrec.engine.interface import Array
 from genrec.engine.user_entry import UserEntries, UserPasses, copy_past
 from genrec.pool.keys import Words, owner_key
 from genrec.pool.look import hold
-from genrec.pool.mapping import Bytes
+from genrec.pool.memory import Bytes
 from genrec.pool.pool import Pool
 from genrec.pool.tier import Tier
 from genrec.pool.users import Writing

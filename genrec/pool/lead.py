@@ -14,7 +14,8 @@ from genrec.kv.layout import LINE, aligned
 from genrec.pool import index
 from genrec.pool.index import Places
 from genrec.pool.keys import Words
-from genrec.pool.mapping import MAGIC, POOL, Bytes
+from genrec.pool.mapping import MAGIC, POOL
+from genrec.pool.memory import Bytes
 from genrec.pool.user_rows import (
     BOUNDARIES,
     EXPIRES,

@@ -1,15 +1,19 @@
 """How entries of users end: no longer found, and free as soon as nobody reads or writes them.
 
-The functions here work on a table that is locked.
+The functions here work on a table that is locked. The compiled ones take its arrays: a request that makes room for an
+entry runs them among others in one call.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from genrec.pool import lead, user_rows
+from genrec.pool.index import Places
 from genrec.pool.keys import Words
-from genrec.pool.mapping import LEASES_UNUSED, Bytes, PoolTable
+from genrec.pool.mapping import LEASES_UNUSED, PoolTable
+from genrec.pool.memory import Bytes
 from genrec.pool.user_rows import (
     EXPIRES,
     FREE,
@@ -22,6 +26,9 @@ from genrec.pool.user_rows import (
     START,
     STATE,
     WIPE,
+    Numbers,
+    Pins,
+    Rows,
     ever_used,
     used_entries,
 )
@@ -29,18 +36,30 @@ from genrec.pool.user_rows import (
 
 def leave(table: PoolTable, users: Bytes, entry: int) -> None:
     """No longer found; free as soon as nobody reads it."""
-    row = table.entries[entry]
-    table.header[LEASES_UNUSED] += bool(row[EXPIRES] < row[LIVES])
+    end(table.header, users, table.entries, table.pins, table.user_index, entry)
+
+
+@njit(cache=True, nogil=True)
+def end(header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, entry: int) -> None:
+    """`leave` on the arrays of a table."""
+    row = rows[entry]
+    header[LEASES_UNUSED] += np.int64(row[EXPIRES] < row[LIVES])
     row[STATE] = LEAVING
-    if not user_rows.pinned(table.pins, entry):
-        free(table, users, entry)
+    if not user_rows.pinned(pins, entry):
+        vacate(users, rows, places, entry)
 
 
 def free(table: PoolTable, users: Bytes, entry: int) -> None:
     """Nobody reads it and its place is another's."""
-    row = table.entries[entry]
+    vacate(users, table.entries, table.user_index, entry)
+
+
+@njit(cache=True, nogil=True)
+def vacate(users: Bytes, rows: Rows, places: Places, entry: int) -> None:
+    """`free` on the arrays of a table."""
+    row = rows[entry]
     if row[STATE] == LEAVING:  # what was never READY is in no index
-        lead.withdraw(users, table.entries, table.user_index, entry)
+        lead.withdraw(users, rows, places, entry)
     if row[WIPE]:
         users[row[START] : row[START] + row[SIZE]] = 0
     row[STATE] = FREE

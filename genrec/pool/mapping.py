@@ -7,9 +7,7 @@ others: if one of the files is not the one it was made with, there is no pool, a
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
-import mmap
 import os
 import secrets
 import threading
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 from genrec.errors import ArtifactError, InputError
 from genrec.pool.hotness import Hotness
 from genrec.pool.index import Places, slots_for
+from genrec.pool.memory import Bytes, mapped, touch
 from genrec.process import started
 
 MAGIC = 0x67656E7265635053
@@ -39,9 +38,9 @@ MEMORIES = ("users", "items", "hotness")
 HEADER = 24
 ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines
 PROCESSES = 64  # that use one pool at a time
+LOOK_S = 0.02  # between two looks at the files, and at who has died: both ask the system, and a request locks often
 LOCK_S = 0.05  # who holds the table for longer has been stopped; a request goes on without the pool
 _threads = threading.Lock()  # of all pools: a file's lock keeps processes apart, not threads
-Bytes = NDArray[np.uint8]
 
 
 class Gone(Exception):
@@ -178,7 +177,7 @@ class Mapping:
                 raise ValueError("others can write to its folder")
             for name in ("table", *MEMORIES):
                 self._files.append(os.open(folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
-            table, self.users, self.items, self.hotness = map(_mapped, self._files)
+            table, self.users, self.items, self.hotness = map(mapped, self._files)
             self.secret = (folder / "secret").read_bytes()
             self.table = self._arrays(table)
         except (OSError, ValueError) as error:
@@ -186,6 +185,7 @@ class Mapping:
             raise ArtifactError(folder, f"not a KV pool: {error}") from error
         self._sizes = [os.fstat(file).st_size for file in self._files]
         self._seat: tuple[int, int] | None = None
+        self._look_at = self._count_at = 0.0  # on the monotonic clock: at the files, and at who has died
 
     def _arrays(self, table: Bytes) -> PoolTable:
         header = (
@@ -240,6 +240,10 @@ class Mapping:
         """A file that was removed or cut is no memory to read from."""
         if not self._files:
             raise Gone("it was closed")
+        now_s = time.monotonic()
+        if now_s < self._look_at:
+            return
+        self._look_at = now_s + LOOK_S
         for file, size in zip(self._files, self._sizes, strict=True):
             now = os.fstat(file)
             if not now.st_nlink or now.st_size != size:
@@ -257,16 +261,20 @@ class Mapping:
         return self._seat[1]
 
     def dead(self) -> list[int]:
-        """Seats of processes that have ended; under the lock."""
+        """Seats of processes that have ended, as far as that is known; under the lock."""
+        now_s = time.monotonic()
+        if now_s < self._count_at:
+            return []
+        self._count_at = now_s + LOOK_S
         seats = self.table.processes
         mine = self._seat[1] if self._seat and self._seat[0] == os.getpid() else -1
         taken = np.flatnonzero(seats[:, 1]).tolist()
         return [seat for seat in taken if seat != mine and started(int(seats[seat, 0])) != seats[seat, 1]]
 
     def touch(self) -> None:
-        """Map every page now, on a thread of its own: a first touch is slow. Kernels before 5.14 do without."""
+        """Map every page now, on a thread of its own."""
         for memory in (self.users, self.items):
-            threading.Thread(target=_touch, args=(memory,), daemon=True).start()
+            threading.Thread(target=touch, args=(memory,), daemon=True).start()
 
     def close(self) -> None:
         """Let go of the files; views given out before keep their memory."""
@@ -286,14 +294,3 @@ def _close_unused(files: list[int]) -> None:
             _close_all(files)
         finally:
             _threads.release()
-
-
-def _mapped(descriptor: int) -> Bytes:
-    return np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
-
-
-def _touch(memory: Bytes) -> None:
-    start, length = memory.ctypes.data, len(memory)
-    for offset in range(0, length, 1 << 26):
-        size = ctypes.c_size_t(min(1 << 26, length - offset))
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start + offset), size, 23)  # MADV_POPULATE_WRITE

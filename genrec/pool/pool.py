@@ -32,11 +32,11 @@ from genrec.pool.mapping import (
     MISSES,
     TOKENS,
     Busy,
-    Bytes,
     Gone,
     Mapping,
     PoolTable,
 )
+from genrec.pool.memory import Bytes
 from genrec.pool.rule import Recency, Room, Rule
 from genrec.pool.usage import usage_of
 from genrec.pool.users import UserEntry, Writing
@@ -157,11 +157,7 @@ class Pool:
         """What was written can be found from now on, by all processes; it leaves after `lease_s` if nobody uses it."""
         until = self.clock() + int(min(lease_s * 1e9, self._ttl))
 
-        def publish(pool: Mapping, table: PoolTable) -> None:
-            if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
-                users.publish(table, pool.users, writing.entry, writing.hashes, until)
-
-        self._surely(publish)
+        self._surely(lambda pool, table: users.publish(table, pool.users, writing, pool.seat(), until))
 
     def abandon(self, writing: Writing) -> None:
         """What was written is nobody's."""

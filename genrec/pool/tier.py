@@ -24,7 +24,8 @@ from genrec.errors import InputError
 from genrec.kv.layout import aligned
 from genrec.pool import index, lead, space, user_rows
 from genrec.pool.keys import Words
-from genrec.pool.mapping import EVER, FORGOTTEN, KEY_BYTES, USER_BYTES, Bytes, Mapping, PoolTable
+from genrec.pool.mapping import EVER, FORGOTTEN, KEY_BYTES, USER_BYTES, Mapping, PoolTable
+from genrec.pool.memory import Bytes
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry
 

@@ -102,6 +102,15 @@ def standing(
 
 
 @njit(cache=True, nogil=True)
+def survey(
+    rows: Rows, pins: Pins, key: int, key_2: int, now: int
+) -> tuple[bool, Numbers, tuple[Numbers, NDArray[np.float64], Numbers, NDArray[np.uint64]]]:
+    """Whether a key is `known`, which entries are `used`, and what is `standing` of them."""
+    of = used(rows)
+    return known(rows, key, key_2), of, standing(rows, pins, of, now)
+
+
+@njit(cache=True, nogil=True)
 def over(rows: Rows, pins: Pins, dead: NDArray[np.bool_], now: int) -> Numbers:
     """Entries whose writer is `dead` bool[processes], that have expired at `now`, or that nobody reads any more."""
     found = np.zeros(len(rows), np.bool_)

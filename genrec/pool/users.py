@@ -14,32 +14,45 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from genrec.kv.layout import LINE, aligned
-from genrec.pool import index, lead, space, user_rows
+from genrec.pool import index, lead, leaving, space, user_rows
+from genrec.pool.index import Places
 from genrec.pool.keys import Words
-from genrec.pool.leaving import free, leave
 from genrec.pool.mapping import (
     COUNTER,
     EVER,
     EVICTIONS,
     USER_BYTES,
-    Bytes,
     PoolTable,
 )
+from genrec.pool.memory import Bytes
 from genrec.pool.rule import Room, Rule, Standing
 from genrec.pool.user_rows import (
+    BOUNDARIES,
     EXPIRES,
     GENERATION,
+    KEY,
+    KEY_2,
     LIVES,
+    OWNER,
+    OWNER_2,
+    PAYLOAD,
     READY,
+    SEEN,
     SIZE,
+    SPAN,
     START,
     STATE,
+    USES,
     WIPE,
     WRITER,
     WRITING,
+    Numbers,
+    Pins,
+    Rows,
     ever_used,
     used_entries,
 )
@@ -86,33 +99,71 @@ def take(
 
     -1: there is no room, or somebody has or computes the same.
     """
-    rows, total = ever_used(table), lead.bytes_of(len(hashes)) + aligned(size)
-    if user_rows.known(rows, *hashes[-1].view(np.int64).tolist()):
+    first, second = hashes[-1].view(np.int64).tolist()
+    known, used, (may, age, spans, owners) = user_rows.survey(
+        ever_used(table), table.pins, first, second, lives[0]
+    )
+    if known:
         return -1
-    used = user_rows.used(rows)
-    worth = _worth(table, used, lives[0], rule)
-    found = space.place(rows[used, START], rows[used, SIZE], worth, total, _capacity(table))
-    if found is None:
-        return -1
-    least = found[1]
-    if len(used) == len(table.entries) and not len(least):  # no row of the table is free: one has to be
-        least = np.argmin(worth, keepdims=True)
-        if worth[least[0]] == np.inf:
-            return -1
-    for at in least:
-        rule.evicted(float(worth[at]))
-        leave(table, users, int(used[at]))
-    table.header[EVICTIONS] += len(least)
-    rows = table.entries
-    entry = user_rows.first_free(rows[: table.header[EVER] + 1])
-    table.header[EVER] = max(table.header[EVER], entry + 1)
-    table.header[COUNTER] += 1
-    rows[entry, GENERATION : LIVES + 1] = (
-        table.header[COUNTER], found[0], total, seat, len(hashes), span, size, lives[1], lives[0], 0,
-        *owner.view(np.int64).ravel(), *hashes[-1].view(np.int64), 0, lives[1],
-    )  # fmt: skip
-    rows[entry, STATE] = WRITING
-    return entry
+    worth = rule.worth(Standing(lives[0], age, spans, owners))
+    said = (
+        seat,
+        len(hashes),
+        span,
+        size,
+        lives[1],
+        lives[0],
+        *owner.view(np.int64).ravel().tolist(),
+        first,
+        second,
+    )
+    total, arrays = lead.bytes_of(len(hashes)) + aligned(size), (table.entries, table.pins, table.user_index)
+    entry, left = settle(table.header, users, *arrays, used, may, worth, total, _capacity(table), said)
+    for each in left.tolist():
+        rule.evicted(each)
+    return int(entry)
+
+
+@njit(cache=True, nogil=True)
+def settle(
+    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, used: Numbers, may: Numbers,
+    worth: NDArray[np.float64], total: int, capacity: int, said: tuple[int, ...],
+) -> tuple[int, NDArray[np.float64]]:  # fmt: skip
+    """A place of `total` bytes among the entries `used` int64[n], of which the numbers `may` int64[m] may leave, worth
+    float64[m]: (its entry or -1, what was worth each that had to leave).
+    """
+    value, starts, sizes = (
+        np.full(len(used), np.inf),
+        np.empty(len(used), np.int64),
+        np.empty(len(used), np.int64),
+    )
+    for i in range(len(may)):
+        value[may[i]] = worth[i]
+    for i in range(len(used)):
+        starts[i], sizes[i] = rows[used[i], START], rows[used[i], SIZE]
+    offset, least = space.find_place(starts, sizes, value, total, capacity)
+    if (
+        offset >= 0 and len(used) == len(rows) and not len(least)
+    ):  # no row of the table is free: one has to be
+        least = np.array([np.argmin(value)])
+    if offset < 0 or (len(least) and value[least[0]] == np.inf):
+        return -1, value[:0]
+    for i in range(len(least)):
+        leaving.end(header, users, rows, pins, places, used[least[i]])
+    header[EVICTIONS] += len(least)
+    entry = user_rows.first_free(rows[: header[EVER] + 1])
+    if entry < 0:
+        return -1, value[least]
+    header[EVER] = max(header[EVER], entry + 1)
+    header[COUNTER] += 1
+    row = rows[entry]
+    seat, boundaries, span, size, ends, now, owner, owner_2, key, key_2 = said
+    row[GENERATION], row[START], row[SIZE], row[WRITER] = header[COUNTER], offset, total, seat
+    row[BOUNDARIES], row[SPAN], row[PAYLOAD], row[EXPIRES] = boundaries, span, size, ends
+    row[SEEN], row[USES], row[OWNER], row[OWNER_2] = now, 0, owner, owner_2
+    row[KEY], row[KEY_2], row[WIPE], row[LIVES] = key, key_2, 0, ends
+    row[STATE] = WRITING
+    return entry, value[least]
 
 
 def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
@@ -132,20 +183,38 @@ def _worth(table: PoolTable, used: NDArray[np.int64], now: int, rule: Rule) -> N
     return worth
 
 
-def publish(table: PoolTable, users: Bytes, entry: int, hashes: Words, until: int) -> None:
-    """WRITING to READY: what it holds can be found, and entries that hold only a part of it leave.
+def publish(table: PoolTable, users: Bytes, writing: Writing, seat: int, until: int) -> None:
+    """WRITING to READY, if this process still writes that very entry: what it holds can be found, and entries that hold
+    only a part of it leave.
 
     It leaves at `until` (ns) if nobody has used it, and at the end of its life in any case.
     """
-    row = table.entries[entry]
-    row[EXPIRES] = min(until, int(row[LIVES]))
-    if row[WIPE]:  # its owner was forgotten meanwhile
-        return free(table, users, entry)
-    if not lead.write(table.header, users, table.entries, entry, hashes):
+    arrays = table.entries, table.pins, table.user_index
+    whole = show(table.header, users, *arrays, writing.entry, writing.generation, seat, writing.hashes, until)
+    if not whole:
         raise ValueError("an entry outside its memory")
+
+
+@njit(cache=True, nogil=True)
+def show(
+    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, entry: int, generation: int, seat: int,
+    hashes: Words, until: int,
+) -> bool:  # fmt: skip
+    """`publish` on the arrays of a table; whether the row is whole."""
+    row = rows[entry]
+    if not (row[STATE] == WRITING and row[GENERATION] == generation and row[WRITER] == seat):
+        return True
+    row[EXPIRES] = min(until, row[LIVES])
+    if row[WIPE]:  # its owner was forgotten meanwhile
+        leaving.vacate(users, rows, places, entry)
+        return True
+    if not lead.write(header, users, rows, entry, hashes):
+        return False
     row[STATE] = READY
-    for held in lead.enter(table.entries, table.user_index, entry, hashes).tolist():
-        leave(table, users, held)
+    held = lead.enter(rows, places, entry, hashes)
+    for i in range(len(held)):
+        leaving.end(header, users, rows, pins, places, held[i])
+    return True
 
 
 def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
@@ -162,7 +231,7 @@ def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, 
         if judged == lead.TORN:
             log.warning("kv pool: entry %d is torn or another pool's; dropped", entry)
         if judged != lead.FOREIGN:
-            leave(table, users, entry)
+            leaving.leave(table, users, entry)
         index.remove(table.user_index, hashes[boundary : boundary + 1], np.array([answer]))
 
 

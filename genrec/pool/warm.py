@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from genrec.compiled import first_alone
-from genrec.pool import index, items, lead, space, user_rows
+from genrec.pool import index, items, lead, leaving, space, user_rows, users
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, user_words, words
 from genrec.pool.mapping import ENTRY_WORDS, HEADER, PROCESSES
@@ -37,17 +37,17 @@ def _run_all() -> None:
     items.present(places, hashes, np.zeros(1, np.int8), hashes)
     index.remove(places, hashes[:1], answer)
     entries, pins = np.zeros((1, ENTRY_WORDS), np.int64), np.zeros((1, PROCESSES), np.int16)
-    user_rows.known(entries, 0, 0)
-    user_rows.first_free(entries)
-    user_rows.pinned(pins, 0)
+    _, used, (may, _, _, _) = user_rows.survey(entries, pins, 0, 0, 0)
     user_rows.standing(entries, pins, user_rows.used(entries), 0)
     user_rows.use(entries, pins, 0, 0, 0)
     user_rows.unpin(entries, pins, 0, 1, 0)
     memory = np.zeros(lead.bytes_of(2), np.uint8)
-    lead.write(header, memory, entries, 0, hashes)
-    lead.enter(entries, places, 0, hashes)
+    arrays = header, memory, entries, pins, places
+    users.settle(*arrays, used, may, np.zeros(0), 1, 1, (0,) * 10)
+    users.show(*arrays, 0, 1, 0, hashes, 0)
+    leaving.end(*arrays, 0)
     lead.find(header, memory, entries, places, hashes, 0)
-    lead.withdraw(memory, entries, places, 0)
+    leaving.vacate(memory, entries, places, 0)
     user_rows.over(entries, pins, np.zeros(PROCESSES, bool), 0)
     space.place(row, row, row, 1, 1)
     owner = words([owner_key(bytes(32), None)])

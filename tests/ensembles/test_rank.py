@@ -16,6 +16,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import InputError
 from genrec.models.prompt import window_start
+from genrec.pool import mapping
 from genrec.pool.pool import Pool
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY
@@ -110,9 +111,10 @@ def test_without_memory_to_reuse_answers_are_the_same(
 
 
 def test_a_pool_that_is_lost_or_overwritten_changes_no_answer(
-    tiny_ranker: Path, by_torch: Scores, items: list[int]
+    tiny_ranker: Path, by_torch: Scores, items: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its table is cut while it is mapped, then its files are gone."""
+    monkeypatch.setattr(mapping, "LOOK_S", 0.0)
     want = by_torch(items[:5], items[20:60])
     with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=1, pool_item_mb=1) as local:
         pool = local.settings.pool

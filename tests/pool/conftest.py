@@ -2,7 +2,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from genrec.pool import mapping
 from genrec.pool.pool import Pool
+
+
+@pytest.fixture(autouse=True)
+def every_call_looks(monkeypatch):
+    """What is lost, and who has died, is seen at once."""
+    monkeypatch.setattr(mapping, "LOOK_S", 0.0)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from genrec.pool import hotness, index, items, lead, siphash, space, user_rows
+from genrec.pool import hotness, index, items, lead, leaving, siphash, space, user_rows, users
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
@@ -12,8 +12,8 @@ from tests.pool.entries import STEP, find, hashes, keys, write
 KERNELS = (
     index.find, index.find_last, index.put, index.remove, items.look_up, siphash.prefix_hashes, hotness._see,
     hotness._frequency, hotness._chance, hotness._net, hotness._find, space.find_place, user_rows.used,
-    user_rows.known, user_rows.first_free, user_rows.standing, user_rows.over, lead.write, lead.enter, lead.withdraw,
-    lead.find,
+    user_rows.survey, user_rows.standing, user_rows.use, user_rows.unpin, user_rows.over, lead.find, users.settle,
+    users.show, leaving.end, leaving.vacate,
 )  # fmt: skip
 
 
