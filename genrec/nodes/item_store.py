@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec import metrics
+from genrec.batch_cost import BatchCost
 from genrec.pool.keys import Words
 from genrec.pool.look import absent
 from genrec.pool.pool import Pool
 
 RETRY_S = 5.0  # between two tries to join, and how long a store that did not answer is left alone
 PUT_S = 5.0  # that putting a batch may take; nobody waits for it
-MEMORY = 0.8  # weight of the past in what is measured
+MEMORY = 0.8  # weight of the past in what computing takes
 log = logging.getLogger("genrec.pool")
 
 
@@ -57,7 +58,8 @@ class ItemStore:
         self._join, self._item_tokens, self._clock = join, item_tokens, clock
         self.store: Store | None = None
         self._rest_until = 0.0
-        self._item_s = self._brought_s = 0.0  # to compute an item, to bring one; 0: not known yet
+        self._item_s = 0.0  # to compute an item; 0: not known yet
+        self._fetch = BatchCost()  # of items
         self._asking = threading.Lock()  # rankings of other streams need not wait for this one's
         self._stop = threading.Event()
 
@@ -89,7 +91,12 @@ class ItemStore:
     @property
     def tokens_a_second(self) -> float:
         """KV that the network carries to this node, as measured; 0 as long as nothing came."""
-        return self._item_tokens / self._brought_s if self._brought_s else 0.0
+        return self._item_tokens / max(self._fetch.seconds(0, 1), 1e-9) if self._fetch.known else 0.0
+
+    @property
+    def fetch_s(self) -> float:
+        """What a fetch takes whatever comes."""
+        return self._fetch.seconds(1, 0)
 
     @property
     def ready(self) -> bool:
@@ -98,7 +105,8 @@ class ItemStore:
 
     def computed(self, items: int, seconds: float) -> None:
         """So many items of a ranking were computed in so long."""
-        self._item_s = _learnt(self._item_s, seconds / items)
+        each = seconds / items
+        self._item_s = MEMORY * self._item_s + (1 - MEMORY) * each if self._item_s else each
 
     def most_s(self, items: int, deadline_s: float | None) -> float:
         """How long bringing so many items may take: no longer than computing them, and so that this is in time too."""
@@ -112,7 +120,7 @@ class ItemStore:
         most_s, begun = self.most_s(len(keys), deadline_s), self._clock()
         if self.store is None or not self.ready or most_s <= 0:
             return False
-        if most_s <= len(keys) * self._brought_s:
+        if self._fetch.known and most_s <= self._fetch.seconds(1, len(keys)):
             self._rest(begun)
             return False
         if not self._asking.acquire(blocking=False):
@@ -130,7 +138,7 @@ class ItemStore:
             return False
         found = int((~absent(pool, keys)).sum())
         if found:
-            self._brought_s = _learnt(self._brought_s, (self._clock() - begun) / found)
+            self._fetch.learn(found, self._clock() - begun)
         metrics.ITEM_FETCHES.add(found, end="brought")
         metrics.ITEM_FETCHES.add(len(keys) - found, end="absent")
         return True
@@ -138,8 +146,4 @@ class ItemStore:
     def _rest(self, now: float) -> None:
         """It was too slow, or would have been: after a while it may be faster."""
         self._rest_until = now + RETRY_S
-        self._brought_s /= 2
-
-
-def _learnt(before: float, now: float) -> float:
-    return MEMORY * before + (1 - MEMORY) * now if before else now
+        self._fetch.hope()

@@ -27,6 +27,7 @@ class Cluster:
     candidates: int
     item_tokens: int
     tolerance: float = 0.1  # the paper's alpha: time of the network per time of computation
+    fetch_s: float = 0.0  # what a fetch takes whatever it brings, which the paper leaves out
 
     def __post_init__(self) -> None:
         least = {"nodes": 1, "candidates": 1, "item_tokens": 1}
@@ -40,13 +41,30 @@ def sharded_share(cluster: Cluster, as_printed: bool = False) -> float:
 
     Of R accesses to sharded items (N - 1) / N are remote, so R c S (N - 1) / (N B) <= alpha t bounds R by
     alpha t B / (c S) times N / (N - 1). The paper prints (N - 1) / N there; `as_printed` does so too.
+
+    A ranking that misses any of its c items has to fetch, and what a fetch takes by itself counts too: it is fetch_s
+    times the chance of that, 1 - (1 - R)^c.
     """
     elsewhere = (cluster.nodes - 1) / cluster.nodes
     if not elsewhere:
         return 1.0  # one node has everything
-    tokens = cluster.tolerance * cluster.prefill_s * cluster.tokens_a_second
-    share = tokens / (cluster.candidates * cluster.item_tokens)
-    return min(share * elsewhere if as_printed else share / elsewhere, 1.0)
+    if not cluster.tokens_a_second:
+        return 0.0
+    remote = 1 / elsewhere if as_printed else elsewhere
+    each_s = cluster.item_tokens / cluster.tokens_a_second * remote
+    most_s = cluster.tolerance * cluster.prefill_s
+
+    def network_s(share: float) -> float:
+        fetches = 1 - (1 - share) ** cluster.candidates
+        return cluster.fetch_s * fetches + each_s * share * cluster.candidates
+
+    if not cluster.fetch_s:
+        return min(most_s / (each_s * cluster.candidates), 1.0)
+    low, high = 0.0, 1.0
+    for _ in range(50):  # it grows with the share
+        middle = (low + high) / 2
+        low, high = (middle, high) if network_s(middle) <= most_s else (low, middle)
+    return 1.0 if network_s(1.0) <= most_s else low
 
 
 def owners_of(keys: Words, nodes: int) -> NDArray[np.int32]:

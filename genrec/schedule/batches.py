@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from genrec.schedule.batch_cost import BatchCost
+from genrec.batch_cost import BatchCost
 
 T = TypeVar("T")
 Rows = Callable[[int], int]  # how many rows a batch of so many requests runs as

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from genrec import metrics
+from genrec.batch_cost import BatchCost
 from genrec.errors import DeadlineExceeded, QueueFull
-from genrec.schedule.batch_cost import BatchCost
 from genrec.schedule.batches import Rows, Running, Waiting, nearest, tokens_of, whole_rows
 from genrec.schedule.lateness import Lateness
 

@@ -67,7 +67,7 @@ class Shard:
         try:
             cluster = Cluster(
                 self.held.nodes, self._store.tokens_a_second, prefill_s, max(round(self._candidates), 1),
-                self._item_tokens,
+                self._item_tokens, fetch_s=self._store.fetch_s,
             )  # fmt: skip
         except InputError:  # something that was measured is no number
             return 0.0

@@ -101,7 +101,9 @@ def measure(world: LinkedWorld, gbit_s: float) -> dict[str, Any]:
             holder.line(READY)
         hosts.limit(gbit_s)
         found: dict[str, Any] = json.loads(stack.enter_context(node(world, hosts, 0)).line("{"))
-    item_s, fetch_s = found["item_s"], found["fetch_s"]
+    item_s = found["item_s"]
+    candidates = SHAPES["books"].scaled(1, model_of(world.model)[1]).candidates
+    fetch_s = found["brought_s"] + found["fetch_s"] / candidates
     paper_s = SHAPES["books"].item_tokens * FLOP_A_TOKEN / PAPER_FLOPS
     paper_bits = SHAPES["books"].item_tokens * TOKEN_BYTES * 8
     return found | {"as_if_gbit_s": paper_bits / (paper_s * fetch_s / item_s) / 1e9}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec.batch_cost import BatchCost
 from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
@@ -132,9 +133,12 @@ class Placed:
 def measure(node: Node) -> dict[str, Any]:
     """All placements on one trace."""
     item_s, prefill_s = computing(node)
-    fetch_s = fetching(node)
+    fetch = fetching(node)
     shape, nodes = node.shape, node.world.nodes
-    cluster = Cluster(nodes, shape.item_tokens / fetch_s, prefill_s, shape.candidates, shape.item_tokens)
+    fixed_s, brought_s = fetch.seconds(1, 0), max(fetch.seconds(0, 1), 1e-9)
+    cluster = Cluster(
+        nodes, shape.item_tokens / brought_s, prefill_s, shape.candidates, shape.item_tokens, fetch_s=fixed_s
+    )
     popular = (np.arange(shape.items) + 10.0) ** -1.0  # as `requests_of` draws them
     hot = place(popular, nodes, sharded_share(cluster)) == EVERYWHERE
     everywhere = {"replicate": np.ones(shape.items, bool), "hash": np.zeros(shape.items, bool), "hrcs": hot}
@@ -149,8 +153,8 @@ def measure(node: Node) -> dict[str, Any]:
         counted, apart = run(node, placed)
         return {
             **{name: each.figures(counted) for name, each in placed.items()},
-            "item_s": item_s, "fetch_s": fetch_s, "prefill_s": prefill_s, "sharded_share": sharded_share(cluster),
-            "gbit_s_seen": node.layout.item_bytes * 8 / fetch_s / 1e9, "counted": len(counted),
+            "item_s": item_s, "fetch_s": fixed_s, "brought_s": brought_s, "prefill_s": prefill_s,
+            "sharded_share": sharded_share(cluster), "counted": len(counted),
             "largest_difference": apart, "equal_answers": apart < 0.05,
         }  # fmt: skip
 
@@ -186,19 +190,20 @@ def computing(node: Node) -> tuple[float, float]:
     return median(lambda: executor.items.rows(some)) / shape.candidates, max(with_user - without, 1e-6)
 
 
-def fetching(node: Node) -> float:
-    """Seconds of an item of other nodes, fetched with as many as a ranking has."""
+def fetching(node: Node) -> BatchCost:
+    """What fetches of items of other nodes take, of one to as many as a ranking has."""
     far = np.setdiff1d(np.arange(len(node.items)), node.own)
-    draw, taken = np.random.default_rng(3), []
-    for _ in range(PROBES):
-        wanted = node.keys[draw.choice(far, node.shape.candidates, replace=False)]
+    draw, cost = np.random.default_rng(3), BatchCost()
+    for probe in range(3 * PROBES):
+        count = (1, -(-node.shape.candidates // 4), node.shape.candidates)[probe % 3]
+        wanted = node.keys[draw.choice(far, count, replace=False)]
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             Pool.create(Path(folder) / "pool", 0, len(wanted), node.layout.item_bytes)
             pool, begun = Pool(Path(folder) / "pool"), time.perf_counter()
             if not node.mooncake.bring_items(pool, wanted, SOON) or (pool.item_rows(wanted) < 0).any():
                 raise RuntimeError("items of other nodes do not come")
-            taken.append(time.perf_counter() - begun)
-    return float(np.median(taken)) / node.shape.candidates
+            cost.learn(count, time.perf_counter() - begun)
+    return cost
 
 
 def median(work: Callable[[], object]) -> float:

@@ -112,6 +112,16 @@ def test_a_slow_network_is_tried_again_now_and_then(near):
     assert near.bring(2) and near.store.tokens_a_second > 3 / 0.9
 
 
+def test_what_a_fetch_takes_by_itself_is_told_from_what_an_item_takes(near):
+    near.store.computed(1, 10.0)
+    near.put(*range(1, 7))
+    for items in ((1,), (2, 3, 4, 5), (6,)):
+        near.takes = 0.4 + 0.1 * len(items)
+        assert near.bring(*items)
+    assert near.store.fetch_s == pytest.approx(0.4, rel=0.05)
+    assert near.store.tokens_a_second == pytest.approx(3 / 0.1, rel=0.1)
+
+
 def test_it_joins_as_soon_as_there_is_somebody(tmp_path, monkeypatch):
     monkeypatch.setattr("genrec.nodes.item_store.RETRY_S", 0.01)
     tries = []

@@ -61,6 +61,17 @@ def test_the_network_takes_the_tolerated_time_and_no_more(nodes, as_printed):
     assert seconds == pytest.approx(0.1 * 0.03 * slack)
 
 
+@pytest.mark.parametrize("fetch_s", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("tokens_a_second", [4_000, 4_000_000])
+def test_what_a_fetch_takes_by_itself_counts_once_a_ranking_that_misses_any(fetch_s, tokens_a_second):
+    cluster = Cluster(4, tokens_a_second, 0.03, 100, 10, fetch_s=fetch_s)
+    share = sharded_share(cluster)
+    missed = np.random.default_rng(0).random((100_000, 100)) < share
+    seconds = fetch_s * missed.any(1).mean() + missed.sum(1).mean() * 3 / 4 * 10 / tokens_a_second
+    assert share == 1 or seconds == pytest.approx(0.1 * 0.03, rel=0.05)
+    assert share < sharded_share(Cluster(4, tokens_a_second, 0.03, 100, 10)) or share == 1
+
+
 def test_limits():
     assert sharded_share(Cluster(1, 0.0, 1.0, 100, 10)) == 1 == sharded_share(Cluster(4, 1e12, 1.0, 100, 10))
     assert sharded_share(Cluster(4, 0.0, 1.0, 100, 10)) == 0

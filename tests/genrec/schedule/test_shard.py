@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
+from genrec.batch_cost import BatchCost
 from genrec.engine.fill import fill
 from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankPlan, RankRequest, Reuse
@@ -173,10 +174,14 @@ def test_what_every_node_holds_follows_from_what_is_measured(node: Callable[...,
     assert near.shard.held.sharded == 0, "nothing is measured: all that there is room for"
     assert near.shard.held.replicated > 0.9
     near.ask(np.arange(40))
-    near.store._brought_s = 0.001
+    near.store._fetch = BatchCost()
+    for items in (1, 40):
+        near.store._fetch.learn(items, 0.0005 + 0.001 * items)
     for _ in range(50):
         near.cost.learn(True, 0, 12, 0.02)
-    share = sharded_share(Cluster(2, 3000.0, near.cost.seconds(True, 0, 12), 40, T))
+    assert near.store.fetch_s == pytest.approx(0.0005, rel=0.2)
+    measured = near.store.tokens_a_second, near.cost.seconds(True, 0, 12), 40, T
+    share = sharded_share(Cluster(2, *measured, fetch_s=near.store.fetch_s))
     assert 0 < share < 1 and near.shard.sharded() == pytest.approx(share)
     near.look()
     held = Held.load(near.pool)

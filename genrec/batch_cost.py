@@ -1,5 +1,7 @@
 """What a batch takes: so much for being a batch, and so much for each of its tokens, learnt from those before it.
 
+A fetch of several items is such a batch too.
+
 Tokens alone mislead beyond the capacity: whoever refuses much runs small batches, in which a token costs three times
 as much, so it refuses yet more of what full batches would have answered in time.
 """
@@ -29,6 +31,10 @@ class BatchCost:
         self._seconds = MEMORY * self._seconds + seconds
         self._squares = MEMORY * self._squares + tokens * tokens
         self._products = MEMORY * self._products + tokens * seconds
+
+    def hope(self) -> None:
+        """What was seen counts for half: who left it alone because it was slow tries again."""
+        self._seconds, self._products = self._seconds / 2, self._products / 2
 
     def seconds(self, batches: int, tokens: int) -> float:
         """What so many batches of `tokens` in all take, one after the other; 0 as long as nothing ran."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.schedule.batch_cost import MEMORY, SPREAD, BatchCost
+from genrec.batch_cost import MEMORY, SPREAD, BatchCost
 
 
 def test_nothing_is_known_before_a_batch_ran():
