@@ -147,18 +147,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         ),
         "Gbit/s between nodes",
     ),
-    "placement-links": Table(
-        "placement_links", "requests/s of one of {settings[nodes]} nodes, model {settings[model]}, order split",
-        "links",
-        (
-            Column("as if, in the paper's cluster", "links/*/as_if_gbit_s", "{:.0f}"),
-            Column("all items on every node", "links/*/replicate/rate"),
-            Column("each on one", "links/*/hash/rate"),
-            Column("hot ones on every node", "links/*/hrcs/rate"),
-            Column("hot ones, of all items", "links/*/hrcs/copied", "{:.1%}"),
-        ),
-        "Gbit/s that a node may send",
-    ),
     "next-quality": Table(
         "next_quality", "last item of every user, one training each", "artifacts",
         (

@@ -75,6 +75,21 @@ def own_backbone(artifact: str) -> Table:
     )  # fmt: skip
 
 
+def placement_links(file: str) -> Table:
+    """Placements on real links, a row for each bandwidth."""
+    return Table(
+        file, "requests/s of one of {settings[nodes]} nodes, model {settings[model]}, order split", "links",
+        (
+            Column("as if, in the paper's cluster", "links/*/as_if_gbit_s", "{:.0f}"),
+            Column("all items on every node", "links/*/replicate/rate"),
+            Column("each on one", "links/*/hash/rate"),
+            Column("hot ones on every node", "links/*/hrcs/rate"),
+            Column("hot ones, of all items", "links/*/hrcs/copied", "{:.0%}"),
+        ),
+        "Gbit/s that a node may send",
+    )  # fmt: skip
+
+
 RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
     "rank": rank_figures("rank"),
     "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
@@ -106,6 +121,8 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
         Column("least ms, on average", "ways/*/least_ms"),
     ),
     "pool-sim": POOL_SIM,
+    "placement-links": placement_links("placement_links"),
+    "placement-links-larger": placement_links("placement_links-larger"),
     "rank-together": Table(
         "rank_together",
         "a pass, model {settings[model]}, a user of {settings[user_tokens]} tokens whose entry is there", "cells",
