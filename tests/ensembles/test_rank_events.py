@@ -20,6 +20,7 @@ from genrec.catalogue.versions import point, read_current
 from genrec.errors import ArtifactError, InputError
 from genrec.models.prompt import window_start
 from genrec.nn.hstu_checkpoint import load_hstu
+from genrec.pool import mapping
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.hstu import CONFIG, HstuConfig
 from genrec.rank.kinds import DISCRIMINANT, HSTU, NO_RANKER, ranker_of
@@ -132,8 +133,9 @@ def test_whatever_was_asked_before_an_answer_is_the_module_s(
 
 
 def test_without_a_pool_or_when_it_is_lost_answers_are_the_same(
-    tiny_hstu: Path, by_torch: ByTorch, items: list[int]
+    tiny_hstu: Path, by_torch: ByTorch, items: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mapping, "LOOK_S", 0.0)
     want = by_torch(items[:5], items[20:60])
     with LocalRecommender(tiny_hstu, 16, decoder="rank", pool_user_mb=0) as local:
         for _ in range(2):

@@ -14,6 +14,7 @@ from genrec import metrics
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankPlan, RankRequest
+from genrec.pool import mapping
 from genrec.pool.pool import Pool
 from genrec.rank.item_tokens import DistinctItems
 from genrec.schedule.items_ahead import ItemsAhead
@@ -151,7 +152,10 @@ def test_new_items_of_a_catalogue_come_in(
     assert counted()["new"] == before["new"] + 20
 
 
-def test_a_lost_pool_is_not_filled(start: Callable[..., Bench], tmp_path: Path) -> None:
+def test_a_lost_pool_is_not_filled(
+    start: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "LOOK_S", 0.0)
     bench = start()
     for file in (tmp_path / "pool").iterdir():
         file.unlink()
