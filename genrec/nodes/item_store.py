@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.batch_cost import BatchCost
+from genrec.pool.items import NONE, Rows
 from genrec.pool.keys import Words
 from genrec.pool.look import absent
 from genrec.pool.pool import Pool
@@ -31,8 +32,10 @@ log = logging.getLogger("genrec.pool")
 class Store(Protocol):
     """What `Mooncake` does for items; nothing raises, and nothing takes longer than it is told."""
 
-    def bring_items(self, pool: Pool, keys: Words, timeout_s: float) -> bool:
-        """Fetch the items that the pool lacks and the store has. Whether that ended in time."""
+    def bring_items(self, pool: Pool, keys: Words, timeout_s: float, spared: Rows = NONE) -> bool:
+        """Fetch the items that the pool lacks and the store has, in the place of others than the rows `spared`. Whether
+        that ended in time.
+        """
         raise NotImplementedError
 
     def put_items(self, keys: Words, rows: NDArray[np.uint8], timeout_s: float) -> bool:
@@ -115,8 +118,11 @@ class ItemStore:
             return computing
         return min(computing, deadline_s - self._clock() - computing)
 
-    def bring(self, pool: Pool, keys: Words, deadline_s: float | None) -> bool:
-        """Fetch items that a ranking, due at `deadline_s` on the clock, misses. Whether that ended in time."""
+    def bring(self, pool: Pool, keys: Words, deadline_s: float | None, spared: Rows = NONE) -> bool:
+        """Fetch items that a ranking, due at `deadline_s` on the clock, misses. Whether that ended in time.
+
+        `spared` int32[n] are rows of the pool that it has found, which stay.
+        """
         most_s, begun = self.most_s(len(keys), deadline_s), self._clock()
         if self.store is None or not self.ready or most_s <= 0:
             return False
@@ -126,13 +132,13 @@ class ItemStore:
         if not self._asking.acquire(blocking=False):
             return False
         try:
-            return self._bring(self.store, pool, keys, most_s)
+            return self._bring(self.store, pool, keys, most_s, spared)
         finally:
             self._asking.release()
 
-    def _bring(self, store: Store, pool: Pool, keys: Words, most_s: float) -> bool:
+    def _bring(self, store: Store, pool: Pool, keys: Words, most_s: float, spared: Rows) -> bool:
         begun = self._clock()
-        if not store.bring_items(pool, keys, most_s):
+        if not store.bring_items(pool, keys, most_s, spared):
             self._rest(begun)
             metrics.ITEM_FETCHES.add(len(keys), end="late")
             return False

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import InputError
+from genrec.pool.items import NONE, Rows
 from genrec.pool.keys import Keys, Words, words
 from genrec.pool.pool import Pool
 
@@ -74,15 +75,15 @@ class Mooncake:
             return None
         return np.array(found, int) == 1
 
-    def bring_items(self, pool: Pool, keys: Keys, timeout_s: float) -> bool:
-        """Fetch the items that the pool lacks and the store has. Whether that ended in time."""
+    def bring_items(self, pool: Pool, keys: Keys, timeout_s: float, spared: Rows = NONE) -> bool:
+        """See `genrec.nodes.item_store.Store`."""
         wanted = words(keys)
 
         def bring() -> None:
             absent = wanted[pool.item_rows(wanted) < 0]
             names = [_item(key) for key in absent]
             absent = absent[np.array(self._store.batch_is_exist(names) if names else [], int) == 1]
-            rows = pool.write_items(absent)
+            rows = pool.write_items(absent, spared=spared)
             taken = np.flatnonzero(rows >= 0)
             if not len(taken):
                 return

@@ -9,6 +9,7 @@ import pytest
 from genrec import metrics
 from genrec.errors import InputError
 from genrec.nodes.item_store import RETRY_S, ItemStore
+from genrec.pool.items import NONE
 from genrec.pool.keys import words
 from genrec.pool.pool import Pool
 from tests.pool.entries import keys
@@ -33,10 +34,10 @@ class Near:
         self.store.store, self.given = self.folder_store, []
         bring = self.folder_store.bring_items
 
-        def timed(pool, asked, timeout_s):
+        def timed(pool, asked, timeout_s, spared):
             self.given.append(timeout_s)
             self.clock.now += min(self.takes, timeout_s)
-            return self.takes <= timeout_s and bring(pool, asked, timeout_s)
+            return self.takes <= timeout_s and bring(pool, asked, timeout_s, spared)
 
         self.folder_store.bring_items = timed
 
@@ -44,8 +45,8 @@ class Near:
         rows = np.array([[item] * 64 for item in items], np.uint8)
         assert self.folder_store.put_items(words(keys(*items)), rows, 1.0)
 
-    def bring(self, *items, deadline_s=None):
-        return self.store.bring(self.pool, words(keys(*items)), deadline_s)
+    def bring(self, *items, deadline_s=None, spared=NONE):
+        return self.store.bring(self.pool, words(keys(*items)), deadline_s, spared)
 
     def there(self, *items):
         return [
@@ -120,6 +121,19 @@ def test_what_a_fetch_takes_by_itself_is_told_from_what_an_item_takes(near):
         assert near.bring(*items)
     assert near.store.fetch_s == pytest.approx(0.4, rel=0.05)
     assert near.store.tokens_a_second == pytest.approx(3 / 0.1, rel=0.1)
+
+
+def test_what_a_ranking_has_found_stays_where_it_is(near):
+    """A pool of six rows: without being told, the store takes the coldest for what it brings."""
+    near.store.computed(1, 1.0)
+    near.put(*range(1, 20))
+    assert near.bring(1, 2, 3, 4, 5, 6)
+    near.clock.now += 1
+    near.there(5, 6, 1, 2)
+    rows, generations = near.pool.find_items(keys(3, 4))
+    assert near.bring(7, 8, 9, 10, 11, spared=rows) and near.pool.unchanged(rows, generations)
+    assert (near.pool.item_rows(keys(7, 8, 9, 10, 11)) >= 0).sum() == 4
+    assert near.bring(12, 13, 14, 15, 16, 17) and not near.pool.unchanged(rows, generations), "it cannot fail"
 
 
 def test_it_joins_as_soon_as_there_is_somebody(tmp_path, monkeypatch):

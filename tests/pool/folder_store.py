@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec.pool.items import NONE, Rows
 from genrec.pool.keys import Words
 from genrec.pool.look import absent
 from genrec.pool.pool import Pool
@@ -29,11 +30,11 @@ class FolderStore:
             time.sleep(timeout_s)
         return self.hangs
 
-    def bring_items(self, pool: Pool, keys: Words, timeout_s: float) -> bool:
+    def bring_items(self, pool: Pool, keys: Words, timeout_s: float, spared: Rows = NONE) -> bool:
         if self._hung(timeout_s):
             return False
         wanted = np.array([key for key in keys[absent(pool, keys)] if self._name(key).exists()], np.uint64)
-        rows = pool.write_items(wanted.reshape(-1, 2))
+        rows = pool.write_items(wanted.reshape(-1, 2), spared=spared)
         memory = pool.items_memory.reshape(-1, pool.item_row_bytes)
         for row, key in zip(rows.tolist(), wanted, strict=True):
             if row >= 0:

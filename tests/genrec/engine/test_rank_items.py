@@ -14,9 +14,11 @@ from genrec.engine.fill import fill
 from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import ArtifactError
+from genrec.nodes.item_store import ItemStore
 from genrec.pool.pool import Pool
 from genrec.rank.item_tokens import DistinctItems
 from genrec.settings import Settings
+from tests.pool.folder_store import FolderStore
 
 ROWS = 20
 
@@ -24,12 +26,14 @@ ROWS = 20
 class Bench:
     """Rankings over a pool of `rows` rows, of `wider` times the size of an item."""
 
-    def __init__(self, artifact: Path, folder: Path, rows: int = ROWS, wider: int = 1) -> None:
+    def __init__(
+        self, artifact: Path, folder: Path, rows: int = ROWS, wider: int = 1, store: ItemStore | None = None
+    ) -> None:
         self.settings = Settings(artifact, folder / "arena", pool=folder / "pool")
         config = load_config(artifact)
         self.item_bytes = load_entry_layout(self.settings, config).item_bytes
         Pool.create(folder / "pool", 1 << 20, rows, wider * self.item_bytes)
-        self.executor: RankExecutor = load_rank_executors(self.settings, config)[0]
+        self.executor: RankExecutor = load_rank_executors(self.settings, config, store)[0]
         self.alone: RankExecutor = load_rank_executors(Settings(artifact, folder / "arena"), config)[0]
         self.items = DistinctItems.load(artifact, config)
 
@@ -66,6 +70,19 @@ def test_what_a_ranking_found_does_not_leave_for_what_it_missed(tiny_ranker: Pat
     assert found.reused == 10 * bench.executor.items.tokens and not bench.executor.items.changed(found)
     rows = Pool(bench.settings.pool).item_rows(bench.executor.items.words(bench.items.tokens[:30]))
     assert (rows[10:30] >= 0).all() and (rows[:10] < 0).all()
+
+
+def test_nor_for_what_another_node_has(tiny_ranker: Path, tmp_path: Path) -> None:
+    far, store = FolderStore(tmp_path / "store"), ItemStore(lambda: far, 3)
+    store.store = far
+    bench = Bench(tiny_ranker, tmp_path, store=store)
+    items, tokens = bench.executor.items, bench.items.tokens
+    assert far.put_items(items.words(tokens[:30]), items.rows(tokens[:30]), 1.0)
+    store.computed(1, 1e3)  # seconds: there is time to ask
+    bench.ask(range(ROWS))
+    for _ in range(5):
+        bench.ask(range(10))
+    assert bench.ask(range(10, 30)).items == ROWS * items.tokens, "what was found was computed again"
 
 
 def test_more_items_than_rows_are_ranked(tiny_ranker: Path, tmp_path: Path) -> None:
