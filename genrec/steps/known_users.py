@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from genrec.settings import MOST_VALUES
 from genrec.steps import Tensors, check_tensor
 
 HISTORIES = "histories.parquet"
+log = logging.getLogger("genrec.known_users")
 GROUPS = 4  # row groups in memory: `genrec data` writes 4,096 users to each
 
 
@@ -38,8 +40,10 @@ class KnownUsers:
         user = int(check_tensor(request, "user_id", np.int64, 1)[0])
         try:
             rows = self._of(user)
-        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            raise ArtifactError(self._path, f"not a readable histories file: {error}") from error
+        except (ArtifactError, OSError, pa.ArrowException, LookupError, ValueError, AttributeError) as error:
+            log.exception("known users")  # where the file lies is nothing for who asks
+            problem = "not a readable histories file; the server's log says why"
+            raise ArtifactError(HISTORIES, problem) from error
         if not len(rows):
             raise InputError("user_id", f"is {user}, who is not in {HISTORIES}", "a user of it, or a history")
         found = {"history": rows["items"]}

@@ -36,7 +36,7 @@ from perf.kit import report
 from perf.kit.hosts import Hosts, isolated_hosts, why_none
 from perf.rank.links_node import PLACEMENTS, READY, LinkedWorld
 from perf.rank.mock_ranker import mock_ranker
-from perf.rank.placement import FLOP_A_TOKEN
+from perf.rank.placement import FLOP_A_TOKEN, ratios
 from perf.rank.rank import model_of
 from perf.rank.simulate import SHAPES, TOKEN_BYTES
 
@@ -163,16 +163,6 @@ def show(title: str, found: dict[str, Any]) -> None:
         "\n"
         + report.columns([title, "requests/s", "ms", "users' tokens reused", "items'", "on every node"], rows)
     )
-
-
-def ratios(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """HRCS over the others, at the bandwidth where it matters most, and which that is."""
-    found: dict[str, float] = {}
-    for other in ("replicate", "hash"):
-        by = {rate: of["hrcs"]["rate"] / of[other]["rate"] for rate, of in figures.items()}
-        best = max(by, key=lambda rate: by[rate])
-        found[f"hrcs_over_{other}"], found[f"hrcs_over_{other}_gbit_s"] = by[best], float(best)
-    return found
 
 
 if __name__ == "__main__":

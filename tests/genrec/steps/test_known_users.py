@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from genrec.errors import ArtifactError, InputError
@@ -68,10 +69,19 @@ def test_without_the_file_a_history_is_missing(tmp_path: Path) -> None:
         KnownUsers(tmp_path).complete(asks(1))
 
 
-def test_a_damaged_file_is_named(saved: Histories, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "of nobody", "without statistics", "of something else"])
+def test_a_damaged_file_is_named(saved: Histories, tmp_path: Path, damage: str) -> None:
     path = tmp_path / HISTORIES
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ArtifactError, match=r"histories\.parquet: not a readable histories file"):
+    whole = pq.read_table(path)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif damage == "of nobody":
+        pq.ParquetWriter(path, whole.schema).close()
+    elif damage == "without statistics":
+        pq.write_table(whole, path, write_statistics=False)
+    else:
+        pq.write_table(whole.select(["user"]), path)
+    with pytest.raises(ArtifactError, match=r"^histories\.parquet: not a readable histories file; the"):
         KnownUsers(tmp_path).complete(asks(1))
 
 
