@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from build.openvino.engines import build_engines
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import kv_model, load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankPlan, RankRequest
+from genrec.manifest import record
 from genrec.pool.pool import Pool
 from genrec.settings import Settings
-from tests.tiny import add_ranker, export_ranker, tiny_artifact
+from tests.tiny import other_generator
 
 KEEP, WHOLE = RankPlan("split", True, True), RankPlan("whole", False, False)
 
 
 @pytest.fixture(scope="module")
-def trained_again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_again(tiny_ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same shapes, other weights."""
-    artifact = tiny_artifact(tmp_path_factory.mktemp("swapped") / "artifact", seed=1, draft=False)
-    export_ranker(add_ranker(artifact))
-    build_engines(artifact, "f32")
-    return artifact
+    artifact = shutil.copytree(tiny_ranker, tmp_path_factory.mktemp("swapped") / "artifact")
+    weights = artifact / "model" / "model.safetensors"
+    save_file({name: 2 * each for name, each in load_file(weights).items()}, weights)
+    record(artifact, "train", "again", [weights], {})
+    return other_generator(artifact, 1)
 
 
 def test_entries_of_other_weights_are_not_found(
