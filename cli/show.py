@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clients.rank_wire import Ranking
@@ -29,9 +30,8 @@ def user_of(artifact: Path, user: str) -> Histories:
     path = artifact / "histories.parquet"
     histories = Histories.load(path, times=True)
     names = pq.read_table(path, columns=["user"])["user"].to_numpy()
-    found = np.flatnonzero(np.char.mod("%d", histories.user_ids) == user)
-    if not len(found):
-        found = np.flatnonzero(names == user)
+    ids = pa.array(histories.user_ids).cast(pa.string()).to_numpy(zero_copy_only=False)
+    found = np.concatenate((np.flatnonzero(ids == user), np.flatnonzero(names == user)))
     if not len(found):
         limit = f"one of {len(histories)} users, e.g. {names[0] or histories.user_ids[0]}"
         raise InputError("user", f"{user} is not in the data", limit)

@@ -146,11 +146,8 @@ class RankItems:
         """Rows and their generations; what the pool misses other nodes are asked for."""
         rows, generations = pool.find_items(keys)
         missing = np.flatnonzero(rows < 0)
-        if (
-            len(missing)
-            and self._store
-            and self._store.bring(pool, keys[missing], deadline_s, rows[rows >= 0])
-        ):
+        store, spared = self._store, rows[rows >= 0]
+        if len(missing) and store and store.bring(pool, keys[missing], deadline_s, spared):
             rows[missing], generations[missing] = pool.find_items(keys[missing])
         return rows, generations
 

@@ -58,8 +58,6 @@ def sharded_share(cluster: Cluster, as_printed: bool = False) -> float:
         fetches = 1 - (1 - share) ** cluster.candidates
         return cluster.fetch_s * fetches + each_s * share * cluster.candidates
 
-    if not cluster.fetch_s:
-        return min(most_s / (each_s * cluster.candidates), 1.0)
     low, high = 0.0, 1.0
     for _ in range(50):  # it grows with the share
         middle = (low + high) / 2

@@ -106,17 +106,8 @@ def take(
     if known:
         return -1
     worth = rule.worth(Standing(lives[0], age, spans, owners))
-    said = (
-        seat,
-        len(hashes),
-        span,
-        size,
-        lives[1],
-        lives[0],
-        *owner.view(np.int64).ravel().tolist(),
-        first,
-        second,
-    )
+    whose = owner.view(np.int64).ravel().tolist()
+    said = (seat, len(hashes), span, size, lives[1], lives[0], *whose, first, second)
     total, arrays = lead.bytes_of(len(hashes)) + aligned(size), (table.entries, table.pins, table.user_index)
     entry, left = settle(table.header, users, *arrays, used, may, worth, total, _capacity(table), said)
     for each in left.tolist():
@@ -132,19 +123,15 @@ def settle(
     """A place of `total` bytes among the entries `used` int64[n], of which the numbers `may` int64[m] may leave, worth
     float64[m]: (its entry or -1, what was worth each that had to leave).
     """
-    value, starts, sizes = (
-        np.full(len(used), np.inf),
-        np.empty(len(used), np.int64),
-        np.empty(len(used), np.int64),
-    )
+    value = np.full(len(used), np.inf)
+    starts, sizes = np.empty(len(used), np.int64), np.empty(len(used), np.int64)
     for i in range(len(may)):
         value[may[i]] = worth[i]
     for i in range(len(used)):
         starts[i], sizes[i] = rows[used[i], START], rows[used[i], SIZE]
     offset, least = space.find_place(starts, sizes, value, total, capacity)
-    if (
-        offset >= 0 and len(used) == len(rows) and not len(least)
-    ):  # no row of the table is free: one has to be
+    # No row of the table is free: one has to be.
+    if offset >= 0 and len(used) == len(rows) and not len(least):
         least = np.array([np.argmin(value)])
     if offset < 0 or (len(least) and value[least[0]] == np.inf):
         return -1, value[:0]

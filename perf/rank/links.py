@@ -36,13 +36,12 @@ from perf.kit import report
 from perf.kit.hosts import Hosts, isolated_hosts, why_none
 from perf.rank.links_node import PLACEMENTS, READY, LinkedWorld
 from perf.rank.mock_ranker import mock_ranker
-from perf.rank.placement import FLOP_A_TOKEN, ratios
+from perf.rank.placement import FLOP_A_TOKEN, PAPER_FLOPS, ratios
 from perf.rank.rank import model_of
 from perf.rank.simulate import SHAPES, TOKEN_BYTES
 
 MASTER = "mooncake_master"
 MASTER_PORT, STORE_PORT = 21051, 21201
-PAPER_FLOPS = 1.4e14  # of an A100, as `genrec bench placement` assumes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -101,12 +100,9 @@ def measure(world: LinkedWorld, gbit_s: float) -> dict[str, Any]:
             holder.line(READY)
         hosts.limit(gbit_s)
         found: dict[str, Any] = json.loads(stack.enter_context(node(world, hosts, 0)).line("{"))
-    item_s = found["item_s"]
-    candidates = SHAPES["books"].scaled(1, model_of(world.model)[1]).candidates
-    fetch_s = found["brought_s"] + found["fetch_s"] / candidates
     paper_s = SHAPES["books"].item_tokens * FLOP_A_TOKEN / PAPER_FLOPS
     paper_bits = SHAPES["books"].item_tokens * TOKEN_BYTES * 8
-    return found | {"as_if_gbit_s": paper_bits / (paper_s * fetch_s / item_s) / 1e9}
+    return found | {"as_if_gbit_s": paper_bits / (paper_s * found["fetched_item_s"] / found["item_s"]) / 1e9}
 
 
 def master_command(address: str) -> list[str]:

@@ -109,10 +109,8 @@ class Placed:
         part = shape.users * shape.user_tokens / (whole.users * whole.user_tokens)
         users = int(max(free, LEFT_BYTES) / TOKEN_BYTES * part) * token_bytes
         make: Callable[[Pool], RankExecutor] = lambda pool: node.executor(pool, store)  # noqa: E731
-        self.way, self.copied = (
-            RankWay("split", make, folder, (users, rows), node.layout),
-            len(copied) / len(node.items),
-        )
+        self.copied = len(copied) / len(node.items)
+        self.way = RankWay("split", make, folder, (users, rows), node.layout)
         self.way.fill(node.items[copied])
         self.answers: list[Answer] = []
 
@@ -154,7 +152,8 @@ def measure(node: Node) -> dict[str, Any]:
         return {
             **{name: each.figures(counted) for name, each in placed.items()},
             "item_s": item_s, "fetch_s": fixed_s, "brought_s": brought_s, "prefill_s": prefill_s,
-            "sharded_share": sharded_share(cluster), "counted": len(counted),
+            "fetched_item_s": brought_s + fixed_s / shape.candidates, "sharded_share": sharded_share(cluster),
+            "counted": len(counted),
             "largest_difference": apart, "equal_answers": apart < 0.05,
         }  # fmt: skip
 

@@ -30,6 +30,7 @@ from perf.rank.simulate import CANDIDATES, SHAPES, TOKEN_BYTES, DataShape, Trace
 GBIT_S = (1.0, 10.0, 100.0)
 NODE_BYTES = 150e9
 LEFT_BYTES = 5e9  # that users have of a node whatever happens
+PAPER_FLOPS = 1.4e14  # a second, of an A100: assumed
 FLOP_A_TOKEN = 2 * 1.31e9  # Qwen2-1.5B without its embeddings
 # Of accesses, to sharded items: what is tried.
 SHARES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--items", type=int, default=SHAPES["books"].items, help="of the catalogue")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--tolerance", type=float, default=0.1, help="Algorithm 1's alpha")
-    parser.add_argument("--flops", type=float, default=1.4e14, help="a second that a node computes")
+    parser.add_argument("--flops", type=float, default=PAPER_FLOPS, help="a second that a node computes")
     parser.add_argument("--requests", type=int, default=50_000, help="of the trace")
     asked = parser.parse_args(arguments)
     policies = asked.policies.split(",")
