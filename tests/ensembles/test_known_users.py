@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from ensembles.local import LocalRecommender
+from genrec.report import PreInferReport
 from genrec.steps.known_users import HISTORIES
+from tests.serving.processes import until
 from training.data import Histories
 
 USER, OTHER = 9, 4
@@ -52,11 +54,16 @@ def test_he_is_ranked_for_by_his_name(artifact: Path, items: list[int], ensemble
 
 def test_what_is_computed_ahead_of_his_ranking_is_his(artifact: Path, items: list[int]) -> None:
     with LocalRecommender(artifact, 16, decoder="rank", **ALWAYS) as local:
-        assert local.ahead
-        (signal,) = local.ahead.run([{"user_id": np.array([[USER]])}])
-        assert isinstance(signal, dict) and signal["report"][0, 1] > 0, signal
+
+        def ahead() -> PreInferReport:
+            assert local.ahead
+            (signal,) = local.ahead.run([{"user_id": np.array([[USER]])}])
+            assert isinstance(signal, dict), signal
+            return PreInferReport(*signal["report"][0].tolist())
+
+        until(lambda: ahead().ready == ahead().tokens > 0)
         top_k, candidates = np.array([[6]], np.int32), np.array([items[20:60]])
         named, whole = asked(items, artifact, top_k=top_k, candidates=candidates)
         for request in (named, whole):
             (answer,) = local.runtime.run([request])
-            assert isinstance(answer, dict) and answer["report"][0, 4] == signal["report"][0, 1], "not found"
+            assert isinstance(answer, dict) and answer["report"][0, 4] == ahead().tokens, "not found"
