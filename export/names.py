@@ -3,7 +3,7 @@
 from genrec.rank.options import RankerConfig
 
 OPSET = 20
-GRAPHS = 8  # raised when the graphs of the same weights become others, so that artifacts are exported anew
+GRAPHS = 9  # raised when the graphs of the same weights become others, so that artifacts are exported anew
 DRAFT = "prefill_draft"
 RESUME, RESUME_DRAFT = "resume", "resume_draft"
 RANK_PREFILL, EXTEND = "rank_prefill", "extend"

@@ -72,8 +72,8 @@ def _save_head(ranker: Ranker, folder: Path) -> None:
     (folder / FILE_NAME).chmod(0o644)
 
 
-def _user_entry(config: ModelConfig) -> list[torch.Tensor]:
-    return [torch.randn(1, config.num_key_value_heads, 7, config.head_dim) for _ in shared_names(config)]
+def _user_entry(config: ModelConfig, users: int = 1) -> list[torch.Tensor]:
+    return [torch.randn(users, config.num_key_value_heads, 7, config.head_dim) for _ in shared_names(config)]
 
 
 def _items(config: ModelConfig, item_tokens: int) -> torch.Tensor:
@@ -107,15 +107,17 @@ def _extend(ranker: Ranker, _: int) -> Traced:
 
 def _split(ranker: Ranker, item_tokens: int) -> Traced:
     config, names = ranker.config, shared_names(ranker.config)
-    table, many, span = (
+    table, many, span, batch = (
         Dim("M", max=MOST_ITEMS),
         Dim("C", max=MOST_CANDIDATES),
         Dim("S", max=_longest(ranker)),
+        Dim("B", max=4096),
     )
-    chosen = torch.zeros(1, 3, dtype=torch.int64)
+    users = Dim("U", max=4096)  # B too, but no shape may come from it: an engine may have each user apart
+    chosen = torch.zeros(2, 3, dtype=torch.int64)
     return Traced(
-        SplitGraph(ranker), (_items(config, item_tokens), chosen, torch.tensor([6]), _user_entry(config)),
-        ({0: table}, {1: many}, {}, [{2: span}] * len(names)),
+        SplitGraph(ranker), (_items(config, item_tokens), chosen, torch.tensor([6, 4]), _user_entry(config, 2)),
+        ({0: table}, {0: batch, 1: many}, {0: batch}, [{0: users, 2: span}] * len(names)),
         ["items", "rows", "prompt_length", *names], ["states"],
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from genrec.manifest import is_good, record, stage_key
 from genrec.rank.options import OPTIONS, RankerConfig
 
 OPERATION, NODES = "operation", "nodes"
-GRAPHS = 6  # raised when the same ONNX becomes other engines, so that artifacts are built anew
+GRAPHS = 7  # raised when the same ONNX becomes other engines, so that artifacts are built anew
 
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:

@@ -27,8 +27,10 @@ from build.openvino.narrow import keep_narrow
 from build.openvino.operations import Operations, libraries
 from build.openvino.read import Reader, read_inlined
 from build.openvino.rotary import replace_rotations, tabulate_angles
+from build.openvino.together import together
+from export.names import RANK_ORDERS
 from genrec.engine.instructions import chosen, sets_of
-from genrec.engine.openvino_graphs import ALONE, PASSES, WEIGHTS_FILE
+from genrec.engine.openvino_graphs import ALONE, PASSES, RANK_TOGETHER, WEIGHTS_FILE
 from genrec.progress import ticking
 
 LARGE = 256 << 20  # bytes of weights from which on passes are one graph
@@ -61,14 +63,18 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
             _replace(graph, longest, operation, weights)
             runs[path.stem] = graph.runs()
             onnx_model = graph.replaced()
-            model = reader.read(onnx_model) if reader else read_inlined(onnx_model, InBlocks(longest))
-            model = _with_kv_type(model, kv_type)
-            if reader and kv_type == "bf16":
-                keep_narrow(model)
-            if path.stem in ALONE:
-                _save(model, out, path.stem)
-            else:
-                passes[path.stem] = model
+            made = {path.stem: onnx_model}
+            if reader and path.stem == RANK_ORDERS["split"]:
+                made[RANK_TOGETHER] = together(onnx_model)
+            for name, each in made.items():
+                model = reader.read(each) if reader else read_inlined(each, InBlocks(longest))
+                model = _with_kv_type(model, kv_type)
+                if reader and kv_type == "bf16":
+                    keep_narrow(model)
+                if name in ALONE:
+                    _save(model, out, name)
+                else:
+                    passes[name] = model
             bar.update()
         places = weights.save(out / WEIGHTS_FILE)
         if not operation and any(_bytes(model) > LARGE for model in passes.values()):

@@ -71,6 +71,14 @@ class ResumePasses(Passes, Protocol):
         """  # fmt: skip
 
 
+class Split(NamedTuple):
+    """A ranking in order `split` whose entries are there: the user's, and rows of a table of items."""
+
+    rows: Array  # int[C]
+    length: int  # tokens of the user
+    user: Sequence[Array]  # 2N tensors [1, G, S, D]
+
+
 class RankPasses(Protocol):
     """The passes of a ranker (`genrec.nn.ranker`), on arrays used where they lie; one at a time.
 
@@ -78,14 +86,16 @@ class RankPasses(Protocol):
     [M, 2N, G, t, D]. States are float32 [C, hidden], one per candidate.
     """
 
+    most: int  # rankings in order `split` that may be one pass
+
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """tokens int64[B, S], none padded: fills 2N kv [B, G, S, D]; of one user, or of several items at once."""
 
     def extend(self, tokens: Array, past: int, kv: Sequence[Array], new: Sequence[Array]) -> None:
         """tokens int64[1, Q] behind the first `past` of a user's entry `kv`: fills 2N new [1, G, Q, D]."""
 
-    def split(self, items: Array, rows: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
-        """States of candidates whose entries are `rows` int[C] of `items`; the user's has `length` tokens."""
+    def split(self, items: Array, rankings: Sequence[Split]) -> list[NDArray[np.float32]]:
+        """States of the candidates of up to `most` rankings over one table of items."""
 
     def user_first(self, candidates: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
         """States of candidates with tokens int64[C, t], computed behind the user."""

@@ -18,6 +18,8 @@ from genrec.files import check_regular, read_json
 from genrec.rank.hstu import HstuConfig, NextConfig
 
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
+RANK_TOGETHER = "rank_together"  # `rank_split` of up to RANKINGS users (build/openvino/together.py)
+RANKINGS = 8
 ALONE = {
     "prefill_draft",
     "resume",
@@ -25,6 +27,7 @@ ALONE = {
     "rank_prefill",
     "extend",
     "rank_split",
+    RANK_TOGETHER,
     "rank_user",
     "rank_item",
     *HstuConfig.kind.graphs,

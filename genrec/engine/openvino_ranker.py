@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array, HstuPasses, RankPasses
+from genrec.engine.interface import Array, HstuPasses, RankPasses, Split
 from genrec.engine.openvino import MOST_TOKENS
-from genrec.engine.openvino_graphs import InferRequest, OpenVinoGraphs
+from genrec.engine.openvino_graphs import RANK_TOGETHER, RANKINGS, InferRequest, OpenVinoGraphs
 from genrec.models.config import ModelConfig
 from genrec.rank.hstu import HstuConfig
 from genrec.rank.hstu_weights import HstuWeights
@@ -23,6 +23,7 @@ class OpenVinoRanker:
     def __init__(self, graphs: OpenVinoGraphs, config: ModelConfig) -> None:
         self._graphs, self._config = graphs, config
         self._requests: dict[str, InferRequest] = {}
+        self.most = RANKINGS if graphs.has(RANK_TOGETHER) else 1
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""
@@ -37,9 +38,19 @@ class OpenVinoRanker:
             kv = [np.ascontiguousarray(each[:, :, :past]) for each in kv]
         self._infer("extend", [tokens, np.array([past]), *kv], new)
 
-    def split(self, items: Array, rows: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
-        """See `RankPasses.split`."""
-        return self._states("rank_split", len(rows), [*self._table(items, rows), np.array([length]), *user])
+    def split(self, items: Array, rankings: Sequence[Split]) -> list[NDArray[np.float32]]:
+        """See `RankPasses.split`. Rows that fewer candidates than others' leave over are computed and not read."""
+        lengths = np.array([each.length for each in rankings])
+        if len(rankings) == 1:
+            ((rows, _, user),) = rankings
+            return [self._states("rank_split", len(rows), [*self._table(items, rows), lengths, *user])]
+        most = max(len(each.rows) for each in rankings)
+        rows = np.array([np.resize(each.rows, most) for each in rankings], np.int64)
+        users = [*rankings, *[rankings[0]] * (self.most - len(rankings))]  # a graph has so many, read or not
+        kv = [tensor for each in users for tensor in each.user]
+        states = np.empty((*rows.shape, self._config.hidden_size), np.float32)
+        self._infer(RANK_TOGETHER, [items, rows, lengths, *kv], [states])
+        return [each[: len(of.rows)] for each, of in zip(states, rankings, strict=True)]
 
     def user_first(self, candidates: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:
         """See `RankPasses.user_first`."""

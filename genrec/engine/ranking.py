@@ -6,16 +6,16 @@ kept. An answer never depends on what was found: entries that changed while they
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array, RankPasses
+from genrec.engine.interface import Array, RankPasses, Split
 from genrec.engine.pre_infer import PartByPart, PreInferences
-from genrec.engine.rank_items import RankItems
+from genrec.engine.rank_items import ItemsKv, RankItems
 from genrec.engine.rank_users import RankUsers
 from genrec.engine.users import UserKv, Users
 from genrec.kv.entries import EntryLayout
@@ -52,6 +52,9 @@ class Reuse(NamedTuple):
     copied: int
 
 
+Scored = tuple[NDArray[np.float32], Reuse]
+
+
 class RankExecutor:
     """One per stream. Without a pool everything is computed."""
 
@@ -73,30 +76,51 @@ class RankExecutor:
         )
         self._users = Users(self._by_user, pool, self.ahead)
         self.items = RankItems(passes, layout, model, pool, store)
+        self.most = passes.most  # rankings of `together`
         self._passes, self._head = passes, head
         self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self
 
-    def scores(self, request: RankRequest, plan: RankPlan) -> tuple[NDArray[np.float32], Reuse]:
+    def scores(self, request: RankRequest, plan: RankPlan) -> Scored:
         """float32[C], one per candidate, and what it took."""
         if plan.order == "whole":
             return self._alone.scores(request, RankPlan(self._whole, False, False))
-        run: dict[str, Callable[[RankRequest, RankPlan], tuple[Array, Reuse]]] = {
-            "split": self._split, "user": self._user_first, "item": self._item_first,
-        }  # fmt: skip
-        states, reuse = run[plan.order](request, plan)
+        if plan.order == "split":
+            return self.together([(request, plan)])[0]
+        run = self._user_first if plan.order == "user" else self._item_first
+        states, reuse = run(request, plan)
         return self._head.scores(states, request.codes), reuse
 
-    def _split(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
-        length = len(request.tokens)
-        found = self.items.kv_of(request.candidates, plan.keep_items, request.deadline_s)
-        with self._user(request, plan) as user:
-            states = self._passes.split(found.table, found.rows, length, user.kv)
+    def together(self, asked: Sequence[tuple[RankRequest, RankPlan]]) -> list[Scored]:
+        """Rankings in order `split`, up to `most`, as one pass: the weights are read once. Items are kept if the first
+        plan says so.
+        """
+        requests = [request for request, _ in asked]
+        candidates = np.concatenate([request.candidates for request in requests])
+        parts = np.cumsum([0, *(len(request.candidates) for request in requests)])
+        deadlines = [request.deadline_s for request in requests if request.deadline_s is not None]
+        found = self.items.kv_of(candidates, asked[0][1].keep_items, min(deadlines, default=None))
+        with ExitStack() as stack:
+            users = [stack.enter_context(self._user(request, plan)) for request, plan in asked]
+            states = self._split(found, requests, parts, users)
             if self.items.changed(found):
-                found = self.items.computed(request.candidates)
-                states = self._passes.split(found.table, found.rows, length, user.kv)
-        total = length + request.candidates.size
-        reused = user.reused + found.reused
-        return states, Reuse(user.reused, found.reused, total - reused, user.copied + found.copied)
+                found = self.items.computed(candidates)
+                states = self._split(found, requests, parts, users)
+        scored = []
+        for n, (request, user) in enumerate(zip(requests, users, strict=True)):
+            items, copied = found.share(parts[n], parts[n + 1])
+            computed = len(request.tokens) + request.candidates.size - user.reused - items
+            reuse = Reuse(user.reused, items, computed, user.copied + copied)
+            scored.append((self._head.scores(states[n], request.codes), reuse))
+        return scored
+
+    def _split(
+        self, found: ItemsKv, requests: list[RankRequest], parts: NDArray[np.int64], users: list[UserKv]
+    ) -> list[Array]:
+        rankings = [
+            Split(found.rows[start:end], len(request.tokens), user.kv)
+            for request, user, start, end in zip(requests, users, parts, parts[1:], strict=False)
+        ]
+        return self._passes.split(found.table, rankings)
 
     def _user_first(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length, candidates = len(request.tokens), request.candidates.astype(np.int64)
@@ -111,8 +135,8 @@ class RankExecutor:
         if self.items.changed(found):
             found = self.items.computed(request.candidates)
             states = self._passes.item_first(tokens, found.table, found.rows)
-        computed = tokens.size + request.candidates.size - found.reused
-        return states, Reuse(0, found.reused, computed, found.copied)
+        reused, copied = found.share(0, len(request.candidates))
+        return states, Reuse(0, reused, tokens.size + request.candidates.size - reused, copied)
 
     def _user(self, request: RankRequest, plan: RankPlan) -> AbstractContextManager[UserKv]:
         return self._users.kv_of(request.owner, request.tokens, plan.keep_user, request.forgets)

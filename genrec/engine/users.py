@@ -34,20 +34,30 @@ class Users:
     def __init__(self, passes: UserPasses, pool: Pool | None = None, ahead: PartByPart | None = None) -> None:
         """`ahead`: pre-inferences by the same passes, if this process makes any."""
         self._passes, self._entries, self._pool, self._ahead = passes, passes.entries, pool, ahead
-        self._scratch = Scratch()
+        self._scratch, self._lent = Scratch(), 0
 
     @contextmanager
     def kv_of(
         self, owner: int | None, tokens: Array, keep: bool, forgets: int | None = None
     ) -> Iterator[UserKv]:
         """Of a user's tokens int32[S] or [S, n]; new KV is kept or not. An entry of the pool stays where it is until
-        this ends, and so does what this lends.
+        this ends, and so does what this lends; meanwhile others may be asked for.
 
         `forgets`: how often the pool had forgotten anybody when the request came. If that was more often since, it was
         perhaps he, and nothing is kept.
         """
+        if not self._lent:
+            self._scratch.clear()
+        self._lent += 1
+        try:
+            with self._kv_of(owner, tokens, keep, forgets) as found:
+                yield found
+        finally:
+            self._lent -= 1
+
+    @contextmanager
+    def _kv_of(self, owner: int | None, tokens: Array, keep: bool, forgets: int | None) -> Iterator[UserKv]:
         pool, entries = self._pool, self._entries
-        self._scratch.clear()
         if pool is None:
             yield self._computed(tokens, None)
             return

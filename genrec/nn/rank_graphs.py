@@ -1,4 +1,4 @@
-"""What the ONNX files of a ranker hold: see `genrec.nn.ranker`. All work on one request, B = 1.
+"""What the ONNX files of a ranker hold: see `genrec.nn.ranker`. Where a batch is written as 1, it is of one request.
 
 A first entry of a user, and items' entries, come from `rank_prefill.onnx`; `extend.onnx` makes a user's entry longer.
 """
@@ -53,7 +53,7 @@ class SplitGraph(nn.Module):
         self.ranker = ranker
 
     def forward(self, items: Tensor, rows: Tensor, prompt_length: Tensor, shared: list[Tensor]) -> Tensor:
-        """items [M, 2N, G, t, D], rows [1, C]; of the user per layer k, v [1, G, S, D] -> states [1, C, hidden]."""
+        """items [M, 2N, G, t, D], rows [B, C]; of users per layer k, v [B, G, S, D] -> states [B, C, hidden]."""
         length = prompt_length.to(torch.int64)
         return self.ranker.states(_pairs(shared), length, items, rows, "split")
 

@@ -10,6 +10,7 @@ from genrec.batch_cost import BatchCost
 
 T = TypeVar("T")
 Rows = Callable[[int], int]  # how many rows a batch of so many requests runs as
+Alike = Callable[[T, T], bool]  # whether two may run together
 TURNS = 4  # batches that a queue is looked through for requests of like length; older ones go first anyway
 
 
@@ -34,11 +35,13 @@ class Running(Generic[T]):
     offered: bool = False
 
 
-def nearest(queue: Sequence[Waiting[T]], most: int, room: int) -> list[Waiting[T]]:
+def nearest(
+    queue: Sequence[Waiting[T]], most: int, room: int, alike: Alike[T] | None = None
+) -> list[Waiting[T]]:
     """The first, and those nearest to it in length: at most `most`, and `room` tokens as they are padded."""
     first = queue[0]
     near = sorted(
-        queue[1 : TURNS * most],
+        [each for each in queue[1 : TURNS * most] if alike is None or alike(first.item, each.item)],
         key=lambda each: (abs(each.tokens - first.tokens), each.since),
     )
     batch, longest = [first], first.tokens

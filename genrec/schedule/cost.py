@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
@@ -29,7 +30,13 @@ class PassCost:
 
     def learn(self, ranking: bool, past: int, new: int, seconds: float) -> None:
         """A pass that took so long; of a ranking, or of a user's tokens alone."""
-        given = _features(ranking, past, new)
+        self._learn(_features(ranking, past, new), seconds)
+
+    def learn_together(self, users: Sequence[tuple[int, int]], seconds: float) -> None:
+        """Rankings that took so long in all, with the tokens of each user that were there, and those that were not."""
+        self._learn(np.sum([_features(True, *each) for each in users], 0), seconds)
+
+    def _learn(self, given: NDArray[np.float64], seconds: float) -> None:
         with self._lock:
             self._moments = MEMORY * self._moments + np.outer(given, given)
             self._with_seconds = MEMORY * self._with_seconds + given * seconds

@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 from genrec import metrics
 from genrec.batch_cost import BatchCost
 from genrec.errors import DeadlineExceeded, QueueFull
-from genrec.schedule.batches import Rows, Running, Waiting, nearest, tokens_of, whole_rows
+from genrec.schedule.batches import Alike, Rows, Running, Waiting, nearest, tokens_of, whole_rows
 from genrec.schedule.lateness import Lateness
 
 T = TypeVar("T")
@@ -47,8 +47,9 @@ class Scheduler(Generic[T]):
         roomy_s: float = 0.0,
         lends: bool = False,
         rows: Rows | None = None,
+        alike: Alike[T] | None = None,
     ) -> None:
-        """One thread per function of `run`; a batch has at most `capacity` tokens and `most` requests.
+        """One thread per function of `run`; a batch has at most `capacity` tokens and `most` requests, all `alike`.
 
         Of more tokens than that, it may have as many as it is expected to be done with in `roomy_s`.
         With `lends` its only stream runs batches in the thread of a `guest` too. A batch runs as so many `rows`: in
@@ -61,6 +62,7 @@ class Scheduler(Generic[T]):
         """
         self._capacity, self._wait_s, self._most, self._clock = capacity, wait_s, most, clock
         self._patience_s, self._roomy_s, self._rows = patience_s, roomy_s, rows
+        self._alike = alike
         self._queue: list[Waiting[T]] = []
         self._running: list[Running[T]] = []
         self._offered: list[tuple[Waiting[T], float]] = []  # with how long each waits after the last batch
@@ -262,7 +264,7 @@ class Scheduler(Generic[T]):
     def _choose(self) -> Running[T]:
         """The request that is first, with those that go with it."""
         self._queue.sort(key=lambda each: each.due)  # in order already unless deadlines decide
-        batch = nearest(self._queue, self._most, self._room())
+        batch = nearest(self._queue, self._most, self._room(), self._alike)
         if self._rows:
             batch = whole_rows(batch, self._rows, self._cost)
         running = Running(batch, tokens_of(batch, self._rows), self._clock())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import chosen_prefix, load_rank_executors
-from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
+from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Scored
 from genrec.errors import InputError
 from genrec.nodes.held import Held
 from genrec.nodes.item_store import ItemStore
@@ -43,7 +44,10 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
                 tokens = np.zeros(min(2 * PARTS[-1], self._longest), np.int32)
                 executor.ahead.rehearse(tokens, len(tokens) // 2)
         step = self._options.history_step(self._config)
-        super().__init__(settings, [_always(executor) for executor in executors], step)
+        most = executors[0].most if chosen_prefix(settings, self._options) == "split" else 1
+        for executor in executors if most > 1 else []:
+            executor.together([self._nobodys(spans(self._config)[0])] * 2)
+        super().__init__(settings, [_always(executor) for executor in executors], step, most)
         self._ahead = self._items_ahead(settings, executors[0])
 
     def _items_ahead(self, settings: Settings, executor: RankExecutor) -> ItemsAhead | None:
@@ -81,7 +85,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
 
     def read_ranking(
         self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
-    ) -> Ranking[RankExecutor]:
+    ) -> Ranking:
         """See `ScoresLater.read_ranking`."""
         candidates = self._rows(request, "candidates", self._options.item_tokens)
         codes = self._rows(request, "codes", self._config.levels)
@@ -94,11 +98,18 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         asked = RankRequest(owner, tokens, candidates, codes, deadline_s)
         plan = RankPlan(ORDERS[order], bool(keep_user), bool(keep_items))
 
-        def score(executor: RankExecutor, forgets: int | None) -> tuple[NDArray[np.float32], Reuse]:
-            return executor.scores(asked._replace(forgets=forgets), plan)
-
         seen = partial(self._see, len(tokens), candidates)
-        return Ranking(owner, tokens, candidates.size, plan.order, score, seen)
+        return Ranking(owner, tokens, candidates.size, plan.order, (asked, plan), seen)
+
+    def joins(self, first: tuple[RankRequest, RankPlan], other: tuple[RankRequest, RankPlan]) -> bool:
+        """Those in order `split`, whose items are kept or are not."""
+        (_, plan), (_, theirs) = first, other
+        return plan.order == theirs.order == "split" and plan.keep_items == theirs.keep_items
+
+    def score(self, executor: RankExecutor, asked: Sequence[tuple[Any, int | None]]) -> list[Scored]:
+        """See `ScoresLater.score`."""
+        rankings = [(request._replace(forgets=forgets), plan) for (request, plan), forgets in asked]
+        return executor.together(rankings) if len(rankings) > 1 else [executor.scores(*rankings[0])]
 
     def _see(self, user_tokens: int, candidates: NDArray[np.int32]) -> None:
         if self._ahead:
@@ -117,10 +128,14 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         return values.reshape(-1, each)
 
     def _try(self, executor: RankExecutor, span: int) -> None:
+        executor.scores(*self._nobodys(span))
+
+    def _nobodys(self, span: int) -> tuple[RankRequest, RankPlan]:
+        """A ranking to rehearse."""
         candidates = np.zeros((MOST_CANDIDATES // 4, self._options.item_tokens), np.int32)
         codes = np.zeros((len(candidates), self._config.levels), np.int32)
         asked = RankRequest(None, np.zeros(span, np.int32), candidates, codes)
-        executor.scores(asked, RankPlan(self._options.orders[0], False, False))
+        return asked, RankPlan(self._options.orders[0], False, False)
 
 
 def _item_store(settings: Settings, options: RankerConfig) -> ItemStore | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest, load_hstu_executors
-from genrec.engine.ranking import Reuse
+from genrec.engine.ranking import Scored
 from genrec.errors import InputError
 from genrec.rank.hstu import CODES, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME
 from genrec.rank.hstu_weights import HstuWeights
@@ -61,7 +64,7 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
 
     def read_ranking(
         self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
-    ) -> Ranking[HstuExecutor]:
+    ) -> Ranking:
         """See `ScoresLater.read_ranking`."""
         c = self._config
         candidates = _rows(request, "candidates", 2, MOST_CANDIDATES)
@@ -75,10 +78,11 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         asked = HstuRequest(owner, tokens, rows, int(candidates[0, 1]))
         computed = len(c.query(tokens, rows, asked.now).rows[0])
 
-        def score(executor: HstuExecutor, forgets: int | None) -> tuple[NDArray[np.float32], Reuse]:
-            return executor.scores(asked._replace(forgets=forgets))
+        return Ranking(owner, c.prefix(tokens), computed, "user", asked)
 
-        return Ranking(owner, c.prefix(tokens), computed, "user", score)
+    def score(self, executor: HstuExecutor, asked: Sequence[tuple[Any, int | None]]) -> list[Scored]:
+        """See `ScoresLater.score`."""
+        return [executor.scores(request._replace(forgets=forgets)) for request, forgets in asked]
 
 
 def _rows(request: Tensors, field: str, each: int, most: int) -> NDArray[np.int32]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.pre_infer import PartByPart, PreInference
-from genrec.engine.ranking import RankExecutor, Reuse
+from genrec.engine.ranking import RankExecutor, Scored
 from genrec.errors import GenrecError, ModelError
 from genrec.rank.options import ONLY_USER
 from genrec.report import PreInferReport
@@ -30,6 +30,8 @@ from genrec.steps.later import AnswersLater, Respond
 from genrec.steps.ticket import Ticket
 
 log = logging.getLogger("genrec.score_candidates")
+# Of a ranking's budget that a pass of several may take: what comes meanwhile waits for it.
+SHARE = 0.5
 
 
 class Executor(Protocol):
@@ -49,21 +51,20 @@ Stream = Callable[[], tuple[int, E]]  # the executor that serves now, and the nu
 
 
 @dataclass(frozen=True)
-class Ranking(Generic[E]):
+class Ranking:
     """Of a user's prefix int32[S] or [S, n], and of so many tokens behind it, in one of `rank.options.ORDERS`."""
 
     owner: int | None
     prefix: NDArray[np.int32]
     behind: int
     order: str
-    # By these weights, and how often the pool had forgotten anybody when it came.
-    score: Callable[[E, int | None], tuple[NDArray[np.float32], Reuse]]
+    asked: Any  # what `ScoresLater.score` reads
     answered: Callable[[], None] = lambda: None  # called then
 
 
 @dataclass(frozen=True)
-class _Waiting(Generic[E]):
-    ranking: Ranking[E]
+class _Waiting:
+    ranking: Ranking
     missing: int  # tokens of its user that were not in the pool when it came
     forgets: int | None  # how often that had forgotten anybody then, if it names a user
     ticket: Ticket
@@ -73,17 +74,23 @@ class _Waiting(Generic[E]):
 class ScoresLater(AnswersLater, Generic[E]):
     """tokens, ticket, owner, candidates, codes, plan -> scores, the tokens that were reused, delta.
 
-    A request is a pass of its own, since its KV lies where the pool has it. The queue refuses what cannot be in time.
-    It reads the weights once, and ends with them. A plan of the user's entry alone is answered at once, without
-    candidates: `reuse` is a `PreInferReport` then.
+    Rankings that wait run as one pass where they can. The queue refuses what cannot be in time. It reads the weights
+    once, and ends with them. A plan of the user's entry alone is answered at once, without candidates: `reuse` is a
+    `PreInferReport` then.
     """
 
-    def __init__(self, settings: Settings, streams: Sequence[Stream[E]], step: int = 1) -> None:
-        """`streams`: as many rankings as may run at once; `step`: tokens of an item of a history."""
+    def __init__(
+        self, settings: Settings, streams: Sequence[Stream[E]], step: int = 1, most: int = 1
+    ) -> None:
+        """`streams`: as many passes as may run at once; `step`: tokens of an item of a history; `most`: rankings of a
+        pass.
+        """
         self._step = step
         budget_s, self._now = settings.rank_budget_ms / 1e3, streams[0]
         run = [partial(self._run, stream) for stream in streams]
-        self._scheduler: Scheduler[Any] = Scheduler(run, 1, 0.0, 1, patience_s=budget_s)
+        self._scheduler: Scheduler[Any] = Scheduler(
+            run, 1, 0.0, most, patience_s=budget_s, roomy_s=SHARE * budget_s, alike=self._join
+        )
         ahead = self._now()[1].ahead
         self._relay = Relay(ahead.jobs if ahead else None, self._scheduler, settings)
 
@@ -97,9 +104,24 @@ class ScoresLater(AnswersLater, Generic[E]):
 
     def read_ranking(
         self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
-    ) -> Ranking[E]:
+    ) -> Ranking:
         """What is asked about them; `deadline_s` on the monotonic clock. Raises InputError."""
         raise NotImplementedError
+
+    def score(self, executor: E, asked: Sequence[tuple[Any, int | None]]) -> list[Scored]:
+        """What rankings `asked`, with how often the pool had forgotten anybody when each came; several only if `joins`
+        says so.
+        """
+        raise NotImplementedError
+
+    def joins(self, first: Any, other: Any) -> bool:
+        """Whether what two rankings `asked` can be one pass."""
+        return False
+
+    def _join(self, first: Any, other: Any) -> bool:
+        if not (isinstance(first, _Waiting) and isinstance(other, _Waiting)):
+            return False
+        return self.joins(first.ranking.asked, other.ranking.asked)
 
     def submit(self, request: Tensors, respond: Respond) -> None:
         """See `AnswersLater.submit`."""
@@ -135,42 +157,69 @@ class ScoresLater(AnswersLater, Generic[E]):
         self._relay.close()
         self._scheduler.close()
 
-    def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting[E]]) -> bool:
+    def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting]) -> bool:
         """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core."""
-        (each,), (delta, executor) = batch, stream()
-        if isinstance(each, PreInference):
+        first, (delta, executor) = batch[0], stream()
+        if isinstance(first, PreInference):
             assert executor.ahead is not None
-            return self._relay.run(executor.ahead, each)
-        if isinstance(each, IdleBatch):
-            each.of.run(cast(RankExecutor, executor), each)  # no other has items
+            return self._relay.run(executor.ahead, first)
+        if isinstance(first, IdleBatch):
+            first.of.run(cast(RankExecutor, executor), first)  # no other has items
             return True
-        try:
-            each.ticket.check_deadline("score_candidates")
-            answer: Answer = self._score(delta, executor, each)
-        except GenrecError as error:
-            answer = error
-        except Exception as error:  # the thread must live on
-            log.exception("score_candidates")
-            answer = GenrecError(
-                f"score_candidates: internal error ({type(error).__name__}), see the server's log"
-            )
-        each.respond(answer)
-        each.ranking.answered()
+        timely: list[_Waiting] = []
+        for each in cast("list[_Waiting]", batch):
+            try:
+                each.ticket.check_deadline("score_candidates")
+                timely.append(each)
+            except GenrecError as error:
+                self._answer(each, error)
+        for each, answer in zip(timely, self._answers(delta, executor, timely), strict=True):
+            self._answer(each, answer)
         return True
 
-    def _score(self, delta: int, executor: E, waiting: _Waiting[E]) -> Tensors:
-        ranking, relay = waiting.ranking, self._relay
-        one_core = executor.one_core
-        if one_core and not relay.is_short(len(ranking.prefix) - waiting.missing, waiting.missing):
+    @staticmethod
+    def _answer(waiting: _Waiting, answer: Answer) -> None:
+        waiting.respond(answer)
+        waiting.ranking.answered()
+
+    def _answers(self, delta: int, executor: E, rankings: list[_Waiting]) -> list[Answer]:
+        """Of each; whose fault an error is shows when each is alone."""
+        try:
+            return self._score(delta, executor, rankings) if rankings else []  # all were late
+        except Exception as error:  # the thread must live on
+            if len(rankings) > 1:
+                return [answer for each in rankings for answer in self._answers(delta, executor, [each])]
+            if isinstance(error, GenrecError):
+                return [error]
+            log.exception("score_candidates")
+            return [
+                GenrecError(
+                    f"score_candidates: internal error ({type(error).__name__}), see the server's log"
+                )
+            ]
+
+    def _score(self, delta: int, executor: E, rankings: list[_Waiting]) -> list[Answer]:
+        relay, one_core = self._relay, executor.one_core
+        prefixes = [len(each.ranking.prefix) for each in rankings]
+        missing = rankings[0].missing
+        if one_core and (len(rankings) > 1 or not relay.is_short(prefixes[0] - missing, missing)):
             one_core = None
         begun = time.monotonic()
-        scores, reuse = ranking.score(one_core or executor, waiting.forgets)
-        cost = relay.one_core_cost if one_core else relay.cost
-        cost.learn(True, reuse.user, len(ranking.prefix) - reuse.user, time.monotonic() - begun)
-        if not np.isfinite(scores).all():
-            raise ModelError("scores")
-        count_ranking(ranking.order, reuse)
-        return {**self._nothing(delta), "scores": scores[None], "reuse": np.array([reuse], np.int64)}
+        scored = self.score(one_core or executor, [(each.ranking.asked, each.forgets) for each in rankings])
+        seconds = time.monotonic() - begun
+        users = [
+            (reuse.user, prefix - reuse.user) for (_, reuse), prefix in zip(scored, prefixes, strict=True)
+        ]
+        (relay.one_core_cost if one_core else relay.cost).learn_together(users, seconds)
+        answers: list[Answer] = []
+        for each, (scores, reuse) in zip(rankings, scored, strict=True):
+            if not np.isfinite(scores).all():
+                answers.append(ModelError("scores"))
+                continue
+            count_ranking(each.ranking.order, reuse)
+            of_it: Tensors = {"scores": scores[None], "reuse": np.array([reuse], np.int64)}
+            answers.append({**self._nothing(delta), **of_it})
+        return answers
 
     @staticmethod
     def _nothing(delta: int) -> Tensors:

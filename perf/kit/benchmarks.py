@@ -62,7 +62,8 @@ BENCHMARKS = {
     ),
     "rank_peers": Benchmark("perf.rank.peers", "how fast are candidates ranked beside what people use?", 3),
     "pool_sim": Benchmark("perf.rank.simulate", "what does each choice of the prefix save, by tokens?", 3),
-    "rank_together": Benchmark("perf.rank.together", "would rankings gain by sharing a pass?", 2),
+    "rank_together": Benchmark("perf.rank.together", "what do rankings gain as one pass?", 2),
+    "rank_company": Benchmark("perf.rank.company", "what is that worth to a server under load?", 4),
     "placement": Benchmark("perf.rank.placement", "which items belong on every node?", 2),
     "placement_links": Benchmark(
         "perf.rank.links", "the same, measured on links of several bandwidths between hosts of their own", 8

@@ -130,8 +130,21 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
             Column("order", "cells/*/order", "{}"),
             Column("candidates", "cells/*/candidates", "{}"),
             Column("ms", "cells/*/ms", "{:.2f}"),
-            Column("two in one pass gain at most", "cells/*/two", "{:.2f}"),
+            Column("two in one pass gain", "cells/*/two", "{:.2f}"),
             Column("four", "cells/*/four", "{:.2f}"),
+        ),
+    ),
+    "rank-company": Table(
+        "rank_company",
+        "`rank` by a server, model {settings[model]}, {settings[in_flight]} in flight, users of {settings[history]} "
+        "items; users and items are in the pool", "cells",
+        (
+            Column("candidates", "cells/*/candidates", "{}"),
+            Column("answers/s, each a pass of its own", "cells/*/apart", "{:.0f}"),
+            Column("together", "cells/*/together", "{:.0f}"),
+            Column("gain", "cells/*/gain", "{:.2f}"),
+            Column("P99 ms, each a pass of its own", "cells/*/apart_p99_ms", "{:.0f}"),
+            Column("P99 ms together", "cells/*/together_p99_ms", "{:.0f}"),
         ),
     ),
     "rank-peers": Table(

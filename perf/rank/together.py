@@ -1,13 +1,12 @@
-"""What rankings would gain if several ran as one pass: at most, by the passes of the real engine.
+"""What rankings gain as one pass: in the order that is served (`split`), and at most in the user's.
 
     genrec bench rank_together [--model 384-7] [--user-tokens 396]
 
-A ranking is a pass of its own. Several in one pass would read the weights once and start the engine once; they would
-compute as much. So two rankings of C candidates in one pass take at least as long as one ranking of 2 C, which the
-engine can run: that is measured here, and two single ones over it is the most that company is worth. Half of what a
-pass of one candidate takes is the most that passes in different orders could save. What waiting for company costs is
-left out. The model is the one of `genrec bench rank`, in the order that it is served in (`split`, both entries there),
-and in the user's order.
+Rankings in order `split` whose entries are there run as one pass, up to four: the weights are read once and the engine
+starts once; each has its own user and its own candidates. Several single passes over one of them all is the gain. In
+the user's order there is no such pass. It would compute as much as one ranking of all candidates, which the engine can
+run: that is measured, and so the figure is the most that it could gain. What waiting for company costs is left out: a
+ranking that nobody waits behind runs alone. The model is the one of `genrec bench rank`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from genrec.engine.instructions import engine_of
+from genrec.engine.interface import Array, Split
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
 from genrec.kv.entries import EntryLayout
@@ -33,6 +33,7 @@ from perf.rank.simulate import SHAPES
 
 COUNTS = (1, 10, 25, 100)  # candidates of a ranking
 COMPANY = (1, 2, 4)  # rankings of a pass
+ORDERS = ("split", "user")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     mock_ranker(artifact, each, model)
     arms = passes_of(artifact, model, each, asked.user_tokens)
     given = in_turns(arms, asked.rounds, warm_ups=3, label="passes")
-    cells = [cell(order, count, given) for order in ("split", "user") for count in COUNTS]
-    head = ["order", "candidates", "ms", "two in one pass gain at most", "four"]
+    cells = [cell(order, count, given) for order in ORDERS for count in COUNTS]
+    head = ["order", "candidates", "ms", "two in one pass gain", "four"]
     rows = [
         [c["order"], c["candidates"], f"{c['ms']:.2f}", f"{c['two']:.2f}", f"{c['four']:.2f}"] for c in cells
     ]
@@ -61,32 +62,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def passes_of(
     artifact: Path, model: ModelConfig, item_tokens: int, user_tokens: int
-) -> dict[tuple[str, int], Callable[[], float]]:
-    """(order, candidates) -> the seconds of a pass, with the user's entry and, in order split, the items' there."""
+) -> dict[tuple[str, int, int], Callable[[], float]]:
+    """(order, candidates, rankings) -> the seconds of a pass, with users' entries and, in `split`, items' there.
+
+    Where so many rankings are no pass, they are one after the other.
+    """
     kv_type = load_layout(Settings(artifact, artifact), model).kv_type
     layout = EntryLayout(model, item_tokens, kv_type, model.levels)
     (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, 0, 1)
     draw, most = np.random.default_rng(0), max(COUNTS) * max(COMPANY)
-    heads, width = model.num_key_value_heads, model.head_dim
-    user = [
-        np.zeros((1, heads, layout.span(user_tokens), width), layout.dtype)
-        for _ in range(2 * model.num_hidden_layers)
-    ]
-    table = np.zeros((most, 2 * model.num_hidden_layers, heads, item_tokens, width), layout.dtype)
+    heads, width, kinds = model.num_key_value_heads, model.head_dim, range(2 * model.num_hidden_layers)
+    shape = (1, heads, layout.span(user_tokens), width)
+    users: list[list[Array]] = [[np.zeros(shape, layout.dtype) for _ in kinds] for _ in range(max(COMPANY))]
+    table = np.zeros((most, len(kinds), heads, item_tokens, width), layout.dtype)
     tokens = draw.integers(0, model.vocab_size, (most, item_tokens))
-    arms: dict[tuple[str, int], Callable[[], float]] = {}
-    for count in sorted({count * company for count in COUNTS for company in COMPANY}):
-        rows = np.arange(count, dtype=np.int32)
-        split = partial(passes.split, table, rows, user_tokens, user)
-        first = partial(passes.user_first, tokens[:count], user_tokens, user)
-        arms["split", count] = lambda work=split: timed(work)[0]
-        arms["user", count] = lambda work=first: timed(work)[0]
-    return arms
+
+    def split(count: int, many: int) -> None:
+        rankings = [
+            Split(np.arange(n * count, (n + 1) * count, dtype=np.int32), user_tokens, users[n])
+            for n in range(many)
+        ]
+        for first in range(0, many, passes.most):
+            passes.split(table, rankings[first : first + passes.most])
+
+    def user_first(count: int, many: int) -> None:
+        passes.user_first(tokens[: count * many], user_tokens, users[0])
+
+    return {
+        (order, count, many): partial(_seconds, run, count, many)
+        for order, run in zip(ORDERS, (split, user_first), strict=True)
+        for count in COUNTS
+        for many in COMPANY
+    }
 
 
-def cell(order: str, count: int, given: dict[tuple[str, int], list[float]]) -> dict[str, Any]:
-    """Of rankings of `count` candidates: alone, and the most that two or four in one pass gain."""
-    alone, *more = (extremes(given[order, count * company]).median for company in COMPANY)
+def _seconds(run: Callable[[int, int], None], count: int, many: int) -> float:
+    return timed(partial(run, count, many))[0]
+
+
+def cell(order: str, count: int, given: dict[tuple[str, int, int], list[float]]) -> dict[str, Any]:
+    """Of rankings of `count` candidates: alone, and what two or four in one pass gain."""
+    alone, *more = (extremes(given[order, count, many]).median for many in COMPANY)
     two, four = (company * alone / taken for company, taken in zip(COMPANY[1:], more, strict=True))
     return {"order": order, "candidates": count, "ms": 1e3 * alone, "two": two, "four": four}
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 RANKS = {
     "XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XPast 6": (4, 4, 4, 4, 4, 1),
     "XBehindItems 5": (4, 4, 4, 5, 2), "XDiscriminant 7": (4, 4, 4, 5, 4, 2, 1),
+    "XDiscriminant 13": (4, 4, 4, 5, *(4,) * 7, 2, 1),
 }  # fmt: skip
 LAYER, REACH = 1, 150
 HOW = {"XBehindItems": {"layer": LAYER}, "XDiscriminant": {"layer": LAYER, "reach": REACH}}
@@ -188,9 +189,12 @@ DISCRIMINANTS = [  # heads, kv_heads, size, span, how much of it per request, to
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("shape", DISCRIMINANTS)
-def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape):
-    """Neither keys before it nor those behind the prompt are read, nor other items and layers."""
+def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape, apart):
+    """Neither keys before it nor those behind the prompt are read, nor other items and layers; prompts in one tensor,
+    or each in tensors of its own, as long as they are.
+    """
     heads, kv_heads, size, span, lengths, tokens, many = shape
     batch, table = len(lengths), 2 * many
     q, k, v, *_ = run.draw(9, batch, many, heads, kv_heads, size, span, 0)
@@ -201,7 +205,13 @@ def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape):
     for b, length in enumerate(lengths):
         for each in (k, v):
             each[b, :, : first[b]] = each[b, :, length:] = np.nan
-    found = run(q, k, v, items, q, rows, np.array(lengths), name="XDiscriminant")
+    users = [k, v]
+    if apart:  # of four, whoever there is
+        ends = [max(length, 1) + b for b, length in enumerate(lengths)]
+        users = [each[b : b + 1, :, :end] for b, end in enumerate(ends) for each in (k, v)]
+        users += [np.full((1, kv_heads, 1, size), np.nan)] * (8 - len(users))
+    given = q, *users[:2], items, q, *users[2:], rows, np.array(lengths)
+    found = run(*given, name="XDiscriminant")
     for b, length in enumerate(lengths):
         one = slice(b, b + 1)
         own_k, own_v = (each[rows[b]].transpose(0, 2, 1, 3)[None] for each in (drawn_k, drawn_v))

@@ -86,26 +86,38 @@ FAULTS: dict[str, Fault] = {"torn": torn, "misled": misled, "crowded": crowded}
 ASKED = st.tuples(st.integers(0, 3), st.integers(1, 24), st.integers(0, 30), st.integers(1, 40))
 
 
+TOGETHER = st.lists(ASKED, min_size=1, max_size=5)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
-    moves=st.lists(st.one_of(ASKED, ASKED, st.sampled_from([*FAULTS, "forgotten"])), min_size=4, max_size=9)
+    moves=st.lists(
+        st.one_of(st.lists(ASKED, min_size=1, max_size=1), TOGETHER, st.sampled_from([*FAULTS, "forgotten"])),
+        min_size=4,
+        max_size=9,
+    )
 )
 def test_whatever_was_asked_and_whatever_went_wrong_an_answer_is_the_module_s(
     small: LocalRecommender, by_torch: Scores, items: list[int], moves: list[Any]
 ) -> None:
-    """Histories that grow, are cut, are others' beginnings; candidates that overlap; faults between them."""
+    """Histories that grow, are cut, are others' beginnings; candidates that overlap; alone and several at once; faults
+    between them.
+    """
     pool, draw = pool_of(small), np.random.default_rng(0)
     for move in moves:
-        if move in FAULTS:
+        if isinstance(move, str) and move in FAULTS:
             FAULTS[move](pool, draw)
         elif move == "forgotten":
             forget(pool, owner_key(pool.secret, 1))
         else:
-            user, length, first, count = move
-            history, candidates = items[user : user + length], items[100 + first : 100 + first + count]
-            (answer,) = small.rank([(history, candidates)], 5, user_id=user)
-            order = ORDERS[report_of(answer).order]
-            check(answer, by_torch(history, candidates, "split" if order == "whole" else order), 5)
+            asked = [
+                (items[user : user + length], items[100 + first : 100 + first + count])
+                for user, length, first, count in move
+            ]
+            answers = small.rank(asked, 5, user_id=move[0][0])
+            for (history, candidates), answer in zip(asked, answers, strict=True):
+                order = ORDERS[report_of(answer).order]
+                check(answer, by_torch(history, candidates, "split" if order == "whole" else order), 5)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -11,12 +11,16 @@ import pytest
 from cli.main import main
 from genrec.artifact import load_config
 from perf.rank.asked import Asked, own_users, requests_of
+from perf.rank.company import COUNTS as LISTED
+from perf.rank.company import Load
+from perf.rank.company import cell as company_cell
+from perf.rank.company import measure as loads_of
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
 from perf.rank.operations import Ranked, attention, products
 from perf.rank.peers import BOTH, HALF, SPLIT, least_operations, least_ratio
 from perf.rank.rank import WAYS, measure, model_of, sizes_of
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
-from perf.rank.together import COMPANY, COUNTS, cell, passes_of
+from perf.rank.together import COMPANY, COUNTS, ORDERS, cell, passes_of
 from training.data import Histories
 
 BOOKS = SHAPES["books"]
@@ -143,8 +147,19 @@ def test_a_peer_is_held_against_the_best_of_ours_where_that_is_worst():
 
 def test_rankings_together_are_measured_by_passes_of_as_many_candidates(tiny_ranker: Path):
     arms = passes_of(tiny_ranker, load_config(tiny_ranker), 3, 9)
-    assert {count for _, count in arms} == {count * company for count in COUNTS for company in COMPANY}
+    assert set(arms) == {(order, count, many) for order in ORDERS for count in COUNTS for many in COMPANY}
     assert all(work() > 0 for work in arms.values())
-    given = {("split", 5): [2.0, 2.0], ("split", 10): [3.0], ("split", 20): [5.0, 5.0, 5.0]}
+    given = {("split", 5, 1): [2.0, 2.0], ("split", 5, 2): [3.0], ("split", 5, 4): [5.0, 5.0, 5.0]}
     want = {"order": "split", "candidates": 5, "ms": 2000.0, "two": 4 / 3, "four": 8 / 5}
     assert cell("split", 5, given) == want
+
+
+def test_a_server_s_gain_is_that_of_the_rounds():
+    apart, together = [Load(10, 9), Load(20, 8), Load(40, 7)], [Load(20, 4), Load(30, 5), Load(40, 6)]
+    want = {"apart": 20, "together": 30, "gain": 1.5, "apart_p99_ms": 8, "together_p99_ms": 5}
+    assert company_cell(25, apart, together) == {"candidates": 25, **want}
+
+
+def test_rankings_in_flight_are_answered_by_a_server(tiny_ranker: Path):
+    loads = loads_of(tiny_ranker, 5, 50, 8, 0.3)
+    assert set(loads) == set(LISTED) and all(load.rate > 0 < load.p99_ms for load in loads.values())

@@ -211,6 +211,7 @@ class XBehindItems : public ov::op::Op {
 // Over q [B, C, H, D], shared k, v [B, G, S, D], items [M, 2N, G, t, D], q of items [B, C, H, D], rows int32 [B, C] and
 // prompt_length int32 [B]: query c sees the prompt, with a `reach` the last so many keys of it, and, by its other turn, the
 // keys of item rows[c] at `layer`. No other keys are read: so a `reach` is even, as keys are read by two at most.
+// With more pairs of k, v before the rows, each prompt has a pair [1, G, S, D] of its own; there may be more than B.
 class XDiscriminant : public ov::op::Op {
  public:
   OPENVINO_OP("XDiscriminant", "genrec");
@@ -228,8 +229,9 @@ class XDiscriminant : public ov::op::Op {
   }
 
   void validate_and_infer_types() override {
-    OPENVINO_ASSERT(get_input_size() == 7, "XDiscriminant has ", get_input_size(), " inputs, not 7");
-    for (std::size_t i = 0; i < 5; ++i)
+    const auto count = get_input_size();
+    OPENVINO_ASSERT(count >= 7 && count % 2, "XDiscriminant has ", count, " inputs, not 7 or pairs more");
+    for (std::size_t i = 0; i + 2 < count; ++i)
       OPENVINO_ASSERT(get_input_element_type(i) == TYPE, "XDiscriminant: input ", i, " is not ", TYPE);
     set_output_type(0, TYPE, get_input_partial_shape(0));
   }
@@ -245,12 +247,23 @@ class XDiscriminant : public ov::op::Op {
     const Sizes s(inputs[0].get_shape(), inputs[1].get_shape());
     const auto items = inputs[3].get_shape();
     const std::size_t own = items[3], tensor = s.kv_heads * own * s.size;
-    const auto* rows = inputs[5].data<const std::int32_t>();
+    const std::size_t last = inputs.size() - 1, pairs = (last - 4) / 2;
+    const auto* rows = inputs[last - 1].data<const std::int32_t>();
     for (std::size_t i = 0; i < s.batch * s.places; ++i)
       OPENVINO_ASSERT(rows[i] >= 0 && std::size_t(rows[i]) < items[0], "XDiscriminant: row ", rows[i], " of ", items[0]);
-    const std::size_t reach = reach_ ? std::min(s.span, std::size_t(reach_)) : s.span;
-    attend_all(s, reach, false, [&](std::size_t b, std::size_t g) {
+    const bool apart = pairs > 1;
+    OPENVINO_ASSERT(!apart || s.batch <= pairs, "XDiscriminant: ", s.batch, " prompts, keys of ", pairs);
+    const auto keys = [&](std::size_t b) { return b && apart ? 3 + 2 * b : 1; };  // the input that has them
+    std::vector<std::size_t> spans(s.batch);
+    for (std::size_t b = 0; b < s.batch; ++b) spans[b] = inputs[keys(b)].get_shape()[2];
+    const auto reach = [&](std::size_t span) { return reach_ ? std::min(span, std::size_t(reach_)) : span; };
+    const std::size_t longest = reach(*std::max_element(spans.begin(), spans.end()));
+    attend_all(s, longest, false, [&](std::size_t b, std::size_t g) {
       Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
+      if (apart) {
+        head.k = values_of(inputs[keys(b)]) + g * spans[b] * s.size;
+        head.v = values_of(inputs[keys(b) + 1]) + g * spans[b] * s.size;
+      }
       head.own_q = values_of(inputs[4]) + (head.q - values_of(inputs[0]));
       head.own_k = values_of(inputs[3]) + 2 * layer_ * tensor + g * own * s.size;
       head.own_v = head.own_k + tensor;
@@ -258,8 +271,8 @@ class XDiscriminant : public ov::op::Op {
       head.own = int(own);
       head.own_next = items[1] * tensor;
       head.own_step = s.size;
-      const std::size_t length = std::min(std::size_t(inputs[6].data<const std::int32_t>()[b]), s.span);
-      head.length = int(std::min(length, reach));
+      const std::size_t length = std::min(std::size_t(inputs[last].data<const std::int32_t>()[b]), spans[b]);
+      head.length = int(std::min(length, reach(spans[b])));
       head.k += (length - head.length) * s.size;
       head.v += (length - head.length) * s.size;
       return head;

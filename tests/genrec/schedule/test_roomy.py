@@ -55,3 +55,25 @@ def test_a_batch_of_a_large_model_has_the_capacity():
 
 def test_where_it_may_not_take_longer_the_capacity_is_the_limit():
     assert batches_of(1e-5, 0.0, 6) == [2, 2, 2]
+
+
+def test_those_that_are_not_alike_are_never_a_batch():
+    """The first takes with it whoever is; the others keep their order."""
+    go, begun, batches = threading.Event(), threading.Event(), []
+
+    def run(batch):
+        if batch == ["last"]:
+            begun.set()
+            assert go.wait(30)
+        else:
+            batches.append(batch)
+
+    alike = lambda first, other: first[0] == other[0] == "a"  # noqa: E731
+    scheduler = Scheduler([run], 1000, 0.0, 3, Clock(), alike=alike)
+    scheduler.submit("last", 100)
+    assert begun.wait(30)
+    for item in ("a1", "b1", "a2", "b2", "a3", "a4"):
+        scheduler.submit(item, 100)
+    go.set()
+    scheduler.close()
+    assert batches == [["a1", "a2", "a3"], ["b1"], ["b2"], ["a4"]]
