@@ -27,10 +27,10 @@ from build.openvino.narrow import keep_narrow
 from build.openvino.operations import Operations, libraries
 from build.openvino.read import Reader, read_inlined
 from build.openvino.rotary import replace_rotations, tabulate_angles
-from build.openvino.together import together
+from build.openvino.together import over_entries
 from export.names import RANK_ORDERS
 from genrec.engine.instructions import chosen, sets_of
-from genrec.engine.openvino_graphs import ALONE, PASSES, RANK_TOGETHER, WEIGHTS_FILE
+from genrec.engine.openvino_graphs import ALONE, PASSES, RANK_TOGETHER, RANKINGS, WEIGHTS_FILE
 from genrec.progress import ticking
 
 LARGE = 256 << 20  # bytes of weights from which on passes are one graph
@@ -65,7 +65,10 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
             onnx_model = graph.replaced()
             made = {path.stem: onnx_model}
             if reader and path.stem == RANK_ORDERS["split"]:
-                made[RANK_TOGETHER] = together(onnx_model)
+                made = {
+                    path.stem: over_entries(onnx_model, 1),
+                    RANK_TOGETHER: over_entries(onnx_model, RANKINGS),
+                }
             for name, each in made.items():
                 model = reader.read(each) if reader else read_inlined(each, InBlocks(longest))
                 model = _with_kv_type(model, kv_type)

@@ -61,11 +61,12 @@ class Reader:
         )
 
     def _discriminant(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
+        """Over k, v, or over whole entries of users."""
         inputs = [node.get_input(n) for n in range(node.get_input_size())]
-        q, k, v, items, rows, lengths, q_item, *apart = inputs
+        q, *users, items, rows, lengths, q_item = inputs
         others = [op.convert(each, "i32").output(0) for each in (rows, lengths)]
         how = {name: node.get_attribute(name) for name in ("layer", "reach")}
-        return self._made("XDiscriminant", [q, k, v, items, q_item, *apart], *others, **how)
+        return self._made("XDiscriminant", [q, items, q_item, *users], *others, **how)
 
     def _linear(self, node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         tensors = [node.get_input(n) for n in range(node.get_input_size())]

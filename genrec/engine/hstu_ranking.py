@@ -70,7 +70,7 @@ class HstuExecutor:
     def _kv_of(self, request: HstuRequest, prefix: NDArray[np.int32]) -> Iterator[UserKv]:
         """See `Users.kv_of`. Who has one event has no token before it, and a graph takes no empty tensor."""
         if not len(prefix):
-            yield UserKv(self._nobody, 0, 0)
+            yield UserKv(self._nobody, np.zeros(0, np.uint8), 0, 0)
             return
         with self._users.kv_of(request.owner, prefix, True, request.forgets) as user:
             yield user

@@ -76,7 +76,7 @@ class Split(NamedTuple):
 
     rows: Array  # int[C]
     length: int  # tokens of the user
-    user: Sequence[Array]  # 2N tensors [1, G, S, D]
+    user: Array  # [1, 2N, G, S, D]
 
 
 class RankPasses(Protocol):

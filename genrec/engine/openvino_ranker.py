@@ -43,13 +43,14 @@ class OpenVinoRanker:
         lengths = np.array([each.length for each in rankings])
         if len(rankings) == 1:
             ((rows, _, user),) = rankings
-            return [self._states("rank_split", len(rows), [*self._table(items, rows), lengths, *user])]
+            # OpenVINO's own nodes would copy what they need of an entry.
+            kv = [user[:, n] for n in range(user.shape[1])] if self._graphs.writes_scores else [user]
+            return [self._states("rank_split", len(rows), [*self._table(items, rows), lengths, *kv])]
         most = max(len(each.rows) for each in rankings)
         rows = np.array([np.resize(each.rows, most) for each in rankings], np.int64)
         users = [*rankings, *[rankings[0]] * (self.most - len(rankings))]  # a graph has so many, read or not
-        kv = [tensor for each in users for tensor in each.user]
         states = np.empty((*rows.shape, self._config.hidden_size), np.float32)
-        self._infer(RANK_TOGETHER, [items, rows, lengths, *kv], [states])
+        self._infer(RANK_TOGETHER, [items, rows, lengths, *(each.user for each in users)], [states])
         return [each[: len(of.rows)] for each, of in zip(states, rankings, strict=True)]
 
     def user_first(self, candidates: Array, length: int, user: Sequence[Array]) -> NDArray[np.float32]:

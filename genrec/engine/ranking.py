@@ -77,7 +77,7 @@ class RankExecutor:
         self._users = Users(self._by_user, pool, self.ahead)
         self.items = RankItems(passes, layout, model, pool, store)
         self.most = passes.most  # rankings of `together`
-        self._passes, self._head = passes, head
+        self._passes, self._head, self._layout = passes, head, layout
         self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self
 
     def scores(self, request: RankRequest, plan: RankPlan) -> Scored:
@@ -117,10 +117,13 @@ class RankExecutor:
         self, found: ItemsKv, requests: list[RankRequest], parts: NDArray[np.int64], users: list[UserKv]
     ) -> list[Array]:
         rankings = [
-            Split(found.rows[start:end], len(request.tokens), user.kv)
+            Split(found.rows[start:end], len(request.tokens), self._whole_entry(user))
             for request, user, start, end in zip(requests, users, parts, parts[1:], strict=False)
         ]
         return self._passes.split(found.table, rankings)
+
+    def _whole_entry(self, user: UserKv) -> Array:
+        return self._layout.whole(user.memory, user.kv[0].shape[2])
 
     def _user_first(self, request: RankRequest, plan: RankPlan) -> tuple[Array, Reuse]:
         length, candidates = len(request.tokens), request.candidates.astype(np.int64)

@@ -24,6 +24,7 @@ class UserKv(NamedTuple):
     """2N tensors [1, G, span, D], of how many tokens they were there, and bytes that were copied."""
 
     kv: list[Array]
+    memory: Array  # uint8, in which they lie
     reused: int
     copied: int
 
@@ -66,26 +67,27 @@ class Users:
         whose = owner_key(pool.secret, owner)
         with held(pool, entries, names, len(tokens), whose, keep, forgets) as (found, writing):
             if found and found.tokens == len(tokens):
-                yield UserKv(entries.user(found.memory, found.span), len(tokens) - computed, 0)
+                kv = entries.user(found.memory, found.span)
+                yield UserKv(kv, found.memory, len(tokens) - computed, 0)
             elif found:
                 yield self._extended(found, tokens, writing)
             else:
                 yield self._computed(tokens, writing)
 
     def _computed(self, tokens: Array, writing: Writing | None) -> UserKv:
-        kv = self._place(len(tokens), writing)
+        kv, memory = self._place(len(tokens), writing)
         self._passes.fill(tokens, kv, 0, len(tokens))
-        return UserKv(kv, 0, 0)
+        return UserKv(kv, memory, 0, 0)
 
     def _extended(self, found: UserEntry, tokens: Array, writing: Writing | None) -> UserKv:
         """The entry that agrees so far, with the newest tokens behind it."""
-        kv, past = self._place(len(tokens), writing), found.tokens
+        (kv, memory), past = self._place(len(tokens), writing), found.tokens
         copy_past(self._entries, self._entries.user(found.memory, found.span), kv, past)
         self._passes.fill(tokens, kv, past, len(tokens))
-        return UserKv(kv, past, past * self._entries.token_bytes)
+        return UserKv(kv, memory, past, past * self._entries.token_bytes)
 
-    def _place(self, tokens: int, writing: Writing | None) -> list[Array]:
+    def _place(self, tokens: int, writing: Writing | None) -> tuple[list[Array], Array]:
         span = self._entries.span(tokens)
         size = self._entries.user_bytes(span)
         memory = writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
-        return self._entries.user(memory, span)
+        return self._entries.user(memory, span), memory

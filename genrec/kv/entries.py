@@ -1,7 +1,7 @@
 """Where each tensor lies in the entries of a KV pool (BAT, section 5.1).
 
-A user's entry of S tokens holds k, v of layer 0, then of layer 1, ..., each [1, G, S, D] on a cache line. An item's
-entry is a row of one table [M, 2N, G, t, D]; rows are padded to cache lines where they must be.
+A user's entry of S tokens is [1, 2N, G, S, D]: k, v of layer 0, then of layer 1, ... An item's entry is a row of one
+table [M, 2N, G, t, D].
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.kv.layout import KV_TYPES, aligned
+from genrec.kv.layout import KV_TYPES
 from genrec.models.config import ModelConfig
 
 Array = NDArray[Any]
@@ -58,22 +58,21 @@ class EntryLayout:
 
     def user_bytes(self, span: int) -> int:
         """Of a user's entry of `span` tokens."""
-        return 2 * self.config.num_hidden_layers * self._tensor_bytes(span)
+        return span * self.token_bytes
+
+    def whole(self, memory: Array, span: int) -> Array:
+        """uint8[user_bytes(span)] as a user's entry [1, 2N, G, span, D]."""
+        c = self.config
+        shape = (1, 2 * c.num_hidden_layers, c.num_key_value_heads, span, c.head_dim)
+        return memory[: self.user_bytes(span)].view(self.dtype).reshape(shape)
 
     def user(self, memory: Array, span: int) -> list[Array]:
-        """uint8[user_bytes(span)] as 2N tensors [1, G, span, D]."""
-        c, step = self.config, self._tensor_bytes(span)
-        shape = (1, c.num_key_value_heads, span, c.head_dim)
-        size = shape[1] * span * shape[3] * self.dtype.itemsize
-        starts = range(0, 2 * c.num_hidden_layers * step, step)
-        return [memory[start : start + size].view(self.dtype).reshape(shape) for start in starts]
+        """The same as 2N tensors [1, G, span, D]."""
+        whole = self.whole(memory, span)
+        return [whole[:, n] for n in range(whole.shape[1])]
 
     def items(self, memory: Array) -> Array:
         """uint8[M * item_bytes] as the table [M, 2N, G, t, D]."""
         c = self.config
         shape = (-1, 2 * c.num_hidden_layers, c.num_key_value_heads, self.item_tokens, c.head_dim)
         return memory.view(self.dtype).reshape(shape)
-
-    def _tensor_bytes(self, span: int) -> int:
-        c = self.config
-        return aligned(c.num_key_value_heads * span * c.head_dim * self.dtype.itemsize)

@@ -72,21 +72,25 @@ def passes_of(
     (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, 0, 1)
     draw, most = np.random.default_rng(0), max(COUNTS) * max(COMPANY)
     heads, width, kinds = model.num_key_value_heads, model.head_dim, range(2 * model.num_hidden_layers)
-    shape = (1, heads, layout.span(user_tokens), width)
-    users: list[list[Array]] = [[np.zeros(shape, layout.dtype) for _ in kinds] for _ in range(max(COMPANY))]
+    span = layout.span(user_tokens)
+    users: list[Array] = [np.zeros(layout.user_bytes(span), np.uint8) for _ in range(max(COMPANY))]
     table = np.zeros((most, len(kinds), heads, item_tokens, width), layout.dtype)
     tokens = draw.integers(0, model.vocab_size, (most, item_tokens))
 
     def split(count: int, many: int) -> None:
         rankings = [
-            Split(np.arange(n * count, (n + 1) * count, dtype=np.int32), user_tokens, users[n])
+            Split(
+                np.arange(n * count, (n + 1) * count, dtype=np.int32),
+                user_tokens,
+                layout.whole(users[n], span),
+            )
             for n in range(many)
         ]
         for first in range(0, many, passes.most):
             passes.split(table, rankings[first : first + passes.most])
 
     def user_first(count: int, many: int) -> None:
-        passes.user_first(tokens[: count * many], user_tokens, users[0])
+        passes.user_first(tokens[: count * many], user_tokens, layout.user(users[0], span))
 
     return {
         (order, count, many): partial(_seconds, run, count, many)

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(
 )
 RANKS = {
     "XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XPast 6": (4, 4, 4, 4, 4, 1),
-    "XBehindItems 5": (4, 4, 4, 5, 2), "XDiscriminant 7": (4, 4, 4, 5, 4, 2, 1),
-    "XDiscriminant 13": (4, 4, 4, 5, *(4,) * 7, 2, 1),
+    "XBehindItems 5": (4, 4, 4, 5, 2), "XDiscriminant 7": (4, 5, 4, 4, 4, 2, 1),
+    "XDiscriminant 9": (4, 5, 4, *(5,) * 4, 2, 1),
 }  # fmt: skip
 LAYER, REACH = 1, 150
 HOW = {"XBehindItems": {"layer": LAYER}, "XDiscriminant": {"layer": LAYER, "reach": REACH}}
@@ -160,6 +160,13 @@ def items_of(k, v, rows):
     return items
 
 
+def entry_of(k, v):
+    """A user's entry [1, 2 layers, G, S, D] of k and v [G, S, D], NaN but for one layer."""
+    entry = np.full((1, 2 * LAYER + 4, *k.shape), np.nan, np.float32)
+    entry[0, 2 * LAYER], entry[0, 2 * LAYER + 1] = k, v
+    return entry
+
+
 ITEMS = [  # heads, kv_heads, size, tokens of an item, rows per request, new tokens
     (2, 2, 8, 3, [[4, 0, 5]], 3), (4, 2, 32, 15, [list(range(17)), [3] * 17], 40), (2, 1, 64, 1, [[2]], 130),
     (6, 2, 10, 7, [list(range(40))], 30), (2, 1, 128, 64, [[1, 0, 3, 2]], 2),
@@ -189,11 +196,11 @@ DISCRIMINANTS = [  # heads, kv_heads, size, span, how much of it per request, to
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("entries", [False, True])
 @pytest.mark.parametrize("shape", DISCRIMINANTS)
-def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape, apart):
-    """Neither keys before it nor those behind the prompt are read, nor other items and layers; prompts in one tensor,
-    or each in tensors of its own, as long as they are.
+def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape, entries):
+    """Neither keys before it nor those behind the prompt are read, nor other items and layers; keys and values in
+    one tensor each, or every prompt an entry of its own, as long as it is.
     """
     heads, kv_heads, size, span, lengths, tokens, many = shape
     batch, table = len(lengths), 2 * many
@@ -206,12 +213,11 @@ def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape, a
         for each in (k, v):
             each[b, :, : first[b]] = each[b, :, length:] = np.nan
     users = [k, v]
-    if apart:  # of four, whoever there is
+    if entries:  # of four, whoever there is
         ends = [max(length, 1) + b for b, length in enumerate(lengths)]
-        users = [each[b : b + 1, :, :end] for b, end in enumerate(ends) for each in (k, v)]
-        users += [np.full((1, kv_heads, 1, size), np.nan)] * (8 - len(users))
-    given = q, *users[:2], items, q, *users[2:], rows, np.array(lengths)
-    found = run(*given, name="XDiscriminant")
+        users = [entry_of(k[b, :, :end], v[b, :, :end]) for b, end in enumerate(ends)]
+        users += [entry_of(k[0, :, :0], v[0, :, :0])] * (4 - len(users))
+    found = run(q, items, q, *users, rows, np.array(lengths), name="XDiscriminant")
     for b, length in enumerate(lengths):
         one = slice(b, b + 1)
         own_k, own_v = (each[rows[b]].transpose(0, 2, 1, 3)[None] for each in (drawn_k, drawn_v))

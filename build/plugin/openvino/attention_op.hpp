@@ -25,20 +25,26 @@ struct Sizes {
         span(keys[2]) {}
 };
 
-// What is alike for all kinds: KV head g of request b, over q, shared k and v, with no own keys yet.
-inline Head<Value> head_over(const Sizes& s, std::size_t b, std::size_t g, const ov::TensorVector& inputs, ov::Tensor& out) {
-  const std::size_t group = s.heads / s.kv_heads;
-  const std::size_t row = (b * s.places * s.heads + g * group) * s.size, of_head = (b * s.kv_heads + g) * s.span * s.size;
+// What is alike for all kinds: KV head g of request b, with no keys yet.
+inline Head<Value> head_over(const Sizes& s, std::size_t b, std::size_t g, const ov::Tensor& q, ov::Tensor& out) {
+  const std::size_t group = s.heads / s.kv_heads, row = (b * s.places * s.heads + g * group) * s.size;
   Head<Value> head{};
-  head.q = head.own_q = values_of(inputs[0]) + row;
+  head.q = head.own_q = values_of(q) + row;
   head.out = static_cast<Value*>(out.data()) + row;
-  head.k = values_of(inputs[1]) + of_head;
-  head.v = values_of(inputs[2]) + of_head;
   head.rows = int(s.places * group);
   head.group = int(group);
   head.size = int(s.size);
   head.each = 1;
   head.next = s.heads * s.size;
+  return head;
+}
+
+// The same over q, shared k and v.
+inline Head<Value> head_over(const Sizes& s, std::size_t b, std::size_t g, const ov::TensorVector& inputs, ov::Tensor& out) {
+  Head<Value> head = head_over(s, b, g, inputs[0], out);
+  const std::size_t of_head = (b * s.kv_heads + g) * s.span * s.size;
+  head.k = values_of(inputs[1]) + of_head;
+  head.v = values_of(inputs[2]) + of_head;
   return head;
 }
 
@@ -208,10 +214,11 @@ class XBehindItems : public ov::op::Op {
   std::int64_t layer_ = 0;
 };
 
-// Over q [B, C, H, D], shared k, v [B, G, S, D], items [M, 2N, G, t, D], q of items [B, C, H, D], rows int32 [B, C] and
+// Over q [B, C, H, D], items [M, 2N, G, t, D], q of items [B, C, H, D], shared k, v [B, G, S, D], rows int32 [B, C] and
 // prompt_length int32 [B]: query c sees the prompt, with a `reach` the last so many keys of it, and, by its other turn, the
 // keys of item rows[c] at `layer`. No other keys are read: so a `reach` is even, as keys are read by two at most.
-// With more pairs of k, v before the rows, each prompt has a pair [1, G, S, D] of its own; there may be more than B.
+// In the place of k, v there may be whole entries of users, [1, 2N, G, S, D] each, at least B: their keys at `layer` are read
+// where they lie.
 class XDiscriminant : public ov::op::Op {
  public:
   OPENVINO_OP("XDiscriminant", "genrec");
@@ -230,7 +237,7 @@ class XDiscriminant : public ov::op::Op {
 
   void validate_and_infer_types() override {
     const auto count = get_input_size();
-    OPENVINO_ASSERT(count >= 7 && count % 2, "XDiscriminant has ", count, " inputs, not 7 or pairs more");
+    OPENVINO_ASSERT(count >= 6, "XDiscriminant has ", count, " inputs, not 6 or more");
     for (std::size_t i = 0; i + 2 < count; ++i)
       OPENVINO_ASSERT(get_input_element_type(i) == TYPE, "XDiscriminant: input ", i, " is not ", TYPE);
     set_output_type(0, TYPE, get_input_partial_shape(0));
@@ -244,28 +251,26 @@ class XDiscriminant : public ov::op::Op {
 
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
     outputs[0].set_shape(inputs[0].get_shape());
-    const Sizes s(inputs[0].get_shape(), inputs[1].get_shape());
-    const auto items = inputs[3].get_shape();
+    const std::size_t last = inputs.size() - 1;
+    const bool whole = inputs[3].get_shape().size() == 5;  // entries
+    const auto items = inputs[1].get_shape();
+    const Sizes s(inputs[0].get_shape(), {1, items[2], 0, items[4]});
     const std::size_t own = items[3], tensor = s.kv_heads * own * s.size;
-    const std::size_t last = inputs.size() - 1, pairs = (last - 4) / 2;
     const auto* rows = inputs[last - 1].data<const std::int32_t>();
     for (std::size_t i = 0; i < s.batch * s.places; ++i)
       OPENVINO_ASSERT(rows[i] >= 0 && std::size_t(rows[i]) < items[0], "XDiscriminant: row ", rows[i], " of ", items[0]);
-    const bool apart = pairs > 1;
-    OPENVINO_ASSERT(!apart || s.batch <= pairs, "XDiscriminant: ", s.batch, " prompts, keys of ", pairs);
-    const auto keys = [&](std::size_t b) { return b && apart ? 3 + 2 * b : 1; };  // the input that has them
+    OPENVINO_ASSERT(!whole || s.batch <= last - 4, "XDiscriminant: ", s.batch, " prompts, entries of ", last - 4);
     std::vector<std::size_t> spans(s.batch);
-    for (std::size_t b = 0; b < s.batch; ++b) spans[b] = inputs[keys(b)].get_shape()[2];
+    for (std::size_t b = 0; b < s.batch; ++b) spans[b] = whole ? inputs[3 + b].get_shape()[3] : inputs[3].get_shape()[2];
     const auto reach = [&](std::size_t span) { return reach_ ? std::min(span, std::size_t(reach_)) : span; };
     const std::size_t longest = reach(*std::max_element(spans.begin(), spans.end()));
     attend_all(s, longest, false, [&](std::size_t b, std::size_t g) {
-      Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
-      if (apart) {
-        head.k = values_of(inputs[keys(b)]) + g * spans[b] * s.size;
-        head.v = values_of(inputs[keys(b) + 1]) + g * spans[b] * s.size;
-      }
-      head.own_q = values_of(inputs[4]) + (head.q - values_of(inputs[0]));
-      head.own_k = values_of(inputs[3]) + 2 * layer_ * tensor + g * own * s.size;
+      Head<Value> head = head_over(s, b, g, inputs[0], outputs[0]);
+      const std::size_t of_head = spans[b] * s.size, of_tensor = s.kv_heads * of_head;
+      head.k = values_of(inputs[whole ? 3 + b : 3]) + g * of_head + (whole ? 2 * layer_ : b) * of_tensor;
+      head.v = whole ? head.k + of_tensor : values_of(inputs[4]) + (head.k - values_of(inputs[3]));
+      head.own_q = values_of(inputs[2]) + (head.q - values_of(inputs[0]));
+      head.own_k = values_of(inputs[1]) + 2 * layer_ * tensor + g * own * s.size;
       head.own_v = head.own_k + tensor;
       head.chosen = rows + b * s.places;
       head.own = int(own);
