@@ -35,7 +35,7 @@ def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
 def rank_ways(file: str, about: str, *own: Column) -> Table:
     """What each way of such a result came to; `own` are columns that not every one has."""
     return Table(
-        file, f"{about}, one request at a time", "ways",
+        file, f"{about}, one request at a time but for `together`", "ways",
         (
             Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"), *own,
             Column("tokens reused", "ways/*/reused_share", "{:.0%}"),

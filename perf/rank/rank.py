@@ -17,9 +17,10 @@ Each way has a pool of its own. Ways take turns of 20 requests, the same for all
 find the caches full of the others' weights, which no server does. Items' KV is computed beforehand, as `genrec pool
 fill` does (BAT, section 5.2); users' by the first part of the trace, which is not counted. Time is what the passes, the
 pool and the choice take in this process. The rate within a P99 is computed from these times: Poisson arrivals, one
-after the other. Every tenth request is compared with what is computed without any reuse. `least_ms` is the roofline:
-what products with the weights and attention take for the tokens that a way computes, at the rate of a plain product on
-this machine.
+after the other. `together` is `split` at saturation, up to eight rankings of the queue in one pass; how many would wait
+at a rate is not known. Every tenth request is compared with what is computed without any reuse. `least_ms` is the
+roofline: what products with the weights and attention take for the tokens that a way computes, at the rate of a plain
+product on this machine.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, mock_ranker, narrow
 from perf.rank.operations import operations
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES, DataShape
-from perf.rank.ways import Answer, RankWay
+from perf.rank.ways import TOGETHER, Answer, RankWay
 
-WAYS = ("recompute", "user", "item", "greedy", "hazard", "split")
-BEST = ("greedy", "past", "hazard", "split")
+WAYS = ("recompute", "user", "item", "greedy", "hazard", "split", TOGETHER)
+BEST = ("greedy", "past", "hazard", "split", TOGETHER)
 WARM = 0.3
 TURN = 20  # requests of one way before the next one's
 CHECKED = 10  # every so many requests
@@ -169,7 +170,7 @@ def _of_one_trace(
         for turn, first in enumerate(turns):
             some, begins = asks[first : first + TURN], turn % len(ways)
             for way in ways[begins:] + ways[:begins]:
-                given = [way.ask(request, now) for request, now in some]
+                given = way.ask_all(some)
                 answers[way.name] += given[max(warm - first, 0) :]
                 for (request, _), answer in list(zip(some, given, strict=True))[::CHECKED]:
                     order = "user" if answer.ranked.order == "whole" else answer.ranked.order
@@ -204,11 +205,11 @@ def summary(answers: dict[str, list[Answer]], slo_s: float) -> dict[str, Any]:
             "computed_tokens": computed / len(given),
             "copied_bytes": sum(each.reuse.copied for each in given) / len(given),
             "choice_share": sum(each.choice_s for each in given) / seconds.sum(),
-            "slo_rate": rate_within(seconds, slo_s),
+            "slo_rate": None if name == TOGETHER else rate_within(seconds, slo_s),
         }
 
     found = ratios({name: way["rate"] for name, way in ways.items()})
-    within = ratios({name: way["slo_rate"] for name, way in ways.items()})
+    within = ratios({name: way["slo_rate"] for name, way in ways.items() if name != TOGETHER})
     best = [way for name, way in ways.items() if name in BEST]
     return {
         "counted": len(next(iter(answers.values()))),
@@ -265,7 +266,7 @@ def rate_within(seconds: NDArray[np.float64], slo_s: float) -> float:
     return low
 
 
-def table(ways: dict[str, dict[str, float]]) -> str:
+def table(ways: dict[str, dict[str, Any]]) -> str:
     """For people."""
     head = [
         "",
@@ -282,7 +283,7 @@ def table(ways: dict[str, dict[str, float]]) -> str:
         [
             name, f"{w['rate']:.2f}", f"{w['ms']:.1f}", f"{w['least_ms']:.1f}",
             f"{100 * w['reused_share']:.0f}", f"{w['computed_tokens']:.0f}",
-            f"{w['copied_bytes'] / 1024:.0f}", f"{100 * w['choice_share']:.2f}", f"{w['slo_rate']:.2f}",
+            f"{w['copied_bytes'] / 1024:.0f}", f"{100 * w['choice_share']:.2f}", "" if name == TOGETHER else f"{w['slo_rate']:.2f}",
         ]
         for name, w in ways.items()
     ]  # fmt: skip

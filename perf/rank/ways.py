@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from perf.rank.operations import Ranked
 
 BATCH = 100  # items that are computed at once
 TTL_S = 1e6  # a trace's own time is slow
+TOGETHER = "together"  # `split`, several rankings in a pass
 
 
 class TimedPool(Pool):
@@ -60,7 +61,7 @@ class RankWay:
         users, rows = sizes
         Pool.create(folder, users, rows, layout.item_bytes, layout.step * layout.token_bytes)
         self._pool = TimedPool(folder, clock=lambda: self._now, ttl_s=TTL_S)
-        self._chooser = PrefixChooser(name, layout, "m", self._pool)
+        self._chooser = PrefixChooser("split" if name == TOGETHER else name, layout, "m", self._pool)
         if self._chooser.policy:
             self._pool.rule = self._chooser.policy
         self._executor = make(self._pool)
@@ -73,15 +74,32 @@ class RankWay:
 
     def ask(self, request: RankRequest, now: int) -> Answer:
         """Choose and rank."""
-        self._now, self._pool.seconds = now, 0.0
-        begun = time.perf_counter()
-        plan = self._chooser.choose(request.owner, request.tokens, request.candidates, now)
-        chosen = time.perf_counter()
-        inside = self._pool.seconds
-        scores, reuse = self._executor.scores(request, RankPlan(plan.order, plan.keep_user, plan.keep_items))
-        ended = time.perf_counter()
-        count, item = request.candidates.shape
-        ranked = Ranked(
-            plan.order, len(request.tokens), count, item, reuse.user, reuse.items // item, len(scores)
-        )
-        return Answer(scores, reuse, ranked, chosen - begun + self._pool.seconds - inside, ended - begun)
+        return self._ask([(request, now)])[0]
+
+    def ask_all(self, asked: Sequence[tuple[RankRequest, int]]) -> list[Answer]:
+        """All of a queue, in order: one by one, or as many in a pass as there may be."""
+        size = self._executor.most if self.name == TOGETHER else 1
+        groups = [asked[first : first + size] for first in range(0, len(asked), size)]
+        return [answer for group in groups for answer in self._ask(group)]
+
+    def _ask(self, asked: Sequence[tuple[RankRequest, int]]) -> list[Answer]:
+        """One pass; what it took is shared by those in it."""
+        self._pool.seconds = 0.0
+        begun, plans = time.perf_counter(), []
+        for request, self._now in asked:
+            plan = self._chooser.choose(request.owner, request.tokens, request.candidates, self._now)
+            plans.append((request, RankPlan(plan.order, plan.keep_user, plan.keep_items)))
+        chosen, inside = time.perf_counter(), self._pool.seconds
+        rank = self._executor
+        scored = rank.together(plans) if len(plans) > 1 else [rank.scores(*plans[0])]
+        share = 1 / len(plans)
+        total_s = share * (time.perf_counter() - begun)
+        choice_s = share * (chosen - begun + self._pool.seconds - inside)
+        answers = []
+        for (request, plan), (scores, reuse) in zip(plans, scored, strict=True):
+            count, item = request.candidates.shape
+            ranked = Ranked(
+                plan.order, len(request.tokens), count, item, reuse.user, reuse.items // item, len(scores)
+            )
+            answers.append(Answer(scores, reuse, ranked, choice_s, total_s))
+        return answers
