@@ -12,7 +12,7 @@ from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.recommend import DEADLINE_MS, HISTORY, ITEM_IDS, OWNER, SCORES, TICKET, TOKENS, TOP_K, USER_ID
 from genrec.report import RankReport
 
-CANDIDATES = Tensor("candidates", "INT64", (-1,))
+CANDIDATES = Tensor("candidates", "INT64", (-1,), optional=True)
 CANDIDATE_SCORES = Tensor("candidate_scores", "FP32", (-1,), optional=True)
 # What an HSTU ranker reads too: of every event a rating and seconds, when it is asked for, numbers of what is known of
 # the user.
@@ -50,7 +50,7 @@ PREFIX_CHOICE = Model(
     "prefix_choice",
     inputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS),
     outputs=(PLAN,),
-    warmups=(WarmUp("no_prompt", {"tokens": (1,), "owner": (2,), "candidates": (1,)}, NO_PROMPT),),
+    warmups=(WarmUp("no_prompt", {"tokens": (1,), "owner": (3,), "candidates": (1,)}, NO_PROMPT),),
 )
 # No waiting for company here: a request is a pass of its own, and the step answers later.
 SCORE_CANDIDATES = Model(
@@ -61,7 +61,7 @@ SCORE_CANDIDATES = Model(
     warmups=(
         WarmUp(
             "no_prompt",
-            {"tokens": (1,), "owner": (2,), "candidates": (1,), "codes": (1,), "plan": (3,)},
+            {"tokens": (1,), "owner": (3,), "candidates": (1,), "codes": (1,), "plan": (3,)},
             NO_PROMPT,
         ),
     ),

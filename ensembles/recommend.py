@@ -11,8 +11,13 @@ from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from genrec.report import Report
 from genrec.steps.ticket import Ticket
 
+# Triton counts inputs and takes one for another. So all of a request are optional to it, and the first step names what
+# is missing.
 HISTORY = Tensor("history", "INT64", (-1,), optional=True)  # of a known `user_id`, his own
-TOP_K = Tensor("top_k", "INT32", (1,))
+TOP_K = Tensor("top_k", "INT32", (1,), optional=True)
+RETRIEVE = Tensor(
+    "retrieve", "INT32", (1,), optional=True
+)  # in the place of `top_k`, where a ranking follows
 USER_ID = Tensor("user_id", "INT64", (1,), optional=True)
 DEADLINE_MS = Tensor("deadline_ms", "INT32", (1,), optional=True)
 EXCLUDE_HISTORY = Tensor("exclude_history", "BOOL", (1,), optional=True)
@@ -21,8 +26,8 @@ REQUEST = (HISTORY, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY)
 TOKENS = Tensor("tokens", "INT32", (-1,))
 TICKET = Tensor("ticket", "INT64", (len(Ticket._fields),))
 EXCLUDED = Tensor("excluded", "INT32", (-1,))
-OWNER = Tensor("owner", "INT64", (2,))  # whether a user is named, and which
-KEEP_FOR = Tensor("owner", "INT64", (2,), optional=True)  # where a ranking follows
+OWNER = Tensor("owner", "INT64", (3,))  # whether a user is named, which, and when the request came
+KEEP_FOR = Tensor("owner", "INT64", (3,), optional=True)  # where a ranking follows
 PATHS = Tensor("paths", "INT64", (-1,))
 SCORES = Tensor("scores", "FP32", (-1,))
 ITEM_IDS = Tensor("item_ids", "INT64", (-1,))
@@ -36,7 +41,7 @@ NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
 
 ENCODE_HISTORY = Model(
     "encode_history",
-    inputs=REQUEST,
+    inputs=(*REQUEST, RETRIEVE),
     outputs=(TOKENS, TICKET, EXCLUDED, OWNER),
     warmups=(WarmUp("one_item", {"history": (1,)}, TOP_1),),
 )

@@ -7,16 +7,15 @@ the ranker's KV is the generator's, `generate` leaves the prompt's in the pool, 
 from __future__ import annotations
 
 from ensembles import rank, recommend
-from ensembles.description import Ensemble, Step, Tensor
-from ensembles.recommend import DEADLINE_MS, EXCLUDE_HISTORY, HISTORY, TOP_K, USER_ID
+from ensembles.description import Ensemble, Step
+from ensembles.recommend import DEADLINE_MS, EXCLUDE_HISTORY, HISTORY, RETRIEVE, TOP_K, USER_ID
 
-RETRIEVE = Tensor("retrieve", "INT32", (1,))
 REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY, *rank.EVENTS)
 
 
 def recommend_and_rank() -> Ensemble:
     """The ensemble; L does not show in it."""
-    history = {tensor.name: tensor.name for tensor in recommend.REQUEST} | {"top_k": "retrieve"}
+    history = {tensor.name: tensor.name for tensor in recommend.ENCODE_HISTORY.inputs}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
     beams = {name: f"last_{name}" for name in ("paths", "scores")}
     found = {name: f"found_{name}" for name in ("item_ids", "scores")}

@@ -35,7 +35,7 @@ class HstuRequest(NamedTuple):
     tokens: NDArray[np.int32]
     candidates: NDArray[np.int32]
     now: int
-    forgets: int | None = None  # how often the pool had forgotten anybody when it came, if it names a user
+    came_ns: int | None = None  # when it came, on the monotonic clock, if it names a user
 
 
 class HstuExecutor:
@@ -72,7 +72,7 @@ class HstuExecutor:
         if not len(prefix):
             yield UserKv(self._nobody, np.zeros(0, np.uint8), 0, 0)
             return
-        with self._users.kv_of(request.owner, prefix, True, request.forgets) as user:
+        with self._users.kv_of(request.owner, prefix, True, request.came_ns) as user:
             yield user
 
     def rehearse(self) -> None:

@@ -26,6 +26,7 @@ from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
 from genrec.pool.counts import count_pool
 from genrec.pool.keys import Words, owner_key, user_words
+from genrec.pool.owner import Owner
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry
 from genrec.rank.kinds import DISCRIMINANT, ranker_of
@@ -36,7 +37,6 @@ from genrec.target import target_of
 # Operations of a prompt from which on its KV is worth a place: half a millisecond to a millisecond. What is smaller is
 # computed as fast as it is looked for and kept.
 WORTH = 2e8
-Owner = tuple[bool, int]  # whether a user is named, and which
 
 
 class Visit(NamedTuple):
@@ -44,7 +44,6 @@ class Visit(NamedTuple):
 
     owner: Owner
     found: UserEntry | None  # what the pool has of its prompt, held until `release`
-    forgets: int | None  # how often the pool had forgotten anybody when the request came, if it names a user
 
 
 class KeptPrompts:
@@ -78,12 +77,11 @@ class KeptPrompts:
 
     def takes(self, owner: Owner, tokens: int) -> bool:
         """Whether a prompt of so many tokens is kept for its user, and looked for."""
-        return owner[0] and are_worth_it(self._layout.config, tokens)
+        return owner.named and are_worth_it(self._layout.config, tokens)
 
     def visit(self, owner: Owner, tokens: Array) -> Visit:
         """Of a request with the prompt int32[S]; until `release`."""
-        forgets = self._pool.forgets if owner[0] else None
-        return Visit(owner, self._find(owner, tokens) if self._resumes else None, forgets)
+        return Visit(owner, self._find(owner, tokens) if self._resumes else None)
 
     def _find(self, owner: Owner, tokens: Array) -> UserEntry | None:
         """What the pool has of a named user's prompt; None if less than half of it."""
@@ -140,10 +138,10 @@ class KeptPrompts:
         It can be found when this ends well.
         """
         layout, pool, owner = self._layout, self._pool, visit.owner
-        user, span = owner[1] if owner[0] else None, layout.span(len(tokens))
-        hashes, whose = self._hashes(owner, tokens), owner_key(pool.secret, user)
-        lives_s = inf if owner[0] else self._lease_s
-        writing = pool.write_user(hashes, span, layout.user_bytes(span), whose, visit.forgets, lives_s)
+        span = layout.span(len(tokens))
+        hashes, whose = self._hashes(owner, tokens), owner_key(pool.secret, owner.whose)
+        came_ns, lives_s = (owner.came_ns, inf) if owner.named else (None, self._lease_s)
+        writing = pool.write_user(hashes, span, layout.user_bytes(span), whose, came_ns, lives_s)
         if not writing:
             yield None
             return
@@ -160,9 +158,8 @@ class KeptPrompts:
         return Past(tokens, layout.user(np.zeros(layout.user_bytes(span), np.uint8), span))
 
     def _hashes(self, owner: Owner, tokens: Array) -> Words:
-        user = owner[1] if owner[0] else None
-        layout = self._layout
-        return user_words(self._pool.secret, self._model, layout.name, user, tokens, layout.config.levels)
+        secret, layout = self._pool.secret, self._layout
+        return user_words(secret, self._model, layout.name, owner.whose, tokens, layout.config.levels)
 
 
 def are_worth_it(config: ModelConfig, tokens: int) -> bool:

@@ -37,7 +37,7 @@ class PreInference:
         self.wanted_s = 0.0  # when its ranking will come; until then there is time
         self.done = 0  # tokens whose KV is in `kv`
         self.awaited = False  # by its ranking, which is in the queue
-        self.forgets: int | None = None  # how often the pool had forgotten anybody when it was admitted
+        self.came_ns: int | None = None  # when it was asked for, on the monotonic clock, if that is known
         self.writing: Writing | None = None  # the entry's place, from the first part on
         self.kv: list[Array] = []
         self.size = entries.user_bytes(entries.span(len(tokens)))  # bytes of its entry
@@ -97,8 +97,6 @@ class PreInferences:
 
     def go_on(self, job: PreInference, queue: Callable[[PreInference], None], new: bool = False) -> bool:
         """`queue` it, unless it was taken meanwhile; a `new` one unless the table has one of its entry."""
-        if new:
-            job.forgets = self.pool.forgets
         with self._lock:
             if self._jobs.get(job.key) is not (None if new else job):
                 return False
@@ -137,7 +135,7 @@ class PreInferences:
     def reserve(self, job: PreInference) -> bool:
         """A place in the pool for its entry; False where there is none, or somebody was forgotten, perhaps he."""
         span, owner = job.entries.span(len(job.tokens)), owner_key(self.pool.secret, job.owner)
-        job.writing = self.pool.write_user(job.hashes, span, job.size, owner, job.forgets)
+        job.writing = self.pool.write_user(job.hashes, span, job.size, owner, job.came_ns)
         if job.writing:
             job.kv = job.entries.user(job.writing.memory, span)
         return job.writing is not None

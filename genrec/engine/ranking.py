@@ -32,7 +32,7 @@ class RankRequest(NamedTuple):
     candidates: NDArray[np.int32]  # [C, t], the items' tokens
     codes: NDArray[np.int32]  # [C, L], tokens of their semantic IDs
     deadline_s: float | None = None  # on the monotonic clock
-    forgets: int | None = None  # how often the pool had forgotten anybody when it came, if it names a user
+    came_ns: int | None = None  # when it came, on the monotonic clock, if it names a user
 
 
 class RankPlan(NamedTuple):
@@ -142,4 +142,4 @@ class RankExecutor:
         return states, Reuse(0, reused, tokens.size + request.candidates.size - reused, copied)
 
     def _user(self, request: RankRequest, plan: RankPlan) -> AbstractContextManager[UserKv]:
-        return self._users.kv_of(request.owner, request.tokens, plan.keep_user, request.forgets)
+        return self._users.kv_of(request.owner, request.tokens, plan.keep_user, request.came_ns)

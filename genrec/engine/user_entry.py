@@ -55,10 +55,10 @@ def held(
     tokens: int,
     owner: bytes,
     keep: bool,
-    forgets: int | None,
+    came_ns: int | None,
 ) -> Iterator[tuple[UserEntry | None, Writing | None]]:
     """What the pool has of a user of `tokens` tokens; room for all of them if that is less, and only to `keep`, and if
-    nobody was forgotten since there had been `forgets`.
+    nobody was forgotten since `came_ns`.
 
     Both stay in their places until this ends; what was written can be found then.
     """
@@ -66,7 +66,7 @@ def held(
     try:
         if keep and not (found and found.tokens == tokens):
             span = entries.span(tokens)
-            writing = pool.write_user(hashes, span, entries.user_bytes(span), owner, forgets)
+            writing = pool.write_user(hashes, span, entries.user_bytes(span), owner, came_ns)
         try:
             yield found, writing
         except BaseException:

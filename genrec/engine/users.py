@@ -39,25 +39,25 @@ class Users:
 
     @contextmanager
     def kv_of(
-        self, owner: int | None, tokens: Array, keep: bool, forgets: int | None = None
+        self, owner: int | None, tokens: Array, keep: bool, came_ns: int | None = None
     ) -> Iterator[UserKv]:
         """Of a user's tokens int32[S] or [S, n]; new KV is kept or not. An entry of the pool stays where it is until
         this ends, and so does what this lends; meanwhile others may be asked for.
 
-        `forgets`: how often the pool had forgotten anybody when the request came. If that was more often since, it was
-        perhaps he, and nothing is kept.
+        `came_ns`: when the request came, on the monotonic clock. If anybody was forgotten since, it was perhaps he, and
+        nothing is kept.
         """
         if not self._lent:
             self._scratch.clear()
         self._lent += 1
         try:
-            with self._kv_of(owner, tokens, keep, forgets) as found:
+            with self._kv_of(owner, tokens, keep, came_ns) as found:
                 yield found
         finally:
             self._lent -= 1
 
     @contextmanager
-    def _kv_of(self, owner: int | None, tokens: Array, keep: bool, forgets: int | None) -> Iterator[UserKv]:
+    def _kv_of(self, owner: int | None, tokens: Array, keep: bool, came_ns: int | None) -> Iterator[UserKv]:
         pool, entries = self._pool, self._entries
         if pool is None:
             yield self._computed(tokens, None)
@@ -65,7 +65,7 @@ class Users:
         names = entries.names(pool.secret, owner, tokens)
         computed = self._ahead.take_over(names) if self._ahead else 0
         whose = owner_key(pool.secret, owner)
-        with held(pool, entries, names, len(tokens), whose, keep, forgets) as (found, writing):
+        with held(pool, entries, names, len(tokens), whose, keep, came_ns) as (found, writing):
             if found and found.tokens == len(tokens):
                 kv = entries.user(found.memory, found.span)
                 yield UserKv(kv, found.memory, len(tokens) - computed, 0)

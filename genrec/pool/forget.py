@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from genrec.pool import leaving, mapping
@@ -26,6 +27,7 @@ def forget(pool: Pool, owner: bytes) -> int | None:
         pool.tidy(mapped, table)
         Hotness(mapped.hotness).forget(whose[0])
         table.header[mapping.FORGOTTEN] += 1  # a second tier looks for it
+        table.header[mapping.FORGOT_NS] = time.monotonic_ns()
         return leaving.forget(table, mapped.users, whose), len(mapped.users)
 
     found = pool.locked(drop, None)

@@ -34,6 +34,7 @@ FILES = slice(6, 9)  # their inodes
  LEASES_USED, LEASES_UNUSED, FORGOTTEN) = range(9, 19)  # fmt: skip
 EVER = 19  # entries that were ever used, the first ones: of all, most never are
 KEY_BYTES = 20  # of KV from one key of a user to the next
+FORGOT_NS = 21  # when anybody was last forgotten, on the monotonic clock
 MEMORIES = ("users", "items", "hotness")
 HEADER = 24
 ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines

@@ -119,23 +119,18 @@ class Pool:
         memory.flags.writeable = False
         return UserEntry(memory, tokens, span, entry, row[user_rows.GENERATION])
 
-    @property
-    def forgets(self) -> int:
-        """How often anybody was forgotten, by all processes."""
-        return self.locked(lambda _, table: int(table.header[mapping.FORGOTTEN]), 0)
-
     def write_user(
-        self, hashes: Keys, span: int, size: int, owner: bytes, forgets: int | None = None, lives_s: float = inf
+        self, hashes: Keys, span: int, size: int, owner: bytes, came_ns: int | None = None, lives_s: float = inf
     ) -> Writing | None:  # fmt: skip
         """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
 
         It lives `lives_s` at most. None where there is no room, where a living process has or computes the entry of the
-        same last hash, and where somebody was forgotten since there had been `forgets`.
+        same last hash, and where anybody was forgotten since `came_ns` on the monotonic clock.
         """
         named, whose = words(hashes), words([owner])
 
         def take(pool: Mapping, table: PoolTable) -> Writing | None:
-            if forgets is not None and forgets != table.header[mapping.FORGOTTEN]:
+            if came_ns is not None and came_ns <= table.header[mapping.FORGOT_NS]:
                 return None
             now = self.clock()
             self.tidy(pool, table)

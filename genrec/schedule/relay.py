@@ -68,9 +68,18 @@ class Relay:
         if jobs:
             jobs.taken = self._taken
 
-    def ask(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None) -> tuple[int, int]:
-        """One of `report.PRE_INFER_OUTCOMES`, and how many of a user's tokens int32[S] or [S, n] the pool has."""
-        outcome, ready = self._ask(owner, tokens, deadline_s)
+    def ask(
+        self,
+        owner: int | None,
+        tokens: NDArray[np.int32],
+        deadline_s: float | None,
+        came_ns: int | None = None,
+    ) -> tuple[int, int]:
+        """One of `report.PRE_INFER_OUTCOMES`, and how many of a user's tokens int32[S] or [S, n] the pool has.
+
+        `came_ns`: see `Users.kv_of`.
+        """
+        outcome, ready = self._ask(owner, tokens, deadline_s, came_ns)
         metrics.PRE_INFER.add(outcome=PRE_INFER_OUTCOMES[outcome])
         return outcome, ready
 
@@ -96,12 +105,15 @@ class Relay:
         until_s = max(self._wanted_s(deadline_s) - self._clock(), 0.0)
         return max(self._scheduler.ahead_s(self._due_s(deadline_s)) - until_s, 0.0)
 
-    def _ask(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None) -> tuple[int, int]:
+    def _ask(
+        self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None, came_ns: int | None
+    ) -> tuple[int, int]:
         if not len(tokens):
             return NO_HISTORY, 0
         if self._jobs is None:
             return NO_MEMORY, 0
         job, ready = self._jobs.new(owner, tokens, self._due_s(deadline_s))
+        job.came_ns = came_ns
         if ready == len(tokens):
             return READY, ready
         left = len(tokens) - ready
@@ -136,11 +148,6 @@ class Relay:
         """By its ranking: what is left of it is no longer ahead of anything."""
         self._scheduler.withdraw(job)
         self._ended(job, made=False)
-
-    @property
-    def forgets(self) -> int | None:
-        """How often the pool has forgotten anybody; None where nothing can be kept of a user."""
-        return self._jobs.pool.forgets if self._jobs else None
 
     def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
         """Tokens of a user that his ranking, which comes now, will have to compute; late or not, they are wanted."""

@@ -10,7 +10,8 @@ from genrec.models.prompt import newest_start, window_start
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each
 from genrec.steps.candidates import read_candidates, read_top_k
-from genrec.steps.encode_history import deadline_of, owner_of
+from genrec.steps.encode_history import deadline_of
+from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket, read_ticket
 from genrec.steps.user_prefix import PrefixReader, flat, read_prefix, refuse_events
 
@@ -52,7 +53,7 @@ class EncodeCandidates:
         return {
             "tokens": flat(loaded.history[kept]),
             "ticket": ticket.tensor(),
-            "owner": owner_of(request),
+            "owner": owner_of(request, now),
             "candidates": flat(loaded.candidates[rows]),
             "codes": flat(loaded.codes[rows]),
             "item_ids": loaded.catalogue.item_ids[rows][None],

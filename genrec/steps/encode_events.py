@@ -9,7 +9,8 @@ import numpy as np
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each
 from genrec.steps.candidates import read_candidates, read_top_k
-from genrec.steps.encode_history import deadline_of, owner_of
+from genrec.steps.encode_history import deadline_of
+from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket, read_ticket
 from genrec.steps.user_events import EventReader
 from genrec.steps.user_prefix import flat
@@ -47,7 +48,7 @@ class EncodeEvents:
         return {
             "tokens": flat(tokens),
             "ticket": Ticket(top_k, len(tokens), deadline, user.dropped, user.cut, version).tensor(),
-            "owner": owner_of(request),
+            "owner": owner_of(request, now),
             "candidates": flat(asked),
             "codes": flat(table.codes[rows]),
             "item_ids": table.catalogue.item_ids[rows][None],

@@ -32,6 +32,5 @@ class EncodeEventsAhead:
         now, version = time.monotonic_ns(), self._reader.loaded.current
         user = self._reader.user(request, self._reader.loaded.of(version))
         deadline = deadline_of(request, now, np.int64)
-        return ahead(
-            request, user.tokens, Ticket(1, len(user.tokens), deadline, user.dropped, user.cut, version)
-        )
+        ticket = Ticket(1, len(user.tokens), deadline, user.dropped, user.cut, version)
+        return ahead(request, user.tokens, ticket, now)

@@ -19,6 +19,7 @@ from genrec.models.prompt import newest_start, prompt_of, window_start
 from genrec.settings import SPAN, Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.known_users import KnownUsers
+from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 from genrec.target import target_of
@@ -63,8 +64,7 @@ class EncodeHistory:
         version = self._loaded.current
         loaded = self._loaded.of(version)
         rows = loaded.catalogue.rows_of(check_tensor(request, "history", np.int64))
-        top_k = int(check_tensor(request, "top_k", np.int32, 1)[0])
-        self._check_top_k(top_k, len(loaded.catalogue))
+        top_k = self._top_k(request, len(loaded.catalogue))
         known = rows[rows >= 0]
         start = window_start if "user_id" in request else newest_start  # he may come again
         kept = known[start(len(known), self._config.max_history) :]
@@ -88,15 +88,18 @@ class EncodeHistory:
         return {
             "tokens": tokens,
             "ticket": ticket.tensor(),
-            "owner": owner_of(request),
+            "owner": owner_of(request, now),
             "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None],
         }
 
-    def _check_top_k(self, top_k: int, items: int) -> None:
-        most = min(self._width, items)
+    def _top_k(self, request: Tensors, items: int) -> int:
+        """How many are to be found: where a ranking follows, as many as it wants to `retrieve`."""
+        field = "retrieve" if "retrieve" in request else "top_k"
+        top_k, most = int(check_tensor(request, field, np.int32, 1)[0]), min(self._width, items)
         if not 1 <= top_k <= most:
             limit = f"1 to {most}: the beam width is {self._width}, the catalogue has {items} items"
-            raise InputError("top_k", f"is {top_k}", limit)
+            raise InputError(field, f"is {top_k}", limit)
+        return top_k
 
     def _span(self, length: int) -> int:
         """Tokens that a prompt of `length` is padded to."""
@@ -115,9 +118,3 @@ def deadline_of(request: Tensors, now: int, dtype: type[np.signedinteger[Any]] =
     if not 1 <= wanted <= MAX_DEADLINE_MS:
         raise InputError("deadline_ms", f"is {wanted}", f"1 to {MAX_DEADLINE_MS}")
     return now + wanted * 1_000_000
-
-
-def owner_of(request: Tensors) -> NDArray[np.int64]:
-    """int64[1, 2]: whether a user is named, and which."""
-    named = "user_id" in request
-    return np.array([[named, check_tensor(request, "user_id", np.int64, 1)[0] if named else 0]], np.int64)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from genrec.rank.options import ONLY_USER
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
-from genrec.steps.encode_history import deadline_of, owner_of
+from genrec.steps.encode_history import deadline_of
+from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket
 from genrec.steps.user_prefix import PrefixReader, flat, read_prefix, refuse_events
 
@@ -39,15 +40,18 @@ class EncodePrefix:
         prefix = read_prefix(request, loaded.catalogue, reader.generator)
         length = len(prefix.rows) * reader.options.history_step(reader.generator)
         ticket = Ticket(1, length, deadline, prefix.dropped, prefix.cut, version)
-        return ahead(request, loaded.history[prefix.rows], ticket)
+        return ahead(request, loaded.history[prefix.rows], ticket, now)
 
 
-def ahead(request: Tensors, tokens: NDArray[np.int32], ticket: Ticket) -> Tensors:
-    """What the first step of `pre_infer` gives, of a user's tokens int32[n, m]. Raises InputError."""
+def ahead(request: Tensors, tokens: NDArray[np.int32], ticket: Ticket, now: int) -> Tensors:
+    """What the first step of `pre_infer` gives, of a user's tokens int32[n, m], for a request that came `now`.
+
+    Raises InputError.
+    """
     check_tensor(request, "user_id", np.int64, 1)  # without a name a ranking would not be known as his
     return {
         "tokens": flat(tokens),
         "ticket": ticket.tensor(),
-        "owner": owner_of(request),
+        "owner": owner_of(request, now),
         "plan": np.array([[ONLY_USER, 1, 0]]),
     }

@@ -14,6 +14,7 @@ from genrec.pool.pool import Pool
 from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps.owner import read_owner
 from genrec.steps.ticket import read_ticket
 
 
@@ -40,11 +41,11 @@ class PrefixChoice:
         ticket = read_ticket(request, self._options.longest_history(self._config))
         tokens = check_tensor(request, "tokens", np.int32)[: ticket.prompt_length]
         candidates = check_tensor(request, "candidates", np.int32)
-        named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
+        whose = read_owner(request).whose
         each = self._options.item_tokens
         many = len(candidates) // each
         chosen = self._chooser.choose(
-            user if named else None, tokens, candidates[: many * each].reshape(-1, each), time.monotonic_ns()
+            whose, tokens, candidates[: many * each].reshape(-1, each), time.monotonic_ns()
         )
         plan = [ORDERS.index(chosen.order), chosen.keep_user, chosen.keep_items]
         return {"plan": np.array([plan], np.int64)}

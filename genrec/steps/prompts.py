@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,6 @@ from genrec.models.config import ModelConfig
 from genrec.settings import SPAN
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.ticket import Ticket, read_ticket
-
-if TYPE_CHECKING:
-    from genrec.engine.kept_prompts import Owner  # imports numba
 
 MAX_ROWS = 8  # of one engine call: a region needs adjacent slots, and larger batches gain nothing on a CPU
 
@@ -99,11 +96,3 @@ def read_prompt(
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
         raise InputError("tokens", f"span {tokens.min()} to {tokens.max()}", f"0 to {config.vocab_size - 1}")
     return tokens, ticket
-
-
-def read_owner(request: Tensors) -> Owner | None:
-    """For whom a prompt's KV is kept, if for anybody. Raises InputError."""
-    if "owner" not in request:
-        return None
-    named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
-    return bool(named), user

@@ -22,7 +22,8 @@ from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings, padded_rows
 from genrec.steps import Answer, Tensors
 from genrec.steps.later import AnswersLater, Respond
-from genrec.steps.prompts import read_owner, read_prompt
+from genrec.steps.owner import read_owner
+from genrec.steps.prompts import read_prompt
 from genrec.steps.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class PromptsLater(AnswersLater):
         try:
             tokens, ticket = read_prompt(request, self._config)
             ticket.check_deadline(self._name)
-            asks, owner = self.asks(request, ticket), read_owner(request)
+            asks = self.asks(request, ticket)
+            owner = read_owner(request) if "owner" in request else None
             if ticket.prompt_length:
                 visit = None
                 if self._kept and owner:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Scored
 from genrec.errors import InputError
 from genrec.nodes.held import Held
 from genrec.nodes.item_store import ItemStore
+from genrec.pool.owner import Owner
 from genrec.rank.item_tokens import DistinctItems
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
 from genrec.schedule.items_ahead import ItemsAhead
@@ -84,7 +84,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         return tokens[: ticket.prompt_length], ticket
 
     def read_ranking(
-        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
+        self, request: Tensors, owner: Owner, tokens: NDArray[np.int32], deadline_s: float | None
     ) -> Ranking:
         """See `ScoresLater.read_ranking`."""
         candidates = self._rows(request, "candidates", self._options.item_tokens)
@@ -95,21 +95,21 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         if not 0 <= order < len(ORDERS) or ORDERS[order] not in (*self._options.orders, "whole"):
             known = [ORDERS.index(each) for each in (*self._options.orders, "whole")]
             raise InputError("plan", f"says order {order}", ", ".join(map(str, known)))
-        asked = RankRequest(owner, tokens, candidates, codes, deadline_s)
+        came_ns = owner.came_ns if owner.named else None
+        asked = RankRequest(owner.whose, tokens, candidates, codes, deadline_s, came_ns)
         plan = RankPlan(ORDERS[order], bool(keep_user), bool(keep_items))
 
         seen = partial(self._see, len(tokens), candidates)
-        return Ranking(owner, tokens, candidates.size, plan.order, (asked, plan), seen)
+        return Ranking(tokens, candidates.size, plan.order, (asked, plan), seen)
 
     def joins(self, first: tuple[RankRequest, RankPlan], other: tuple[RankRequest, RankPlan]) -> bool:
         """Those in order `split`, whose items are kept or are not."""
         (_, plan), (_, theirs) = first, other
         return plan.order == theirs.order == "split" and plan.keep_items == theirs.keep_items
 
-    def score(self, executor: RankExecutor, asked: Sequence[tuple[Any, int | None]]) -> list[Scored]:
+    def score(self, executor: RankExecutor, asked: Sequence[tuple[RankRequest, RankPlan]]) -> list[Scored]:
         """See `ScoresLater.score`."""
-        rankings = [(request._replace(forgets=forgets), plan) for (request, plan), forgets in asked]
-        return executor.together(rankings) if len(rankings) > 1 else [executor.scores(*rankings[0])]
+        return executor.together(asked) if len(asked) > 1 else [executor.scores(*asked[0])]
 
     def _see(self, user_tokens: int, candidates: NDArray[np.int32]) -> None:
         if self._ahead:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest, load_hstu_executors
 from genrec.engine.ranking import Scored
 from genrec.errors import InputError
+from genrec.pool.owner import Owner
 from genrec.rank.hstu import CODES, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.kinds import chosen_hstu
@@ -63,7 +63,7 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         return self._config.prefix(tokens)
 
     def read_ranking(
-        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
+        self, request: Tensors, owner: Owner, tokens: NDArray[np.int32], deadline_s: float | None
     ) -> Ranking:
         """See `ScoresLater.read_ranking`."""
         c = self._config
@@ -75,14 +75,15 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         _check_range("candidates", candidates[:, 1], LIMIT - 1)
         _check_range("codes", codes, c.code_rows - 1)
         rows = np.concatenate((candidates[:, :1], codes), 1)
-        asked = HstuRequest(owner, tokens, rows, int(candidates[0, 1]))
+        came_ns = owner.came_ns if owner.named else None
+        asked = HstuRequest(owner.whose, tokens, rows, int(candidates[0, 1]), came_ns)
         computed = len(c.query(tokens, rows, asked.now).rows[0])
 
-        return Ranking(owner, c.prefix(tokens), computed, "user", asked)
+        return Ranking(c.prefix(tokens), computed, "user", asked)
 
-    def score(self, executor: HstuExecutor, asked: Sequence[tuple[Any, int | None]]) -> list[Scored]:
+    def score(self, executor: HstuExecutor, asked: Sequence[HstuRequest]) -> list[Scored]:
         """See `ScoresLater.score`."""
-        return [executor.scores(request._replace(forgets=forgets)) for request, forgets in asked]
+        return [executor.scores(request) for request in asked]
 
 
 def _rows(request: Tensors, field: str, each: int, most: int) -> NDArray[np.int32]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from genrec.engine.pre_infer import PartByPart, PreInference
 from genrec.engine.ranking import RankExecutor, Scored
 from genrec.errors import GenrecError, ModelError
+from genrec.pool.owner import Owner
 from genrec.rank.options import ONLY_USER
 from genrec.report import PreInferReport
 from genrec.schedule.idle_items import IdleBatch
@@ -27,6 +28,7 @@ from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.candidates import count_ranking
 from genrec.steps.later import AnswersLater, Respond
+from genrec.steps.owner import read_owner
 from genrec.steps.ticket import Ticket
 
 log = logging.getLogger("genrec.score_candidates")
@@ -54,7 +56,6 @@ Stream = Callable[[], tuple[int, E]]  # the executor that serves now, and the nu
 class Ranking:
     """Of a user's prefix int32[S] or [S, n], and of so many tokens behind it, in one of `rank.options.ORDERS`."""
 
-    owner: int | None
     prefix: NDArray[np.int32]
     behind: int
     order: str
@@ -66,7 +67,6 @@ class Ranking:
 class _Waiting:
     ranking: Ranking
     missing: int  # tokens of its user that were not in the pool when it came
-    forgets: int | None  # how often that had forgotten anybody then, if it names a user
     ticket: Ticket
     respond: Respond
 
@@ -103,15 +103,13 @@ class ScoresLater(AnswersLater, Generic[E]):
         return tokens
 
     def read_ranking(
-        self, request: Tensors, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None
+        self, request: Tensors, owner: Owner, tokens: NDArray[np.int32], deadline_s: float | None
     ) -> Ranking:
         """What is asked about them; `deadline_s` on the monotonic clock. Raises InputError."""
         raise NotImplementedError
 
-    def score(self, executor: E, asked: Sequence[tuple[Any, int | None]]) -> list[Scored]:
-        """What rankings `asked`, with how often the pool had forgotten anybody when each came; several only if `joins`
-        says so.
-        """
+    def score(self, executor: E, asked: Sequence[Any]) -> list[Scored]:
+        """What rankings `asked`; several only if `joins` says so."""
         raise NotImplementedError
 
     def joins(self, first: Any, other: Any) -> bool:
@@ -128,24 +126,22 @@ class ScoresLater(AnswersLater, Generic[E]):
         try:
             tokens, ticket = self.read_user(request)
             ticket.check_deadline("score_candidates")
-            named, user = (int(x) for x in check_tensor(request, "owner", np.int64, 2))
             owner, deadline_s = (
-                user if named else None,
+                read_owner(request),
                 ticket.deadline_ns / 1e9 if ticket.deadline_ns else None,
             )
             nothing = self._nothing(self._now()[0])
             answer: Answer = nothing
             if int(check_tensor(request, "plan", np.int64, 3)[0]) == ONLY_USER:
                 prefix = self.prefix_of(tokens)
-                outcome, ready = self._relay.ask(owner, prefix, deadline_s)
+                outcome, ready = self._relay.ask(owner.whose, prefix, deadline_s, owner.came_ns)
                 at_risk_from = self._relay.at_risk_from(deadline_s, self._step)
                 report = PreInferReport(outcome, len(prefix), ready, ticket.dropped, at_risk_from)
                 answer = {**nothing, "reuse": np.array([report], np.int64)}
             elif len(tokens):
                 ranking = self.read_ranking(request, owner, tokens, deadline_s)
-                missing = self._relay.missing(owner, ranking.prefix)
-                forgets = None if owner is None else self._relay.forgets
-                waiting = _Waiting(ranking, missing, forgets, ticket, respond)
+                missing = self._relay.missing(owner.whose, ranking.prefix)
+                waiting = _Waiting(ranking, missing, ticket, respond)
                 self._scheduler.submit(waiting, missing + ranking.behind, deadline_s)
                 return
         except GenrecError as error:
@@ -205,7 +201,7 @@ class ScoresLater(AnswersLater, Generic[E]):
         if one_core and (len(rankings) > 1 or not relay.is_short(prefixes[0] - missing, missing)):
             one_core = None
         begun = time.monotonic()
-        scored = self.score(one_core or executor, [(each.ranking.asked, each.forgets) for each in rankings])
+        scored = self.score(one_core or executor, [each.ranking.asked for each in rankings])
         seconds = time.monotonic() - begun
         users = [
             (reuse.user, prefix - reuse.user) for (_, reuse), prefix in zip(scored, prefixes, strict=True)

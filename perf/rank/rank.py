@@ -283,7 +283,8 @@ def table(ways: dict[str, dict[str, Any]]) -> str:
         [
             name, f"{w['rate']:.2f}", f"{w['ms']:.1f}", f"{w['least_ms']:.1f}",
             f"{100 * w['reused_share']:.0f}", f"{w['computed_tokens']:.0f}",
-            f"{w['copied_bytes'] / 1024:.0f}", f"{100 * w['choice_share']:.2f}", "" if name == TOGETHER else f"{w['slo_rate']:.2f}",
+            f"{w['copied_bytes'] / 1024:.0f}", f"{100 * w['choice_share']:.2f}",
+            "" if name == TOGETHER else f"{w['slo_rate']:.2f}",
         ]
         for name, w in ways.items()
     ]  # fmt: skip

@@ -192,8 +192,8 @@ class Cases:
         return [*self._prefill_draft(), self._excluded()]
 
     def _prefill_draft(self) -> list[Tensor]:
-        owner = [tensor("owner", [self.pick([0, 1, 1, -1]), self.pick(INTEGERS)])] if self.chance(0.4) else []
-        return [*self._prefill(), *owner]
+        owner = [self.pick([0, 1, 1, -1]), self.pick(INTEGERS), self.pick(INTEGERS)]
+        return [*self._prefill(), *([tensor("owner", owner)] if self.chance(0.4) else [])]
 
     def _prefill(self) -> list[Tensor]:
         tokens = self._integers(self.pick([0, 1, 32, 48, 49, 64]), self.pick([36, 36, 37, 2**31]))

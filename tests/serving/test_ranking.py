@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc
 
 from cli import main
 from clients.errors import BadRequest
@@ -48,7 +49,11 @@ def ranking(artifact: Path) -> Iterator[RunningServer]:
     settings: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4, "pool_fill": "none"}
     settings["trace_url"] = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
     with brief_server(
-        artifact, beam_width=WIDTH, ensembles=("rank", "recommend_and_rank"), probe_every_s=0.5, **settings
+        artifact,
+        beam_width=WIDTH,
+        ensembles=("rank", "recommend_and_rank", "recommend"),
+        probe_every_s=0.5,
+        **settings,
     ) as server:
         yield server
 
@@ -146,8 +151,48 @@ def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, items: li
     with Ranker(ranking.grpc_url) as ranker:
         with pytest.raises(BadRequest, match="candidates: names no item of the catalogue"):
             ranker.rank(items[:2], [1, 2])
-        with pytest.raises(BadRequest, match=r"top_k: is 17.*beam width"):
+        with pytest.raises(BadRequest, match=r"retrieve: is 17.*beam width"):
             ranker.recommend_and_rank(items[:2], retrieve=17)
+
+
+REQUIRED = [
+    ("rank", ["top_k", "candidates"], "history"),
+    ("rank", ["history", "top_k"], "candidates"),
+    ("rank", ["history", "candidates"], "top_k"),
+    ("recommend", ["history"], "top_k"),
+    ("recommend", ["deadline_ms"], "history"),
+    ("recommend_and_rank", ["history", "retrieve"], "top_k"),
+    ("recommend_and_rank", ["top_k", "retrieve"], "history"),
+]
+KINDS = {"history": "INT64", "candidates": "INT64"}
+
+
+@pytest.mark.parametrize(("ensemble", "given", "missing"), REQUIRED)
+def test_what_a_request_lacks_is_named(
+    ranking: RunningServer, items: list[int], ensemble: str, given: list[str], missing: str
+) -> None:
+    """And the server goes on."""
+    inputs = []
+    for name in given:
+        kind = KINDS.get(name, "INT32")
+        inputs.append(grpc.InferInput(name, [1, 1], kind))
+        value = items[0] if kind == "INT64" else 3
+        inputs[-1].set_data_from_numpy(np.array([[value]], np.dtype(kind.lower())))
+    with grpc.InferenceServerClient(ranking.grpc_url) as client:
+        with pytest.raises(grpc.InferenceServerException, match=f"{missing}: is missing"):
+            client.infer(ensemble, inputs)
+        assert client.is_server_ready()
+
+
+def test_without_a_number_to_retrieve_as_many_as_are_wanted_are_ranked(
+    ranking: RunningServer, items: list[int]
+) -> None:
+    inputs = [grpc.InferInput("history", [1, 2], "INT64"), grpc.InferInput("top_k", [1, 1], "INT32")]
+    inputs[0].set_data_from_numpy(np.array([items[:2]]))
+    inputs[1].set_data_from_numpy(np.array([[5]], np.int32))
+    with grpc.InferenceServerClient(ranking.grpc_url) as client, Ranker(ranking.grpc_url) as ranker:
+        found = client.infer("recommend_and_rank", inputs).as_numpy("item_ids")[0].tolist()
+        assert found == ranker.recommend_and_rank(items[:2], 5, 5).item_ids.tolist()
 
 
 def test_a_user_is_forgotten_and_items_are_computed_ahead(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -99,11 +100,13 @@ def test_one_that_waits_does_not_bring_back_who_was_forgotten(executor: RankExec
     assert executor.ahead
     jobs, asked = executor.ahead.jobs, request_of(-5, 16)
     job, _ = jobs.new(-5, asked.tokens, 0.0)
+    job.came_ns = time.monotonic_ns()
     assert jobs.go_on(job, lambda each: None, new=True)
     forget(jobs.pool, owner_key(jobs.pool.secret, -5))
     assert executor.ahead.advance(job, 100) is None and jobs.end(job)
     assert jobs.new(-5, asked.tokens, 0.0)[1] == 0
     again, _ = jobs.new(-5, asked.tokens, 0.0)
+    again.came_ns = time.monotonic_ns()
     assert jobs.go_on(again, lambda each: None, new=True)
     assert executor.ahead.advance(again, 100) == len(asked.tokens), "he has come again"
     assert jobs.end(again)
@@ -113,11 +116,11 @@ def test_one_that_waits_does_not_bring_back_who_was_forgotten(executor: RankExec
 def test_a_ranking_that_waited_does_not_either(executor: RankExecutor) -> None:
     assert executor.ahead
     jobs, asked = executor.ahead.jobs, request_of(-6, 16)
-    came = asked._replace(forgets=jobs.pool.forgets)
+    came = asked._replace(came_ns=time.monotonic_ns())
     forget(jobs.pool, owner_key(jobs.pool.secret, -6))
     executor.scores(came, KEPT)
     assert jobs.new(-6, asked.tokens, 0.0)[1] == 0
-    executor.scores(came._replace(forgets=jobs.pool.forgets), KEPT)
+    executor.scores(came._replace(came_ns=time.monotonic_ns()), KEPT)
     assert jobs.new(-6, asked.tokens, 0.0)[1] == len(asked.tokens), "he has come again"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +50,7 @@ def prompt(artifact: Path, items: int, user: int | None, seed: int = 0, **ticket
         "tokens": tokens[:, : config.max_prompt],
         "ticket": np.array([[TOP_K, rows.size, ticket.get("deadline_ns", 0), 0, 0, 0]]),
         "excluded": np.array([[-1]], np.int32),
-        "owner": np.array([[user is not None, user or 0]]),
+        "owner": np.array([[user is not None, user or 0, time.monotonic_ns()]]),
     }
 
 

@@ -83,7 +83,7 @@ def test_a_bad_prompt_is_an_error_of_its_own_and_holds_nothing(twin: Path, start
     step, settings = start(twin, "twin")
     step.run([prompt(twin, 6, 7)])
     bad = prompt(twin, 6, 7)
-    bad["owner"] = np.array([[1, 7, 7]])
+    bad["owner"] = np.array([[1, 7]])
     good, wrong, late = prompt(twin, 6, None), {**bad}, prompt(twin, 6, 7, deadline_ns=1)
     answers = step.run([wrong, good, late])
     assert isinstance(answers[0], InputError) and "owner" in str(answers[0])
