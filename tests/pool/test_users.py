@@ -189,6 +189,38 @@ def test_an_index_that_points_to_another_entry_is_not_believed(pool):
             assert find(pool, user, [1, 2]) in (None, (3, 6, user), (6, 6, user))
 
 
+@pytest.mark.parametrize("length", [*range(1, 13), 40])
+def test_a_history_of_any_length_is_found_as_far_as_it_agrees(pool, length):
+    """By its last boundary and by few before it; the rest is compared in the entry."""
+    items = list(range(length))
+    write(pool, 7, items)
+    for more in range(1, 10):
+        assert find(pool, 7, items + [99] * more)[:2] == (STEP * length, STEP * length)
+    for cut in range(1, length):
+        near = find(pool, 7, [*items[:cut], 99])
+        assert near[0] == STEP * cut if near else cut == 0
+        shorter = find(pool, 7, items[:cut])
+        assert shorter[:2] == (STEP * cut, STEP * length)
+    assert find(pool, 7, [99]) is None
+
+
+@pytest.mark.parametrize("length", range(1, 13))
+@pytest.mark.parametrize("more", range(1, 7))
+def test_an_entry_whose_beginning_is_another_s_whole_leaves(pool, length, more):
+    items = list(range(length + more))
+    write(pool, 7, items[:length])
+    write(pool, 7, items)
+    assert pool.usage()["entries"] == 1 and find(pool, 7, items)[0] == STEP * len(items)
+
+
+def test_two_that_part_are_both_found(pool):
+    one, other = [*range(9), 20, 21, 22], [*range(9), 30, 31]
+    write(pool, 7, one, fill=1)
+    write(pool, 7, other, fill=2)
+    assert find(pool, 7, one) == (36, 36, 1) and find(pool, 7, other) == (33, 33, 2)
+    assert find(pool, 7, [*range(9), 40]) == (27, 33, 2), "by what both have the index knows the newer one"
+
+
 def test_limits(pool, tmp_path):
     assert write(pool, 1, [1], size=10_240) is None
     assert write(pool, 1, [1], size=10_240 - 64 - 64)
@@ -205,7 +237,7 @@ MOVES = st.lists(
     st.tuples(
         st.sampled_from(["write", "write", "find", "find", "pin", "release", "forget", "wait"]),
         st.integers(0, 2),  # user
-        st.lists(st.integers(0, 1), min_size=1, max_size=4),  # history
+        st.lists(st.integers(0, 1), min_size=1, max_size=11),  # history
         st.integers(1, 5000),  # bytes
     ),
     max_size=40,
