@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 
 from clients.errors import Overloaded
+from perf.kit.asking import RankSender, sending
 from perf.kit.endpoints import Endpoint
 from perf.kit.lean import LeanRecommender
 
@@ -30,7 +31,7 @@ async def _loop(
     begun = time.perf_counter() + WARM_UP_S
     end, numbers, taken = begun + seconds, itertools.count(), list[float]()
 
-    async def ask(recommender: LeanRecommender) -> None:
+    async def ask(recommender: RankSender | LeanRecommender) -> None:
         while (sent := time.perf_counter()) < end:
             try:
                 await recommender.recommend(histories[next(numbers) % len(histories)], top_k)
@@ -39,6 +40,6 @@ async def _loop(
             if begun <= sent and time.perf_counter() <= end:
                 taken.append(time.perf_counter() - sent)
 
-    async with LeanRecommender(server.grpc_url, server.ensemble) as recommender:
+    async with sending(server) as recommender:
         await asyncio.gather(*(ask(recommender) for _ in range(concurrency)))
     return len(taken) / seconds, taken

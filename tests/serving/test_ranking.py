@@ -27,8 +27,9 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.pool.pool import Pool
 from genrec.steps.known_users import HISTORIES
-from perf.kit import asking
-from perf.slo import sweep
+from perf.kit import asking, traffic
+from perf.kit.endpoints import Endpoint
+from perf.slo import capacity, sweep
 from perf.slo.analyzer import Window
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import stub_of, until
@@ -129,6 +130,17 @@ def test_its_way_is_drawn(
     (chain,) = (each for each in served(3, draft=True, ranker=True) if each.name == ensemble)
     models = [step.model for step in chain.steps]
     assert [name for name in drawn if name in models] == models
+
+
+@pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])
+def test_the_capacity_is_that_of_rankings(
+    ranking: RunningServer, artifact: Path, monkeypatch: pytest.MonkeyPatch, ensemble: str
+) -> None:
+    monkeypatch.setattr(asking, "CANDIDATES", WIDTH)
+    monkeypatch.setattr(capacity, "WARM_UP_S", 0.0)
+    server = Endpoint(ranking.grpc_url, ranking.grpc_headers, ensemble, artifact)
+    rate, taken = capacity.capacity(server, traffic.histories(artifact, 5), 2, 0.5, TOP_K)
+    assert rate > 0 and len(taken) == rate * 0.5
 
 
 @pytest.mark.long
