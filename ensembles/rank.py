@@ -52,7 +52,7 @@ PREFIX_CHOICE = Model(
     outputs=(PLAN,),
     warmups=(WarmUp("no_prompt", {"tokens": (1,), "owner": (3,), "candidates": (1,)}, NO_PROMPT),),
 )
-# No waiting for company here: a request is a pass of its own, and the step answers later.
+# No waiting for company here: the step answers later, and puts together what waits for the engine.
 SCORE_CANDIDATES = Model(
     "score_candidates",
     inputs=(TOKENS, TICKET, OWNER, *RANKED, PLAN),

@@ -165,7 +165,7 @@ QUEUE_SECONDS = Histogram(
     "genrec_queue_seconds", "how long a request waited for its batch", _SECONDS, _QUEUES
 )
 BATCH_SECONDS = Histogram("genrec_batch_seconds", "how long a batch took", _SECONDS, _QUEUES)
-BATCH_REQUESTS = Histogram("genrec_batch_requests", "requests of a batch", (1, 2, 4, 8), _PROMPTS)
+BATCH_REQUESTS = Histogram("genrec_batch_requests", "requests of a batch", (1, 2, 4, 8), _QUEUES)
 BATCH_TOKENS = Histogram(
     "genrec_batch_tokens",
     "tokens of a batch: prompts, and a token of every beam and level",

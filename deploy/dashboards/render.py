@@ -34,7 +34,8 @@ def _quantiles(histogram: str) -> tuple[tuple[str, str], ...]:
 
 
 def _mean(histogram: str) -> str:
-    return f"sum(rate({histogram}_sum[1m])) / sum(rate({histogram}_count[1m]))"
+    sums = (f"sum by (model) (rate({histogram}_{what}[1m]))" for what in ("sum", "count"))
+    return " / ".join(sums)
 
 
 # Of a router's backends; 5xx are those that it refused, or that no server was there for.
@@ -76,7 +77,7 @@ PANELS = (
             ("{{instance}} {{model}} in Triton", "nv_inference_pending_request_count"),
         ),
     ),
-    Panel("Requests of a batch", "short", (("mean", _mean("genrec_batch_requests")),)),
+    Panel("Requests of a batch", "short", (("{{model}}, mean", _mean("genrec_batch_requests")),)),
     Panel("Tokens per second", "short", (("{{instance}}", "rate(genrec_batch_tokens_sum[1m])"),)),
     Panel("Prompt tokens", "short", _quantiles("genrec_prompt_tokens")),
     Panel(
