@@ -242,12 +242,10 @@ class Mapping:
         if not self._files:
             raise Gone("it was closed")
         now_s = time.monotonic()
-        if now_s < self._look_at:  # asking at every lock took a tenth of a request's time in the pool
-            return
-        self._look_at = now_s + LOOK_S
+        look, self._look_at = (True, now_s + LOOK_S) if now_s >= self._look_at else (False, self._look_at)
         for file, size in zip(self._files, self._sizes, strict=True):
-            about = os.fstat(file)
-            if about.st_size != size or not about.st_nlink:
+            # Its size alone is a third of the work.
+            if os.lseek(file, 0, os.SEEK_END) != size or (look and not os.fstat(file).st_nlink):
                 raise Gone("its files are gone or were replaced")
 
     def seat(self) -> int:
