@@ -20,8 +20,11 @@ from tests.serving.processes import until
 def test_nobody_is_asked_while_the_server_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe of a stopped server waits for seconds in which its processes are not looked at."""
     asked: list[str] = []
+    real = probe.infer_all
 
     def infer_all(http: str, ensembles: list[str], item: int, timeout_s: float) -> dict[str, str]:
+        if http:  # of a server of other tests, which this process watches too
+            return real(http, ensembles, item, timeout_s)
         asked.extend(ensembles)
         return {}
 
