@@ -131,8 +131,10 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         executor.scores(*self._nobodys(span))
 
     def _nobodys(self, span: int) -> tuple[RankRequest, RankPlan]:
-        """A ranking to rehearse."""
+        """A ranking to rehearse. Its items differ: a store of several nodes learns what one takes."""
         candidates = np.zeros((MOST_CANDIDATES // 4, self._options.item_tokens), np.int32)
+        rows = divmod(np.arange(len(candidates)), self._config.vocab_size)
+        candidates[:, -2:] = np.stack(rows, 1)[:, -candidates.shape[1] :]
         codes = np.zeros((len(candidates), self._config.levels), np.int32)
         asked = RankRequest(None, np.zeros(span, np.int32), candidates, codes)
         return asked, RankPlan(self._options.orders[0], False, False)
