@@ -126,10 +126,8 @@ class ScoresLater(AnswersLater, Generic[E]):
         try:
             tokens, ticket = self.read_user(request)
             ticket.check_deadline("score_candidates")
-            owner, deadline_s = (
-                read_owner(request),
-                ticket.deadline_ns / 1e9 if ticket.deadline_ns else None,
-            )
+            owner = read_owner(request)
+            deadline_s = ticket.deadline_ns / 1e9 if ticket.deadline_ns else None
             nothing = self._nothing(self._now()[0])
             answer: Answer = nothing
             if int(check_tensor(request, "plan", np.int64, 3)[0]) == ONLY_USER:
