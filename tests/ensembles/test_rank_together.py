@@ -62,9 +62,13 @@ def test_those_that_wait_are_one_pass_and_each_has_its_own_answer(
 
 
 def test_what_several_miss_is_computed_once(
-    local: LocalRecommender, by_torch: Scores, items: list[int], monkeypatch: pytest.MonkeyPatch
+    local: LocalRecommender,
+    by_torch: Scores,
+    items: list[int],
+    passes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a pass, and it is there for all that come later."""
+    """In a pass: while another ranking ran, nobody had computed it yet."""
     candidates, computed = items[120:140], []
     real = RankItems._entries
 
@@ -73,22 +77,24 @@ def test_what_several_miss_is_computed_once(
         return real(self, tokens)
 
     monkeypatch.setattr(RankItems, "_entries", entries)
-    for answer in local.rank([(items[:4], candidates)] * 12, 5):
-        check(answer, by_torch(items[:4], candidates), 5)
-    assert len(computed) == len(set(computed)) == len(candidates)
+    asked = [(items[:4], items[60:80]), *[(items[:4], candidates)] * 11]
+    for (history, wanted), answer in zip(asked, local.rank(asked, 5), strict=True):
+        check(answer, by_torch(history, wanted), 5)
+    assert max(passes) > 1, "every ranking was a pass of its own"
+    assert len(computed) == len(set(computed)) > len(candidates)
 
 
 def test_one_that_fails_takes_no_other_with_it(
     local: LocalRecommender,
     by_torch: Scores,
     items: list[int],
-    passes: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = RankExecutor.together
+    real, odd_passes = RankExecutor.together, []
 
     def together(self: RankExecutor, asked: Any) -> Any:
         if any(len(request.candidates) == ODD for request, _ in asked):
+            odd_passes.append(len(asked))
             raise RuntimeError("of this one")
         return real(self, asked)
 
@@ -100,6 +106,7 @@ def test_one_that_fails_takes_no_other_with_it(
             assert isinstance(answer, GenrecError) and "internal error (RuntimeError)" in str(answer)
         else:
             check(answer, by_torch(history, candidates), 5)
+    assert max(odd_passes) > 1, "it failed alone"
 
 
 def test_the_same_user_twice_in_a_pass_is_kept_once(
