@@ -205,7 +205,6 @@ XATT_FN void attend_on_hopper(const Shape& s, const Tensors& t, const TensorMap*
     take_registers<240>();
     const float scale = LOG2_E / sqrtf(float(D));
     uint32_t q[D / 16][4];
-    load_queries<T, D>(q, p, t);
     Running<D> run;
     take_unshared<T, D>(run, q, p, s, t, scale);
     if (p.stages) consume<T, D>(run, q, ring, p, scale);

@@ -93,7 +93,7 @@ class XAttention final : public IPluginV3, public IPluginV3OneCore, public IPlug
     const size_t counters = xattention_counters(&shape);  // TensorRT lends the same memory to other layers between launches
     if (counters && cudaMemsetAsync(workspace, 0, counters, stream) != cudaSuccess) return -1;
     return xattention(&shape, inputs[Q], inputs[SHARED_K], inputs[SHARED_V], inputs[UNSHARED_K], inputs[UNSHARED_V],
-                      static_cast<int64_t const*>(inputs[PROMPT_LENGTH]), outputs[0], workspace, stream);
+                      static_cast<int64_t const*>(inputs[PROMPT_LENGTH]), nullptr, nullptr, outputs[0], workspace, stream);
   }
 
  private:

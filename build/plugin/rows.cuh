@@ -20,6 +20,8 @@ struct Shape {
 struct Tensors {
   const void *q, *shared_k, *shared_v, *unshared_k, *unshared_v;
   const int64_t* prompt_length;
+  const void* own_q;    // what reads the unshared tokens, where that is another query than q
+  const int64_t* rows;  // [B, W], of unshared [M, U, G, D]: which are a beam's; null: a row each, in their order
   void* out;
   float* partial;  // of splits: per block, its rows of D sums, then as many pairs (maximum, sum of weights)
   int* counter;    // of splits: per tile of rows of a KV head, 0 before and after a launch
@@ -66,10 +68,10 @@ template <int ROWS, int KEYS> XATT_FN Place place_of(const Shape& s, const Tenso
   return p;
 }
 
-// The A fragments of this lane's two rows of q; zeros for rows that are not there.
-template <typename T, int D> XATT_FN void load_queries(uint32_t (&q)[D / 16][4], const Place& p, const Tensors& t) {
+// The A fragments of this lane's two rows of `queries` [B, W, H, D]; zeros for rows that are not there.
+template <typename T, int D> XATT_FN void load_queries(uint32_t (&q)[D / 16][4], const Place& p, const void* queries) {
   XATT_UNROLL for (int i = 0; i < 2; ++i) {
-    const T* const from = static_cast<const T*>(t.q) + p.head_of(p.row[i]) * D + 2 * (thread_index() % 4);
+    const T* const from = static_cast<const T*>(queries) + p.head_of(p.row[i]) * D + 2 * (thread_index() % 4);
     XATT_UNROLL for (int step = 0; step < D / 16; ++step) {
       q[step][i] = p.row[i] < p.rows ? pair_at(from + 16 * step) : 0;
       q[step][2 + i] = p.row[i] < p.rows ? pair_at(from + 16 * step + 8) : 0;
@@ -98,18 +100,22 @@ template <int D> struct Running {
   XATT_FN void raise(int i, float score) { shrink_out(i, raise_top(i, score)); }
 };
 
-// The beams' own tokens, in the layout the fragments have anyway: by the last split, and before all else, while the prompt's
-// first keys are on their way. A token's loads, of both rows, come before what uses them, and rows that are not there read
-// the last one's: without a branch all loads are under way together.
+// Which row of the unshared KV is a beam's, of B * W beams.
+XATT_FN int unshared_row(const Tensors& t, int beam) { return t.rows ? int(t.rows[beam]) : beam; }
+
+// The beams' own tokens, in the layout the fragments have anyway, before all else, while the prompt's first keys are on their
+// way; each split takes its part, the last at least one. Leaves in `q` the queries of the prompt. A token's loads, of both
+// rows, come before what uses them, and rows that are not there read the last one's: without a branch all loads are under
+// way together.
 template <typename T, int D>
-XATT_FN void take_unshared(Running<D>& run, const uint32_t (&q)[D / 16][4], const Place& p, const Shape& s, const Tensors& t, float scale) {
-  if (p.split < s.splits - 1) return;
+XATT_FN void take_unshared(Running<D>& run, uint32_t (&q)[D / 16][4], const Place& p, const Shape& s, const Tensors& t, float scale) {
+  load_queries<T, D>(q, p, t.own_q ? t.own_q : t.q);
   const long token = long(s.kv_heads) * D;
-  for (int u = 0; u < s.unshared; ++u) {
+  for (int u = s.unshared * p.split / s.splits; u < s.unshared * (p.split + 1) / s.splits; ++u) {
     uint32_t k[2][D / 8], v[2][D / 8];
     XATT_UNROLL for (int i = 0; i < 2; ++i) {
-      const long beam = long(p.request) * s.beams + smaller(p.row[i], p.rows - 1) / p.group;
-      const long at = (beam * s.unshared + u) * token + p.head * D + 2 * (thread_index() % 4);
+      const int own = unshared_row(t, p.request * s.beams + smaller(p.row[i], p.rows - 1) / p.group);
+      const long at = (long(own) * s.unshared + u) * token + p.head * D + 2 * (thread_index() % 4);
       XATT_UNROLL for (int n = 0; n < D / 8; ++n) k[i][n] = pair_at(static_cast<const T*>(t.unshared_k) + at + 8 * n);
       XATT_UNROLL for (int n = 0; n < D / 8; ++n) v[i][n] = pair_at(static_cast<const T*>(t.unshared_v) + at + 8 * n);
     }
@@ -126,6 +132,7 @@ XATT_FN void take_unshared(Running<D>& run, const uint32_t (&q)[D / 16][4], cons
       }
     }
   }
+  if (t.own_q) load_queries<T, D>(q, p, t.q);
 }
 
 // Without splits: this lane's part of its rows of the output.

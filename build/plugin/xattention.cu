@@ -103,13 +103,14 @@ size_t xattention_workspace(const XAttentionShape* s) {
 }
 
 int xattention(const XAttentionShape* s, const void* q, const void* shared_k, const void* shared_v, const void* unshared_k,
-               const void* unshared_v, const int64_t* prompt_length, void* out, void* workspace, void* stream) {
+               const void* unshared_v, const int64_t* prompt_length, const void* own_q, const int64_t* rows, void* out,
+               void* workspace, void* stream) {
   if (!fits(*s) || (s->splits > 1 && !workspace)) return -1;
   char* const memory = static_cast<char*>(workspace);
-  const Tensors t{q, shared_k, shared_v, unshared_k, unshared_v, prompt_length, out,
+  const Tensors t{q, shared_k, shared_v, unshared_k, unshared_v, prompt_length, own_q, rows, out,
                   s->splits == 1 ? nullptr : reinterpret_cast<float*>(memory + xattention_counters(s)), reinterpret_cast<int*>(memory)};
   if (s->type == XATTENTION_F16) return launch<Float16>(*s, t, stream);
   if (s->type == XATTENTION_BF16) return launch<BFloat16>(*s, t, stream);
-  const dim3 rows{unsigned(div_up(s->beams * s->heads, WARPS)), 1, unsigned(s->requests)};
-  return launch_rows<float>(rows, shape_of(*s), t, stream);
+  const dim3 grid{unsigned(div_up(s->beams * s->heads, WARPS)), 1, unsigned(s->requests)};
+  return launch_rows<float>(grid, shape_of(*s), t, stream);
 }

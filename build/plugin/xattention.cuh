@@ -1,6 +1,8 @@
 // Attention of a decode step: all beams of a request over one shared prompt (xGR, section 5.2), in one launch.
 //
-// q, out [B, W, H, D]; shared k, v [B, G, S, D]; unshared k, v [B, W, U, G, D]; prompt_length int64 [B].
+// q, out [B, W, H, D]; shared k, v [B, G, S, D]; unshared k, v [B, W, U, G, D]; prompt_length int64 [B]. Of a ranking the
+// beams are candidates, and the unshared KV is a table [M, U, G, D] of items' with a row for each, read by queries turned to
+// their places in an item (BAT, section 4).
 // H = G * R query heads: KV head g serves heads g * R .. g * R + R - 1. A ROW is a (beam, head of g) pair, W * R of them.
 //
 // `attend` (16-bit types, D of 16, 32, 64, 128): a block of four warps takes 64 rows of one KV head and walks over the
@@ -87,7 +89,6 @@ template <typename T, int D> XATT_FN void attend(const Shape& s, const Tensors& 
   const Place p = place_of<ROWS, KEYS>(s, t);
   const float scale = LOG2_E / sqrtf(float(D));
   uint32_t q[D / 16][4];
-  load_queries<T, D>(q, p, t);
   const long head = (long(p.request) * s.kv_heads + p.head) * s.span * D;
   const T *const shared_k = static_cast<const T*>(t.shared_k) + head, *const shared_v = static_cast<const T*>(t.shared_v) + head;
   T* const tile = static_cast<T*>(memory);
@@ -118,13 +119,18 @@ template <typename T> XATT_FN void attend_by_row(const Shape& s, const Tensors& 
   const float scale = LOG2_E / sqrtf(float(s.size));
   const long at = (long(request) * s.beams * s.heads + place) * s.size;
   const int length = t.prompt_length[request] < s.span ? int(t.prompt_length[request]) : s.span;
+  const long own = long(unshared_row(t, request * s.beams + beam)) * s.unshared;
   float q[LARGEST / 32], out[LARGEST / 32] = {}, top = -INFINITY, total = 0;
-  XATT_UNROLL for (int e = 0; e < LARGEST / 32; ++e)
-    q[e] = lane + 32 * e < s.size ? widen(static_cast<const T*>(t.q)[at + lane + 32 * e]) * scale : 0;
+  const auto load = [&](const void* queries) {
+    XATT_UNROLL for (int e = 0; e < LARGEST / 32; ++e)
+      q[e] = lane + 32 * e < s.size ? widen(static_cast<const T*>(queries)[at + lane + 32 * e]) * scale : 0;
+  };
+  load(t.q);
   for (int n = 0; n < length + s.unshared; ++n) {
     const bool shared = n < length;
+    if (n == length && t.own_q) load(t.own_q);
     const long from = shared ? ((long(request) * s.kv_heads + head) * s.span + n) * s.size
-                             : (((long(request) * s.beams + beam) * s.unshared + n - length) * s.kv_heads + head) * s.size;
+                             : ((own + n - length) * s.kv_heads + head) * s.size;
     const T* const k = static_cast<const T*>(shared ? t.shared_k : t.unshared_k) + from;
     const T* const v = static_cast<const T*>(shared ? t.shared_v : t.unshared_v) + from;
     float score = 0;

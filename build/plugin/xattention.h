@@ -25,10 +25,12 @@ int xattention_splits(const XAttentionShape* shape, int multiprocessors);
 size_t xattention_workspace(const XAttentionShape* shape);
 size_t xattention_counters(const XAttentionShape* shape);
 
-/* Launch on `stream` (a cudaStream_t); 0, or -1 for a shape that no kernel takes, or the CUDA error of the launch. */
+/* Launch on `stream` (a cudaStream_t); 0, or -1 for a shape that no kernel takes, or the CUDA error of the launch.
+   own_q [B, W, H, D] reads the unshared tokens in the place of q; rows [B, W] say which row of unshared [M, U, G, D] is a
+   beam's. Either may be null. */
 int xattention(const XAttentionShape* shape, const void* q, const void* shared_k, const void* shared_v,
-               const void* unshared_k, const void* unshared_v, const int64_t* prompt_length, void* out, void* workspace,
-               void* stream);
+               const void* unshared_k, const void* unshared_v, const int64_t* prompt_length, const void* own_q,
+               const int64_t* rows, void* out, void* workspace, void* stream);
 
 #ifdef __cplusplus
 }

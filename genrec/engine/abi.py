@@ -9,7 +9,7 @@ from typing import Any
 from genrec.errors import ArtifactError
 
 TYPES = {"f32": 0, "f16": 1, "bf16": 2}
-TENSORS = 8  # pointers of a call of the attention: six inputs, the output, the workspace
+TENSORS = 10  # pointers of a call of the attention: eight inputs, the output, the workspace
 
 
 class Shape(ctypes.Structure):

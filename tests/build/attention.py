@@ -22,7 +22,7 @@ def random_case(seed, batch, beams, heads, kv_heads, size, span, unshared, kind)
     return [*tensors, torch.randint(1, span + 1, (batch,), generator=draw)]
 
 
-def call(library, case, splits=1):
+def call(library, case, splits=1, own_q=None, rows=None):
     """Run the C ABI on torch CPU tensors. The output is poisoned first and the counters must be left at 0."""
     q, shared_k, _, unshared_k, _, _ = case
     kind = next(name for name, dtype in DTYPES.items() if dtype == q.dtype)
@@ -34,7 +34,7 @@ def call(library, case, splits=1):
         shared_k.shape[1],
         size,
         shared_k.shape[2],
-        unshared_k.shape[2],
+        unshared_k.shape[-3],
         splits,
         abi.TYPES[kind],
     )
@@ -42,7 +42,7 @@ def call(library, case, splits=1):
     counters = library.xattention_counters(shape)
     workspace = torch.full((library.xattention_workspace(shape),), 255, dtype=torch.uint8)
     workspace[:counters] = 0
-    pointers = [t.data_ptr() for t in (*case, out, workspace)]
+    pointers = [t if t is None else t.data_ptr() for t in (*case, own_q, rows, out, workspace)]
     assert library.xattention(shape, *pointers, None) == 0
     assert not workspace[:counters].any()
     return out

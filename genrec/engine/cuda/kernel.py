@@ -35,15 +35,24 @@ class XAttentionKernel:
         unshared_k: Tensor,
         unshared_v: Tensor,
         prompt_length: Tensor,
+        own_q: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """q [B, W, H, D], shared [B, G, S, D], unshared [B, W, U, G, D], int64 lengths [B] -> [B, W, H, D]."""
-        inputs = (q, shared_k, shared_v, unshared_k, unshared_v, prompt_length)
-        if not all(x.is_contiguous() for x in inputs) or prompt_length.dtype != torch.int64:
-            raise ValueError("xattention takes contiguous tensors and int64 prompt lengths")
+        """q [B, W, H, D], shared [B, G, S, D], unshared [B, W, U, G, D], int64 lengths [B] -> [B, W, H, D].
+
+        With `own_q`, like q, it reads the unshared tokens. With int64 `rows` [B, W] these are rows of unshared
+        [M, U, G, D]: see `genrec.engine.cuda.discriminant.candidate_attention`.
+        """
+        inputs = (q, shared_k, shared_v, unshared_k, unshared_v, prompt_length, own_q, rows)
+        given = [x for x in inputs if x is not None]
+        if not all(x.is_contiguous() for x in given) or any(
+            x.dtype != torch.int64 for x in (prompt_length, rows) if x is not None
+        ):
+            raise ValueError("xattention takes contiguous tensors, and int64 prompt lengths and rows")
         shape = self._shape(q, shared_k, unshared_k)
         out = torch.empty_like(q)
         stream = torch.cuda.current_stream().cuda_stream if q.is_cuda else None
-        pointers = [x.data_ptr() for x in (*inputs, out, self._workspace(shape))]
+        pointers = [x if x is None else x.data_ptr() for x in (*inputs, out, self._workspace(shape))]
         status = self._library.xattention(shape, *pointers, stream)
         if status:
             raise RuntimeError(f"xattention refused {tuple(q.shape)} over {tuple(shared_k.shape)}: {status}")
@@ -56,7 +65,7 @@ class XAttentionKernel:
 
     def _shape(self, q: Tensor, shared_k: Tensor, unshared_k: Tensor) -> Shape:
         (batch, beams, heads, size), kv_heads = q.shape, shared_k.shape[1]
-        span, unshared = shared_k.shape[2], unshared_k.shape[2]
+        span, unshared = shared_k.shape[2], unshared_k.shape[-3]
         shape = Shape(batch, beams, heads, kv_heads, size, span, unshared, 1, TYPES[NAMES[q.dtype]])
         shape.splits = self._splits or self._library.xattention_splits(shape, self._processors)
         return shape
