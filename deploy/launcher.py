@@ -41,7 +41,7 @@ from genrec.errors import InputError
 from genrec.files import write_whole
 from genrec.manifest import Digests, verify
 from genrec.progress import ticking
-from genrec.rank.kinds import NO_RANKER, ranker_of
+from genrec.rank.kinds import ranker_of, ranks_on
 from genrec.settings import Settings, chosen_fields
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -239,7 +239,7 @@ def _ensembles(
     artifact: Path, target: str, wanted: tuple[str, ...] = (), ranker: str = "auto"
 ) -> tuple[Ensemble, ...]:
     """Those wanted, of all that can be served. Raises InputError for a name that is none of them."""
-    ranks = ranker_of(artifact, ranker) != NO_RANKER
+    ranks = ranks_on(target, ranker_of(artifact, ranker))
     found = served(load_config(artifact).levels, has_draft(artifact), ranks, target)
     names = [ensemble.name for ensemble in found]
     if unknown := [name for name in wanted if name not in names]:

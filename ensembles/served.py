@@ -22,12 +22,11 @@ def served(levels: int, draft: bool, ranker: bool, target: str = DEFAULT) -> tup
     """`recommend` and `recommend_staged`; `recommend_draft` too when the generator has a draft head, and rankings
     and `pre_infer` when there is a ranker beside it.
 
-    Whether `recommend_staged` and rankings are among them the target's row says.
+    Whether `recommend_staged` is among them the target's row says.
     """
     staged = (recommend_staged(levels),) if target_of(target).staged else ()
     drafts = (recommend_draft(),) if draft else ()
-    ranks = ranker and target_of(target).ranker
-    rankings = (rank(), recommend_and_rank(), pre_infer()) if ranks else ()
+    rankings = (rank(), recommend_and_rank(), pre_infer()) if ranker else ()
     return (recommend(), *staged, *drafts, *rankings)
 
 

@@ -22,7 +22,8 @@ class Target:
     executor: bool = False  # whether that module makes whole-request executors too (`load_executors`)
     streams: bool = True  # whether several batches may run at once
     staged: bool = True  # whether every pass can be a model of Triton, its KV in the arena
-    ranker: str = ""  # module with `load_rankers` and `load_hstu`; empty where no ranker runs
+    ranker: str = ""  # module with `load_rankers`; empty where no ranker over the generator's layers runs
+    hstu: str = ""  # module with `load_hstu`; empty where no HSTU ranker runs
     shortest_prompt: int = 0  # tokens that even an empty history is padded to
     steps: Mapping[str, str] = field(default_factory=dict)  # steps of its own, by the one they stand for
 
@@ -30,13 +31,13 @@ class Target:
 _ROWS = (
     Target(
         "openvino", "any x86-64 CPU", "build.openvino.engines", "genrec.engine.openvino",
-        ranker="genrec.engine.openvino_ranker",
+        ranker="genrec.engine.openvino_ranker", hstu="genrec.engine.openvino_ranker",
     ),
     # Not staged: KV would go to the host and back between any two passes, and each model would hold its own weights.
     # No streams: one batch fills a GPU, and a second one would need memory of its own for every graph.
     Target(
         "cuda", "a GPU, torch and nvcc", "build.cuda.engines", "genrec.engine.cuda", executor=True,
-        streams=False, staged=False,
+        streams=False, staged=False, ranker="genrec.engine.cuda.ranker",
     ),
     # Logits reach its beam search as a tensor, since KV never leaves the GPU; a plan takes no empty tensor.
     Target(
@@ -60,6 +61,6 @@ def runnable() -> tuple[str, ...]:
     return tuple(target.name for target in TARGETS.values() if target.engine)
 
 
-def ranking_targets() -> tuple[str, ...]:
-    """The targets that run rankers."""
-    return tuple(target.name for target in TARGETS.values() if target.ranker)
+def ranking_targets(hstu: bool = False) -> tuple[str, ...]:
+    """The targets that run rankers over the generator's layers, or HSTU rankers."""
+    return tuple(each.name for each in TARGETS.values() if (each.hstu if hstu else each.ranker))

@@ -92,12 +92,12 @@ def load_hstu_executors(
     Raises InputError, ArtifactError, as what it returns does.
     """
     target, artifact = target_of(settings.target), settings.artifact
-    if not target.ranker:
-        raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
+    if not target.hstu:
+        raise InputError("target", f"{target.name} has no HSTU ranker", ", ".join(ranking_targets(hstu=True)))
     config = chosen_hstu(artifact, settings.ranker)
     kv_type = load_layout(settings, load_config(artifact)).kv_type
     folder = engine_of(artifact, settings.target)
-    passes = import_module(target.ranker).load_hstu(folder, config, kv_type, settings.threads)
+    passes = import_module(target.hstu).load_hstu(folder, config, kv_type, settings.threads)
     pool, ahead = Pool(settings.pool) if settings.pool else None, None
     if pool and settings.pool_user_mb:
         tier = open_tier(pool, settings.pool_disk, settings.pool_disk_mb)

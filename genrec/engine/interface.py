@@ -71,12 +71,23 @@ class ResumePasses(Passes, Protocol):
         """  # fmt: skip
 
 
+class UserName(NamedTuple):
+    """What says all that is in a user's entry, so that an engine with memory of its own can keep it."""
+
+    key: bytes
+    forgot_ns: (
+        int  # when anybody was last forgotten, on the monotonic clock: what was kept before then has to go
+    )
+
+
 class Split(NamedTuple):
     """A ranking in order `split` whose entries are there: the user's, and rows of a table of items."""
 
     rows: Array  # int[C]
     length: int  # tokens of the user
     user: Array  # [1, 2N, G, S, D]
+    user_name: UserName | None = None
+    item_names: NDArray[np.uint64] | None = None  # [C, 2]: what says all that is in the items' entries
 
 
 class RankPasses(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def load_rank_executors(
         raise InputError("target", f"{target.name} has no ranker", ", ".join(ranking_targets()))
     folder, layout = engine_of(settings.artifact, settings.target), load_entry_layout(settings, config)
     load = import_module(target.ranker).load_rankers
-    streams = load(folder, config, layout.kv_type, settings.threads, settings.streams)
+    streams = load(folder, config, layout.kv_type, settings)
     head = RankerHead.load(settings.artifact / "onnx" / HEAD, config)
     options, model = RankerConfig.load(settings.artifact / "model" / OPTIONS), kv_model(settings.artifact)
     pool, ahead, name = Pool(settings.pool) if settings.pool else None, None, chosen_prefix(settings, options)
@@ -96,8 +97,9 @@ def load_rank_executors(
     def executor(passes: RankPasses, one_core: RankExecutor | None = None) -> RankExecutor:
         return RankExecutor(passes, head, layout, model, pool, options.orders[0], ahead, store, one_core)
 
-    if ahead and settings.streams == 1 and (settings.threads or len(os.sched_getaffinity(0))) > 1:
-        (alone,) = load(folder, config, layout.kv_type, 1, 1)
+    cores = settings.threads or len(os.sched_getaffinity(0))
+    if ahead and target.streams and settings.streams == 1 and cores > 1:
+        (alone,) = load(folder, config, layout.kv_type, replace(settings, threads=1))
         return [executor(passes, executor(alone)) for passes in streams]
     return [executor(passes) for passes in streams]
 

@@ -15,6 +15,7 @@ from genrec.engine.openvino_graphs import RANK_TOGETHER, RANKINGS, InferRequest,
 from genrec.models.config import ModelConfig
 from genrec.rank.hstu import HstuConfig
 from genrec.rank.hstu_weights import HstuWeights
+from genrec.settings import Settings
 
 
 class OpenVinoRanker:
@@ -42,7 +43,7 @@ class OpenVinoRanker:
         """See `RankPasses.split`. Rows that fewer candidates than others' leave over are computed and not read."""
         lengths = np.array([each.length for each in rankings])
         if len(rankings) == 1:
-            ((rows, _, user),) = rankings
+            rows, user = rankings[0].rows, rankings[0].user
             # OpenVINO's own nodes would copy what they need of an entry.
             kv = [user[:, n] for n in range(user.shape[1])] if self._graphs.writes_scores else [user]
             return [self._states("rank_split", len(rows), [*self._table(items, rows), lengths, *kv])]
@@ -79,12 +80,10 @@ class OpenVinoRanker:
         self._requests[file].infer(name, inputs, outputs)
 
 
-def load_rankers(
-    folder: Path, config: ModelConfig, kv_type: str, threads: int, streams: int
-) -> list[RankPasses]:
+def load_rankers(folder: Path, config: ModelConfig, kv_type: str, settings: Settings) -> list[RankPasses]:
     """The passes of the ranker built in `folder`, once per stream; `threads` (0: all cores) are shared by streams."""
-    graphs = OpenVinoGraphs(folder, kv_type, threads, streams)
-    return [OpenVinoRanker(graphs, config) for _ in range(streams)]
+    graphs = OpenVinoGraphs(folder, kv_type, settings.threads, settings.streams)
+    return [OpenVinoRanker(graphs, config) for _ in range(settings.streams)]
 
 
 class OpenVinoHstu:

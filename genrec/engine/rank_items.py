@@ -31,6 +31,7 @@ class ItemsKv(NamedTuple):
     generations: Generations  # [C], of rows in the pool, -1 elsewhere
     there: NDArray[np.bool_]  # [C], which ones the pool had
     copied: NDArray[np.bool_]  # [C], which ones were copied
+    names: Words | None = None  # [C, 2], where there is a pool
 
     def share(self, start: int, end: int) -> tuple[int, int]:
         """Of some of the items: tokens whose KV was there, and bytes that were copied."""
@@ -127,7 +128,7 @@ class RankItems:
         rows, generations = self._found(pool, keys, deadline_s)
         there = rows >= 0
         if there.all():
-            return ItemsKv(table, rows, generations, there, ~there)
+            return ItemsKv(table, rows, generations, there, ~there, keys)
         missing = np.flatnonzero(~there)
         first, same = _distinct(keys[missing])
         first = missing[first]
@@ -139,13 +140,13 @@ class RankItems:
             taken, theirs = self._kept(pool, table, keys[first], entries, rows[there])
             rows[missing], generations[missing] = taken[same], theirs[same]
         if (rows >= 0).all():
-            return ItemsKv(table, rows, generations, there, ~there)
+            return ItemsKv(table, rows, generations, there, ~there, keys)
         mine = self._scratch.take((len(rows), *table.shape[1:]), layout.dtype)
         mine[there], mine[missing] = table[rows[there]], entries[same]
         if not pool.unchanged(rows[there], generations[there]):
             return self.computed(tokens)
         all_rows, nowhere = np.arange(len(rows), dtype=np.int32), np.full(len(rows), -1)
-        return ItemsKv(mine, all_rows, nowhere, there, there | (rows >= 0))
+        return ItemsKv(mine, all_rows, nowhere, there, there | (rows >= 0), keys)
 
     def _found(self, pool: Pool, keys: Words, deadline_s: float | None) -> tuple[Rows, Generations]:
         """Rows and their generations; what the pool misses other nodes are asked for."""

@@ -117,9 +117,12 @@ class RankExecutor:
         self, found: ItemsKv, requests: list[RankRequest], parts: NDArray[np.int64], users: list[UserKv]
     ) -> list[Array]:
         rankings = [
-            Split(found.rows[start:end], len(request.tokens), self._whole_entry(user))
+            Split(
+                found.rows[start:end], len(request.tokens), self._whole_entry(user), user.name,
+                None if found.names is None else found.names[start:end],
+            )
             for request, user, start, end in zip(requests, users, parts, parts[1:], strict=False)
-        ]
+        ]  # fmt: skip
         return self._passes.split(found.table, rankings)
 
     def _whole_entry(self, user: UserKv) -> Array:

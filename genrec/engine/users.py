@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genrec.engine.interface import Array
+from genrec.engine.interface import Array, UserName
 from genrec.engine.pre_infer import PartByPart
 from genrec.engine.user_entry import UserPasses, copy_past, held
 from genrec.pool.keys import owner_key
@@ -27,6 +27,7 @@ class UserKv(NamedTuple):
     memory: Array  # uint8, in which they lie
     reused: int
     copied: int
+    name: UserName | None = None  # where there is a pool
 
 
 class Users:
@@ -63,16 +64,18 @@ class Users:
             yield self._computed(tokens, None)
             return
         names = entries.names(pool.secret, owner, tokens)
+        name = _name(names[-1].tobytes(), pool.forgot_ns, came_ns)
         computed = self._ahead.take_over(names) if self._ahead else 0
         whose = owner_key(pool.secret, owner)
         with held(pool, entries, names, len(tokens), whose, keep, came_ns) as (found, writing):
             if found and found.tokens == len(tokens):
                 kv = entries.user(found.memory, found.span)
-                yield UserKv(kv, found.memory, len(tokens) - computed, 0)
+                given = UserKv(kv, found.memory, len(tokens) - computed, 0)
             elif found:
-                yield self._extended(found, tokens, writing)
+                given = self._extended(found, tokens, writing)
             else:
-                yield self._computed(tokens, writing)
+                given = self._computed(tokens, writing)
+            yield given._replace(name=name)
 
     def _computed(self, tokens: Array, writing: Writing | None) -> UserKv:
         kv, memory = self._place(len(tokens), writing)
@@ -91,3 +94,8 @@ class Users:
         size = self._entries.user_bytes(span)
         memory = writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
         return self._entries.user(memory, span), memory
+
+
+def _name(key: bytes, forgot_ns: int, came_ns: int | None) -> UserName | None:
+    """None where nothing may be kept of the request: whoever was forgotten since it came was perhaps its user."""
+    return UserName(key, forgot_ns) if came_ns is None or came_ns > forgot_ns else None

@@ -25,8 +25,12 @@ def past_attention(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tens
     if exporting():
         return node("PastAttention", (q, past_k, past_v, new_k, new_v, length), q.shape)
     batch, new, past = q.shape[0], q.shape[1], past_k.shape[2]
-    of_past = (torch.arange(past) < length.view(-1, 1)).view(batch, 1, 1, past).expand(-1, -1, new, -1)
-    of_new = torch.ones(new, new, dtype=torch.bool).tril().expand(batch, 1, -1, -1)
+    of_past = (
+        (torch.arange(past, device=q.device) < length.view(-1, 1))
+        .view(batch, 1, 1, past)
+        .expand(-1, -1, new, -1)
+    )
+    of_new = torch.ones(new, new, dtype=torch.bool, device=q.device).tril().expand(batch, 1, -1, -1)
     seen = torch.cat((of_past, of_new), 3)
     keys, values = (torch.cat(pair, 2).transpose(1, 2) for pair in ((past_k, new_k), (past_v, new_v)))
     return attend(q, keys, values, seen)
@@ -43,7 +47,9 @@ def behind_items_attention(
         new = (k.transpose(1, 2), v.transpose(1, 2))
         return node("BehindItemsAttention", (q, *new, items, rows), q.shape, layer=layer)
     past_k, past_v = past_of(items, rows, layer)
-    return past_attention(q, past_k, past_v, k, v, torch.full((q.shape[0],), past_k.shape[2]))
+    return past_attention(
+        q, past_k, past_v, k, v, torch.full((q.shape[0],), past_k.shape[2], device=q.device)
+    )
 
 
 def past_of(items: Tensor, rows: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -74,8 +80,12 @@ def item_attention(
         return node("ItemAttention", (q, shared_k, shared_v, k, v, length), q.shape)
     batch, many, tokens, _, _ = q.shape
     span = shared_k.shape[2]
-    of_user = (torch.arange(span) < length.view(-1, 1)).view(batch, 1, 1, span).expand(-1, many, tokens, -1)
-    of_item = torch.ones(tokens, tokens, dtype=torch.bool).tril().expand(batch, many, -1, -1)
+    of_user = (
+        (torch.arange(span, device=q.device) < length.view(-1, 1))
+        .view(batch, 1, 1, span)
+        .expand(-1, many, tokens, -1)
+    )
+    of_item = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril().expand(batch, many, -1, -1)
     keys, values = (
         torch.cat((shared.transpose(1, 2).unsqueeze(1).expand(-1, many, -1, -1, -1), own), 2).flatten(0, 1)
         for shared, own in ((shared_k, k), (shared_v, v))
@@ -102,7 +112,7 @@ def discriminant_attention(
     mine = items[rows]  # [B, C, 2N, G, t, D]
     k, v = mine[:, :, 2 * layer], mine[:, :, 2 * layer + 1]
     grouped, grouped_item = (x.view(batch, many, kv_heads, -1, size) * size**-0.5 for x in (q, q_item))
-    place, end = torch.arange(shared_k.shape[2]), length.view(-1, 1, 1, 1, 1)
+    place, end = torch.arange(shared_k.shape[2], device=q.device), length.view(-1, 1, 1, 1, 1)
     hidden = (place >= end) | (place < end - reach if reach else place < 0)
     of_user = torch.einsum("bcgrd,bgsd->bcgrs", grouped, shared_k).masked_fill(hidden, -torch.inf)
     of_item = torch.einsum("bcgrd,bcgtd->bcgrt", grouped_item, k)

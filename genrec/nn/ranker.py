@@ -83,7 +83,7 @@ class Ranker(nn.Module):
     def candidates(self, tokens: Tensor, user: KV, length: Tensor) -> Tensor:
         """Entries [B * C, 2N, G, t, D] of candidates with tokens [B, C, t] that see the user: order `user`."""
         batch, many, count = tokens.shape
-        positions = (length.view(-1, 1, 1) + torch.arange(count)).expand(-1, many, -1)
+        positions = (length.view(-1, 1, 1) + torch.arange(count, device=length.device)).expand(-1, many, -1)
         cos, sin = self._angles(positions.reshape(batch, -1))
         x, found = self.drop(self.generator.embed(tokens.reshape(batch, -1))), []
         blocks = self.generator.blocks()
@@ -130,7 +130,7 @@ class Ranker(nn.Module):
     def forward(self, user: Tensor, length: Tensor, items: Tensor, codes: Tensor, order: str) -> Tensor:
         """Everything computed: user tokens [B, S] padded right, `length` [B], items' tokens [B, C, t] -> [B, C]."""
         batch, many, count = items.shape
-        chosen = torch.arange(batch * many).view(batch, many)
+        chosen = torch.arange(batch * many, device=items.device).view(batch, many)
         if order == "user":
             entry = self.prefix(user)
             entries = self.candidates(items, entry, length)

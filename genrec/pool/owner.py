@@ -1,8 +1,10 @@
-"""For whom KV is kept."""
+"""For whom KV is kept, and how long."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
 
 
 class Owner(NamedTuple):

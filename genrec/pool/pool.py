@@ -37,6 +37,7 @@ from genrec.pool.mapping import (
     PoolTable,
 )
 from genrec.pool.memory import Bytes
+from genrec.pool.owner import TTL_S
 from genrec.pool.rule import Recency, Room, Rule
 from genrec.pool.usage import usage_of
 from genrec.pool.users import UserEntry, Writing
@@ -44,7 +45,6 @@ from genrec.pool.warm import warm
 
 log = logging.getLogger("genrec.pool")
 BUSY_S = 1.0  # who could not have the table does not wait for it again so soon: a request asks several times
-TTL_S = 600.0  # KV says what somebody did: it is not kept for longer than a visit
 NOTHING: Bytes = np.zeros(0, np.uint8)
 NO_ROWS = np.zeros(0, np.int64)
 T = TypeVar("T")
@@ -91,6 +91,11 @@ class Pool:
     def secret(self) -> bytes:
         """What hashes of users are keyed with; of a lost pool any, for nothing is found."""
         return self._map.secret if self._map else bytes(32)
+
+    @property
+    def forgot_ns(self) -> int:
+        """When anybody was last forgotten, on the monotonic clock; 0: never."""
+        return int(self._map.table.header[mapping.FORGOT_NS]) if self._map else 0
 
     def close(self) -> None:
         """Let go of it. Entries found before stay readable, and are released by the end of the process."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from genrec.errors import InputError
 from genrec.rank.head import has_ranker
 from genrec.rank.hstu import HstuConfig, NextConfig
+from genrec.target import target_of
 
 DISCRIMINANT, NO_RANKER = "discriminant", "none"
 HSTU, HSTU_NEXT = HstuConfig.kind.name, NextConfig.kind.name
@@ -42,6 +43,12 @@ def ranker_of(artifact: Path, wanted: str = "auto") -> str:
         )
         raise InputError("ranker", f"is {wanted}, which the artifact has not", limit)
     return wanted
+
+
+def ranks_on(target: str, ranker: str) -> bool:
+    """Whether a target runs the ranker that `ranker_of` gave. Raises InputError."""
+    row = target_of(target)
+    return ranker != NO_RANKER and bool(row.hstu if ranker in _HSTU else row.ranker)
 
 
 def hstu_of(artifact: Path, wanted: str = "auto") -> HstuConfig | None:

@@ -65,7 +65,9 @@ class Node:
         self.asks = [(request, now) for request, now in asks if sent[request.owner]]
         kv_type = load_layout(Settings(artifact, artifact), model).kv_type
         self.layout = EntryLayout(model, self.shape.item_tokens, kv_type, model.levels)
-        (self._passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, 0, 1)
+        (self._passes,) = load_rankers(
+            engine_of(artifact, "openvino"), model, kv_type, Settings(artifact, artifact)
+        )
         self._head = RankerHead.load(artifact / "onnx" / HEAD, model)
         self.keys = self.executor(None).items.words(self.items)
         self.own = np.flatnonzero(owners_of(self.keys, world.nodes) == number)

@@ -157,7 +157,7 @@ def ours(artifact: Path, folder: Path, tokens: Any, items: Any) -> dict[str, Cal
     """Our ways, over a pool that has the user, and for one of them the items."""
     kv_type = load_layout(Settings(artifact, artifact), SHAPE).kv_type
     layout = EntryLayout(SHAPE, SHAPE.levels, kv_type, SHAPE.levels)
-    (passes,) = load_rankers(engine_of(artifact, "openvino"), SHAPE, kv_type, 0, 1)
+    (passes,) = load_rankers(engine_of(artifact, "openvino"), SHAPE, kv_type, Settings(artifact, artifact))
     head = RankerHead.load(artifact / "onnx" / HEAD, SHAPE)
     request = RankRequest(1, tokens, items, items)
     arms = {}

@@ -147,7 +147,7 @@ def _of_one_trace(
     items, asks = requests_of(of, model, asked.requests, seed)
     kv_type = load_layout(Settings(artifact, artifact), model).kv_type
     layout = EntryLayout(model, shape.item_tokens, kv_type, model.levels)
-    (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, 0, 1)
+    (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, Settings(artifact, artifact))
     head = RankerHead.load(artifact / "onnx" / HEAD, model)
 
     def executor(pool: Pool | None, whole: str = "user") -> RankExecutor:

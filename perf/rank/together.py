@@ -69,7 +69,7 @@ def passes_of(
     """
     kv_type = load_layout(Settings(artifact, artifact), model).kv_type
     layout = EntryLayout(model, item_tokens, kv_type, model.levels)
-    (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, 0, 1)
+    (passes,) = load_rankers(engine_of(artifact, "openvino"), model, kv_type, Settings(artifact, artifact))
     draw, most = np.random.default_rng(0), max(COUNTS) * max(COMPANY)
     heads, width, kinds = model.num_key_value_heads, model.head_dim, range(2 * model.num_hidden_layers)
     span = layout.span(user_tokens)

@@ -110,7 +110,9 @@ def users_of(lengths: list[int], repeats: int) -> list[tuple[int, int]]:
 def computing(artifact: Path, layout: EntryLayout) -> Callable[[int], None]:
     """What computes a prefix of so many tokens, by the artifact's engines."""
     folder, config = engine_of(artifact, "openvino"), load_config(artifact)
-    users = RankUsers(load_rankers(folder, config, layout.kv_type, 0, 1)[0], layout, "mock")
+    users = RankUsers(
+        load_rankers(folder, config, layout.kv_type, Settings(artifact, artifact))[0], layout, "mock"
+    )
     scratch = Scratch()
 
     def compute(tokens: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.look import hold
-from genrec.pool.pool import TTL_S
+from genrec.pool.owner import TTL_S
 from tests.pool.entries import STEP, find, hashes
 
 LEASE_S = 2.0

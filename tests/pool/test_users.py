@@ -11,7 +11,8 @@ from genrec.errors import InputError
 from genrec.pool import user_rows
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
-from genrec.pool.pool import TTL_S, Pool
+from genrec.pool.owner import TTL_S
+from genrec.pool.pool import Pool
 from tests.pool.entries import STEP, find, hashes, write
 
 

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.fused import FusedOperations
+from genrec.engine.cuda.host import tensor_of
 from genrec.engine.cuda.kernel import XAttentionKernel
+from genrec.engine.cuda.operations import Operations, TorchOperations
 from genrec.engine.interface import Array, DecodePass, Executor, Passes
 from genrec.errors import ArtifactError
 from genrec.files import read_json
@@ -28,10 +30,9 @@ LIBRARY = "xattention.so"
 TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
-def load_forward(folder: Path) -> Forward:
-    """The generator of `engines/cuda`, on its device. Raises ArtifactError.
-
-    `engine.json` says the type (`kv_type`), and the `device`: `cuda`, or `cpu` to try the logic without a GPU.
+def read_engine(folder: Path) -> tuple[torch.device, torch.dtype]:
+    """What `engine.json` of `engines/cuda` says: the `device` (`cuda`, or `cpu` to try the logic without a GPU) and the
+    type, `kv_type`. Raises ArtifactError.
     """
     path = folder / "engine.json"
     try:
@@ -41,11 +42,23 @@ def load_forward(folder: Path) -> Forward:
         raise ArtifactError(path, f"not readable: {error!r}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ArtifactError(path, "is for a GPU, and torch sees none")
-    generator = load_generator(folder.parent.parent / "model").to(device, dtype)
+    return device, dtype
+
+
+def kernels(folder: Path, device: torch.device) -> tuple[XAttentionKernel | None, Operations]:
+    """Those compiled in `folder`; where there are none, as on a CPU, torch does their work."""
     library = folder / LIBRARY
-    if not library.exists():  # on a CPU torch does the kernels' work
-        return Forward(generator, xattention)
-    return Forward(generator, XAttentionKernel(library, device), FusedOperations(library, device))
+    if not library.exists():
+        return None, TorchOperations()
+    return XAttentionKernel(library, device), FusedOperations(library, device)
+
+
+def load_forward(folder: Path) -> Forward:
+    """The generator of `engines/cuda`, on its device. Raises ArtifactError."""
+    device, dtype = read_engine(folder)
+    kernel, operations = kernels(folder, device)
+    generator = load_generator(folder.parent.parent / "model").to(device, dtype)
+    return Forward(generator, kernel or xattention, operations)
 
 
 def load_passes(folder: Path, kv_type: str, threads: int, streams: int) -> list[Passes]:
@@ -70,9 +83,9 @@ class CudaPasses:
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """See `Passes.prefill`."""
         first, found = self._forward.prefill(self._to_device(tokens), self._to_device(lengths))
-        _host(logits).copy_(first.reshape(logits.shape))
+        tensor_of(logits).copy_(first.reshape(logits.shape))
         for into, tensor in zip(kv, found, strict=True):
-            _host(into).copy_(tensor)
+            tensor_of(into).copy_(tensor)
 
     def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`."""
@@ -82,13 +95,13 @@ class CudaPasses:
         unshared = torch.empty(shape, dtype=dtype, device=device)
         for n, kept in enumerate(given.unshared):
             for u in range(earlier):
-                unshared[n][:, :, u] = _host(kept[u])
+                unshared[n][:, :, u] = tensor_of(kept[u])
         where = self._to_device(given.codes), self._to_device(given.lengths)
-        prompt = [_host(each).to(device) for each in given.shared]
-        _host(given.logits).copy_(self._forward.decode(given.level, *where, prompt, unshared))
+        prompt = [tensor_of(each).to(device) for each in given.shared]
+        tensor_of(given.logits).copy_(self._forward.decode(given.level, *where, prompt, unshared))
         for n, kept in enumerate(given.unshared):
             if len(kept) > earlier:
-                _host(kept[earlier]).copy_(unshared[n][:, :, -1])
+                tensor_of(kept[earlier]).copy_(unshared[n][:, :, -1])
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
         """See `Passes.draft_states`; of the draft head only the placeholders are read."""
@@ -112,9 +125,3 @@ class CudaPasses:
 
     def _to_device(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self._forward.device)
-
-
-def _host(array: Array) -> Tensor:
-    """The host's memory as a tensor; NumPy has no bf16, its bits travel as uint16."""
-    tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor

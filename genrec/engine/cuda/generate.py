@@ -8,6 +8,7 @@ largest one takes. Validity is checked inside beam search on the device (section
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
+from genrec.engine.cuda.graphs import Replayed
 from genrec.engine.interface import Past
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from genrec.engine.interface import Array
     from genrec.search.expand import Beams
 
-WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
 STEPS = 4  # lengths of prompts per doubling: at most a quarter is padding
 MOST_GRAPHS = 128  # of a catalogue version; all that batches of prompts up to 6,000 tokens need are 104
 
@@ -64,14 +65,13 @@ class Generated(NamedTuple):
 
 
 class _Bucket:
-    """Fixed inputs and outputs of one shape, and the graph between them (none on a CPU)."""
+    """Fixed inputs of one shape, and what is captured of them."""
 
     def __init__(self, batch: int, span: int, blocked: list[Tensor], device: torch.device) -> None:
         self.tokens = torch.zeros(batch, span, dtype=torch.int64, device=device)
         self.lengths = torch.ones(batch, dtype=torch.int64, device=device)
         self.blocked = blocked
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.beams: DeviceBeams | None = None
+        self.replayed: Replayed[DeviceBeams] | None = None
 
 
 class DeviceGenerator:
@@ -109,12 +109,8 @@ class DeviceGenerator:
         bucket.tokens[:, : tokens.shape[1]].copy_(torch.from_numpy(tokens[rows]))
         bucket.lengths.copy_(torch.from_numpy(lengths[rows]))
         block(bucket.blocked, [blocked[row] for row in rows])
-        if bucket.graph is None:
-            bucket.beams = self.run(bucket.tokens, bucket.lengths, bucket.blocked)
-        else:
-            bucket.graph.replay()
-        assert bucket.beams is not None
-        beams = DeviceBeams(*(x[:count].cpu() for x in bucket.beams))
+        assert bucket.replayed is not None
+        beams = DeviceBeams(*(x[:count].cpu() for x in bucket.replayed()))
         if beams.bad.any():
             raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
         return Generated(
@@ -160,17 +156,8 @@ class DeviceGenerator:
 
     def capture(self, bucket: _Bucket) -> None:
         """Its graph, in the memory that all graphs over these weights share: they never run at once."""
-        if self.forward.device.type == "cpu":
-            return
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                self.run(bucket.tokens, bucket.lengths, bucket.blocked)
-        torch.cuda.current_stream().wait_stream(side)
-        bucket.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(bucket.graph, pool=self.forward.graph_pool):
-            bucket.beams = self.run(bucket.tokens, bucket.lengths, bucket.blocked)
+        work = partial(self.run, bucket.tokens, bucket.lengths, bucket.blocked)
+        bucket.replayed = Replayed(work, self.forward.device, self.forward.graph_pool)
 
 
 class CudaExecutor:

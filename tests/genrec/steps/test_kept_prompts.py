@@ -19,7 +19,8 @@ from genrec.engine.load import load_executors
 from genrec.errors import DeadlineExceeded, GenrecError
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
-from genrec.pool.pool import TTL_S, Pool
+from genrec.pool.owner import TTL_S
+from genrec.pool.pool import Pool
 from genrec.pool.user_rows import LIVES, SEEN, used_entries
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams

@@ -1,0 +1,37 @@
+"""Work of a device captured as a CUDA graph (xGR, section 7): one launch, and nothing waits between its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
+T = TypeVar("T")
+
+
+class Replayed(Generic[T]):
+    """Work on tensors that stay where they are, with its results always in the same places; on a CPU done anew."""
+
+    def __init__(self, work: Callable[[], T], device: torch.device, pool: Any) -> None:
+        """`pool` is the memory of graphs that never run at once (`torch.cuda.graph_pool_handle`)."""
+        self._work, self._graph = work, None
+        if device.type == "cpu":
+            return
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._result = work()
+
+    def __call__(self) -> T:
+        """What the work gives; valid until the next call of any graph of the pool."""
+        if self._graph is None:
+            return self._work()
+        self._graph.replay()
+        return self._result

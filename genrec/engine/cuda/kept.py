@@ -1,0 +1,99 @@
+"""KV of rankings that stays on the device: users' entries, and a table of items' (RelayGR's tier of device memory).
+
+What an entry holds follows from its name alone (`genrec.pool.keys`), so a copy is never stale. The least recently used
+leaves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from genrec.engine.cuda.host import tensor_of
+from genrec.engine.interface import Array, UserName
+from genrec.pool.owner import TTL_S
+
+
+class _User(NamedTuple):
+    kv: Tensor
+    until: float  # on the clock
+
+
+class KeptUsers:
+    """Up to so many bytes of users' entries [2N, G, S, D].
+
+    They are personal data. With the next ranking all leave if the pool has forgotten anybody, and those that have been
+    here for as long as the pool would keep them.
+    """
+
+    def __init__(self, device: torch.device, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._device, self._most, self._clock = device, most, clock
+        self._kept: dict[bytes, _User] = {}  # the least recently used first
+        self._forgot_ns = 0
+
+    def entry(self, name: UserName | None, entry: Array) -> Tensor:
+        """On the device: the copy that is there, or one of `entry` [1, 2N, G, S, D] on the host. One without a name is
+        not kept.
+        """
+        now = self._clock()
+        if name and name.forgot_ns != self._forgot_ns:
+            self._kept.clear()
+            self._forgot_ns = name.forgot_ns
+        self._kept = {key: each for key, each in self._kept.items() if now < each.until}
+        found = self._kept.pop(name.key, None) if name else None
+        if found is None:
+            found = _User(tensor_of(entry[0]).to(self._device), now + TTL_S)
+        if name:
+            self._kept[name.key] = found
+        while sum(each.kv.nbytes for each in self._kept.values()) > self._most:
+            del self._kept[next(iter(self._kept))]
+        return found.kv
+
+
+class KeptItems:
+    """A table [2N, M, t, G, D] of items on the device."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, shape: Sequence[int], places: int) -> None:
+        """`shape` is that of an item on the host: [2N, G, t, D]; `places` is M."""
+        tensors, heads, tokens, size = shape
+        self.table = torch.zeros(tensors, places, tokens, heads, size, dtype=dtype, device=device)
+        self.places = places
+        self._rows: dict[object, int] = {}  # the least recently used first
+        self._spare = list(range(places))
+
+    def rows(self, names: NDArray[np.uint64] | None, host: Array, rows: Array) -> NDArray[np.int64]:
+        """Where in the table the items are that are rows [C] of `host` [M', 2N, G, t, D]; what is missing is copied.
+
+        `names` uint64 [C, 2]; items without are copied anew. At most `places` of them differ.
+        """
+        keys: list[object] = [object() for _ in rows] if names is None else _keys(names)
+        new: dict[object, int] = {}
+        for place, key in enumerate(keys):
+            if key in self._rows:
+                self._rows[key] = self._rows.pop(key)  # the newest now
+            else:
+                new.setdefault(key, place)
+        if new:
+            into = self._spare_rows(len(new))
+            there = torch.tensor(into, device=self.table.device)
+            copied = tensor_of(host[rows[list(new.values())]]).to(self.table.device)
+            self.table[:, there] = copied.permute(1, 0, 3, 2, 4)
+            del self._spare[-len(into) :]  # only now: what fails before leaves no name without its KV
+            self._rows.update(zip(new, into, strict=True))
+        return np.array([self._rows[key] for key in keys], np.int64)
+
+    def _spare_rows(self, count: int) -> list[int]:
+        """So many rows of the table that nobody has; items not used for longest lose theirs."""
+        while len(self._spare) < count:
+            self._spare.append(self._rows.pop(next(iter(self._rows))))
+        return self._spare[-count:]
+
+
+def _keys(names: NDArray[np.uint64]) -> list[object]:
+    return list(map(bytes, np.ascontiguousarray(names).view("V16")[:, 0]))

@@ -1,0 +1,102 @@
+"""Rankings in order `split` on a GPU: up to RANKINGS users and their candidates as one pass of a captured graph.
+
+A shape is padded to one of a few: the batch, its candidates and the users' tokens to powers of two. What is padded is
+computed and not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from genrec.engine.cuda.discriminant import Discriminant
+from genrec.engine.cuda.graphs import Replayed
+from genrec.settings import padded_rows
+
+RANKINGS = 8
+LEAST_CANDIDATES, LEAST_TOKENS = 32, 256
+MOST_GRAPHS = 32
+
+
+class OnDevice(NamedTuple):
+    """A ranking whose KV is there."""
+
+    user: Tensor  # [2N, G, S', D], S' >= length
+    length: int  # tokens of the user's prefix
+    rows: NDArray[np.int64]  # [C], of the table of items
+
+
+class _Bucket:
+    """Fixed inputs of one shape, and what is captured of them."""
+
+    def __init__(self, users: Tensor, many: int) -> None:
+        batch, device = users.shape[1], users.device
+        self.users = users  # [2N, B, G, S, D]
+        self.rows = torch.zeros(batch, many, dtype=torch.int64, device=device)
+        # [2, B]: tokens that count, and those of the prefix.
+        self.lengths = torch.ones(2, batch, dtype=torch.int64, device=device)
+        self.replayed: Replayed[Tensor] | None = None
+
+
+class SplitPasses:
+    """Buckets over one table of items; each is captured when first used, and the least recently used leaves."""
+
+    def __init__(self, discriminant: Discriminant, items: Tensor, reach: int) -> None:
+        """`items` [2N, M, t, G, D]. With a `reach` a discriminant token sees so many of a user's newest tokens."""
+        self._discriminant, self._items, self._reach = discriminant, items, reach
+        self._buckets: dict[tuple[int, int, int], _Bucket] = {}  # the least recently used first
+        self._users: dict[
+            tuple[int, int], Tensor
+        ] = {}  # of a batch and length: candidates of any number share it
+        self._pool = torch.cuda.graph_pool_handle() if items.is_cuda else None
+
+    def states(self, rankings: Sequence[OnDevice]) -> list[NDArray[np.float32]]:
+        """[C, hidden] of each ranking. The host waits once."""
+        seen = [min(each.length, self._reach or each.length) for each in rankings]
+        bucket = self.bucket(len(rankings), max(len(each.rows) for each in rankings), max(seen))
+        for b, (each, count) in enumerate(zip(rankings, seen, strict=True)):
+            bucket.users[:, b, :, :count] = each.user[:, :, each.length - count : each.length]
+        batch, many = bucket.rows.shape
+        filled = [np.resize(each.rows, many) for each in rankings]
+        bucket.rows.copy_(torch.from_numpy(np.resize(np.stack(filled), (batch, many))))
+        lengths = np.resize(
+            [(count, each.length) for each, count in zip(rankings, seen, strict=True)], (batch, 2)
+        )
+        bucket.lengths.copy_(torch.from_numpy(lengths.T.copy()))
+        assert bucket.replayed is not None
+        found = bucket.replayed()[: len(rankings)].cpu().numpy()
+        return [states[: len(each.rows)] for each, states in zip(rankings, found, strict=True)]
+
+    def bucket(self, batch: int, many: int, span: int) -> _Bucket:
+        """Of so many rankings, candidates and tokens of a user that count; captured."""
+        key = (
+            padded_rows(batch),
+            padded_rows(max(many, LEAST_CANDIDATES)),
+            padded_rows(max(span, LEAST_TOKENS)),
+        )
+        bucket = self._buckets.pop(key, None)
+        if bucket is None:
+            if len(self._buckets) == MOST_GRAPHS:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = self._captured(*key)
+        self._buckets[key] = bucket
+        return bucket
+
+    def _captured(self, batch: int, many: int, span: int) -> _Bucket:
+        tensors, _, _, heads, size = self._items.shape
+        if (batch, span) not in self._users:
+            # Zeros: whatever lies behind a user's end is read by none, but 0 times NaN is NaN.
+            self._users[batch, span] = self._items.new_zeros(tensors, batch, heads, span, size)
+        bucket = _Bucket(self._users[batch, span], many)
+
+        def work() -> Tensor:
+            seen, ends = bucket.lengths
+            return self._discriminant.states(bucket.users, seen, ends, self._items, bucket.rows)
+
+        bucket.replayed = Replayed(work, self._items.device, self._pool)
+        return bucket
