@@ -31,7 +31,7 @@ FOUND = (
     9  # the exit status of compute-sanitizer when its tool has found something; else it is the command's own
 )
 TOOL_S = 90
-CHECKED = ("attention", "fused")  # modules whose checks run under them
+CHECKED = ("attention", "fused", "rank")  # modules whose checks run under them
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,13 @@ import torch
 from build.plugin.compile import architecture_of, compile_for_gpu, compile_for_host
 from genrec.engine.cuda.fused import FusedOperations
 from genrec.engine.cuda.kernel import XAttentionKernel
-from perf.gpu import attention, fused, requests
+from perf.gpu import attention, fused, rank, requests
 from perf.gpu.timing import Missing, bytes_per_second, data_sheet_peak, operations_per_second
 from perf.kit import report
 
 PARTS = (
     "requests",
+    "rank",
     "kernel",
     "sanitizer",
     "triton",
@@ -180,6 +181,19 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
             results["requests"][f"s{span}_b{batch}"] = found
             results["ms"][f"s{span}_b{batch}"] = found["ms"]
 
+    def rankings() -> None:
+        results["rank_kernel_worst_error_over_tolerance"] = rank.check_kernel(
+            library, device, attention.DRY if dry else rank.CHECKS
+        )
+        setting = rank.DRY if dry else rank.FULL
+        asked = rank.Rankings(setting, library, device)
+        results["rank_error"] = rank.check_states(asked, setting.points[0][0])
+        results["checked"]["states of rankings against the ranker in float32"] = True
+        results["rank"] = {}
+        for length, batch in setting.points:
+            kept.in_time()
+            results["rank"][f"s{length}_b{batch}"] = rank.measure(asked, length, batch, (rates[0], rates[1]))
+
     def through_triton() -> None:
         from perf.gpu import through_triton  # needs what serving needs, which the rest does not
 
@@ -194,6 +208,9 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
     if kept.part("check", check_kernel):
         if kept.part("fused", check_fused):
             kept.part("requests", whole_requests)
+            torch.cuda.empty_cache()
+            kept.part("rank", rankings)
+            torch.cuda.empty_cache()
         kept.part("kernel", time_kernel)
         kept.part("sanitizer", sanitize)
         torch.cuda.empty_cache()  # the server is another process, with weights of its own
@@ -223,6 +240,9 @@ def table(results: dict[str, Any]) -> str:
         gemm, sheet = row["prefill_share_of"].values()
         of = f"{gemm:6.0%} {'-' if sheet is None else f'{sheet:.0%}':>6}"
         lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts}{of}")
+    for name, row in results.get("rank", {}).items():
+        columns = ("there", "pass", "floor", "user_on_host", "nothing_on_device", "computed", "by_torch")
+        lines.append(f"ranking {name:12}" + "".join(f" {column} {row[column]:.3f}" for column in columns))
     for name, row in results.get("served", {}).items():
         lines.append(
             f"{name:16} {row['ms']:8.2f} through Triton, by {row['by']}: it adds {row['added_ms']:.2f}"
