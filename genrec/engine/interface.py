@@ -88,6 +88,7 @@ class Split(NamedTuple):
     user: Array  # [1, 2N, G, S, D]
     user_name: UserName | None = None
     item_names: NDArray[np.uint64] | None = None  # [C, 2]: what says all that is in the items' entries
+    unchanged: Callable[[], bool] = lambda: True  # whether these are still what was read
 
 
 class RankPasses(Protocol):

@@ -119,7 +119,7 @@ class RankExecutor:
         rankings = [
             Split(
                 found.rows[start:end], len(request.tokens), self._whole_entry(user), user.name,
-                None if found.names is None else found.names[start:end],
+                None if found.names is None else found.names[start:end], lambda: not self.items.changed(found),
             )
             for request, user, start, end in zip(requests, users, parts, parts[1:], strict=False)
         ]  # fmt: skip

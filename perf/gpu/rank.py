@@ -8,6 +8,8 @@ python -m perf.gpu.rank LIBRARY      # the attention kernel's checks alone: what
 
 from __future__ import annotations
 
+import math
+import mmap
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -80,6 +82,11 @@ def random_ranker(setting: Setting, device: torch.device, reach: int = 0) -> Ran
     return ranker.to(device, torch.bfloat16).eval()
 
 
+def _mapped(shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    """Memory as a pool's is."""
+    return np.frombuffer(mmap.mmap(-1, 2 * math.prod(shape)), np.uint16).reshape(shape)
+
+
 class Rankings:
     """Rankings of one setting, asked of the engine with everything in host memory, as a pool has it."""
 
@@ -91,16 +98,23 @@ class Rankings:
         self.items = self._draw.integers(
             0, setting.config.vocab_size, (setting.candidates, setting.item_tokens)
         )
-        self.item_kv = np.stack(self.entries(self.items), 1)
+        self.item_kv = self.entry(self.items)
         self.item_names = self._draw.integers(0, 1 << 60, (setting.candidates, 2)).astype(np.uint64)
 
     def entries(self, tokens: NDArray[np.int64]) -> list[NDArray[np.uint16]]:
         """Of tokens [B, S], by the engine: 2N arrays [B, G, S, D]."""
         c = self.setting.config
-        shape = len(tokens), c.num_key_value_heads, tokens.shape[1], c.head_dim
-        kv = [np.empty(shape, np.uint16) for _ in range(2 * c.num_hidden_layers)]
+        shape = 2 * c.num_hidden_layers, len(tokens), c.num_key_value_heads, tokens.shape[1], c.head_dim
+        kv = list(_mapped(shape))
         self.engine.entries(tokens, kv)
         return kv
+
+    def entry(self, tokens: NDArray[np.int64]) -> NDArray[np.uint16]:
+        """The same as [B, 2N, G, S, D]."""
+        kv = self.entries(tokens)
+        whole = _mapped((len(tokens), len(kv), *kv[0].shape[1:]))
+        np.stack(kv, 1, out=whole)
+        return whole
 
     def user(self, length: int) -> NDArray[np.int64]:
         """Random tokens [1, S]."""
@@ -124,7 +138,7 @@ def check_states(rankings: Rankings, length: int) -> float:
     """
     tokens = rankings.user(length)
     users = [tokens, tokens[:, : max(length // 2, 1)]]
-    asked = [rankings.asked(np.stack(rankings.entries(each), 1), rankings.name()) for each in users]
+    asked = [rankings.asked(rankings.entry(each), rankings.name()) for each in users]
     got = np.stack(rankings.engine.split(rankings.item_kv, asked))
     exact = random_ranker(rankings.setting, rankings.device).float()
     items = exact.items(torch.from_numpy(rankings.items).to(rankings.device))
@@ -145,12 +159,14 @@ def measure(rankings: Rankings, length: int, batch: int, rates: tuple[float, flo
     """Milliseconds of `batch` rankings as a caller waits for them; `rates` are bytes and operations a second.
 
     `there`: all KV is on the device. `user_on_host`: the users' KV is in host memory. `nothing_on_device`: the items'
-    too. `computed`: entries of users and items are computed on the device, and not copied anywhere. `by_torch`: as
+    too. `user_computed_and_kept`: the users' are computed, put into host memory, as a pool has it, and read from
+    there. `computed`: entries of users and items are computed on the device, and not copied anywhere. `by_torch`: as
     `there`, without kernels of ours.
     """
     engine, device = rankings.engine, rankings.device
     tokens = rankings.user(length)
-    kv = np.stack(rankings.entries(tokens), 1)
+    kv = rankings.entry(tokens)
+    room = [kv[:, n] for n in range(kv.shape[1])]
     known = [rankings.asked(kv, rankings.name()) for _ in range(batch)]
 
     def ask(named_items: bool) -> None:
@@ -158,6 +174,11 @@ def measure(rankings: Rankings, length: int, batch: int, rates: tuple[float, flo
 
     forward, on_device = engine.forward, torch.from_numpy(tokens).to(device)
     of_items = torch.from_numpy(rankings.items).to(device)
+
+    def compute_kept() -> None:
+        for _ in known:
+            engine.entries(tokens, room)
+        ask(True)
 
     def compute() -> None:
         for _ in known:
@@ -176,6 +197,7 @@ def measure(rankings: Rankings, length: int, batch: int, rates: tuple[float, flo
         "user_on_host": median_wall_ms(lambda: ask(True), device),
         "nothing_on_device": median_wall_ms(lambda: ask(False), device),
         "computed": median_wall_ms(compute, device),
+        "user_computed_and_kept": median_wall_ms(compute_kept, device),
         "by_torch": median_wall_ms(by_torch, device),
         "user_mb": kv.nbytes / 1e6,
         "items_mb": rankings.item_kv.nbytes / 1e6,

@@ -241,7 +241,16 @@ def table(results: dict[str, Any]) -> str:
         of = f"{gemm:6.0%} {'-' if sheet is None else f'{sheet:.0%}':>6}"
         lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts}{of}")
     for name, row in results.get("rank", {}).items():
-        columns = ("there", "pass", "floor", "user_on_host", "nothing_on_device", "computed", "by_torch")
+        columns = (
+            "there",
+            "pass",
+            "floor",
+            "user_on_host",
+            "nothing_on_device",
+            "user_computed_and_kept",
+            "computed",
+            "by_torch",
+        )
         lines.append(f"ranking {name:12}" + "".join(f" {column} {row[column]:.3f}" for column in columns))
     for name, row in results.get("served", {}).items():
         lines.append(

@@ -11,9 +11,10 @@ from genrec import steps
 from genrec.catalogue.semantic_id import pack
 from genrec.engine.cuda import load_forward
 from genrec.engine.cuda.beams import DeviceTree, expand, first_beams
-from genrec.engine.cuda.generate import MOST_GRAPHS, DeviceGenerator, padded_span
+from genrec.engine.cuda.generate import MOST_GRAPHS, DeviceGenerator
+from genrec.engine.cuda.graphs import padded
 from genrec.models.config import ModelConfig
-from genrec.settings import Settings, padded_rows
+from genrec.settings import SPAN, Settings, padded_rows
 from genrec.steps.prompts import spans
 from tests.build.test_cuda import CPU, index_of
 from tests.tiny import tiny_catalogue
@@ -44,10 +45,10 @@ def test_buckets_are_few_and_pad_little():
     config = ModelConfig((256, 256, 256), 2000, num_hidden_layers=28, num_attention_heads=16,
                          num_key_value_heads=8, head_dim=128)  # fmt: skip
     lengths, token = spans(config), 28 * 2 * 8 * 128 * 2  # bytes of its KV in bf16
-    assert all(span <= padded_span(span) < 1.25 * span + 32 for span in lengths)
-    assert {padded_span(span) % 32 for span in lengths} == {0}
+    assert all(span <= padded(span, SPAN) < 1.25 * span + 32 for span in lengths)
+    assert {padded(span, SPAN) % 32 for span in lengths} == {0}
     exact = [rows * span * token for rows in (1, 2, 4, 8) for span in lengths]
-    buckets = {(padded_rows(rows), padded_span(span)) for rows in range(1, 9) for span in lengths}
+    buckets = {(padded_rows(rows), padded(span, SPAN)) for rows in range(1, 9) for span in lengths}
     assert len(exact) == 752 and sum(exact) > 139e9
     assert len(buckets) == 104 <= MOST_GRAPHS and max(rows * span for rows, span in buckets) * token < 6e9
 

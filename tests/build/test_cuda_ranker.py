@@ -171,22 +171,35 @@ def test_of_users_nothing_outlives_a_forgotten_one_or_its_time():
     assert list(kept._kept) == [b"c"]
 
 
-def test_an_item_that_could_not_be_copied_is_not_there(monkeypatch):
-    """Of a device without memory, say: the next ranking copies it, and no row is lost."""
+HOST = np.random.default_rng(0).standard_normal((9, 2, 1, 3, 4)).astype(np.float32)
+NAMES = np.arange(18, dtype=np.uint64).reshape(9, 2)
+
+
+def check_items(kept, rows, named=True, unchanged=True):
+    places = kept.rows(NAMES[rows] if named else None, HOST, np.array(rows), lambda: unchanged)
+    got = kept.table[:, places].permute(1, 0, 3, 2, 4)
+    np.testing.assert_array_equal(got.numpy(), HOST[rows])
+    assert len(kept._rows) + len(kept._spare) == kept.places
+
+
+def test_of_items_those_that_are_there_are_not_copied(monkeypatch):
     kept = KeptItems(CPU, torch.float32, (2, 1, 3, 4), 5)
-    host = np.random.default_rng(0).standard_normal((9, 2, 1, 3, 4)).astype(np.float32)
-    names = np.arange(18, dtype=np.uint64).reshape(9, 2)
-
-    def check(rows):
-        places = kept.rows(names[rows], host, np.array(rows))
-        got = kept.table[:, places].permute(1, 0, 3, 2, 4)
-        np.testing.assert_array_equal(got.numpy(), host[rows])
-
-    check([0, 1, 2])
+    check_items(kept, [0, 1, 2])
     with monkeypatch.context() as patched:
         patched.setattr("genrec.engine.cuda.kept.tensor_of", lambda array: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            kept.rows(names[[3, 4, 5, 6]], host, np.array([3, 4, 5, 6]))
+        check_items(kept, [2, 0, 0])
+        with pytest.raises(ZeroDivisionError):  # of a device without memory, say
+            kept.rows(NAMES[[3, 4, 5, 6]], HOST, np.array([3, 4, 5, 6]), lambda: True)
     for rows in ([3, 4, 5, 6, 7], [3, 3, 8, 0], [0, 1, 2, 0], [8, 7, 6, 5, 4]):
-        check(rows)
-    assert len(kept._rows) + len(kept._spare) == 5
+        check_items(kept, rows)
+
+
+@pytest.mark.parametrize(("named", "unchanged"), [(False, True), (True, False)])
+def test_items_without_names_or_torn_while_they_were_read_are_not_there(monkeypatch, named, unchanged):
+    kept = KeptItems(CPU, torch.float32, (2, 1, 3, 4), 5)
+    check_items(kept, [0, 1])
+    check_items(kept, [2, 3, 4, 5, 6], named, unchanged)
+    assert not kept._rows, "the first two had to leave"
+    check_items(kept, [0, 2])
+    check_items(kept, [2, 3, 4], named, unchanged)
+    assert len(kept._rows) == 2

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
-from genrec.engine.cuda.graphs import Replayed
+from genrec.engine.cuda.graphs import Replayed, padded
 from genrec.engine.interface import Past
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
@@ -30,14 +30,7 @@ if TYPE_CHECKING:
     from genrec.engine.interface import Array
     from genrec.search.expand import Beams
 
-STEPS = 4  # lengths of prompts per doubling: at most a quarter is padding
 MOST_GRAPHS = 128  # of a catalogue version; all that batches of prompts up to 6,000 tokens need are 104
-
-
-def padded_span(span: int) -> int:
-    """The length that prompts of S tokens are padded to: one of a few per doubling, whole multiples of SPAN."""
-    step = max((1 << (span - 1).bit_length()) // (2 * STEPS), SPAN)
-    return -(-span // step) * step
 
 
 class Generated(NamedTuple):
@@ -86,7 +79,7 @@ class DeviceGenerator:
 
     def prepare(self, batch: int, span: int) -> _Bucket:
         """The bucket that B requests of S tokens run in, its graph captured."""
-        key = padded_rows(batch), padded_span(span)
+        key = padded_rows(batch), padded(span, SPAN)
         bucket = self._buckets.pop(key, None)
         if bucket is None:
             if len(self._buckets) == self._most:

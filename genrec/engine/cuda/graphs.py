@@ -7,8 +7,15 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+STEPS = 4  # sizes per doubling: at most a quarter is padding
 WARM_UPS = 3  # runs before a capture, so that libraries have chosen and allocated what they need
 T = TypeVar("T")
+
+
+def padded(count: int, multiple: int) -> int:
+    """The size that `count` is padded to, where shapes are to be few: one of STEPS per doubling, whole multiples."""
+    step = max((1 << (count - 1).bit_length()) // (2 * STEPS), multiple)
+    return -(-count // step) * step
 
 
 class Replayed(Generic[T]):

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from genrec.engine.cuda.host import tensor_of
+from genrec.engine.cuda.host import PageLocked, tensor_of
 from genrec.engine.interface import Array, UserName
 from genrec.pool.owner import TTL_S
 
@@ -34,12 +34,13 @@ class KeptUsers:
 
     def __init__(self, device: torch.device, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._device, self._most, self._clock = device, most, clock
+        self.locked = PageLocked(device)  # the memory where the pool has them
         self._kept: dict[bytes, _User] = {}  # the least recently used first
         self._forgot_ns = 0
 
     def entry(self, name: UserName | None, entry: Array) -> Tensor:
-        """On the device: the copy that is there, or one of `entry` [1, 2N, G, S, D] on the host. One without a name is
-        not kept.
+        """On the device: the copy that is there, or one of `entry` [1, 2N, G, S, D] on the host, which has to stay as
+        it is until the device has read it. One without a name is not kept.
         """
         now = self._clock()
         if name and name.forgot_ns != self._forgot_ns:
@@ -48,7 +49,8 @@ class KeptUsers:
         self._kept = {key: each for key, each in self._kept.items() if now < each.until}
         found = self._kept.pop(name.key, None) if name else None
         if found is None:
-            found = _User(tensor_of(entry[0]).to(self._device), now + TTL_S)
+            self.locked.hold(entry)
+            found = _User(tensor_of(entry[0]).to(self._device, non_blocking=True), now + TTL_S)
         if name:
             self._kept[name.key] = found
         while sum(each.kv.nbytes for each in self._kept.values()) > self._most:
@@ -63,14 +65,17 @@ class KeptItems:
         """`shape` is that of an item on the host: [2N, G, t, D]; `places` is M."""
         tensors, heads, tokens, size = shape
         self.table = torch.zeros(tensors, places, tokens, heads, size, dtype=dtype, device=device)
-        self.places = places
+        self.places, self._locked = places, PageLocked(device)
         self._rows: dict[object, int] = {}  # the least recently used first
         self._spare = list(range(places))
 
-    def rows(self, names: NDArray[np.uint64] | None, host: Array, rows: Array) -> NDArray[np.int64]:
+    def rows(
+        self, names: NDArray[np.uint64] | None, host: Array, rows: Array, unchanged: Callable[[], bool]
+    ) -> NDArray[np.int64]:
         """Where in the table the items are that are rows [C] of `host` [M', 2N, G, t, D]; what is missing is copied.
 
-        `names` uint64 [C, 2]; items without are copied anew. At most `places` of them differ.
+        `names` uint64 [C, 2]; items without are copied anew, and so are those that were not `unchanged` when they had
+        been read. At most `places` of them differ. What this gives is valid until the next call.
         """
         keys: list[object] = [object() for _ in rows] if names is None else _keys(names)
         new: dict[object, int] = {}
@@ -79,20 +84,31 @@ class KeptItems:
                 self._rows[key] = self._rows.pop(key)  # the newest now
             else:
                 new.setdefault(key, place)
+        there = dict(zip(new, self._spare_rows(len(new)), strict=True))
         if new:
-            into = self._spare_rows(len(new))
-            there = torch.tensor(into, device=self.table.device)
-            copied = tensor_of(host[rows[list(new.values())]]).to(self.table.device)
-            self.table[:, there] = copied.permute(1, 0, 3, 2, 4)
-            del self._spare[-len(into) :]  # only now: what fails before leaves no name without its KV
-            self._rows.update(zip(new, into, strict=True))
-        return np.array([self._rows[key] for key in keys], np.int64)
+            self._copy(host, rows[list(new.values())], list(there.values()))
+        found = [self._rows[key] if key in self._rows else there[key] for key in keys]
+        if new and names is not None and unchanged():
+            del self._spare[-len(new) :]
+            self._rows.update(there)
+        return np.array(found, np.int64)
+
+    def _copy(self, host: Array, rows: Array, into: list[int]) -> None:
+        """Rows of the host's table into rows of this one; the device has read them when this returns."""
+        self._locked.hold(host)
+        device = self.table.device
+        copied = self.table.new_empty(len(rows), *host.shape[1:])
+        for to, row in zip(copied, rows, strict=True):
+            to.copy_(tensor_of(host[row]), non_blocking=True)
+        self.table[:, torch.tensor(into, device=device)] = copied.permute(1, 0, 3, 2, 4)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
 
     def _spare_rows(self, count: int) -> list[int]:
         """So many rows of the table that nobody has; items not used for longest lose theirs."""
         while len(self._spare) < count:
             self._spare.append(self._rows.pop(next(iter(self._rows))))
-        return self._spare[-count:]
+        return self._spare[-count:] if count else []
 
 
 def _keys(names: NDArray[np.uint64]) -> list[object]:

@@ -55,14 +55,20 @@ class CudaRanker:
         self._users = KeptUsers(self._device, user_bytes)
         self._items = KeptItems(self._device, self._dtype, shape, max(item_bytes // row, MOST_CANDIDATES))
         discriminant = Discriminant(ranker, kernel or candidate_attention, operations)
-        self.passes = SplitPasses(discriminant, self._items.table, options.reach)
+        self.passes = SplitPasses(
+            discriminant,
+            self._items.table,
+            options.longest_history(config),
+            options.reach,
+            config.hidden_size,
+        )
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""
         most = max(MOST_TOKENS // tokens.shape[1], 1)
         for first in range(0, len(tokens), most):
             rows = slice(first, first + most)
-            _give([each[rows] for each in kv], self.forward.prefix(self._tokens(tokens[rows])))
+            self._give([each[rows] for each in kv], self.forward.prefix(self._tokens(tokens[rows])))
 
     @torch.no_grad()
     def extend(self, tokens: Array, past: int, kv: Sequence[Array], new: Sequence[Array]) -> None:
@@ -70,16 +76,19 @@ class CudaRanker:
         length = torch.tensor([past], device=self._device)
         before = self._pairs([each[:, :, :past] for each in kv])
         found = self._ranker.prefix(self._tokens(tokens), length, behind(before, length))
-        _give(new, [each for pair in found for each in pair])
+        self._give(new, [each for pair in found for each in pair])
 
     def split(self, items: Array, rankings: Sequence[Split]) -> list[NDArray[np.float32]]:
-        """See `RankPasses.split`. Rankings whose items together have no room are passes of their own."""
+        """See `RankPasses.split`. Rankings whose items together have no room are passes of their own.
+
+        What it gives is valid until the next call.
+        """
         if len(rankings) > 1 and sum(len(each.rows) for each in rankings) > self._items.places:
-            return [self.split(items, [each])[0] for each in rankings]
+            return [self.split(items, [each])[0].copy() for each in rankings]
         rows = np.concatenate([each.rows for each in rankings])
         names = [each.item_names for each in rankings if each.item_names is not None]
         named = np.concatenate(names) if len(names) == len(rankings) else None
-        places = self._items.rows(named, items, rows)
+        places = self._items.rows(named, items, rows, rankings[0].unchanged)
         parts = np.split(places, np.cumsum([len(each.rows) for each in rankings])[:-1])
         users = (self._users.entry(each.user_name, each.user) for each in rankings)
         there = [
@@ -109,17 +118,19 @@ class CudaRanker:
         found: NDArray[np.float32] = states[0].float().cpu().numpy()
         return found
 
+    def _give(self, into: Sequence[Array], found: Sequence[Tensor]) -> None:
+        self._users.locked.hold(into[0])
+        for array, tensor in zip(into, found, strict=True):
+            tensor_of(array).copy_(tensor, non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
     def _pairs(self, kv: Sequence[Array]) -> KV:
         there = [tensor_of(np.ascontiguousarray(each)).to(self._device) for each in kv]
         return list(zip(there[0::2], there[1::2], strict=True))
 
     def _tokens(self, array: Array) -> Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(self._device)
-
-
-def _give(into: Sequence[Array], found: Sequence[Tensor]) -> None:
-    for array, tensor in zip(into, found, strict=True):
-        tensor_of(array).copy_(tensor)
 
 
 def load_rankers(folder: Path, config: ModelConfig, kv_type: str, settings: Settings) -> list[RankPasses]:

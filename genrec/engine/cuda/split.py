@@ -1,11 +1,11 @@
 """Rankings in order `split` on a GPU: up to RANKINGS users and their candidates as one pass of a captured graph.
 
-A shape is padded to one of a few: the batch, its candidates and the users' tokens to powers of two. What is padded is
-computed and not read.
+A shape is padded to one of a few (`graphs.padded`). What is padded is computed and not read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genrec.engine.cuda.discriminant import Discriminant
-from genrec.engine.cuda.graphs import Replayed
+from genrec.engine.cuda.graphs import Replayed, padded
+from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import padded_rows
 
 RANKINGS = 8
-LEAST_CANDIDATES, LEAST_TOKENS = 32, 256
-MOST_GRAPHS = 32
+LEAST_CANDIDATES, LEAST_TOKENS = 16, 256
+MOST_GRAPHS = 128
 
 
 class OnDevice(NamedTuple):
@@ -46,39 +47,44 @@ class _Bucket:
 class SplitPasses:
     """Buckets over one table of items; each is captured when first used, and the least recently used leaves."""
 
-    def __init__(self, discriminant: Discriminant, items: Tensor, reach: int) -> None:
-        """`items` [2N, M, t, G, D]. With a `reach` a discriminant token sees so many of a user's newest tokens."""
+    def __init__(
+        self, discriminant: Discriminant, items: Tensor, longest: int, reach: int, hidden: int
+    ) -> None:
+        """`items` [2N, M, t, G, D]; users have `longest` tokens at most. With a `reach` a discriminant token sees so
+        many of a user's newest.
+        """
         self._discriminant, self._items, self._reach = discriminant, items, reach
         self._buckets: dict[tuple[int, int, int], _Bucket] = {}  # the least recently used first
-        self._users: dict[
-            tuple[int, int], Tensor
-        ] = {}  # of a batch and length: candidates of any number share it
+        tensors, _, _, heads, size = items.shape
+        most = padded(max(min(longest, reach or longest), 1), LEAST_TOKENS)
+        # All buckets' users lie here, as they never run at once. Zeros: what lies behind a user's end counts nothing,
+        # and 0 times NaN is NaN.
+        self._users = items.new_zeros(tensors * RANKINGS * heads * most * size)
+        states = RANKINGS * padded(MOST_CANDIDATES, LEAST_CANDIDATES) * hidden
+        self._states = torch.empty(states, dtype=torch.float32, pin_memory=items.is_cuda)
         self._pool = torch.cuda.graph_pool_handle() if items.is_cuda else None
 
     def states(self, rankings: Sequence[OnDevice]) -> list[NDArray[np.float32]]:
-        """[C, hidden] of each ranking. The host waits once."""
+        """[C, hidden] of each ranking, valid until the next call. The host waits once."""
         seen = [min(each.length, self._reach or each.length) for each in rankings]
         bucket = self.bucket(len(rankings), max(len(each.rows) for each in rankings), max(seen))
         for b, (each, count) in enumerate(zip(rankings, seen, strict=True)):
             bucket.users[:, b, :, :count] = each.user[:, :, each.length - count : each.length]
         batch, many = bucket.rows.shape
-        filled = [np.resize(each.rows, many) for each in rankings]
-        bucket.rows.copy_(torch.from_numpy(np.resize(np.stack(filled), (batch, many))))
-        lengths = np.resize(
-            [(count, each.length) for each, count in zip(rankings, seen, strict=True)], (batch, 2)
-        )
-        bucket.lengths.copy_(torch.from_numpy(lengths.T.copy()))
+        filled = np.stack([np.resize(each.rows, many) for each in rankings])
+        lengths = np.array([seen, [each.length for each in rankings]])
+        others = np.arange(batch) % len(rankings)  # rankings too many are of the first again
+        bucket.rows.copy_(torch.from_numpy(filled[others]))
+        bucket.lengths.copy_(torch.from_numpy(lengths[:, others]))
         assert bucket.replayed is not None
-        found = bucket.replayed()[: len(rankings)].cpu().numpy()
-        return [states[: len(each.rows)] for each, states in zip(rankings, found, strict=True)]
+        found = bucket.replayed()[: len(rankings)]
+        host = self._states[: found.numel()].view(found.shape)
+        host.copy_(found)
+        return [states[: len(each.rows)] for each, states in zip(rankings, host.numpy(), strict=True)]
 
     def bucket(self, batch: int, many: int, span: int) -> _Bucket:
         """Of so many rankings, candidates and tokens of a user that count; captured."""
-        key = (
-            padded_rows(batch),
-            padded_rows(max(many, LEAST_CANDIDATES)),
-            padded_rows(max(span, LEAST_TOKENS)),
-        )
+        key = padded_rows(batch), padded(many, LEAST_CANDIDATES), padded(span, LEAST_TOKENS)
         bucket = self._buckets.pop(key, None)
         if bucket is None:
             if len(self._buckets) == MOST_GRAPHS:
@@ -89,10 +95,8 @@ class SplitPasses:
 
     def _captured(self, batch: int, many: int, span: int) -> _Bucket:
         tensors, _, _, heads, size = self._items.shape
-        if (batch, span) not in self._users:
-            # Zeros: whatever lies behind a user's end is read by none, but 0 times NaN is NaN.
-            self._users[batch, span] = self._items.new_zeros(tensors, batch, heads, span, size)
-        bucket = _Bucket(self._users[batch, span], many)
+        shape = tensors, batch, heads, span, size
+        bucket = _Bucket(self._users[: math.prod(shape)].view(shape), many)
 
         def work() -> Tensor:
             seen, ends = bucket.lengths
