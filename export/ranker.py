@@ -60,12 +60,12 @@ def functions(config: ModelConfig, name: str, own: int) -> dict[str, int]:
 def export_rank_graph(ranker: Ranker, name: str, folder: Path) -> Path:
     """Write one graph of `ranker`, and with `extend`, which every ranker has, its head; returns the ONNX file."""
     if name == EXTEND:
-        _save_head(ranker, folder)
+        save_head(ranker, folder)
     traced = RANK_GRAPHS[name](ranker, ranker.options.item_tokens)
     return write(traced, functions(ranker.config, name, len(ranker.layers())), folder / f"{name}.onnx")
 
 
-def _save_head(ranker: Ranker, folder: Path) -> None:
+def save_head(ranker: Ranker, folder: Path) -> None:
     """What `genrec.rank.head.RankerHead` reads."""
     table = ranker.table().detach().numpy()
     save_file({TABLE: np.ascontiguousarray(table, np.float32)}, folder / FILE_NAME)

@@ -30,6 +30,7 @@ from build.plugin.compile import architecture_of, compile_for_gpu, compile_for_h
 from genrec.engine.cuda.fused import FusedOperations
 from genrec.engine.cuda.kernel import XAttentionKernel
 from perf.gpu import attention, fused, rank, requests
+from perf.gpu.table import table
 from perf.gpu.timing import Missing, bytes_per_second, data_sheet_peak, operations_per_second
 from perf.kit import report
 
@@ -39,6 +40,7 @@ PARTS = (
     "kernel",
     "sanitizer",
     "triton",
+    "rank_triton",
 )  # beside the build and the checks of the kernels, which come first
 OWN = (
     "build",
@@ -203,6 +205,13 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         setting = requests.DRY if dry else requests.FULL
         results["served"] = through_triton.measure(setting, results["ms"], folder / "served", device)
 
+    def rankings_through_triton() -> None:
+        from perf.gpu import rank_served, through_triton  # as above
+
+        through_triton.find_tools(through_triton.find_server)
+        setting = rank.DRY if dry else rank.FULL
+        results["rank_served"] = rank_served.measure(setting, folder / "ranked", device, 1.0 if dry else 5.0)
+
     if not kept.part("build", build) or not kept.part("ceilings", ceilings):
         return
     if kept.part("check", check_kernel):
@@ -215,50 +224,7 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         kept.part("sanitizer", sanitize)
         torch.cuda.empty_cache()  # the server is another process, with weights of its own
         kept.part("triton", through_triton)
-
-
-def table(results: dict[str, Any]) -> str:
-    """For people: kernel, then requests."""
-    lines = [
-        f"{'kernel (bf16)':16} {'which':>6} {'ms':>8} {'floor':>8} {'x floor':>8} {'per beam':>9} {'faster':>7}"
-    ]
-    for name, row in results["kernel"].items():
-        ms, floor = row["ms"], row["floor_ms"]
-        base = row["baseline_ms"] if isinstance(row["baseline_ms"], float) else float("nan")
-        lines.append(
-            f"{name:16} {row['kernel']:>6} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x"
-        )
-    names = ("prefill", "decode", "selection", "gaps")
-    lines.append(
-        f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}"
-        + "".join(f"{n:>10}" for n in names)
-        + "  prefill of measured GEMM, of data sheet"
-    )
-    for name, row in results.get("requests", {}).items():
-        goal, theirs = requests.GOALS_MS.get(name, 0), requests.THEIRS_MS.get(name, 0)
-        parts = "".join(f"{row['parts_ms'][n]:10.2f}" for n in names)
-        gemm, sheet = row["prefill_share_of"].values()
-        of = f"{gemm:6.0%} {'-' if sheet is None else f'{sheet:.0%}':>6}"
-        lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts}{of}")
-    for name, row in results.get("rank", {}).items():
-        columns = (
-            "there",
-            "pass",
-            "floor",
-            "user_on_host",
-            "nothing_on_device",
-            "user_computed_and_kept",
-            "computed",
-            "by_torch",
-        )
-        lines.append(f"ranking {name:12}" + "".join(f" {column} {row[column]:.3f}" for column in columns))
-    for name, row in results.get("served", {}).items():
-        lines.append(
-            f"{name:16} {row['ms']:8.2f} through Triton, by {row['by']}: it adds {row['added_ms']:.2f}"
-        )
-    for said, parts in (("skipped", results["skipped"]), ("FAILED", results["failed"])):
-        lines += [f"{said} {part}: {why}" for part, why in parts.items()]
-    return "\n".join(lines)
+        kept.part("rank_triton", rankings_through_triton)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,7 +6,7 @@ eight clients that never wait, where the time of a batch is eight over the answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,11 @@ def batch_tokens(setting: Setting) -> int:
     )
 
 
-def find_tools() -> None:
-    """Raises Missing, naming the server or perf_analyzer where there is none."""
+def find_tools(*tools: Callable[[], object]) -> None:
+    """Raises Missing, naming what is not there: of the server and perf_analyzer, if nothing else is asked for."""
     try:
-        find_server()
-        analyzer.find_binary()
+        for find in tools or (find_server, analyzer.find_binary):
+            find()
     except ArtifactError as error:
         raise Missing(str(error)) from error
 

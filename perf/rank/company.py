@@ -12,34 +12,21 @@ items, and candidates are drawn from the popular ones.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from clients.aio import AsyncRanker
-from genrec.artifact import load_config
-from genrec.catalogue.load import load_catalogue
 from perf.kit import endpoints, report, turns
+from perf.rank.in_flight import Load, Population, in_flight
 from perf.rank.mock_ranker import mock_ranker
 from perf.rank.rank import model_of
 from perf.rank.simulate import SHAPES
 
 BUDGETS_MS = {"apart": 1, "together": 50}  # the second is the default
 COUNTS = (10, 25, 100)  # candidates
-USERS, POPULAR, LISTS = 64, 2000, 200
-
-
-class Load(NamedTuple):
-    """Answers a second, and the P99 in ms."""
-
-    rate: float
-    p99_ms: float
+USERS, POPULAR = 64, 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,40 +55,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run.publish({"cells": cells}, repeats=a.rounds)
 
 
-def measure(artifact: Path, history: int, budget_ms: int, in_flight: int, seconds: float) -> dict[int, Load]:
+def measure(artifact: Path, history: int, budget_ms: int, many: int, seconds: float) -> dict[int, Load]:
     """Candidates of a ranking -> what a server with this budget does."""
     with endpoints.endpoint(
         artifact, pool_user_mb=256, pool_item_mb=512, pool_fill="none", rank_budget_ms=budget_ms
     ) as server:
-        asked = partial(_load, server.grpc_url, artifact, history, in_flight, seconds)
-        return {count: asyncio.run(asked(count)) for count in COUNTS}
-
-
-async def _load(url: str, artifact: Path, history: int, in_flight: int, seconds: float, count: int) -> Load:
-    """Of rankings of `count` candidates, once all users and items are in the pool."""
-    items, draw = load_catalogue(artifact, load_config(artifact)).item_ids, np.random.default_rng(0)
-    users = [draw.choice(items, history) for _ in range(USERS)]
-    lists = [draw.choice(items[:POPULAR], count, replace=False) for _ in range(LISTS)]
-    taken, numbers = list[float](), itertools.count()
-
-    async with AsyncRanker(url) as ranker:
-
-        async def rank(number: int) -> None:
-            user = number % USERS
-            await ranker.rank(users[user], lists[number % LISTS], 10, user_id=user)
-
-        for number in range(max(USERS, LISTS)):
-            await rank(number)
-        begun = time.perf_counter()
-
-        async def ask() -> None:
-            while (sent := time.perf_counter()) < begun + seconds:
-                await rank(next(numbers))
-                taken.append(time.perf_counter() - sent)
-
-        await asyncio.gather(*(ask() for _ in range(in_flight)))
-        passed = time.perf_counter() - begun
-    return Load(len(taken) / passed, 1e3 * float(np.percentile(taken, 99)))
+        return {
+            count: asyncio.run(
+                in_flight(
+                    server.grpc_url, artifact, Population(USERS, history, count, POPULAR), many, seconds
+                )
+            )
+            for count in COUNTS
+        }
 
 
 def cell(count: int, apart: Sequence[Load], together: Sequence[Load]) -> dict[str, Any]:

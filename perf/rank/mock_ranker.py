@@ -49,21 +49,22 @@ def mock_ranker(
     options = RankerConfig(shared, trained_for, item_tokens, reach=reach, layers=layers)
     key = stage_key({"config": vars(shape), "items": ITEMS, "ranker": vars(options)})
     if not is_good(artifact, "train", key):
-        _write(artifact, shape, options)
+        write_ranker(artifact, shape, options, ITEMS)
         record(artifact, "train", key, [*(artifact / "model").iterdir(), artifact / "catalogue.parquet"], {})
     export_artifact(artifact)
     build_artifact(artifact)
 
 
-def _write(artifact: Path, shape: ModelConfig, options: RankerConfig) -> None:
+def write_ranker(artifact: Path, shape: ModelConfig, options: RankerConfig, items: int) -> None:
+    """The catalogue, the generator and a ranker of random weights, and the items' tokens; nothing built from them."""
     from genrec.nn.checkpoint import load_generator
     from genrec.nn.ranker import Ranker
     from genrec.nn.ranker_checkpoint import save_ranker
     from genrec.rank.item_tokens import save_item_tokens
 
-    write_model(artifact, shape, ITEMS)
+    write_model(artifact, shape, items)
     ranker = Ranker(load_generator(artifact / "model"), options.shared, layers=options.layers)
     ranker.options = options
     save_ranker(ranker, artifact / "model")
-    tokens = np.random.default_rng(0).integers(0, shape.vocab_size, (ITEMS, options.item_tokens))
+    tokens = np.random.default_rng(0).integers(0, shape.vocab_size, (items, options.item_tokens))
     save_item_tokens(artifact, tokens.astype(np.int32))

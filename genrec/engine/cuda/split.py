@@ -69,7 +69,8 @@ class SplitPasses:
         seen = [min(each.length, self._reach or each.length) for each in rankings]
         bucket = self.bucket(len(rankings), max(len(each.rows) for each in rankings), max(seen))
         for b, (each, count) in enumerate(zip(rankings, seen, strict=True)):
-            bucket.users[:, b, :, :count] = each.user[:, :, each.length - count : each.length]
+            newest = each.user[:, :, each.length - count : each.length]
+            _wide(bucket.users)[:, b, :, :count] = _wide(newest)
         batch, many = bucket.rows.shape
         filled = np.stack([np.resize(each.rows, many) for each in rankings])
         lengths = np.array([seen, [each.length for each in rankings]])
@@ -104,3 +105,8 @@ class SplitPasses:
 
         bucket.replayed = Replayed(work, self._items.device, self._pool)
         return bucket
+
+
+def _wide(x: Tensor) -> Tensor:
+    """The same memory in elements of 8 bytes, of which a copy moves four times as many at once as of 2."""
+    return x.view(torch.int64) if x.shape[-1] * x.itemsize % 8 == 0 else x

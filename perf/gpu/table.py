@@ -1,0 +1,54 @@
+"""What the GPU benchmark found, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perf.gpu import requests
+
+
+def table(results: dict[str, Any]) -> str:
+    """For people: kernel, then requests."""
+    lines = [
+        f"{'kernel (bf16)':16} {'which':>6} {'ms':>8} {'floor':>8} {'x floor':>8} {'per beam':>9} {'faster':>7}"
+    ]
+    for name, row in results["kernel"].items():
+        ms, floor = row["ms"], row["floor_ms"]
+        base = row["baseline_ms"] if isinstance(row["baseline_ms"], float) else float("nan")
+        lines.append(
+            f"{name:16} {row['kernel']:>6} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x"
+        )
+    names = ("prefill", "decode", "selection", "gaps")
+    lines.append(
+        f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}"
+        + "".join(f"{n:>10}" for n in names)
+        + "  prefill of measured GEMM, of data sheet"
+    )
+    for name, row in results.get("requests", {}).items():
+        goal, theirs = requests.GOALS_MS.get(name, 0), requests.THEIRS_MS.get(name, 0)
+        parts = "".join(f"{row['parts_ms'][n]:10.2f}" for n in names)
+        gemm, sheet = row["prefill_share_of"].values()
+        of = f"{gemm:6.0%} {'-' if sheet is None else f'{sheet:.0%}':>6}"
+        lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts}{of}")
+    for name, row in results.get("rank", {}).items():
+        columns = (
+            "there",
+            "pass",
+            "floor",
+            "user_on_host",
+            "nothing_on_device",
+            "user_computed_and_kept",
+            "computed",
+            "by_torch",
+        )
+        lines.append(f"ranking {name:12}" + "".join(f" {column} {row[column]:.3f}" for column in columns))
+    for name, row in results.get("served", {}).items():
+        lines.append(
+            f"{name:16} {row['ms']:8.2f} through Triton, by {row['by']}: it adds {row['added_ms']:.2f}"
+        )
+    for name, row in results.get("rank_served", {}).items():
+        figures = " ".join(f"{key} {row[key]:.2f}" for key in ("rate", "p50_ms", "p99_ms"))
+        lines.append(f"rankings through Triton, {name}: {figures}")
+    for said, parts in (("skipped", results["skipped"]), ("FAILED", results["failed"])):
+        lines += [f"{said} {part}: {why}" for part, why in parts.items()]
+    return "\n".join(lines)
