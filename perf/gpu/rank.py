@@ -50,6 +50,8 @@ class Setting:
 
 
 FULL = Setting(requests.FULL.config, 15, 100, ((1586, 1), (1586, 8), (5000, 1)))
+# Through a server, whose start reads and digests the weights: the layers of Qwen3-0.6B, whose KV is as large.
+SERVED = Setting(replace(FULL.config, hidden_size=1024, intermediate_size=3072), 15, 100, ((1584, 1),))
 DRY = Setting(requests.DRY.config, 3, 6, ((12, 1), (12, 2)))
 CHECKS = [Case(2, 5, 4, 2, 16, 9, 3), Case(1, 40, 4, 2, 32, 70, 15), Case(2, 100, 16, 8, 128, 1100, 15)]
 
@@ -159,10 +161,11 @@ def check_states(rankings: Rankings, length: int) -> float:
 def measure(rankings: Rankings, length: int, batch: int, rates: tuple[float, float]) -> dict[str, Any]:
     """Milliseconds of `batch` rankings as a caller waits for them; `rates` are bytes and operations a second.
 
-    `first`: of this shape, whose graph is captured then. `there`: all KV is on the device. `user_on_host`: the users' KV is in host memory. `nothing_on_device`: the items'
-    too. `user_computed_and_kept`: the users' are computed, put into host memory, as a pool has it, and read from
-    there. `computed`: entries of users and items are computed on the device, and not copied anywhere. `by_torch`: as
-    `there`, without kernels of ours.
+    `first`: of this shape, whose graph is captured then. `there`: all KV is on the device; `pass` is what the device
+    computes of it. `user_on_host`: the users' KV is in host memory. `nothing_on_device`: the items' too.
+    `user_computed_and_kept`: the users' are computed, put into host memory, as a pool has it, and read from there.
+    `computed`: entries of users and items are computed on the device, and not copied anywhere. `by_torch`: as `there`,
+    without kernels of ours.
     """
     engine, device = rankings.engine, rankings.device
     tokens = rankings.user(length)

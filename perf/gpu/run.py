@@ -209,7 +209,11 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         from perf.gpu import rank_served, through_triton  # as above
 
         through_triton.find_tools(through_triton.find_server)
-        setting = rank.DRY if dry else rank.FULL
+        setting = rank.DRY if dry else rank.SERVED
+        asked, (length, batch) = rank.Rankings(setting, library, device), setting.points[0]
+        results["rank_alone"] = rank.measure(asked, length, batch, (rates[0], rates[1]))
+        del asked
+        torch.cuda.empty_cache()
         results["rank_served"] = rank_served.measure(setting, folder / "ranked", device, 1.0 if dry else 5.0)
 
     if not kept.part("build", build) or not kept.part("ceilings", ceilings):
@@ -221,10 +225,10 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
             kept.part("rank", rankings)
             torch.cuda.empty_cache()
         kept.part("kernel", time_kernel)
-        kept.part("sanitizer", sanitize)
         torch.cuda.empty_cache()  # the server is another process, with weights of its own
         kept.part("triton", through_triton)
         kept.part("rank_triton", rankings_through_triton)
+        kept.part("sanitizer", sanitize)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
