@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import mmap
+import weakref
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -30,20 +32,30 @@ class PageLocked:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
+        self._device = device
         self._mapping: mmap.mmap | None = None
+        self._unlock: weakref.finalize[[mmap.mmap], PageLocked] | None = None
 
     def hold(self, array: Array) -> None:
-        """Lock the mapping that `array` lies in; memory of other kinds stays as it is."""
-        mapping = _mapping_of(array) if self._on_gpu else None
+        """Lock the mapping that `array` lies in, until another is; memory of other kinds stays as it is."""
+        mapping = _mapping_of(array) if self._device.type == "cuda" else None
         if mapping is None or mapping is self._mapping:
             return
-        if self._mapping is not None:
-            torch.cuda.cudart().cudaHostUnregister(_address(self._mapping))
-        status = torch.cuda.cudart().cudaHostRegister(_address(mapping), len(mapping), 0)
-        self._mapping = mapping  # also where it failed: not to be tried at every ranking
-        if int(status):
+        if self._unlock:
+            self._unlock()
+        self._mapping, self._unlock = mapping, None  # also where it fails: not to be tried at every ranking
+        if int(torch.cuda.cudart().cudaHostRegister(_address(mapping), len(mapping), 0)):
             log.warning("cuda: %d MB cannot be page-locked: copies are slow", len(mapping) >> 20)
+            with suppress(RuntimeError):  # torch tells of the call that failed at its next launch
+                torch.zeros(1, device=self._device)
+            return
+        # Before its pages go: what comes to lie at their addresses could not be locked.
+        self._unlock = weakref.finalize(self, _unlock, mapping)
+        self._unlock.atexit = False
+
+
+def _unlock(mapping: mmap.mmap) -> None:
+    torch.cuda.cudart().cudaHostUnregister(_address(mapping))
 
 
 def _mapping_of(array: Array) -> mmap.mmap | None:
