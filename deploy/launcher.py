@@ -159,6 +159,7 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
     check_address(options.address, options.i_know)
     files = server_files.find_server()
     server_files.check_libraries(files)
+    server_files.check_numpy(files)
     for attempt in range(1, START_ATTEMPTS + 1):
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
         token = secrets.token_urlsafe(24)

@@ -86,6 +86,27 @@ def check_libraries(files: ServerFiles) -> None:
             raise ArtifactError(program, f"shared libraries not found: {', '.join(missing)}")
 
 
+def check_numpy(files: ServerFiles) -> None:
+    """Whether the wheel's stub can read tensors: of numpy 2 it gets other numbers than were sent, without a word.
+
+    Raises ArtifactError. It takes the packages of this interpreter, and none of PYTHONPATH.
+    """
+    if "pytriton" not in files.stub.parts:
+        return
+    ask = [
+        sys.executable,
+        "-I",
+        "-c",
+        "import importlib.metadata; print(importlib.metadata.version('numpy'))",
+    ]
+    said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+    if said and int(said.partition(".")[0]) >= 2:
+        limit = (
+            "nvidia-pytriton's Python backend reads tensors with numpy below 2 alone: pip install 'numpy<2'"
+        )
+        raise ArtifactError(sys.executable, f"has numpy {said}; {limit}")
+
+
 def lay_out_backends(files: ServerFiles, backends: Path) -> None:
     """`<backends>/python` of links.
 

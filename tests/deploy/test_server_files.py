@@ -1,0 +1,47 @@
+"""What the launcher looks at before it starts the embedded server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.server_files import STUB, ServerFiles, check_numpy, find_server
+from genrec.errors import ArtifactError
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An interpreter; it says what stands in the file `says` beside it."""
+    program = tmp_path / "python3"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/says\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return program
+
+
+def wheel_s(folder: Path, of: str = "pytriton") -> ServerFiles:
+    stub = folder / of / STUB
+    return ServerFiles(stub, stub, stub, stub)
+
+
+@pytest.mark.parametrize("version", ["2.0.0", "2.5.2", "10.1"])
+def test_numpy_2_is_refused_before_it_reads_other_numbers_than_were_sent(
+    python: Path, tmp_path: Path, version: str
+) -> None:
+    (tmp_path / "says").write_text(f"{version}\n")
+    with pytest.raises(ArtifactError, match=rf"{python}: has numpy {version}; .*pip install 'numpy<2'"):
+        check_numpy(wheel_s(tmp_path))
+    check_numpy(wheel_s(tmp_path, "opt"))  # a server of one's own
+
+
+@pytest.mark.parametrize("version", ["1.26.4", ""])
+def test_numpy_1_and_none_pass(python: Path, tmp_path: Path, version: str) -> None:
+    """Without any the steps themselves say so."""
+    (tmp_path / "says").write_text(version)
+    check_numpy(wheel_s(tmp_path))
+
+
+def test_this_environment_passes() -> None:
+    check_numpy(find_server())
