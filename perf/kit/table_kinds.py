@@ -89,4 +89,16 @@ GPU = {
         ),
         "beams, S, B",
     ),
+    "gpu-rank": Table(
+        "gpu-rank", "ms of B rankings, 100 candidates of 15 tokens, users of S tokens, layers of Qwen3-1.7B", "rank",
+        (
+            Column("all KV on the device", "rank/*/there", "{:.1f}"), Column("of it the pass", "rank/*/pass", "{:.1f}"),
+            Column("floor of the pass", "rank/*/floor", "{:.2f}"),
+            Column("users' KV in the pool", "rank/*/user_on_host", "{:.1f}"),
+            Column("all KV in the pool", "rank/*/nothing_on_device", "{:.1f}"),
+            Column("all computed anew", "rank/*/computed", "{:.1f}"),
+            Column("torch alone", "rank/*/by_torch", "{:.1f}"),
+        ),
+        "S, B",
+    ),
 }  # fmt: skip
