@@ -74,7 +74,7 @@ class ResumePasses(Passes, Protocol):
 class UserName(NamedTuple):
     """What says all that is in a user's entry, so that an engine with memory of its own can keep it."""
 
-    key: bytes
+    key: bytes  # empty where it may not be kept
     forgot_ns: (
         int  # when anybody was last forgotten, on the monotonic clock: what was kept before then has to go
     )

@@ -75,7 +75,8 @@ class Users:
                 given = self._extended(found, tokens, writing)
             else:
                 given = self._computed(tokens, writing)
-            yield given._replace(name=name)
+            kept = name if keep or found else name._replace(key=b"")
+            yield given._replace(name=kept)
 
     def _computed(self, tokens: Array, writing: Writing | None) -> UserKv:
         kv, memory = self._place(len(tokens), writing)
@@ -96,6 +97,6 @@ class Users:
         return self._entries.user(memory, span), memory
 
 
-def _name(key: bytes, forgot_ns: int, came_ns: int | None) -> UserName | None:
-    """None where nothing may be kept of the request: whoever was forgotten since it came was perhaps its user."""
-    return UserName(key, forgot_ns) if came_ns is None or came_ns > forgot_ns else None
+def _name(key: bytes, forgot_ns: int, came_ns: int | None) -> UserName:
+    """Without a key where nothing may be kept of it: whoever was forgotten since it came was perhaps its user."""
+    return UserName(key if came_ns is None or came_ns > forgot_ns else b"", forgot_ns)

@@ -170,6 +170,8 @@ def test_of_users_nothing_outlives_a_forgotten_one_or_its_time():
     assert list(kept._kept) == [b"c"]
     kept.entry(None, old)
     assert list(kept._kept) == [b"c"]
+    kept.entry(UserName(b"", 7), old)
+    assert not kept._kept, "of somebody who may not be kept it has learnt that another was forgotten"
 
 
 HOST = np.random.default_rng(0).standard_normal((9, 2, 1, 3, 4)).astype(np.float32)

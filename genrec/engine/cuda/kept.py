@@ -47,12 +47,13 @@ class KeptUsers:
             self._kept.clear()
             self._forgot_ns = name.forgot_ns
         self._kept = {key: each for key, each in self._kept.items() if now < each.until}
-        found = self._kept.pop(name.key, None) if name else None
+        key = name.key if name else b""
+        found = self._kept.pop(key, None)
         if found is None:
             self.locked.hold(entry)
             found = _User(tensor_of(entry[0]).to(self._device, non_blocking=True), now + TTL_S)
-        if name:
-            self._kept[name.key] = found
+        if key:
+            self._kept[key] = found
         while sum(each.kv.nbytes for each in self._kept.values()) > self._most:
             del self._kept[next(iter(self._kept))]
         return found.kv
