@@ -155,7 +155,10 @@ def test_rankings_together_are_measured_by_passes_of_as_many_candidates(tiny_ran
 
 
 def test_a_server_s_gain_is_that_of_the_rounds():
-    apart, together = [Load(10, 9), Load(20, 8), Load(40, 7)], [Load(20, 4), Load(30, 5), Load(40, 6)]
+    apart, together = (
+        [Load(10, 1.0, 9), Load(20, 1.0, 8), Load(40, 1.0, 7)],
+        [Load(20, 1.0, 4), Load(30, 1.0, 5), Load(40, 1.0, 6)],
+    )
     want = {"apart": 20, "together": 30, "gain": 1.5, "apart_p99_ms": 8, "together_p99_ms": 5}
     assert company_cell(25, apart, together) == {"candidates": 25, **want}
 
