@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from cli import main
+from clients.aio import AsyncRanker
 from clients.rank_wire import Ranking
 from clients.ranker import Ranker
 from deploy.launcher import RunningServer
+from tests.deploy.prometheus import scrape, total
 from tests.serving.servers import brief_server
 
 
@@ -57,3 +60,30 @@ def check_behind_a_retrieval(url: str, asked: dict[str, Any]) -> None:
         again = ranker.rank(candidates=found.item_ids, top_k=12, **known)
     assert found.item_ids.tolist() == again.item_ids.tolist() and len(found.item_ids) == 12
     np.testing.assert_allclose(found.scores, again.scores, atol=1e-5)
+
+
+def rank_many(
+    url: str, asked: list[tuple[list[int], list[int]]], want: list[Any], many: int, top_k: int
+) -> None:
+    """So many rankings at once, of users some of whom are there, some new, some nobody; answers are those wanted."""
+
+    async def ask() -> None:
+        async with AsyncRanker(url) as ranker:
+
+            async def one(n: int) -> None:
+                (history, candidates), answer = asked[n % len(asked)], want[n % len(asked)]
+                user = (None, n % len(asked), 1000 + n)[n % 3]
+                found = await ranker.rank(history, candidates, top_k, user_id=user)
+                np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
+                np.testing.assert_allclose(found.scores, answer["scores"][0], atol=2e-5)
+
+            await asyncio.gather(*(one(n) for n in range(many)))
+
+    asyncio.run(ask())
+
+
+def with_others(server: RunningServer) -> float:
+    """Rankings that were not the first of their pass."""
+    seen, name = scrape(server.metrics_url), "genrec_batch_requests"
+    rankings, passes = (total(seen, f"{name}_{of}", model="score_candidates") for of in ("sum", "count"))
+    return rankings - passes

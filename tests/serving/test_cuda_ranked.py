@@ -5,7 +5,6 @@ What only a GPU can show is checked by `perf.gpu.run`.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 from build.cuda.engines import build_engines as build_cuda
-from clients.aio import AsyncRanker
 from clients.ranker import Ranker
 from clients.recommender import Recommender
 from deploy.launcher import RunningServer, _ensembles
@@ -24,8 +22,8 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.settings import Settings
 from genrec.steps import load as load_step
-from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import until
+from tests.serving.ranked import rank_many, with_others
 from tests.serving.servers import brief_server
 
 WIDTH, TOP_K = 16, 8
@@ -82,24 +80,9 @@ def test_rankings_are_the_default_target_s_and_reuse_what_is_there(
 
 
 def test_rankings_of_many_at_once_share_passes(ranking: RunningServer, asked: Asked, want: list[Any]) -> None:
-    def with_others() -> float:
-        seen, name = scrape(ranking.metrics_url), "genrec_batch_requests"
-        rankings, passes = (total(seen, f"{name}_{of}", model="score_candidates") for of in ("sum", "count"))
-        return rankings - passes
-
-    async def ask() -> None:
-        async with AsyncRanker(ranking.grpc_url) as ranker:
-
-            async def one(n: int) -> None:
-                (history, candidates), answer = asked[n % 6], want[n % 6]
-                user = (None, n % 6, 1000 + n)[n % 3]
-                check(await ranker.rank(history, candidates, TOP_K, user_id=user), answer)
-
-            await asyncio.gather(*(one(n) for n in range(60)))
-
-    before = with_others()
-    asyncio.run(ask())
-    until(lambda: with_others() > before)
+    before = with_others(ranking)
+    rank_many(ranking.grpc_url, asked, want, 60, TOP_K)
+    until(lambda: with_others(ranking) > before)
 
 
 def test_a_prefix_is_computed_ahead_and_a_cascade_ranks_what_it_found(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ import tritonclient.grpc as grpc
 
 from build.openvino.operations import can_be_compiled
 from cli import main
-from clients.aio import AsyncRanker
 from clients.errors import BadRequest
 from clients.ranker import Ranker
 from clients.recommender import Recommender
@@ -36,6 +34,7 @@ from perf.slo import capacity, sweep
 from perf.slo.analyzer import Window
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import stub_of, until
+from tests.serving.ranked import rank_many, with_others
 from tests.serving.servers import brief_server
 from training.data import Histories
 
@@ -94,28 +93,9 @@ def test_served_rankings_are_the_local_runtime_s_and_reuse_what_is_there(
 def test_rankings_of_many_at_once_share_passes_and_are_the_same(
     ranking: RunningServer, asked: list[tuple[list[int], list[int]]], want: list[Any]
 ) -> None:
-    """Some of whose users are there, some new, some nobody."""
-
-    def with_others() -> float:
-        """Rankings that were not the first of their pass."""
-        seen, name = scrape(ranking.metrics_url), "genrec_batch_requests"
-        rankings, passes = (total(seen, f"{name}_{of}", model="score_candidates") for of in ("sum", "count"))
-        return rankings - passes
-
-    async def ask() -> None:
-        async with AsyncRanker(ranking.grpc_url) as ranker:
-
-            async def one(n: int) -> None:
-                (history, candidates), answer = asked[n % 6], want[n % 6]
-                found = await ranker.rank(history, candidates, TOP_K, user_id=(None, n % 6, 1000 + n)[n % 3])
-                np.testing.assert_array_equal(found.item_ids, answer["item_ids"][0])
-                np.testing.assert_allclose(found.scores, answer["scores"][0], atol=1e-5)
-
-            await asyncio.gather(*(one(n) for n in range(120)))
-
-    before = with_others()
-    asyncio.run(ask())
-    until(lambda: with_others() > before)
+    before = with_others(ranking)
+    rank_many(ranking.grpc_url, asked, want, 120, TOP_K)
+    until(lambda: with_others(ranking) > before)
 
 
 def test_what_recommend_computed_is_the_ranking_s_prefix(
