@@ -1,6 +1,6 @@
 """What a batch takes: so much for being a batch, and so much for each of its tokens, learnt from those before it.
 
-A fetch of several items is such a batch too.
+A fetch of several items is such a batch too, and so is computing them.
 
 Tokens alone mislead beyond the capacity: whoever refuses much runs small batches, in which a token costs three times
 as much, so it refuses yet more of what full batches would have answered in time.

@@ -25,7 +25,6 @@ from genrec.pool.pool import Pool
 
 RETRY_S = 5.0  # between two tries to join, and how long a store that did not answer is left alone
 PUT_S = 5.0  # that putting a batch may take; nobody waits for it
-MEMORY = 0.8  # weight of the past in what computing takes
 log = logging.getLogger("genrec.pool")
 
 
@@ -61,8 +60,8 @@ class ItemStore:
         self._join, self._item_tokens, self._clock = join, item_tokens, clock
         self.store: Store | None = None
         self._rest_until = 0.0
-        self._item_s = 0.0  # to compute an item; 0: not known yet
-        self._fetch = BatchCost()  # of items
+        self._compute, self._fetch = BatchCost(), BatchCost()  # of items
+        self._computing = threading.Lock()  # rankings of several streams compute at once
         self._asking = threading.Lock()  # rankings of other streams need not wait for this one's
         self._stop = threading.Event()
 
@@ -107,13 +106,17 @@ class ItemStore:
         return self.store is not None and self._clock() >= self._rest_until
 
     def computed(self, items: int, seconds: float) -> None:
-        """So many items of a ranking were computed in so long."""
-        each = seconds / items
-        self._item_s = MEMORY * self._item_s + (1 - MEMORY) * each if self._item_s else each
+        """So many items of a ranking were computed in so long. A node that has not joined learns nothing of it: the
+        first pass of a graph, a rehearsal, takes many times as long as the next.
+        """
+        if self.store is not None:
+            with self._computing:
+                self._compute.learn(items, seconds)
 
     def most_s(self, items: int, deadline_s: float | None) -> float:
         """How long bringing so many items may take: no longer than computing them, and so that this is in time too."""
-        computing = items * self._item_s
+        with self._computing:
+            computing = self._compute.seconds(1, items)
         if deadline_s is None:
             return computing
         return min(computing, deadline_s - self._clock() - computing)

@@ -47,6 +47,8 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         most = executors[0].most if chosen_prefix(settings, self._options) == "split" else 1
         for executor in executors if most > 1 else []:
             executor.together([self._nobodys(spans(self._config)[0])] * 2)
+        if self._store:
+            self._store.start()
         super().__init__(settings, [_always(executor) for executor in executors], step, most)
         self._ahead = self._items_ahead(settings, executors[0])
 
@@ -131,25 +133,21 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         executor.scores(*self._nobodys(span))
 
     def _nobodys(self, span: int) -> tuple[RankRequest, RankPlan]:
-        """A ranking to rehearse. Its items differ: a store of several nodes learns what one takes."""
+        """A ranking to rehearse."""
         candidates = np.zeros((MOST_CANDIDATES // 4, self._options.item_tokens), np.int32)
-        rows = divmod(np.arange(len(candidates)), self._config.vocab_size)
-        candidates[:, -2:] = np.stack(rows, 1)[:, -candidates.shape[1] :]
         codes = np.zeros((len(candidates), self._config.levels), np.int32)
         asked = RankRequest(None, np.zeros(span, np.int32), candidates, codes)
         return asked, RankPlan(self._options.orders[0], False, False)
 
 
 def _item_store(settings: Settings, options: RankerConfig) -> ItemStore | None:
-    """Of several nodes; joined in the background."""
+    """Of several nodes; joined in the background once rehearsals are over."""
     if settings.nodes == 1:
         return None
     from genrec.nodes.mooncake import Mooncake  # a package that one node does without
 
     join = partial(Mooncake, settings.store, settings.store_host, settings.store_mb << 20)
-    store = ItemStore(join, options.item_tokens)
-    store.start()
-    return store
+    return ItemStore(join, options.item_tokens)
 
 
 def _always(executor: RankExecutor) -> Callable[[], tuple[int, RankExecutor]]:

@@ -6,14 +6,18 @@ import time
 import numpy as np
 import pytest
 
+from ensembles.local import LocalRecommender
 from genrec import metrics
+from genrec.batch_cost import BatchCost
 from genrec.errors import InputError
 from genrec.nodes.item_store import RETRY_S, ItemStore
 from genrec.pool.items import NONE
 from genrec.pool.keys import words
 from genrec.pool.pool import Pool
+from genrec.steps import score_candidates
 from tests.pool.entries import keys
 from tests.pool.folder_store import FolderStore
+from tests.serving.processes import until
 
 
 class Clock:
@@ -76,6 +80,34 @@ def test_a_deadline_leaves_the_time_to_compute_all(near):
     assert near.given == [pytest.approx(0.05)]
 
 
+def test_what_a_pass_takes_by_itself_is_told_from_what_an_item_takes(near):
+    """A mean of an item would say 2 s for the last: a pass of one item has all of the pass."""
+    for items in (40, 1, 20, 1):
+        near.store.computed(items, 0.1 + 0.001 * items)
+    assert near.store.most_s(40, None) == pytest.approx(0.14, rel=0.05)
+    assert near.store.most_s(1, None) == pytest.approx(0.1, rel=0.05)
+
+
+def test_passes_before_a_node_has_joined_are_rehearsals(near):
+    joined, near.store.store = near.store.store, None
+    near.store.computed(1, 5.0)
+    near.store.store = joined
+    near.put(1)
+    assert not near.bring(1) and not near.given, "nothing is known yet"
+    near.store.computed(1, 0.1)
+    assert near.bring(1) and near.given == [pytest.approx(0.1)]
+
+
+def test_a_node_joins_when_it_has_rehearsed(tiny_ranker, items, tmp_path, monkeypatch):
+    store = ItemStore(lambda: FolderStore(tmp_path / "store"), 3)
+    monkeypatch.setattr(score_candidates, "_item_store", lambda settings, options: store)
+    with LocalRecommender(tiny_ranker, 16, decoder="rank") as local:
+        until(lambda: store.ready)
+        assert not store._compute.known
+        local.rank([(items[:4], items[10:30])], 5)
+        assert store._compute.known
+
+
 def test_bandwidth_is_of_what_came_and_what_is_absent_says_nothing(near):
     before = {end: metrics.ITEM_FETCHES.value(end=end) for end in ("brought", "absent", "late")}
     near.store.computed(1, 1.0)
@@ -106,7 +138,8 @@ def test_a_slow_network_is_tried_again_now_and_then(near):
     near.put(1, 2, 3)
     near.takes = 0.9
     assert near.bring(1)
-    near.store._item_s = 0.5
+    near.store._compute = BatchCost()
+    near.store.computed(1, 0.5)
     assert not near.bring(2) and len(near.given) == 1, "it would take longer than computing"
     near.takes = 0.1
     near.clock.now += RETRY_S
