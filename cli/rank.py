@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Ask, and print titles with scores."""
-    from cli.show import ranking_lines, user_of
+    from cli.show import ranking_lines, user_of, why_untitled
     from genrec.rank.kinds import EVENT_INPUTS
 
     check_where(a, LOCAL)
@@ -47,7 +47,8 @@ def run(a: argparse.Namespace) -> None:
         if a.times is None and user is not None and user.times is not None and reads_times(ask):
             events["times"] = user.times.tolist()
         answer = ask(**events)
-    print("\n".join(ranking_lines(a.artifact, history, answer)))
+    untitled = why_untitled(a.artifact, a.url, a.protocol, answer.catalogue_version) if a.url else ""
+    print("\n".join(ranking_lines(a.artifact, history, answer, untitled)))
 
 
 def reads_times(ask: Callable[..., object]) -> bool:

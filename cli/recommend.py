@@ -26,7 +26,7 @@ def add_decoder(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Print the answer, a line per item."""
-    from cli.show import answer_lines, ask_local, ask_server, user_of
+    from cli.show import answer_lines, ask_local, ask_server, user_of, why_untitled
 
     check_where(a, LOCAL)
     history = a.history if a.user is None else user_of(a.artifact, a.user).items.tolist()
@@ -34,4 +34,6 @@ def run(a: argparse.Namespace) -> None:
         ask = ask_server(a.url, a.protocol, a.decoder, a.deadline_ms)
     else:
         ask = ask_local(a.artifact, a.beam_width, a.decoder)
-    print("\n".join(answer_lines(a.artifact, history, ask(history, a.top_k, a.exclude_history))))
+    answer = ask(history, a.top_k, a.exclude_history)
+    untitled = why_untitled(a.artifact, a.url, a.protocol, answer.catalogue_version) if a.url else ""
+    print("\n".join(answer_lines(a.artifact, history, answer, untitled)))

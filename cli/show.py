@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clients.client import Client
 from clients.rank_wire import Ranking
 from clients.recommender import Recommender
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import folder_of
+from genrec.catalogue.versions import catalogue_id, folder_of
 from genrec.errors import GenrecError, InputError
 from training.data import Histories
 
@@ -68,25 +69,45 @@ def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
     return ask
 
 
-def answer_lines(artifact: Path, history: list[int], answer: Recommendation) -> list[str]:
-    """The newest titles of the history, then the titles answered with their scores."""
+def why_untitled(artifact: Path, url: str, protocol: Protocols, version: int) -> str:
+    """Why items that a server answered with a catalogue version get no titles of the artifact: "" where they do."""
+    try:
+        with Client(url, protocol) as client:
+            name = client.server_name()
+    except GenrecError:  # it may be closed to us
+        name = ""
+    if not name.endswith(f"-{catalogue_id(artifact)}"):
+        return f"no titles: the server does not say that it serves the catalogue of {artifact}"
+    if not (folder_of(artifact, version) / CATALOGUE).exists():
+        return f"no titles: the server serves version {version} of the catalogue, which {artifact} lacks"
+    return ""
+
+
+def answer_lines(artifact: Path, history: list[int], answer: Recommendation, untitled: str = "") -> list[str]:
+    """The newest titles of the history, then the titles answered with their scores; ids alone, and why, where
+    `untitled` says why.
+    """
     notes = [f"answered by {answer.by}"]
     notes += [f"{answer.dropped} unknown items dropped"] if answer.dropped else []
     notes += [f"{answer.cut} older items cut off"] if answer.cut else []
-    return [*_lines(artifact, history, answer), "  " + ", ".join(notes)]
+    return [*_lines(artifact, history, answer, untitled), "  " + ", ".join(notes)]
 
 
-def ranking_lines(artifact: Path, history: list[int], answer: Ranking) -> list[str]:
+def ranking_lines(artifact: Path, history: list[int], answer: Ranking, untitled: str = "") -> list[str]:
     """The same of a ranking."""
     reused = (
         f"KV of {answer.user_reused} tokens of the user and {answer.items_reused} of candidates was there"
     )
     notes = [f"ranked by {answer.by}", reused]
     notes += [f"{answer.left_out} candidates left out"] if answer.left_out else []
-    return [*_lines(artifact, history, answer), "  " + ", ".join(notes)]
+    return [*_lines(artifact, history, answer, untitled), "  " + ", ".join(notes)]
 
 
-def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking) -> list[str]:
+def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking, untitled: str) -> list[str]:
+    pairs = zip(answer.item_ids, answer.scores, strict=True)
+    if untitled:
+        lines = [f"  {untitled}", f"  last of {len(history)}: " + "; ".join(map(str, history[-NEWEST:]))]
+        return lines + [f"  {score:8.3f}  [{item}]" for item, score in pairs]
     catalogue = Catalogue.load(folder_of(artifact, answer.catalogue_version) / CATALOGUE)
 
     def title(item: int) -> str:
@@ -94,7 +115,4 @@ def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking)
         return catalogue.titles[row] if row >= 0 else "(not in the catalogue)"
 
     lines = [f"  last of {len(history)}: " + "; ".join(title(i) for i in history[-NEWEST:])]
-    return lines + [
-        f"  {score:8.3f}  {title(item)}  [{item}]"
-        for item, score in zip(answer.item_ids, answer.scores, strict=True)
-    ]
+    return lines + [f"  {score:8.3f}  {title(item)}  [{item}]" for item, score in pairs]

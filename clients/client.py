@@ -59,6 +59,14 @@ class Client:
             raise translate(error, self.url, self.timeout_s) from error
         return question.read(result)
 
+    def server_name(self) -> str:
+        """What the server calls itself: of ours it ends with which catalogue it serves. Raises as `_ask`."""
+        try:
+            metadata = self._client.get_server_metadata(**self._extra)
+            return str(metadata.name if self.protocol == "grpc" else metadata["name"])
+        except Exception as error:
+            raise translate(error, self.url, self.timeout_s) from error
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

@@ -35,31 +35,43 @@ class HttpConnections:
         body, length = InferenceServerClient.generate_request_body(inputs, outputs=outputs)
         if length is not None:
             headers = {**headers, JSON_LENGTH: str(length)}
-        response, answer = self._post(f"/v2/models/{quote(model_name, safe='')}/infer", body, headers)
-        if response.status != 200:
-            raise InferenceServerException(_error_of(answer), str(response.status))
+        response, answer = self._ask("POST", f"/v2/models/{quote(model_name, safe='')}/infer", body, headers)
         length = response.getheader(JSON_LENGTH)
         return InferenceServerClient.parse_response_body(
             answer, header_length=None if length is None else int(length)
         )
 
-    def _post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[HTTPResponse, bytes]:
+    def get_server_metadata(self) -> Any:
+        """tritonclient's. Raises as `infer`."""
+        return json.loads(self._ask("GET", "/v2", None, {})[1])
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[HTTPResponse, bytes]:
         connection = self._take()
         kept = connection.sock is not None
         try:
-            return self._post_on(connection, path, body, headers)
+            response, answer = self._ask_on(connection, method, path, body, headers)
         except ConnectionError:
             if not kept:
                 raise
             # The server had closed it while it was idle: asked once more, on a new one.
-            return self._post_on(self._new(), path, body, headers)
+            response, answer = self._ask_on(self._new(), method, path, body, headers)
+        if response.status != 200:
+            raise InferenceServerException(_error_of(answer), str(response.status))
+        return response, answer
 
-    def _post_on(
-        self, connection: HTTPConnection, path: str, body: bytes, headers: dict[str, str]
+    def _ask_on(
+        self,
+        connection: HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str],
     ) -> tuple[HTTPResponse, bytes]:
         """Ask, and keep the connection if it brought a whole answer."""
         try:
-            connection.request("POST", path, body, headers)
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             answer = response.read()
         except BaseException:

@@ -44,7 +44,7 @@ class LaunchError(GenrecError):
 class Launch:
     """All it takes to start the same server again; `prepare` makes what the steps share, `ensembles` are probed."""
 
-    argv: list[str]
+    argv: Callable[[], list[str]]  # of the files as they are now
     environment: dict[str, str]
     prefix: str
     secrets: tuple[str, ...]  # to hide in argv

@@ -36,6 +36,7 @@ from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec.artifact import load_config
+from genrec.catalogue.versions import catalogue_id
 from genrec.draft.options import has_draft
 from genrec.errors import InputError
 from genrec.files import write_whole
@@ -211,7 +212,7 @@ def _launch(
         shared_memory.prepare(settings, slots, sum(models.values()))
 
     return Launch(
-        argv=command.command(
+        argv=lambda: command.command(
             files,
             private.models,
             private.backends,
@@ -221,6 +222,7 @@ def _launch(
             control,
             options.address,
             settings.trace_url,
+            catalogue_id(artifact, digests),
         ),
         environment=command.environment(files, settings.environment(), settings.threads, private),
         prefix=prefix,

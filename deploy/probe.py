@@ -52,7 +52,7 @@ def known_item(artifact: Path) -> int:
 
 
 def server_id(http_url: str, timeout_s: float) -> str:
-    """The --id of whoever answers at the address, "" when nobody does: on a port race it may be a stranger."""
+    """The name of whoever answers at the address, "" when nobody does: on a port race it may be a stranger."""
     try:
         with urllib.request.urlopen(f"http://{http_url}/v2", timeout=timeout_s) as response:
             return str(json.load(response)["name"])

@@ -122,7 +122,7 @@ class Supervisor:
         launch.prepare()
         server_log.rotate(log_file)
         log_start = log_file.stat().st_size if log_file.exists() else 0  # after what earlier starts wrote
-        self._process = tritonserver.start(launch.argv, launch.environment, log_file, launch.secrets)
+        self._process = tritonserver.start(launch.argv(), launch.environment, log_file, launch.secrets)
         self._reloaded = False
         deadline = time.monotonic() + timeout_s
         problem = ""
@@ -148,7 +148,7 @@ class Supervisor:
     def _not_ready(self, left_s: float) -> str:
         """What is still missing. The first answers may wait for compilation: no shorter limit than the start's own."""
         launch = self._launch
-        if probe.server_id(launch.http, timeout_s=1.0) != launch.prefix:
+        if not probe.server_id(launch.http, timeout_s=1.0).startswith(launch.prefix):
             return "it does not answer"
         problems = probe.infer_all(launch.http, launch.ensembles, launch.item(), left_s)
         if problems:

@@ -15,10 +15,13 @@ from cli.web.app import HOSTS, Page, application
 from cli.web.shelf import Shelf
 from deploy.launcher import running_server
 from deploy.ports import is_free
+from deploy.probe import server_id
 from deploy.signals import until_interrupted
+from genrec.catalogue.versions import catalogue_id
 from genrec.draft.load import has_draft
 from genrec.errors import InputError
 
+NAME_S = 2.0  # that a server may take to say its name
 ANY_PORT = "http://127.0.0.1:0/v1/traces"
 
 
@@ -50,4 +53,11 @@ def page_of(artifact: Path, server: str | None, beam_width: int) -> Iterator[Pag
             found = read_server(server)
             http_url, metrics_url = found.http_url, found.metrics_url
             collector = stack.enter_context(Collector(found.trace_url)) if found.trace_url else None
+            name = server_id(http_url, NAME_S)  # "" of one that is away: it may come back
+            if name and not name.endswith(f"-{catalogue_id(artifact)}"):
+                raise InputError(
+                    "server",
+                    f"does not say that it serves the catalogue of {artifact}",
+                    "a server of that artifact",
+                )
         yield Page(artifact.name, http_url, metrics_url, decoders, shelf, collector)

@@ -25,7 +25,7 @@ from ensembles.render_tensorrt import repository
 from ensembles.tensorrt import served_tensorrt
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
-from genrec.catalogue.versions import read_current
+from genrec.catalogue.versions import catalogue_id, read_current
 from genrec.draft.load import load_drafter
 from genrec.draft.options import has_draft
 from genrec.manifest import verify
@@ -99,7 +99,8 @@ def main() -> None:
     backends = files.library.parent.parent
     leftovers.remove_of_the_dead()
     prefix = leftovers.own_prefix()  # of the server too: it takes this process over
-    argv = command(files, models, backends, ports, secrets.token_hex(16), prefix)
+    catalogue = catalogue_id(options.artifact)
+    argv = command(files, models, backends, ports, secrets.token_hex(16), prefix, catalogue=catalogue)
     folder = leftovers.SHM / f"{prefix}{leftovers.SWAP}"
     agreement.create(folder, options.artifact, read_current(options.artifact).version)
     settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt", swap=folder)

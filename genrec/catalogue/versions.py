@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
 INDEXED, MADE, TOKENS = "validity", "version", "item_tokens"  # stages of a version's manifest
 REMEMBERED = 100  # switches that can be taken back
+ID_DIGITS = 16
 
 
 class Current(NamedTuple):
@@ -49,6 +50,14 @@ class Current(NamedTuple):
                 "rollback", f"nothing came before version {self.version}", "a switch to take back"
             )
         return Current(self.before[-1], self.serial + 1, self.before[:-1], self.highest)
+
+
+def catalogue_id(artifact: Path, digest: Callable[[Path], str] = manifest.digest_file) -> str:
+    """Which catalogue an artifact has, and versions that were made beside it: a server's name ends with it.
+
+    `digest` is a sha256. Raises ArtifactError.
+    """
+    return digest(artifact / CATALOGUE)[:ID_DIGITS]
 
 
 def folder_of(artifact: Path, version: int) -> Path:

@@ -1,14 +1,25 @@
-"""Users by id, or as their source spells them."""
+"""Users by id, or as their source spells them; titles only of the catalogue that a server serves."""
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from build.catalogue import remove_items
+from cli.main import main
 from cli.show import user_of
+from deploy.launcher import RunningServer
+from deploy.switch import switch
+from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
+from tests.cli.page import page_at
+from tests.serving.servers import brief_server
 from training.data import Histories
 
 
@@ -33,3 +44,70 @@ def test_by_either(artifact: Path, user: str, place: int) -> None:
 def test_a_stranger(artifact: Path, user: str) -> None:
     with pytest.raises(InputError, match=rf"user: {user} is not in the data .*one of 3 users, e\.g\. alice"):
         user_of(artifact, user)
+
+
+@pytest.fixture(scope="module")
+def served(tiny_ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(tiny_ranker, tmp_path_factory.mktemp("served") / "artifact")
+
+
+@pytest.fixture(scope="module")
+def running(served: Path) -> Iterator[RunningServer]:
+    with brief_server(served, beam_width=16, ensembles=("recommend", "rank")) as server:
+        yield server
+
+
+def asked(verb: str, artifact: Path, server: RunningServer, protocol: str, items: list[int]) -> list[str]:
+    """Arguments of a question about items."""
+    url = server.grpc_url if protocol == "grpc" else server.http_url
+    given = ["--history", ",".join(map(str, items[:3])), "--top-k", "4"]
+    given += ["--candidates", ",".join(map(str, items[9:19]))] if verb == "rank" else []
+    return [verb, str(artifact), "--url", url, "--protocol", protocol, *given]
+
+
+@pytest.mark.serving
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize("verb", ["recommend", "rank"])
+def test_titles_are_of_the_catalogue_that_is_served(
+    verb: str,
+    protocol: str,
+    served: Path,
+    running: RunningServer,
+    items: list[int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    catalogue, file = Catalogue.load(served / "catalogue.parquet"), tmp_path / "catalogue.parquet"
+    replace(catalogue, titles=[f"another {item}" for item in catalogue.item_ids]).save(file)
+    assert main(asked(verb, served, running, protocol, items)) == 0
+    titled = capsys.readouterr().out
+    assert len(re.findall(r"  item (\d+)  \[\1\]$", titled, re.MULTILINE)) == 4
+    assert main(asked(verb, tmp_path, running, protocol, items)) == 0
+    bare = capsys.readouterr().out
+    assert f"no titles: the server does not say that it serves the catalogue of {tmp_path}" in bare
+    assert "another" not in bare and "item " not in bare
+    ids = re.compile(r"\[(\d+)\]$", re.MULTILINE)
+    assert ids.findall(bare) == ids.findall(titled)
+
+
+@pytest.mark.serving
+def test_a_page_of_another_catalogue_is_refused(running: RunningServer, tmp_path: Path) -> None:
+    Catalogue(np.arange(3), np.zeros((3, 3), np.int32), ["a", "b", "c"], np.zeros(3, np.int64)).save(
+        tmp_path / "catalogue.parquet"
+    )
+    said = "server: does not say that it serves the catalogue of"
+    with pytest.raises(InputError, match=said), page_at(tmp_path, running.http_url):
+        pass
+
+
+@pytest.mark.serving
+def test_a_version_that_is_not_here_has_no_titles(
+    served: Path, running: RunningServer, items: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on another machine, where the artifact was copied before."""
+    here = shutil.copytree(served, tmp_path / "here")
+    switch(served, remove_items(served, np.array(items[-1:])))
+    assert main(asked("recommend", here, running, "grpc", items)) == 0
+    assert f"serves version 2 of the catalogue, which {here} lacks" in capsys.readouterr().out
+    assert main(asked("recommend", served, running, "grpc", items)) == 0
+    assert "  item " in capsys.readouterr().out

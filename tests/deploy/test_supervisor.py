@@ -16,7 +16,7 @@ from tests.serving.processes import until
 
 def launch(folder: Path) -> Launch:
     return Launch(
-        argv=["/bin/sleep", "600"],
+        argv=lambda: ["/bin/sleep", "600"],
         environment=dict(os.environ),
         prefix=leftovers.own_prefix(),
         secrets=(),
