@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from cli.options import add_artifact, at_least
 from cli.rank import reads_times
+from genrec.rank.options import MOST_CANDIDATES
+from genrec.settings import MAX_DEADLINE_MS
 
 if TYPE_CHECKING:
     from clients.cascade import CascadeAnswer
@@ -23,11 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument("--users", type=at_least(1), default=200, help="a sample; default: %(default)s")
     parser.add_argument(
-        "--retrieve", type=at_least(1), default=100, help="candidates of a user; default: 100"
+        "--retrieve",
+        type=at_least(1, MOST_CANDIDATES),
+        default=100,
+        help=f"candidates of a user, at most the beam width and {MOST_CANDIDATES}; default: 100",
     )
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument(
-        "--cascade-ms", type=at_least(1), default=135, help="from start to answer; default: 135"
+        "--cascade-ms",
+        type=at_least(1, MAX_DEADLINE_MS),
+        default=135,
+        help=f"from start to answer, 1 to {MAX_DEADLINE_MS}; default: 135",
     )
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the sample")
 

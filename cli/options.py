@@ -9,7 +9,7 @@ from pathlib import Path
 
 from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import InputError
-from genrec.settings import accepted, chosen_fields
+from genrec.settings import MAX_DEADLINE_MS, accepted, chosen_fields
 
 
 def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -77,12 +77,13 @@ def at_least(low: int, most: int = 2**63 - 1) -> Callable[[str], int]:
     """A whole number of `low` to `most`."""
 
     def read(text: str) -> int:
+        limit = f"a whole number, {low} to {most}"
         try:
             number = int(text)
         except ValueError as error:
-            raise _refused(text, f"a whole number, at least {low}") from error
+            raise _refused(text, limit) from error
         if not low <= number <= most:
-            raise _refused(text, f"a whole number, {low} to {most}")
+            raise _refused(text, limit)
         return number
 
     return read
@@ -114,7 +115,9 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     whose.add_argument("--user", help=f"{user}: his id, or as the source spells him")
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument(
-        "--deadline-ms", type=at_least(1), help="with --url: after so long the server gives up"
+        "--deadline-ms",
+        type=at_least(1, MAX_DEADLINE_MS),
+        help=f"with --url: after so long the server gives up, 1 to {MAX_DEADLINE_MS}",
     )
 
 

@@ -7,23 +7,25 @@ from dataclasses import fields
 from pathlib import Path
 
 from cli.options import add_artifact, add_settings, at_least, names
-from deploy.router.limits import Limits
+from deploy.router.limits import MOST_SERVERS, Limits
 from genrec.settings import chosen_fields
 
 
 def add_route_arguments(parser: argparse.ArgumentParser) -> None:
     """What is served, by how many, and when the router refuses."""
     add_artifact(parser)
-    parser.add_argument("--servers", type=at_least(1), default=2, help="default: 2")
+    parser.add_argument(
+        "--servers", type=at_least(1, MOST_SERVERS), default=2, help=f"1 to {MOST_SERVERS}; default: 2"
+    )
     for name in ("http", "grpc", "metrics"):
         parser.add_argument(f"--{name}-port", type=int, help="of the router; default: a free one")
     parser.add_argument("--ensembles", type=names, default=(), help="e.g. recommend; default: all")
     for each in fields(Limits):
         parser.add_argument(
             f"--{each.name.replace('_', '-')}",
-            type=at_least(1),
+            type=at_least(1, each.metadata["most"]),
             default=each.default,
-            help=f"{each.metadata['help']}; default: {each.default}",
+            help=f"{each.metadata['help']}; 1 to {each.metadata['most']}; default: {each.default}",
         )
     add_settings(parser, *(each.name for each in chosen_fields()))
 
@@ -44,9 +46,9 @@ def add_rollout_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--share",
-        type=at_least(1),
+        type=at_least(1, 100),
         default=100,
-        help="percent of the users, to stop there; default: 100, all",
+        help="percent of the users, to stop there, 1 to 100; default: 100, all",
     )
     how.add_argument("--undo", action="store_true", help="all users back to OLD, the servers of NEW ended")
 

@@ -18,6 +18,7 @@ from genrec.target import DEFAULT, runnable, target_of
 
 MAX_BEAM_WIDTH = 1024
 MOST_NODES = 1024
+MAX_DEADLINE_MS = 600_000
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 VERIFY = ("every", "last")

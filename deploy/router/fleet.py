@@ -21,10 +21,9 @@ from deploy.launcher import RunningServer, running_server
 from deploy.ports import Ports
 from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, running_router
-from deploy.router.limits import Limits
+from deploy.router.limits import MOST_SERVERS, Limits
 from genrec.errors import InputError
 
-MOST_SERVERS = 16
 STATE = "fleet.json"  # in the router's folder: what it serves
 DRAIN_S = 65.0  # no client waits longer for an answer than a minute
 LOOK_S = 0.05
@@ -67,11 +66,11 @@ class Fleet:
         if artifact == self.serving.artifact:
             raise InputError("new", f"{artifact} is served already", "another artifact")
         if self.coming and artifact != self.coming.artifact:
-            limit = f"{self.coming.artifact}, which has {self.share} % of the users, or a share of 0 first"
+            limit = f"{self.coming.artifact}, which has {self.share} % of the users, or --undo of it first"
             raise InputError("new", f"is {artifact}", limit)
         if not self.coming:
             if not share:
-                raise InputError("share", "is 0", f"1 to 100 percent: no servers of {artifact} are up")
+                raise InputError("undo", f"of {artifact}, which has no servers here", "after a rollout to it")
             self.coming = self._start(artifact, tell)
         try:
             self._shift(share, tell)

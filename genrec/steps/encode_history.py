@@ -16,15 +16,13 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
 from genrec.models.prompt import newest_start, prompt_of, window_start
-from genrec.settings import SPAN, Settings
+from genrec.settings import MAX_DEADLINE_MS, SPAN, Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
 from genrec.steps.known_users import KnownUsers
 from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
 from genrec.target import target_of
-
-MAX_DEADLINE_MS = 600_000
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,14 @@ def end_for_good(router: Router) -> None:
     router.process.wait()
 
 
+def test_what_a_person_may_do_is_said_in_options_of_the_command(fleet: Fleet) -> None:
+    with pytest.raises(InputError, match="--undo of it first"):
+        fleet.move(Path("third"), 50)
+    fleet.coming = None
+    with pytest.raises(InputError, match=r"undo: of new, which has no servers here"):
+        fleet.move(NEW, 0)
+
+
 @pytest.mark.parametrize("share", [100, 50, 0])
 def test_a_router_that_ends_in_a_move_takes_the_new_servers_along(
     fleet: Fleet, ended: list[Path], share: int

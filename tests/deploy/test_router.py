@@ -28,7 +28,7 @@ from deploy.launcher import RunningServer
 from deploy.ports import Ports, choose_ports
 from deploy.router.config import BACKENDS, ServerPlace, render
 from deploy.router.haproxy import Router, RouterError, running_router
-from deploy.router.limits import Limits
+from deploy.router.limits import MOST_CONNECTIONS, Limits
 from genrec.errors import GenrecError, InputError
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import until
@@ -60,14 +60,15 @@ def test_both_protocols_know_the_same_servers_by_the_same_ids() -> None:
 def test_nothing_is_left_unfilled_and_limits_are_of_all_servers() -> None:
     text = text_of([ServerPlace("a1", 8000, 8001, 100)], in_flight=3, waiting=5, wait_ms=7)
     assert "$" not in text.replace("/?$ }", "")
-    assert "maxconn 3" in text and "timeout queue 7ms" in text
+    assert f"maxconn {MOST_CONNECTIONS}\n" in text and "maxconn 3" in text and "timeout queue 7ms" in text
     assert text.count("queue(be_grpc) ge 10") == text.count("queue(be_http) ge 10") == 1
 
 
 @pytest.mark.parametrize("name", ["in_flight", "waiting", "wait_ms"])
 def test_limits_are_named(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name}: is 0"):
-        Limits(**{name: 0})
+    for wrong in (0, 600_001):
+        with pytest.raises(InputError, match=rf"{name}: is {wrong} \(accepted: 1 to \d+\)"):
+            Limits(**{name: wrong})
 
 
 @needs_haproxy
