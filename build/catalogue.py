@@ -42,7 +42,7 @@ INT64 = np.iinfo(np.int64)
 
 
 def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
-    """The items of a CSV or Parquet file on top of version `base` (the newest); the new version's number.
+    """The items of a CSV or Parquet file on top of version `base` (by itself: see `_base`); the new version's number.
 
     Columns: item (a whole number, the id that is served), title, code_1 to code_L, and popularity (0 without it).
     Codes cannot be left out: they come of what an item is seen with as much as of its title, and a new item has not
@@ -77,7 +77,9 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
 
 
 def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None = None) -> int:
-    """Version `base` (the newest) without `item_ids` int64[any]; the new version's number. Raises InputError."""
+    """Version `base` (by itself: see `_base`) without `item_ids` int64[any]; the new version's number. Raises
+    InputError.
+    """
     config = load_config(artifact)
     with locked(artifact):
         base = _base(artifact, base)
@@ -119,11 +121,15 @@ def _is_file(path: Path) -> bool:
 
 
 def _base(artifact: Path, base: int | None) -> int:
-    """The version to start from, sound."""
-    chosen = versions_of(artifact)[-1] if base is None else base
-    check_exists(artifact, chosen)
-    check_files(artifact, chosen)
-    return chosen
+    """The version to start from, sound: if nobody says which, the newest; the one that is served where the newest has
+    been served before, as after a rollback: what was taken back shall not return with the next version.
+    """
+    if base is None:
+        current, newest = read_current(artifact), versions_of(artifact)[-1]
+        base = newest if newest > current.highest else current.version
+    check_exists(artifact, base)
+    check_files(artifact, base)
+    return base
 
 
 def _load(artifact: Path, version: int, config: ModelConfig) -> tuple[Catalogue, NDArray[np.int32]]:

@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")
     for action in ("add", "remove"):
-        made[action].add_argument("--base", type=int, help="the version to start from; default: the newest")
+        made[action].add_argument(
+            "--base",
+            type=int,
+            help="the version to start from; default: the newest, after its rollback the one that is served",
+        )
     made["swap"].add_argument("version", type=int, nargs="?", help="default: the newest")
 
 
@@ -40,13 +44,17 @@ def run(a: argparse.Namespace) -> None:
     """Do it, and print the status."""
     if a.action in ("add", "remove"):
         from build.catalogue import add_items, read_item_ids, remove_items
+        from genrec import manifest
+        from genrec.catalogue.versions import MADE, folder_of
 
         version = (
             add_items(a.artifact, a.items, a.base)
             if a.action == "add"
             else remove_items(a.artifact, read_item_ids(a.items), a.base)
         )
-        print(f"version {version} made; `genrec catalogue swap {a.artifact} {version}` serves it")
+        base = manifest.read(folder_of(a.artifact, version))[MADE]["facts"]["from"]
+        served = f"`genrec catalogue swap {a.artifact} {version}` serves it"
+        print(f"version {version} made of version {base}; {served}")
     elif a.action in ("swap", "rollback"):
         from deploy.switch import roll_back, servers_of, switch
 

@@ -157,7 +157,7 @@ def test_a_version_that_cannot_be_loaded_is_refused_and_the_old_one_goes_on(
     world: World, moving: RunningServer
 ) -> None:
     serving = read_current(world.artifact).version
-    broken = remove_items(world.artifact, np.array([NEW]))
+    broken = remove_items(world.artifact, np.array([NEW]), base=3)
     path = folder_of(world.artifact, broken) / CATALOGUE
     path.write_bytes(path.read_bytes()[:-1])
     with Load(world, moving) as load:
