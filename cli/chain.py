@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -256,11 +257,25 @@ def _stage(
     work: Callable[[], dict[str, Any]],
     outputs: Callable[[], Iterable[Path]],
 ) -> None:
-    artifact.mkdir(parents=True, exist_ok=True)
     if is_good(artifact, name, key):
         print(f"{name}: still good")
         return
     begun = time.monotonic()
-    facts = work()
-    record(artifact, name, key, outputs(), facts)
+    with _folder(artifact):
+        facts = work()
+        record(artifact, name, key, outputs(), facts)
     print(f"{name}: done in {time.monotonic() - begun:.1f} s")
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[None]:
+    """Make it, and what it lies in; what was made here goes again where something fails and nothing is in it."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # something is in it
+            for each in made:
+                each.rmdir()
+        raise

@@ -147,6 +147,17 @@ def test_a_stage_left_out_is_named(
     assert f"`genrec {made_by}` makes it" in refused(capsys, verb, tmp_path, *options)
 
 
+def test_bad_input_leaves_no_folder_behind(
+    capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "seen.csv").write_text("user,item,timestamp\n1,101,x\n")
+    for there in (tmp_path / "new", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        assert "column timestamp: line 2 is 'x'" in refused(capsys, "data", there / "a", *shop)
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "empty").iterdir()) == [], "what was there before stays"
+
+
 def test_the_systems_errors_name_the_file(
     capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path
 ) -> None:
