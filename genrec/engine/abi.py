@@ -71,7 +71,9 @@ def load(path: Path) -> ctypes.CDLL:
     try:
         return _typed(ctypes.CDLL(str(path)))
     except (OSError, AttributeError) as error:  # no library, or one of earlier sources that lacks a function
-        raise ArtifactError(path, f"cannot be loaded: {error}; `genrec build` compiles it anew") from error
+        raise ArtifactError(
+            path, f"cannot be loaded: {error}; `genrec build --target cuda` compiles it anew"
+        ) from error
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:

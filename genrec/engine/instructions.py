@@ -62,12 +62,14 @@ def own_type() -> str:
 def engine_of(artifact: Path, target: str) -> Path:
     """The folder of the target's engines, of those by type (`engines/openvino/f32`) the best that runs on this CPU.
 
-    Raises ArtifactError when there are some, for other CPUs.
+    Raises ArtifactError when there are none, and when there are some, for other CPUs.
     """
     root = engines_folder(artifact, target)
     types = sorted(KV_TYPES, key=lambda each: each != own_type())
     found = [root / each for each in types if (root / each).is_dir()]
     if not found:
+        if not (root / "engine.json").is_file():
+            raise ArtifactError(root, f"has no engine; `genrec build --target {target}` makes it")
         return root
     refused: list[ArtifactError] = []
     for folder in found:

@@ -147,6 +147,11 @@ def test_a_stage_left_out_is_named(
     assert f"`genrec {made_by}` makes it" in refused(capsys, verb, tmp_path, *options)
 
 
+def test_engines_left_out_are_named_with_their_target(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    said = refused(capsys, "serve", tiny, "--target", "cuda")
+    assert said.endswith("engines/cuda: has no engine; `genrec build --target cuda` makes it")
+
+
 def test_bad_input_leaves_no_folder_behind(
     capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path
 ) -> None:

@@ -78,7 +78,7 @@ def test_what_is_rendered(tiny: Path, tmp_path: Path) -> None:
 
 def test_engines_that_are_not_built_are_named(tiny: Path) -> None:
     with (
-        pytest.raises(ArtifactError, match=r"engines/cuda/engine\.json"),
+        pytest.raises(ArtifactError, match=r"engines/cuda: has no engine; `genrec build --target cuda`"),
         running_server(tiny, target="cuda"),
     ):
         pass
