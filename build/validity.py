@@ -9,7 +9,7 @@ from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError
-from genrec.manifest import is_good, read, record, stage_key
+from genrec.manifest import anew, is_good, read, record, stage_key
 from genrec.progress import ticking
 
 
@@ -40,4 +40,4 @@ def check_meaning(artifact: Path, catalogue: Catalogue) -> None:
         there = all((artifact / name).exists() for name in entry["outputs"])
         if learnt and there and learnt != catalogue.meaning:
             problem = f"has other semantic IDs than those that stage {stage!r} was trained with"
-            raise ArtifactError(artifact / CATALOGUE, f"{problem}: train it anew")
+            raise ArtifactError(artifact / CATALOGUE, f"{problem}{anew(stage, entry['facts'])}")

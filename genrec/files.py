@@ -20,9 +20,10 @@ from genrec.errors import ArtifactError
 
 # Files of an artifact that people meet when they leave out a stage.
 MADE_BY = {
-    "histories.parquet": "data", "items.parquet": "data", "catalogue.parquet": "data",
+    "histories.parquet": "data", "items.parquet": "data", "catalogue.parquet": "data", "source.json": "data",
     "config.json": "train", "model.safetensors": "train", "hstu.json": "train --recipe hstu-ranker",
     "hstu_next.json": "train --recipe hstu-next", "engine.json": "build",
+    "validity.safetensors": "build", "valid_ids.safetensors": "build",
 }  # fmt: skip
 
 SCRATCH = ".genrec-scratch-"

@@ -19,6 +19,12 @@ from genrec.files import open_file, read_json
 NAME = "manifest.json"
 # Of a file that was changed later than this, another change may leave all times alike.
 SETTLED_NS = 2_000_000_000
+# Verbs that make a stage anew; `genrec import` made those of an imported artifact.
+COMMANDS = {
+    "data": "data", "tokenise": "data", "train": "train", "draft": "train --draft alone",
+    "ranker": "train --ranker", "hstu": "train --recipe hstu-ranker", "hstu-next": "train --recipe hstu-next",
+    "export": "export", "validity": "build", "openvino": "build", "cuda": "build --target cuda",
+}  # fmt: skip
 PARTS = {"key": str, "outputs": dict, "facts": dict}
 
 
@@ -136,6 +142,12 @@ def recorded(artifact: Path, name: str) -> str | None:
     return next(filter(None, found), None)
 
 
+def anew(stage: str, facts: Mapping[str, Any] | None = None) -> str:
+    """The end of an error about a stage with these facts: which command makes it anew; "" where none does."""
+    command = "import" if facts and "imported" in facts else COMMANDS.get(stage)
+    return f"; `genrec {command}` makes it anew" if command else ""
+
+
 def verify(artifact: Path, digest: Callable[[Path], str] = digest_file) -> None:
     """Refuse an artifact with a file missing or not as it was made. Raises ArtifactError naming the file.
 
@@ -147,4 +159,5 @@ def verify(artifact: Path, digest: Callable[[Path], str] = digest_file) -> None:
     for stage, entry in manifest.items():
         for name, sha in entry["outputs"].items():
             if digest(artifact / name) != sha:
-                raise ArtifactError(artifact / name, f"is not the file that stage `{stage}` made")
+                problem = f"is not the file that stage `{stage}` made{anew(stage, entry['facts'])}"
+                raise ArtifactError(artifact / name, problem)

@@ -136,7 +136,8 @@ def _made(artifact: Path) -> dict[str, Any]:
             "events of a model that was trained",
         )
     if not manifest.is_good(artifact, STAGE, made["key"]):
-        raise ArtifactError(artifact / "model" / WEIGHTS, f"is not the file that stage `{STAGE}` made")
+        problem = f"is not the file that stage `{STAGE}` made{manifest.anew(STAGE)}"
+        raise ArtifactError(artifact / "model" / WEIGHTS, problem)
     return dict(made)
 
 
@@ -145,6 +146,8 @@ def _check(artifact: Path, model: HstuRanker, catalogue: Catalogue, ratings: Rat
     there = (len(catalogue), tuple(catalogue.codebook_sizes), ratings.sizes)
     if (c.items, c.codebook_sizes, c.features) != there:
         said = f"is of {c.items} items with codes {c.codebook_sizes} and {c.features} features"
-        raise ArtifactError(path, f"{said}; the data has {there[0]}, {there[1]} and {there[2]}")
+        said += f"; the data has {there[0]}, {there[1]} and {there[2]}"
+        raise ArtifactError(path, f"{said}{manifest.anew(STAGE)}")
     if not np.array_equal(model.codes[1:].numpy(), catalogue.codes + c.code_starts):
-        raise ArtifactError(path, f"is of another catalogue than {CATALOGUE}: items have other codes")
+        problem = f"is of another catalogue than {CATALOGUE}: items have other codes{manifest.anew(STAGE)}"
+        raise ArtifactError(path, problem)

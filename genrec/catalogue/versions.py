@@ -24,6 +24,7 @@ from genrec.files import read_json, write_whole
 BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
 INDEXED, MADE, TOKENS = "validity", "version", "item_tokens"  # stages of a version's manifest
+OTHER_VERSION = "; `genrec catalogue add` or `remove` with --base 1 makes another version"
 REMEMBERED = 100  # switches that can be taken back
 ID_DIGITS = 16
 
@@ -123,23 +124,24 @@ def check_files(artifact: Path, version: int) -> None:
         raise ArtifactError(
             folder, "has no index of its items; `genrec build` makes it, after `genrec export`"
         )
+    remedy = manifest.anew(INDEXED) if version == BASE else OTHER_VERSION
     for name in (CATALOGUE, VALIDITY, VALID_IDS):
-        _check_file(folder / name, entry)
+        _check_file(folder / name, entry, remedy)
     if version == BASE:
         return
     _check_made_for(artifact, CATALOGUE, folder, stages.get(MADE, {}))
     if TOKENS in stages:
-        _check_file(folder / ITEM_TOKENS, stages[TOKENS])
+        _check_file(folder / ITEM_TOKENS, stages[TOKENS], OTHER_VERSION)
         _check_made_for(artifact, ITEM_TOKENS, folder, stages[TOKENS])
 
 
-def _check_file(path: Path, stage: dict[str, Any]) -> None:
-    """Raises ArtifactError unless `path` is as a stage of the manifest beside it says."""
+def _check_file(path: Path, stage: dict[str, Any], remedy: str) -> None:
+    """Raises ArtifactError with a `remedy` unless `path` is as a stage of the manifest beside it says."""
     if stage["outputs"].get(path.name) != manifest.digest_file(path):
-        raise ArtifactError(path, f"is not the file that {manifest.NAME} beside it describes")
+        raise ArtifactError(path, f"is not the file that {manifest.NAME} beside it describes{remedy}")
 
 
 def _check_made_for(artifact: Path, name: str, folder: Path, stage: dict[str, Any]) -> None:
     """Raises ArtifactError unless a stage of the version in `folder` was made beside the artifact's file `name`."""
     if stage.get("key") != manifest.digest_file(artifact / name):
-        raise ArtifactError(folder, f"was made for another {name} than that of {artifact}; make it anew")
+        raise ArtifactError(folder, f"was made for another {name} than that of {artifact}{OTHER_VERSION}")

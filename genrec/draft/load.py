@@ -16,7 +16,10 @@ def check_decoder(artifact: Path, decoder: str) -> None:
     if decoder not in ("beam", "staged", "draft"):
         raise InputError("decoder", f"is {decoder!r}", "beam, staged, draft")
     if decoder == "draft" and not has_draft(artifact):
-        raise ArtifactError(artifact / "onnx" / DRAFT_HEAD, "is missing: train a draft head, then export")
+        raise ArtifactError(
+            artifact / "onnx" / DRAFT_HEAD,
+            "is missing; `genrec train --draft alone` and `genrec export` make it",
+        )
 
 
 def load_drafter(artifact: Path, config: ModelConfig) -> Drafter:

@@ -17,6 +17,7 @@ from torch import Tensor
 from genrec.draft.options import FORMAT, VERSION, DraftConfig
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
+from genrec.manifest import anew
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import CONFIG, generator_digest
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
@@ -46,7 +47,7 @@ def load_draft(folder: Path) -> DraftHead:
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ArtifactError(path, f"not this generator's draft head: {error}") from error
     if trained_on != generator_digest(folder):
-        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}; train it again")
+        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}{anew('draft')}")
     return head.eval()
 
 

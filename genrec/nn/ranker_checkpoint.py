@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
+from genrec.manifest import anew
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
 from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.ranker import Ranker
@@ -49,7 +50,7 @@ def load_ranker(folder: Path) -> Ranker:
     if missing or found.unexpected_keys:
         raise ArtifactError(path, f"lacks {missing[:3]} and has {found.unexpected_keys[:3]} too many")
     if trained_on != generator_digest(folder):
-        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}; train it again")
+        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}{anew('ranker')}")
     return ranker.eval()
 
 

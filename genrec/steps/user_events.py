@@ -18,6 +18,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
+from genrec.manifest import anew
 from genrec.models.prompt import window_start
 from genrec.rank.hstu import (
     CODES,
@@ -73,7 +74,7 @@ class EventReader:
             problem = f"is of {c.items} items with codes {c.codebook_sizes}, {CATALOGUE} has {len(catalogue)}"
             raise ArtifactError(
                 artifact / "model" / c.kind.config,
-                f"{problem} with {catalogue.codebook_sizes}; train it again",
+                f"{problem} with {catalogue.codebook_sizes}{anew(c.kind.name)}",
             )
         return catalogue
 

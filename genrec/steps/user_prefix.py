@@ -15,6 +15,7 @@ from genrec.catalogue.files import ITEM_TOKENS
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
+from genrec.manifest import anew
 from genrec.models.config import ModelConfig
 from genrec.models.prompt import Start, window_start
 from genrec.rank.item_tokens import item_tokens
@@ -58,9 +59,10 @@ class PrefixReader:
         codes = np.ascontiguousarray(catalogue.codes + np.array(self.generator.code_offsets, np.int32))
         tokens, trained = item_tokens(folder, catalogue, self.generator), self.options.item_tokens
         if tokens.shape[1] != trained:
-            raise ArtifactError(
-                own, f"has {tokens.shape[1]} tokens an item; the ranker was trained on {trained}"
+            problem = (
+                f"has {tokens.shape[1]} tokens an item; the ranker was trained on {trained}{anew('ranker')}"
             )
+            raise ArtifactError(own, problem)
         return RankTable(catalogue, codes, tokens, tokens if self.options.history == "tokens" else codes)
 
 

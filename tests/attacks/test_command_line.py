@@ -134,6 +134,7 @@ def test_an_option_out_of_range_is_named(
     ("stage", "made_by"),
     [
         ("train", "data"),
+        ("train --recipe hstu-ranker", "data"),
         ("export", "train"),
         ("build", "data"),
         ("evaluate", "data"),

@@ -243,5 +243,7 @@ def test_a_ranker_of_another_catalogue_is_refused(tiny_hstu: Path, tmp_path: Pat
     artifact = shutil.copytree(tiny_hstu, tmp_path / "artifact")
     config = HstuConfig.load(artifact / "model" / CONFIG)
     replace(config, items=299).save(artifact / "model" / CONFIG)
-    with pytest.raises(ArtifactError, match=r"is of 299 items .* has 300 .*train it again"):
+    with pytest.raises(
+        ArtifactError, match=r"is of 299 items .* has 300 .*`genrec train --recipe hstu-ranker`"
+    ):
         load("encode_candidates", Settings(artifact, tmp_path / "arena"))

@@ -88,5 +88,5 @@ def test_an_artifact_without_a_draft_head_says_so(artifact, tmp_path):
     with pytest.raises(InputError, match="decoder"):
         LocalRecommender(artifact, 9, "twin", decoder="guess")
     (tmp_path / "manifest.json").write_text('{"made": {"key": "", "outputs": {}, "facts": {}}}')
-    with pytest.raises(ArtifactError, match="train a draft head"):
+    with pytest.raises(ArtifactError, match="`genrec train --draft alone` and `genrec export`"):
         LocalRecommender(tmp_path, 9, "twin", decoder="draft")

@@ -1,0 +1,57 @@
+"""What no longer fits names the command that makes it anew, and there is such a command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from build.validity import build_validity
+from cli.main import main, parser
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.versions import BASE, check_files
+from genrec.errors import ArtifactError
+from genrec.manifest import COMMANDS, anew, record, verify
+from genrec.nn.checkpoint import load_generator, save_generator
+
+
+@pytest.mark.parametrize(("stage", "command"), COMMANDS.items())
+def test_every_stage_that_a_command_makes(stage: str, command: str, tmp_path: Path) -> None:
+    verb, *options = command.split()
+    assert parser().parse_args([verb, "artifact", *options]).verb == verb
+    (tmp_path / "file").write_text("as it was made")
+    record(tmp_path, stage, "key", [tmp_path / "file"], {})
+    (tmp_path / "file").write_text("another")
+    says = rf"file: is not the file that stage `{stage}` made; `genrec {command}` makes it anew$"
+    with pytest.raises(ArtifactError, match=says):
+        verify(tmp_path)
+
+
+def test_of_an_imported_artifact_it_is_the_import() -> None:
+    assert anew("train", {"imported": "a checkpoint"}) == "; `genrec import` makes it anew"
+    assert anew("quality") == ""
+
+
+def test_a_draft_head_of_an_earlier_generator(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when the generator is trained once more, and then exported."""
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    generator = load_generator(artifact / "model")
+    generator.lm_head.weight.data += 1
+    save_generator(generator, artifact / "model")
+    assert main(["export", str(artifact)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(
+        "another generator than model.safetensors; `genrec train --draft alone` makes it anew"
+    )
+
+
+def test_an_index_of_an_earlier_catalogue(tiny: Path, tmp_path: Path) -> None:
+    """As when data were made anew and nothing was built."""
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    build_validity(artifact)
+    (artifact / CATALOGUE).write_bytes(b"another")
+    with pytest.raises(ArtifactError, match="beside it describes; `genrec build` makes it anew"):
+        check_files(artifact, BASE)
