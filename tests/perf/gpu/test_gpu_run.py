@@ -39,7 +39,7 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
     assert last["failed"] == {} and set(last["skipped"]) == {"sanitizer"}
     assert len(last["checked"]) == 6 and all(last["checked"].values())
     assert last["rank_error"] < 0.03 and set(last["rank"]) == {"s12_b1", "s12_b2"}
-    assert all(0 < row["floor"] and row["there"] > 0 for row in last["rank"].values())
+    assert all(row["floor"] > 0 and row["there"] > 0 for row in last["rank"].values())
     assert set(last["rank_served"]) == {"in_flight_1", "in_flight_4", "in_flight_16"}
     assert last["worst_error_over_tolerance"] < 1 and last["fused_worst_error_over_tolerance"] < 1
     assert set(last["ms"]) == {"s12_b1", "s12_b2"}
