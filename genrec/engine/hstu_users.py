@@ -59,6 +59,8 @@ class HstuEntries:
 class HstuUsers:
     """See `genrec.engine.user_entry.UserPasses`."""
 
+    keeps = False
+
     def __init__(self, passes: HstuPasses, entries: HstuEntries) -> None:
         self.entries = entries
         self._passes, self._config = passes, entries.config

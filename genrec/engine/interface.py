@@ -99,6 +99,7 @@ class RankPasses(Protocol):
     """
 
     most: int  # rankings in order `split` that may be one pass
+    keeps: bool  # whether entries stay in memory of its own, by their names
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """tokens int64[B, S], none padded: fills 2N kv [B, G, S, D]; of one user, or of several items at once."""

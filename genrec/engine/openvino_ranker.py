@@ -21,6 +21,8 @@ from genrec.settings import Settings
 class OpenVinoRanker:
     """See `genrec.engine.interface.RankPasses`. One at a time per object."""
 
+    keeps = False
+
     def __init__(self, graphs: OpenVinoGraphs, config: ModelConfig) -> None:
         self._graphs, self._config = graphs, config
         self._requests: dict[str, InferRequest] = {}

@@ -51,7 +51,7 @@ class RankUsers:
     """See `genrec.engine.user_entry.UserPasses`."""
 
     def __init__(self, passes: RankPasses, layout: EntryLayout, model: str) -> None:
-        self.entries = RankEntries(layout, model)
+        self.entries, self.keeps = RankEntries(layout, model), passes.keeps
         self._passes, self._layout, self._scratch = passes, layout, Scratch()
 
     def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:

@@ -40,6 +40,10 @@ class UserPasses(Protocol):
     """What makes the KV of such entries; one at a time."""
 
     @property
+    def keeps(self) -> bool:
+        """Whether what reads them keeps copies by their names."""
+
+    @property
     def entries(self) -> UserEntries:
         """Of the same weights."""
 

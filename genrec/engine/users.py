@@ -64,7 +64,6 @@ class Users:
             yield self._computed(tokens, None)
             return
         names = entries.names(pool.secret, owner, tokens)
-        name = _name(names[-1].tobytes(), pool.forgot_ns, came_ns)
         computed = self._ahead.take_over(names) if self._ahead else 0
         whose = owner_key(pool.secret, owner)
         with held(pool, entries, names, len(tokens), whose, keep, came_ns) as (found, writing):
@@ -75,8 +74,12 @@ class Users:
                 given = self._extended(found, tokens, writing)
             else:
                 given = self._computed(tokens, writing)
-            kept = name if keep or found else name._replace(key=b"")
-            yield given._replace(name=kept)
+            if self._passes.keeps:
+                # Whoever was forgotten since the request came was perhaps its user; what nobody keeps has no key.
+                forgot_ns = pool.forgot_ns
+                kept = (keep or found) and (came_ns is None or came_ns > forgot_ns)
+                given = given._replace(name=UserName(names[-1].tobytes() if kept else b"", forgot_ns))
+            yield given
 
     def _computed(self, tokens: Array, writing: Writing | None) -> UserKv:
         kv, memory = self._place(len(tokens), writing)
@@ -95,8 +98,3 @@ class Users:
         size = self._entries.user_bytes(span)
         memory = writing.memory if writing else self._scratch.take((size,), np.dtype(np.uint8))
         return self._entries.user(memory, span), memory
-
-
-def _name(key: bytes, forgot_ns: int, came_ns: int | None) -> UserName:
-    """Without a key where nothing may be kept of it: whoever was forgotten since it came was perhaps its user."""
-    return UserName(key if came_ns is None or came_ns > forgot_ns else b"", forgot_ns)

@@ -33,7 +33,7 @@ MOST_TOKENS = 1 << 15  # of items' entries in one pass
 class CudaRanker:
     """See `genrec.engine.interface.RankPasses`. One at a time per object."""
 
-    most = RANKINGS
+    most, keeps = RANKINGS, True
 
     def __init__(
         self,
