@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,38 @@ from ensembles.local import LocalRecommender
 from genrec.engine.rank_items import RankItems
 from genrec.engine.ranking import RankExecutor
 from genrec.errors import GenrecError
+from genrec.steps.score_candidates import ScoreCandidates
 from tests.ensembles.rankings import Scores, check, report_of
 
 pytestmark = pytest.mark.skipif(
     not can_be_compiled("f32"), reason="attention stays in OpenVINO's nodes: no g++ or no AVX2"
 )
 WIDTH, ODD = 16, 13
+
+
+@pytest.fixture(autouse=True)
+def gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pass begins before all rankings of a batch have come, however slow the machine: then they wait together."""
+    all_there, missing = threading.Event(), [0]
+    run, submit, score = ScoreCandidates.run, ScoreCandidates.submit, ScoreCandidates.score
+
+    def bring(self: ScoreCandidates, requests: Any) -> Any:
+        missing[0] = len(requests)
+        all_there.clear()
+        return run(self, requests)
+
+    def come(self: ScoreCandidates, *given: Any) -> None:
+        submit(self, *given)
+        missing[0] -= 1
+        if not missing[0]:
+            all_there.set()
+
+    def begin(self: ScoreCandidates, *given: Any) -> Any:
+        assert all_there.wait(60)
+        return score(self, *given)
+
+    for name, of in (("run", bring), ("submit", come), ("score", begin)):
+        monkeypatch.setattr(ScoreCandidates, name, of)
 
 
 @pytest.fixture
