@@ -39,8 +39,8 @@ class KeptUsers:
         self._forgot_ns = 0
 
     def entry(self, name: UserName | None, entry: Array) -> Tensor:
-        """On the device: the copy that is there, or one of `entry` [1, 2N, G, S, D] on the host, which has to stay as
-        it is until the device has read it. One without a name is not kept.
+        """On the device: the copy that is there, or one of `entry` [1, 2N, G, S, D] on the host, which it has read when
+        this returns. One without a name is not kept.
         """
         now = self._clock()
         if name and name.forgot_ns != self._forgot_ns:
@@ -51,7 +51,7 @@ class KeptUsers:
         found = self._kept.pop(key, None)
         if found is None:
             self.locked.hold(entry)
-            found = _User(tensor_of(entry[0]).to(self._device, non_blocking=True), now + TTL_S)
+            found = _User(tensor_of(entry[0]).to(self._device), now + TTL_S)
         if key:
             self._kept[key] = found
         while sum(each.kv.nbytes for each in self._kept.values()) > self._most:
