@@ -198,7 +198,7 @@ def test_of_items_those_that_are_there_are_not_copied(monkeypatch):
 
 
 @pytest.mark.parametrize(("named", "unchanged"), [(False, True), (True, False)])
-def test_items_without_names_or_torn_while_they_were_read_are_not_there(monkeypatch, named, unchanged):
+def test_items_without_names_or_torn_while_they_were_read_are_not_there(named, unchanged):
     kept = KeptItems(CPU, torch.float32, (2, 1, 3, 4), 5)
     check_items(kept, [0, 1])
     check_items(kept, [2, 3, 4, 5, 6], named, unchanged)
