@@ -11,6 +11,7 @@ from __future__ import annotations
 MEMORY = 0.97  # weight of the past: some thirty batches, a second of a busy server
 # Batches of one size do not tell the two apart: then all is the tokens' as far as sizes differ by less than this share.
 SPREAD = 0.05
+MOST = 1 << 40  # tokens: more than any batch has
 
 
 class BatchCost:
@@ -44,11 +45,15 @@ class BatchCost:
         return batches * fixed + tokens * slope
 
     def tokens(self, seconds: float) -> int:
-        """The largest batch that takes no longer; 0 as long as nothing ran."""
+        """The largest batch that takes no longer, at most `MOST`; 0 as long as nothing ran.
+
+        Where larger ones took no longer, it is `MOST`: a batch that may not grow would never learn what tokens cost.
+        """
         if not self.known:
             return 0
         fixed, slope = self._line()
-        return int(max(seconds - fixed, 0.0) / slope) if slope > 0 else 0
+        left = max(seconds - fixed, 0.0)
+        return int(left / slope) if left < MOST * slope else MOST if left else 0
 
     def _line(self) -> tuple[float, float]:
         """Seconds of a batch, and of each of its tokens."""

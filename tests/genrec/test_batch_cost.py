@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.batch_cost import MEMORY, SPREAD, BatchCost
+from genrec.batch_cost import MEMORY, MOST, SPREAD, BatchCost
 
 
 def test_nothing_is_known_before_a_batch_ran():
@@ -39,6 +39,14 @@ def test_how_many_tokens_take_so_long():
         cost.learn(tokens, 0.004 + tokens * 1e-5)
     most = cost.tokens(0.025)
     assert cost.seconds(1, most) <= 0.025 < cost.seconds(1, most + 2)
+    assert cost.tokens(0.001) == 0, "a batch takes longer than that"
+
+
+def test_where_larger_batches_took_no_longer_they_may_grow():
+    cost = BatchCost()
+    for tokens, seconds in [(30, 0.02), (60, 0.01)] * 9:
+        cost.learn(tokens, seconds)
+    assert cost.tokens(1.0) == MOST
     assert cost.tokens(0.001) == 0, "a batch takes longer than that"
 
 
