@@ -21,10 +21,13 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from ensembles.description import Ensemble, Model
 from ensembles.render import ensemble_config, model_config, write_warmup_values
-from ensembles.tensorrt import Plan, served_tensorrt
+from ensembles.tensorrt import Plan
+from ensembles.tensorrt_rank import served_tensorrt
 from genrec.models.config import ModelConfig
+from genrec.rank.options import RankerConfig
 
-HEADER = "# rendered by ensembles/render_tensorrt.py from ensembles/tensorrt.py; edit that, not this\n"
+SOURCES = "ensembles/tensorrt.py and tensorrt_rank.py"
+HEADER = f"# rendered by ensembles/render_tensorrt.py from {SOURCES}; edit those, not this\n"
 COMMITTED = ModelConfig(
     (256, 64, 16), max_history=50, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
     num_key_value_heads=2, head_dim=32, intermediate_size=128,
@@ -92,7 +95,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     config = ModelConfig.load(arguments.config) if arguments.config else COMMITTED
-    for path in render(served_tensorrt(config, arguments.kv_type, config.levels), arguments.out):
+    ensembles = served_tensorrt(
+        config, arguments.kv_type, config.levels, RankerConfig(item_tokens=config.levels)
+    )
+    for path in render(ensembles, arguments.out):
         print(path)
 
 

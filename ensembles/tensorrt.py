@@ -29,9 +29,9 @@ class Plan(Model):
     """A model of Triton's tensorrt backend; its file is `1/model.plan`."""
 
 
-def _layers(config: ModelConfig) -> list[str]:
-    """k and v of every layer, in the order of the graphs: `k_0`, `v_0`, `k_1`, ..."""
-    return [f"{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]
+def layer_names(config: ModelConfig, first: int = 0) -> list[str]:
+    """k and v of the layers from `first` on, in the order of the graphs: `k_0`, `v_0`, `k_1`, ..."""
+    return [f"{kind}_{n}" for n in range(first, config.num_hidden_layers) for kind in "kv"]
 
 
 def _earlier(config: ModelConfig, level: int) -> list[tuple[str, int]]:
@@ -44,9 +44,10 @@ def _named(unshared: tuple[str, int]) -> str:
     return f"unshared_{unshared[0]}_{unshared[1]}"
 
 
-def _shared(config: ModelConfig, dtype: str) -> tuple[Tensor, ...]:
+def shared_kv(config: ModelConfig, dtype: str, first: int = 0) -> tuple[Tensor, ...]:
+    """The prompt's, of the layers from `first` on."""
     dims = (config.num_key_value_heads, -1, config.head_dim)
-    return tuple(Tensor(f"shared_{name}", dtype, dims) for name in _layers(config))
+    return tuple(Tensor(f"shared_{name}", dtype, dims) for name in layer_names(config, first))
 
 
 def _unshared(config: ModelConfig, dtype: str, names: list[str]) -> tuple[Tensor, ...]:
@@ -69,8 +70,9 @@ def _warm(tensor: Tensor) -> int:
     return SPAN if tensor.name == "prompt" or tensor.name.startswith("shared_") else WARM_BEAMS
 
 
-def _prefill(config: ModelConfig, dtype: str) -> Plan:
-    return _plan("prefill", (PROMPT, TICKET), (_logits(config, 1), *_shared(config, dtype)))
+def prefill_plan(config: ModelConfig, dtype: str) -> Plan:
+    """Of the prompt."""
+    return _plan("prefill", (PROMPT, TICKET), (_logits(config, 1), *shared_kv(config, dtype)))
 
 
 def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
@@ -78,11 +80,11 @@ def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
     beams = (TICKET, PATHS, PARENTS) if unshared else (TICKET, PATHS)
     before = _unshared(config, dtype, [f"before_{name}" for name in unshared])
     kept = [f"kept_{name}" for name in unshared]
-    newest = [f"new_unshared_{name}" for name in _layers(config)]
+    newest = [f"new_unshared_{name}" for name in layer_names(config)]
     given = _unshared(config, dtype, [*newest, *kept]) if level < config.levels else ()
     return _plan(
         f"decode_{level}",
-        (*beams, *_shared(config, dtype), *before),
+        (*beams, *shared_kv(config, dtype), *before),
         (_logits(config, level), *given),
     )
 
@@ -91,7 +93,7 @@ def _decode_step(config: ModelConfig, level: int) -> Step:
     """The KV of level `level - 1`'s token is that decode's `newest`, of the tokens before it what it kept."""
     former = level - 1
     inputs = {"ticket": "ticket", "paths": f"paths_{former}"}
-    inputs |= {f"shared_{name}": f"shared_{name}" for name in _layers(config)}
+    inputs |= {f"shared_{name}": f"shared_{name}" for name in layer_names(config)}
     unshared = _earlier(config, level)
     if unshared:
         inputs["parents"] = f"parents_{former}"
@@ -102,7 +104,7 @@ def _decode_step(config: ModelConfig, level: int) -> Step:
         )
     outputs = {"logits": f"logits_{level}"}
     if level < config.levels:
-        outputs |= {f"new_unshared_{name}": f"new_unshared_{name}_of_{level}" for name in _layers(config)}
+        outputs |= {f"new_unshared_{name}": f"new_unshared_{name}_of_{level}" for name in layer_names(config)}
         outputs |= {f"kept_unshared_{name}_{u}": f"kept_{name}_{u}_of_{level}" for name, u in unshared}
     return Step(f"decode_{level}", inputs, outputs)
 
@@ -123,12 +125,12 @@ def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
     dtype, plain = KV_TYPES[kv_type], recommend_staged(config.levels)
     python = {model.name: model for model in plain.models if model.name not in ("prefill", "decode")}
     python["beam_search"] = _of_logits(python["beam_search"])
-    plans = [_prefill(config, dtype), *(_decode(config, dtype, n) for n in range(2, config.levels + 1))]
+    plans = [prefill_plan(config, dtype), *(_decode(config, dtype, n) for n in range(2, config.levels + 1))]
     steps: list[Step] = []
     level = 1
     for step in plain.steps:
         if step.model == "prefill":
-            shared = {f"shared_{name}": f"shared_{name}" for name in _layers(config)}
+            shared = {f"shared_{name}": f"shared_{name}" for name in layer_names(config)}
             outputs = {"logits": "logits_1", **shared}
             steps.append(Step("prefill", {"prompt": "tokens", "ticket": "ticket"}, outputs))
         elif step.model == "decode":
@@ -141,10 +143,10 @@ def recommend_tensorrt(config: ModelConfig, kv_type: str = "f16") -> Ensemble:
         else:
             steps.append(step)
     models = (*python.values(), *plans)
-    return Ensemble("recommend", plain.inputs, plain.outputs, models, _read(steps, plain), MAX_BATCH)
+    return Ensemble("recommend", plain.inputs, plain.outputs, models, only_read(steps, plain), MAX_BATCH)
 
 
-def _read(steps: list[Step], plain: Ensemble) -> tuple[Step, ...]:
+def only_read(steps: list[Step], plain: Ensemble) -> tuple[Step, ...]:
     """The steps without what nobody reads, which Triton refuses: a plan reads no parents where it has no earlier KV."""
     read = {name for step in steps for name in step.inputs.values()} | {each.name for each in plain.outputs}
     return tuple(
@@ -168,12 +170,4 @@ def recommend_draft_tensorrt(config: ModelConfig, placeholders: int) -> Ensemble
         replace(step, inputs={"prompt": "tokens", "ticket": "ticket"}) if step.model == plan.name else step
         for step in plain.steps
     )
-    return replace(plain, models=models, steps=_read([*steps], plain), max_batch=MAX_BATCH)
-
-
-def served_tensorrt(
-    config: ModelConfig, kv_type: str = "f16", placeholders: int | None = None
-) -> tuple[Ensemble, ...]:
-    """`recommend`, and `recommend_draft` where the generator has a draft head, read behind so many placeholders."""
-    drafts = () if placeholders is None else (recommend_draft_tensorrt(config, placeholders),)
-    return (recommend_tensorrt(config, kv_type), *drafts)
+    return replace(plain, models=models, steps=only_read([*steps], plain), max_batch=MAX_BATCH)

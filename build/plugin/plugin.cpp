@@ -1,7 +1,8 @@
-// The attention kernel as a TensorRT plugin: IPluginV3 (TensorRT 10.0 and later) over the C ABI of xattention.h.
+// The attention kernel as TensorRT plugins: IPluginV3 (TensorRT 10.0 and later) over the C ABI of xattention.h.
 //
-// Triton loads the library (--backend-config=tensorrt,plugins=...); loading registers the creator "XAttention", version
-// "1", in namespace "": in any other, the parser takes the ONNX function's body instead of the plugin.
+// Triton loads the library (--backend-config=tensorrt,plugins=...); loading registers the creators "XAttention", of a
+// decode's beams, and "CandidateAttention", of a ranking's discriminant tokens, both version "1", in namespace "": in any
+// other, the parser takes the ONNX function's body instead of the plugin.
 #include <NvInfer.h>
 #include <cuda_runtime_api.h>
 
@@ -14,7 +15,10 @@ namespace {
 
 using namespace nvinfer1;
 
-enum Input { Q, SHARED_K, SHARED_V, UNSHARED_K, UNSHARED_V, PROMPT_LENGTH, INPUTS };
+// Discriminant tokens have the last two as well: their query turned to its place in an item, and which item is whose.
+enum Input { Q, SHARED_K, SHARED_V, UNSHARED_K, UNSHARED_V, PROMPT_LENGTH, OWN_Q, ROWS };
+
+AsciiChar const* name_of(bool items) { return items ? "CandidateAttention" : "XAttention"; }
 
 int multiprocessors() {
   int device = 0, count = 1;
@@ -27,15 +31,17 @@ int type_of(DataType type) {
   return type == DataType::kFLOAT ? XATTENTION_F32 : type == DataType::kHALF ? XATTENTION_F16 : type == DataType::kBF16 ? XATTENTION_BF16 : -1;
 }
 
-// B W H D of q, G S of the shared KV, U of the unshared.
+// B W H D of q, G S of the shared KV, U of the unshared [B, W, U, G, D] or of items [M, U, G, D].
 XAttentionShape shape_of(const Dims& q, const Dims& shared, const Dims& unshared, DataType type) {
-  XAttentionShape shape{int(q.d[0]), int(q.d[1]), int(q.d[2]), int(shared.d[1]), int(q.d[3]), int(shared.d[2]), int(unshared.d[2]), 1, type_of(type)};
+  XAttentionShape shape{int(q.d[0]), int(q.d[1]), int(q.d[2]), int(shared.d[1]), int(q.d[3]), int(shared.d[2]), int(unshared.d[unshared.nbDims - 3]), 1, type_of(type)};
   shape.splits = xattention_splits(&shape, multiprocessors());
   return shape;
 }
 
-class XAttention final : public IPluginV3, public IPluginV3OneCore, public IPluginV3OneBuild, public IPluginV3OneRuntime {
+class Attention final : public IPluginV3, public IPluginV3OneCore, public IPluginV3OneBuild, public IPluginV3OneRuntime {
  public:
+  explicit Attention(bool items) : items_(items) {}
+
   IPluginCapability* getCapabilityInterface(PluginCapabilityType type) noexcept override {
     switch (type) {
       case PluginCapabilityType::kCORE: return static_cast<IPluginV3OneCore*>(this);
@@ -44,9 +50,9 @@ class XAttention final : public IPluginV3, public IPluginV3OneCore, public IPlug
     }
     return nullptr;
   }
-  IPluginV3* clone() noexcept override { return new (std::nothrow) XAttention(); }
+  IPluginV3* clone() noexcept override { return new (std::nothrow) Attention(items_); }
 
-  AsciiChar const* getPluginName() const noexcept override { return "XAttention"; }
+  AsciiChar const* getPluginName() const noexcept override { return name_of(items_); }
   AsciiChar const* getPluginVersion() const noexcept override { return "1"; }
   AsciiChar const* getPluginNamespace() const noexcept override { return ""; }
 
@@ -59,10 +65,10 @@ class XAttention final : public IPluginV3, public IPluginV3OneCore, public IPlug
     out[0] = in[Q];
     return 0;
   }
-  bool supportsFormatCombination(int32_t place, DynamicPluginTensorDesc const* tensors, int32_t, int32_t) noexcept override {
+  bool supportsFormatCombination(int32_t place, DynamicPluginTensorDesc const* tensors, int32_t inputs, int32_t) noexcept override {
     const PluginTensorDesc& own = tensors[place].desc;
     if (own.format != TensorFormat::kLINEAR) return false;
-    if (place == PROMPT_LENGTH) return own.type == DataType::kINT64;
+    if (place == PROMPT_LENGTH || (place == ROWS && inputs > ROWS)) return own.type == DataType::kINT64;
     return type_of(own.type) >= 0 && own.type == tensors[Q].desc.type;
   }
   int32_t configurePlugin(DynamicPluginTensorDesc const*, int32_t, DynamicPluginTensorDesc const*, int32_t) noexcept override { return 0; }
@@ -93,18 +99,21 @@ class XAttention final : public IPluginV3, public IPluginV3OneCore, public IPlug
     const size_t counters = xattention_counters(&shape);  // TensorRT lends the same memory to other layers between launches
     if (counters && cudaMemsetAsync(workspace, 0, counters, stream) != cudaSuccess) return -1;
     return xattention(&shape, inputs[Q], inputs[SHARED_K], inputs[SHARED_V], inputs[UNSHARED_K], inputs[UNSHARED_V],
-                      static_cast<int64_t const*>(inputs[PROMPT_LENGTH]), nullptr, nullptr, outputs[0], workspace, stream);
+                      static_cast<int64_t const*>(inputs[PROMPT_LENGTH]), items_ ? inputs[OWN_Q] : nullptr,
+                      items_ ? static_cast<int64_t const*>(inputs[ROWS]) : nullptr, outputs[0], workspace, stream);
   }
 
  private:
+  bool items_;
   PluginFieldCollection no_fields_{0, nullptr};
 };
 
-class XAttentionCreator final : public IPluginCreatorV3One {
+template <bool ITEMS>
+class Creator final : public IPluginCreatorV3One {
  public:
-  IPluginV3* createPlugin(AsciiChar const*, PluginFieldCollection const*, TensorRTPhase) noexcept override { return new (std::nothrow) XAttention(); }
+  IPluginV3* createPlugin(AsciiChar const*, PluginFieldCollection const*, TensorRTPhase) noexcept override { return new (std::nothrow) Attention(ITEMS); }
   PluginFieldCollection const* getFieldNames() noexcept override { return &no_fields_; }
-  AsciiChar const* getPluginName() const noexcept override { return "XAttention"; }
+  AsciiChar const* getPluginName() const noexcept override { return name_of(ITEMS); }
   AsciiChar const* getPluginVersion() const noexcept override { return "1"; }
   AsciiChar const* getPluginNamespace() const noexcept override { return ""; }
 
@@ -112,7 +121,10 @@ class XAttentionCreator final : public IPluginCreatorV3One {
   PluginFieldCollection no_fields_{0, nullptr};
 };
 
-REGISTER_TENSORRT_PLUGIN(XAttentionCreator);
+using OfBeams = Creator<false>;
+using OfCandidates = Creator<true>;
+REGISTER_TENSORRT_PLUGIN(OfBeams);
+REGISTER_TENSORRT_PLUGIN(OfCandidates);
 
 }  // namespace
 }  // namespace genrec

@@ -18,10 +18,9 @@ from typing import Any
 
 import onnx
 
-from build.functions import load
+from build.tensorrt.graphs import plan_graph, plan_names, plugin_layers
 from build.tensorrt.profiles import profile
-from build.tensorrt.served_onnx import served
-from build.tensorrt.typed_onnx import typed
+from build.tensorrt.ranker import item_tokens
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
 from genrec.progress import ticking
@@ -42,8 +41,10 @@ def _python() -> str:
     return os.environ.get(PYTHON, sys.executable)
 
 
-def build_ahead_of_time(onnx_file: Path, config: ModelConfig, kind: str, plan: Path) -> dict[str, Any]:
-    """Build one exported graph as `kind` (`f32`, `f16`, `bf16`); facts of the worker. Raises ArtifactError.
+def build_ahead_of_time(
+    artifact: Path, name: str, config: ModelConfig, kind: str, plan: Path
+) -> dict[str, Any]:
+    """Build the plan of a name as `kind` (`f32`, `f16`, `bf16`); facts of the worker. Raises ArtifactError.
 
     Asserts exactly one plugin layer per attention node: TensorRT 10.15 and later fall back on the function body
     without a word.
@@ -51,7 +52,7 @@ def build_ahead_of_time(onnx_file: Path, config: ModelConfig, kind: str, plan: P
     libraries = rtx_libraries()
     if libraries is None:
         raise ArtifactError("tensorrt_rtx", f"not installed in {_python()}; it is the extra `rtx`")
-    model = served(typed(load(onnx_file), kind), onnx_file.stem, config)
+    model = plan_graph(artifact, name, kind, config)
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(model, str(Path(folder) / "graph.onnx"))
         # The parser opens libtensorrt_rtx.so and the wheel ships only .so.1.
@@ -59,7 +60,7 @@ def build_ahead_of_time(onnx_file: Path, config: ModelConfig, kind: str, plan: P
         task = {
             "onnx": str(Path(folder) / "graph.onnx"),
             "plan": str(plan),
-            "profile": profile(model, config),
+            "profile": profile(model, config, item_tokens=item_tokens(artifact)),
             "compute_capability": COMPUTE_CAPABILITY,
         }
         path = os.pathsep.join([folder, str(libraries), os.environ.get("LD_LIBRARY_PATH", "")])
@@ -68,12 +69,12 @@ def build_ahead_of_time(onnx_file: Path, config: ModelConfig, kind: str, plan: P
             env={**os.environ, "LD_LIBRARY_PATH": path}, capture_output=True, text=True, check=False,
         )  # fmt: skip
     if done.returncode:
-        raise ArtifactError(onnx_file, f"TensorRT-RTX ahead-of-time build failed: {done.stderr[-2000:]}")
+        raise ArtifactError(name, f"TensorRT-RTX ahead-of-time build failed: {done.stderr[-2000:]}")
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    wanted = sum(node.op_type == "XAttention" for node in model.graph.node)
+    wanted = plugin_layers(model)
     if facts["plugin_layers"] != wanted:
         raise ArtifactError(
-            onnx_file, f"has {wanted} XAttention nodes, TensorRT made {facts['plugin_layers']} plugin layers"
+            name, f"has {wanted} attention nodes, TensorRT made {facts['plugin_layers']} plugin layers"
         )
     return facts
 
@@ -88,12 +89,12 @@ def main() -> None:
     arguments = parser.parse_args()
     config = ModelConfig.load(arguments.artifact / "model" / "config.json")
     with tempfile.TemporaryDirectory() as folder:
-        for graph in sorted((arguments.artifact / "onnx").glob("*.onnx")):
-            with ticking(graph.stem):
-                facts = build_ahead_of_time(graph, config, arguments.kv_type, Path(folder) / "plan")
-            print(
-                f"TensorRT-RTX ahead-of-time build (not Hopper, not executed): {graph.stem} {json.dumps(facts)}"
-            )
+        for name in plan_names(arguments.artifact, config):
+            with ticking(name):
+                facts = build_ahead_of_time(
+                    arguments.artifact, name, config, arguments.kv_type, Path(folder) / "plan"
+                )
+            print(f"TensorRT-RTX ahead-of-time build (not Hopper, not executed): {name} {json.dumps(facts)}")
 
 
 if __name__ == "__main__":

@@ -13,16 +13,18 @@ import sys
 sys.path.pop(0)  # this script's folder: nothing in it is to be found by another name's import
 import tensorrt_rtx as trt
 
+INT64 = {"XAttention": (5,), "CandidateAttention": (5, 7)}  # which inputs of a plugin are whole numbers
 
-class XAttention(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
-    """Shapes and types of the node genrec::XAttention: the output is like q."""
 
-    def __init__(self):
+class Attention(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+    """Shapes and types of a node of genrec: the output is like q."""
+
+    def __init__(self, name):
         trt.IPluginV3.__init__(self)
         trt.IPluginV3OneCore.__init__(self)
         trt.IPluginV3OneBuild.__init__(self)
         trt.IPluginV3OneRuntime.__init__(self)
-        self.plugin_name, self.plugin_version, self.plugin_namespace = "XAttention", "1", ""
+        self.plugin_name, self.plugin_version, self.plugin_namespace = name, "1", ""
         self.num_outputs = 1
 
     def get_capability_interface(self, kind):
@@ -36,8 +38,9 @@ class XAttention(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt
 
     def supports_format_combination(self, place, tensors, num_inputs):
         kind = tensors[place].desc.type
-        wanted = trt.int64 if place == 5 else tensors[0].desc.type
-        allowed = (trt.int64,) if place == 5 else (trt.float32, trt.float16, trt.bfloat16)
+        whole = place in INT64[self.plugin_name]
+        wanted = trt.int64 if whole else tensors[0].desc.type
+        allowed = (trt.int64,) if whole else (trt.float32, trt.float16, trt.bfloat16)
         return tensors[place].desc.format == trt.TensorFormat.LINEAR and kind == wanted and kind in allowed
 
     def configure_plugin(self, inputs, outputs):
@@ -65,26 +68,27 @@ class XAttention(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt
         raise RuntimeError("this plan was built to be looked at, not run")
 
     def clone(self):
-        return XAttention()
+        return Attention(self.plugin_name)
 
 
 class Creator(trt.IPluginCreatorV3One):
     """Registered in namespace "": in any other the ONNX function body wins over the plugin."""
 
-    def __init__(self):
+    def __init__(self, name):
         trt.IPluginCreatorV3One.__init__(self)
-        self.name, self.plugin_version, self.plugin_namespace = "XAttention", "1", ""
+        self.name, self.plugin_version, self.plugin_namespace = name, "1", ""
         self.field_names = trt.PluginFieldCollection([])
 
     def create_plugin(self, name, fields, phase):
-        return XAttention()
+        return Attention(self.name)
 
 
 def build(task):
     """Parse and build one graph; facts about what came out."""
     logger = trt.Logger(trt.Logger.WARNING)
-    creator = Creator()
-    trt.get_plugin_registry().register_creator(creator, "")
+    creators = [Creator(name) for name in INT64]
+    for creator in creators:
+        trt.get_plugin_registry().register_creator(creator, "")
     builder = trt.Builder(logger)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)

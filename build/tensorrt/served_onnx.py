@@ -7,40 +7,13 @@ behind their parents. Numbers from outside are brought into range, because a pla
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from build.functions import copied
+from build.tensorrt.prologue import Prologue
 from build.tensorrt.typed_onnx import rename
 from genrec.models.config import ModelConfig
-from genrec.steps.ticket import Ticket
-
-TICKET = len(Ticket._fields)
-PROMPT_LENGTH = Ticket._fields.index("prompt_length")
-
-
-class _Prologue:
-    """Nodes that go before a graph's own, and the constants they read."""
-
-    def __init__(self, graph: GraphProto) -> None:
-        self.graph, self.nodes = graph, list[NodeProto]()
-
-    def node(self, kind: str, inputs: list[str], output: str, **attributes: int) -> str:
-        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    def constant(self, name: str, value: int | list[int]) -> str:
-        self.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
-        return name
-
-    def replace_inputs(self, gone: list[str], new: list[onnx.ValueInfoProto]) -> None:
-        """Put the nodes in place; `gone` inputs are made by them from the `new` ones."""
-        kept = [port for port in self.graph.input if port.name not in gone]
-        ports, nodes = [copied(port) for port in (*new, *kept)], [copied(node) for node in self.graph.node]
-        del self.graph.input[:], self.graph.node[:]
-        self.graph.input.extend(ports)
-        self.graph.node.extend([*self.nodes, *nodes])
 
 
 def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
@@ -56,16 +29,12 @@ def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
             dims[0].dim_param, dims[2].dim_param = "B", "S"
         elif port.name.startswith("unshared_"):  # [B, W, G, D]
             dims[0].dim_param, dims[1].dim_param = "B", "W"
-    prologue = _Prologue(out.graph)
-    ticket = helper.make_tensor_value_info("ticket", TensorProto.INT64, ["B", TICKET])
-    place = prologue.constant("served_place", PROMPT_LENGTH)
-    one = prologue.constant("served_one", 1)
-    prologue.node("Gather", ["ticket", place], "served_length", axis=1)
+    prologue = Prologue(out.graph)
     if name.startswith("decode_"):
-        prologue.node("Max", ["served_length", one], "prompt_length")
+        ticket = prologue.ticket("prompt_length")
         _decode_inputs(prologue, config, int(name.removeprefix("decode_")), ticket)
     else:
-        risen = prologue.node("Max", ["served_length", one], "served_long_enough")
+        ticket = prologue.ticket(risen := "served_long_enough")
         span = prologue.node("Shape", ["prompt"], "served_span", start=1, end=2)
         prologue.node("Min", [risen, span], "prompt_length")
         states = _flatten_states(out.graph) if name == "prefill_draft" else 1
@@ -75,35 +44,32 @@ def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
 
 
 def _prompt_inputs(
-    prologue: _Prologue, config: ModelConfig, ticket: onnx.ValueInfoProto, placeholders: int
+    prologue: Prologue, config: ModelConfig, ticket: onnx.ValueInfoProto, placeholders: int
 ) -> None:
     prompt = helper.make_tensor_value_info("prompt", TensorProto.INT32, ["B", "S"])
-    low = prologue.constant("served_zero", 0)
-    high = prologue.constant("served_last", config.vocab_size - 1)
+    high = prologue.constant(config.vocab_size - 1)
     prologue.node("Cast", ["prompt"], "served_tokens", to=TensorProto.INT64)
-    risen = prologue.node("Max", ["served_tokens", low], "served_risen")
-    prologue.node("Min", [risen, high], "served_prompt" if placeholders else "tokens")
+    prologue.within("served_tokens", high, "served_prompt" if placeholders else "tokens")
     if placeholders:
         _place(prologue, config, placeholders)
     prologue.replace_inputs(["tokens", "prompt_length"], [prompt, ticket])
 
 
-def _place(prologue: _Prologue, config: ModelConfig, count: int) -> None:
+def _place(prologue: Prologue, config: ModelConfig, count: int) -> None:
     """served_prompt [B, S] -> tokens [B, S + count]: placeholder n is token V + n, right after the last real token."""
-    pads = prologue.constant("served_pads", [0, 0, 0, count])
+    pads = prologue.constant([0, 0, 0, count])
     padded = prologue.node("Pad", ["served_prompt", pads], "served_padded")
-    end, of_count = prologue.constant("served_end", [-1]), prologue.constant("served_count", count)
+    zero, one, end = prologue.constant(0), prologue.constant(1), prologue.constant([-1])
+    of_count = prologue.constant(count)
     width = prologue.node("Add", ["served_span", of_count], "served_width")
     last = prologue.node("Squeeze", [width], "served_wide")
-    places = prologue.node("Range", ["served_zero", last, "served_one"], "served_places")
+    places = prologue.node("Range", [zero, last, one], "served_places")
     lengths = prologue.node("Unsqueeze", ["prompt_length", end], "served_lengths")
     number = prologue.node("Sub", [places, lengths], "served_number")  # which placeholder, if one
-    reached = prologue.node("GreaterOrEqual", [number, "served_zero"], "served_reached")
+    reached = prologue.node("GreaterOrEqual", [number, zero], "served_reached")
     within = prologue.node("Less", [number, of_count], "served_within")
     inside = prologue.node("And", [reached, within], "served_inside")
-    own = prologue.node(
-        "Add", [number, prologue.constant("served_first", config.vocab_size)], "served_placeholder"
-    )
+    own = prologue.node("Add", [number, prologue.constant(config.vocab_size)], "served_placeholder")
     prologue.node("Where", [inside, own, padded], "tokens")
 
 
@@ -118,10 +84,10 @@ def _flatten_states(graph: GraphProto) -> int:
     return int(count)
 
 
-def _decode_inputs(prologue: _Prologue, config: ModelConfig, level: int, ticket: onnx.ValueInfoProto) -> None:
+def _decode_inputs(prologue: Prologue, config: ModelConfig, level: int, ticket: onnx.ValueInfoProto) -> None:
     graph = prologue.graph
     unshared = [port.name for port in graph.input if port.name.startswith("unshared_")]
-    size = prologue.constant("served_size", config.codebook_sizes[level - 2])
+    size = prologue.constant(config.codebook_sizes[level - 2])
     prologue.node("Mod", ["paths", size], "codes")  # of the divisor's sign, so never negative
     new = [ticket, helper.make_tensor_value_info("paths", TensorProto.INT64, ["B", "W"])]
     if unshared:
@@ -130,15 +96,13 @@ def _decode_inputs(prologue: _Prologue, config: ModelConfig, level: int, ticket:
     prologue.replace_inputs(["codes", "prompt_length"], new)
 
 
-def _inherit(prologue: _Prologue, graph: GraphProto, unshared: list[str], keep: bool) -> None:
+def _inherit(prologue: Prologue, graph: GraphProto, unshared: list[str], keep: bool) -> None:
     """unshared [B, W', G, D] -> its parents' rows [B, W, G, D], under the name the graph reads."""
-    zero, end = prologue.constant("served_zero", 0), prologue.constant("served_end", [-1])
     prologue.node("Cast", ["parents"], "served_parents", to=TensorProto.INT64)
     beams = prologue.node("Shape", [f"before_{unshared[0]}"], "served_beams", start=1, end=2)
-    last = prologue.node("Sub", [beams, "served_one"], "served_last")
-    risen = prologue.node("Max", ["served_parents", zero], "served_risen")
-    fit = prologue.node("Min", [risen, last], "served_fit")
-    rows = prologue.node("Unsqueeze", [fit, end], "served_rows")
+    last = prologue.node("Sub", [beams, prologue.constant(1)], "served_last")
+    fit = prologue.within("served_parents", last, "served_fit")
+    rows = prologue.node("Unsqueeze", [fit, prologue.constant([-1])], "served_rows")
     for port in graph.input:
         if port.name in unshared:
             name = port.name

@@ -27,9 +27,9 @@ WIDE_OUTPUTS = {"logits", "states"}
 def typed(model: ModelProto, kind: str) -> ModelProto:
     """A copy of `model` whose floats are `kind` (`f32`, `f16`, `bf16`), inputs and outputs included.
 
-    Of its functions, attention of a decode stays a node, which TensorRT maps to the plugin.
+    Of its functions, attention of a decode and of discriminant tokens stays a node: a plugin computes it.
     """
-    out = inlined(model, ["XAttention"])
+    out = inlined(model, ["XAttention", "DiscriminantAttention"])
     if kind == "f32":
         return out
     graph, low = out.graph, TYPES[kind]

@@ -13,19 +13,22 @@ from typing import Any
 
 import onnx
 
-from build.functions import load
+from build.tensorrt.graphs import plan_graph, plan_names, plugin_layers
 from build.tensorrt.profiles import profile
-from build.tensorrt.served_onnx import served
-from build.tensorrt.typed_onnx import typed
+from build.tensorrt.ranker import SERVED, item_tokens, plan_ranker
 from deploy.tensorrt import manifest, place
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
+from genrec.rank.head import has_ranker
 
 
 def build_plan(
-    trt: Any, model: onnx.ModelProto, config: ModelConfig, beam_width: int, onnx_file: Path
+    trt: Any, model: onnx.ModelProto, shapes: dict[str, list[list[int]]], onnx_file: Path
 ) -> bytes:
-    """One served graph to a plan. Raises ArtifactError, also when an attention node did not become a plugin layer."""
+    """A plan's graph to the plan, for the `shapes` of its profile.
+
+    Raises ArtifactError, also when an attention node did not become a plugin layer.
+    """
     onnx.save(model, str(onnx_file))
     logger = trt.Logger(trt.Logger.INFO)
     builder = trt.Builder(logger)
@@ -40,26 +43,20 @@ def build_plan(
     if not parser.parse_from_file(str(onnx_file)):
         raise ArtifactError(onnx_file, "; ".join(str(parser.get_error(n)) for n in range(parser.num_errors)))
     made = [network.get_layer(n).type for n in range(network.num_layers)].count(trt.LayerType.PLUGIN_V3)
-    wanted = sum(node.op_type == "XAttention" for node in model.graph.node)
+    wanted = plugin_layers(model)
     if made != wanted:
         raise ArtifactError(onnx_file, f"has {wanted} attention nodes, TensorRT made {made} plugin layers")
     settings = builder.create_builder_config()
     # One plan for H100 and H200: same capability, whatever the number of multiprocessors.
     settings.hardware_compatibility_level = trt.HardwareCompatibilityLevel.SAME_COMPUTE_CAPABILITY
-    shapes = builder.create_optimization_profile()
-    for name, sizes in profile(model, config, beam_width).items():
-        shapes.set_shape(name, *sizes)
-    settings.add_optimization_profile(shapes)
+    range_of = builder.create_optimization_profile()
+    for name, sizes in shapes.items():
+        range_of.set_shape(name, *sizes)
+    settings.add_optimization_profile(range_of)
     plan = builder.build_serialized_network(network, settings)
     if plan is None:
         raise ArtifactError(onnx_file, "TensorRT built no plan; its log says why")
     return bytes(plan)
-
-
-def graphs(artifact: Path, config: ModelConfig) -> list[str]:
-    """What `ensembles.tensorrt` serves by plans: prefill, every decode, the draft's prefill where there is one."""
-    drafts = [name for name in ("prefill_draft",) if (artifact / "onnx" / f"{name}.onnx").is_file()]
-    return [*config.graph_names, *drafts]
 
 
 def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
@@ -70,10 +67,12 @@ def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
     config = ModelConfig.load(artifact / "model" / "config.json")
     out = artifact / "engines" / "tensorrt"
     out.mkdir(parents=True, exist_ok=True)
-    for name in graphs(artifact, config):
-        model = served(typed(load(artifact / "onnx" / f"{name}.onnx"), kv_type), name, config)
-        scratch = out / f"{name}.onnx"
-        (out / f"{name}.plan").write_bytes(build_plan(trt, model, config, beam_width, scratch))
+    if has_ranker(artifact) and not plan_ranker(artifact):
+        print(f"no plan ranks: plans run a ranker {SERVED}")
+    for name in plan_names(artifact, config):
+        model = plan_graph(artifact, name, kv_type, config)
+        shapes, scratch = profile(model, config, beam_width, item_tokens(artifact)), out / f"{name}.onnx"
+        (out / f"{name}.plan").write_bytes(build_plan(trt, model, shapes, scratch))
         scratch.unlink()
         print(f"tensorrt {where.tensorrt}: {name}", flush=True)
     manifest.write(out, where, kv_type)

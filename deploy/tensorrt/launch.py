@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from build.tensorrt.profiles import MAX_BATCH
+from build.tensorrt.ranker import plan_ranker
 from deploy import leftovers
 from deploy.command import command, environment
 from deploy.ports import Ports
 from deploy.server_files import find_server
 from deploy.tensorrt import manifest, place
 from ensembles.render_tensorrt import repository
-from ensembles.tensorrt import served_tensorrt
+from ensembles.tensorrt_rank import served_tensorrt
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import catalogue_id, read_current
@@ -78,7 +79,8 @@ def prepare(artifact: Path, run_dir: Path, here: manifest.Place, beam_width: int
     shutil.rmtree(out, ignore_errors=True)
     config = load_config(artifact)
     placeholders = load_drafter(artifact, config).placeholders if has_draft(artifact) else None
-    repository(served_tensorrt(config, kv_type, placeholders), plans, PYTHON_MODELS, out)
+    ensembles = served_tensorrt(config, kv_type, placeholders, plan_ranker(artifact))
+    repository(ensembles, plans, PYTHON_MODELS, out)
     return out, memory_pools(config, kv_type, beam_width)
 
 

@@ -2,7 +2,7 @@
 
 python3 -m deploy.tensorrt.reference ARTIFACT --grpc 127.0.0.1:8001 [--requests 64] [--beam-width 256]
 
-An artifact with a draft head is compared twice: `recommend` and `recommend_draft`.
+Every ensemble that the artifact's plans serve is compared.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 
-from build.tensorrt.served_onnx import served
-from ensembles.description import Model
+from build.tensorrt.graphs import plan_graph
+from build.tensorrt.ranker import plan_ranker
+from ensembles.description import Ensemble, Model
 from ensembles.local import LocalRuntime, request
-from ensembles.tensorrt import Plan, recommend_draft_tensorrt, recommend_tensorrt
+from ensembles.tensorrt import Plan
+from ensembles.tensorrt_rank import served_tensorrt
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
@@ -30,7 +31,7 @@ from genrec.models.config import ModelConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 
-TOP_K = 10
+TOP_K, RETRIEVE = 10, 100
 AGREEMENT = 0.9  # of top-10 sets: 16-bit plans order near-equal items differently from float32
 SCORE_TOLERANCE = 0.1  # of the best item's log-probability
 
@@ -39,7 +40,7 @@ class PlanOnCpu:
     """A plan's graph through ONNX Runtime in float32, as a step; a request at a time."""
 
     def __init__(self, artifact: Path, config: ModelConfig, name: str) -> None:
-        model = served(onnx.load(str(artifact / "onnx" / f"{name}.onnx")), name, config)
+        model = plan_graph(artifact, name, "f32", config)
         self._session = onnxruntime.InferenceSession(model.SerializeToString())
         self._names = [port.name for port in self._session.get_outputs()]
 
@@ -48,18 +49,20 @@ class PlanOnCpu:
         return [dict(zip(self._names, self._session.run(None, r), strict=True)) for r in requests]
 
 
-class ReferenceRuntime(LocalRuntime):
-    """The local runtime of a tensorrt ensemble, by `decoder` (`beam`, `draft`), on a CPU."""
+def ensembles_of(artifact: Path) -> tuple[Ensemble, ...]:
+    """What the artifact's plans would serve, in float32."""
+    config = load_config(artifact)
+    placeholders = load_drafter(artifact, config).placeholders if has_draft(artifact) else None
+    return served_tensorrt(config, "f32", placeholders, plan_ranker(artifact))
 
-    def __init__(self, artifact: Path, beam_width: int, decoder: str = "beam") -> None:
+
+class ReferenceRuntime(LocalRuntime):
+    """The local runtime of a tensorrt ensemble, by its name, on a CPU."""
+
+    def __init__(self, artifact: Path, beam_width: int, name: str = "recommend") -> None:
         self._artifact, self._config = artifact, load_config(artifact)
         settings = Settings(artifact, artifact / "no-arena", beam_width, "tensorrt")
-        ensemble = recommend_tensorrt(self._config, "f32")
-        if decoder == "draft":
-            ensemble = recommend_draft_tensorrt(
-                self._config, load_drafter(artifact, self._config).placeholders
-            )
-        super().__init__(ensemble, settings)
+        super().__init__({each.name: each for each in ensembles_of(artifact)}[name], settings)
 
     def _step(self, model: Model, settings: Settings) -> steps.Step:
         """ONNX Runtime in the plans' place."""
@@ -68,23 +71,44 @@ class ReferenceRuntime(LocalRuntime):
         return super()._step(model, settings)
 
 
-def compare(artifact: Path, url: str, count: int, beam_width: int, decoder: str) -> dict[str, float | str]:
-    """Ask the server and the reference the same `count` random histories; agreement of items, gap of best scores."""
+def questions(artifact: Path, name: str, count: int) -> list[Tensors]:
+    """Random ones to an ensemble; where candidates are to be ranked, random items."""
+    items, draw = load_catalogue(artifact, load_config(artifact)).item_ids, np.random.default_rng(0)
+    asked: list[Tensors] = []
+    for _ in range(count):
+        one = request(draw.choice(items, int(draw.integers(1, 30))).tolist(), TOP_K)
+        if name == "rank":
+            del one["exclude_history"]
+            one["candidates"] = draw.choice(items, min(RETRIEVE, len(items)), replace=False)[None]
+        elif name == "recommend_and_rank":
+            one["retrieve"] = np.array([[RETRIEVE]], np.int32)
+        asked.append(one)
+    return asked
+
+
+def compare(artifact: Path, url: str, count: int, beam_width: int, name: str) -> dict[str, float | str]:
+    """Ask the server and the reference the same `count` questions; agreement of items, gap of best scores."""
+    from clients.ranker import Ranker
     from clients.recommender import Recommender
 
-    items, draw = load_catalogue(artifact, load_config(artifact)).item_ids, np.random.default_rng(0)
-    histories = [draw.choice(items, int(draw.integers(1, 30))).tolist() for _ in range(count)]
-    wanted = ReferenceRuntime(artifact, beam_width, decoder).run([request(h, TOP_K) for h in histories])
+    asked = questions(artifact, name, count)
+    wanted = ReferenceRuntime(artifact, beam_width, name).run(asked)
     shared, gaps = [], []
-    with Recommender(url, model="recommend_draft" if decoder == "draft" else "recommend") as client:
-        for history, want in zip(histories, wanted, strict=True):
+    with Recommender(url, model=name) as recommender, Ranker(url) as ranker:
+        for one, want in zip(asked, wanted, strict=True):
             if isinstance(want, GenrecError):
                 raise want
-            got = client.recommend(history, TOP_K)
+            history = one["history"][0]
+            if name == "rank":
+                got = ranker.rank(history, one["candidates"][0], TOP_K)
+            elif name == "recommend_and_rank":
+                got = ranker.recommend_and_rank(history, RETRIEVE, TOP_K)
+            else:
+                got = recommender.recommend(history, TOP_K)
             shared.append(len(set(map(int, got.item_ids)) & set(want["item_ids"][0].tolist())) / TOP_K)
             gaps.append(abs(float(got.scores[0]) - float(want["scores"][0, 0])))
     agreement = float(np.mean(shared))
-    return {"decoder": decoder, "requests": count, "agreement": agreement, "worst_score_gap": max(gaps)}
+    return {"ensemble": name, "requests": count, "agreement": agreement, "worst_score_gap": max(gaps)}
 
 
 def main() -> None:
@@ -97,9 +121,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--beam-width", type=int, default=256)
     options = parser.parse_args()
-    decoders = ("beam", "draft") if has_draft(options.artifact) else ("beam",)
     found = [
-        compare(options.artifact, options.grpc, options.requests, options.beam_width, d) for d in decoders
+        compare(options.artifact, options.grpc, options.requests, options.beam_width, each.name)
+        for each in ensembles_of(options.artifact)
     ]
     print("\n".join(map(json.dumps, found)))
     sys.exit(any(f["agreement"] < AGREEMENT or f["worst_score_gap"] > SCORE_TOLERANCE for f in found))

@@ -6,7 +6,7 @@ import numpy as np
 
 from genrec.artifact import load_config
 from genrec.rank.kinds import hstu_of
-from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors, answer_each, check_tensor
@@ -18,7 +18,8 @@ class RankLookup:
 
     An item's score is the ranker's and, of a candidate that came with a score, that one times a weight that was chosen
     on validation items; no weight is chosen for an HSTU ranker, whose score stands alone. Without a history the score
-    it came with decides, or its popularity.
+    it came with decides, or its popularity. A ranking of plans has no pool, so no reuse, delta and plan: it computes
+    all in order `split`.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -37,9 +38,7 @@ class RankLookup:
         ticket = read_ticket(request, self._longest)
         ids = check_tensor(request, "item_ids", np.int64)
         prior = check_tensor(request, "prior", np.float32, len(ids))
-        reuse = check_tensor(request, "reuse", np.int64, 4)
-        delta = int(check_tensor(request, "delta", np.int64, 1)[0])
-        order = int(check_tensor(request, "plan", np.int64, 3)[0])
+        user, items, order, delta = _taken(request)
         left_out = int(check_tensor(request, "left_out", np.int32, 1)[0])
         ticket.check_deadline("rank_lookup")
         if ticket.prompt_length:
@@ -48,7 +47,6 @@ class RankLookup:
         else:
             source, scores = POPULARITY, prior
         best = np.lexsort((ids, -scores))[: ticket.top_k]
-        user, items = (int(x) for x in reuse[:2])
         report = RankReport(
             source, ticket.dropped, ticket.cut, left_out, user, items, order, ticket.version, delta
         )
@@ -57,3 +55,12 @@ class RankLookup:
             "scores": scores[best][None],
             "report": np.array([report], np.int64),
         }
+
+
+def _taken(request: Tensors) -> tuple[int, int, int, int]:
+    """Tokens of the user and of items that were reused, the order, and the delta of the weights."""
+    if "plan" not in request:
+        return 0, 0, ORDERS.index("split"), 0
+    user, items, *_ = check_tensor(request, "reuse", np.int64, 4)
+    order = check_tensor(request, "plan", np.int64, 3)[0]
+    return int(user), int(items), int(order), int(check_tensor(request, "delta", np.int64, 1)[0])

@@ -91,5 +91,5 @@ def refuse_events(request: Tensors, names: Sequence[str] = EVENT_INPUTS, reads: 
 
 
 def flat(rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """[n, m] as [1, n * m]; a single 0 for none, as no tensor of Triton's should be empty."""
-    return rows.reshape(1, -1) if len(rows) else np.zeros((1, 1), np.int32)
+    """[n, m] as [1, n * m]; one row of zeros for none, as no tensor of Triton's should be empty."""
+    return (rows if len(rows) else np.zeros((1, rows.shape[1]), np.int32)).reshape(1, -1)

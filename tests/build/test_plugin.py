@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from build.plugin import compile as plugin
 from build.plugin.oracle import xattention as oracle
 from genrec.engine import abi
+from genrec.engine.cuda.discriminant import candidate_attention
 from genrec.errors import ArtifactError
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
@@ -101,22 +103,53 @@ def called(tmp_path_factory):
          str(STUB / "caller.cpp"), "-x", "c++", str(plugin.FOLDER / "xattention.cu"),
          "-o", str(folder / "plugin.so")]
     )  # fmt: skip
-    return ctypes.CDLL(str(folder / "plugin.so")).plugin_attend
+    attend = ctypes.CDLL(str(folder / "plugin.so")).plugin_attend
+
+    def call(name, inputs, out):
+        dims = [size for each in inputs for size in each.shape]
+        ranks, whole = [each.ndim for each in inputs], [each.dtype == np.int64 for each in inputs]
+        count, kind = len(inputs), abi.TYPES[{np.float32: "f32", np.float16: "f16"}[out.dtype.type]]
+        return attend(
+            name.encode(), count, (ctypes.c_int64 * len(dims))(*dims), (ctypes.c_int * count)(*ranks),
+            (ctypes.c_bool * count)(*whole), kind, (ctypes.c_void_p * count)(*(x.ctypes.data for x in inputs)),
+            ctypes.c_void_p(out.ctypes.data),
+        )  # fmt: skip
+
+    return call
+
+
+CASES = [(np.float32, 40), (np.float16, 40), (np.float16, 700)]  # the longest is split
+
+
+def near(out, want):
+    return np.linalg.norm(out - want) < (1e-5 if out.dtype == np.float32 else 2e-3) * np.linalg.norm(want)
 
 
 @needs_gxx
-@pytest.mark.parametrize(
-    ("dtype", "code", "span"), [(np.float32, 0, 40), (np.float16, 1, 40), (np.float16, 1, 700)]
-)
-def test_the_plugin_computes_what_the_kernel_does(called, dtype, code, span):
-    """Against the float64 oracle; the longer prompt is split, over a workspace that another layer left dirty."""
+@pytest.mark.parametrize(("dtype", "span"), CASES)
+def test_the_plugin_computes_what_the_kernel_does(called, dtype, span):
+    """Against the float64 oracle, over a workspace that another layer left dirty."""
     draw = np.random.default_rng(0)
     shared, own = (2, 2, span, 16), (2, 5, 2, 2, 16)
     shapes = [(2, 5, 4, 16), shared, shared, own, own]
     inputs = [draw.standard_normal(shape).astype(dtype) for shape in shapes]
     lengths, out = np.array([span, span // 3]), np.full(shapes[0], np.nan, dtype)
-    dims = [(ctypes.c_int64 * len(s))(*s) for s in (shapes[0], shared, own, (2,))]
-    pointers = (ctypes.c_void_p * 6)(*(x.ctypes.data for x in (*inputs, lengths)))
-    assert called(*dims, code, pointers, ctypes.c_void_p(out.ctypes.data)) == 0
-    want = oracle(*(x.astype(np.float64) for x in inputs), lengths)
-    assert np.linalg.norm(out - want) < (1e-5 if dtype == np.float32 else 2e-3) * np.linalg.norm(want)
+    assert called("XAttention", [*inputs, lengths], out) == 0
+    assert near(out, oracle(*(x.astype(np.float64) for x in inputs), lengths))
+
+
+@needs_gxx
+@pytest.mark.parametrize(("dtype", "span"), CASES)
+def test_the_plugin_of_rankings_computes_what_torch_does(called, dtype, span):
+    """Items in an order of their own, each of them some candidate's."""
+    draw = np.random.default_rng(1)
+    user, items, of_q = (2, 2, span, 16), (9, 3, 2, 16), (2, 5, 4, 16)
+    q, *kv, own_q = (
+        draw.standard_normal(shape).astype(dtype) for shape in (of_q, user, user, items, items, of_q)
+    )
+    lengths, rows = np.array([span, span // 3]), draw.integers(0, 9, (2, 5))
+    out = np.full(of_q, np.nan, dtype)
+    assert called("CandidateAttention", [q, *kv, lengths, own_q, rows], out) == 0
+    wide = [torch.from_numpy(x.astype(np.float64)) for x in (q, *kv, own_q)]
+    lengths, rows = torch.from_numpy(lengths), torch.from_numpy(rows)
+    assert near(out, candidate_attention(*wide[:-1], lengths, wide[-1], rows).numpy())

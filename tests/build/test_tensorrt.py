@@ -12,6 +12,7 @@ from openvino.preprocess import PrePostProcessor
 
 from build.openvino.read import read_inlined
 from build.tensorrt.profiles import axes, profile
+from build.tensorrt.ranker import RANK
 from build.tensorrt.rtx import build_ahead_of_time, rtx_libraries
 from build.tensorrt.served_onnx import served
 from build.tensorrt.typed_onnx import TYPES, typed
@@ -193,13 +194,13 @@ def test_profiles_cover_what_the_ensemble_sends(tiny, config):
 
 @pytest.mark.skipif(rtx_libraries() is None, reason="the extra `rtx` (tensorrt-rtx-cu13) is not installed")
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize("name", GRAPHS)
-def test_tensorrt_rtx_ahead_of_time_build(tiny, config, tmp_path, name, kind):
+@pytest.mark.parametrize("name", [*GRAPHS, RANK])
+def test_tensorrt_rtx_ahead_of_time_build(tiny_ranker, config, tmp_path, name, kind):
     """Not Hopper, not executed: a TensorRT front end takes the graph, the plugin and the profile."""
-    facts = build_ahead_of_time(tiny / "onnx" / f"{name}.onnx", config, kind, tmp_path / "plan")
+    facts = build_ahead_of_time(tiny_ranker, name, config, kind, tmp_path / "plan")
     assert facts["plugin_layers"] == (0 if name.startswith("prefill") else config.num_hidden_layers)
     assert facts["bytes"] == (tmp_path / "plan").stat().st_size > 0
     kinds = {"f32": "DataType.FLOAT", "f16": "DataType.HALF", "bf16": "DataType.BF16"}
-    wide = "states" if name == "prefill_draft" else "logits"
+    wide = {"prefill_draft": "states", RANK: "scores"}.get(name, "logits")
     narrow = {v for k, v in facts["outputs"].items() if k != wide}
     assert narrow <= {kinds[kind]} and facts["outputs"][wide] == "DataType.FLOAT"

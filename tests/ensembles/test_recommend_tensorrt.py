@@ -12,16 +12,18 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as TritonConfig
 
-from build.tensorrt.served_onnx import served
-from deploy.tensorrt.build_engines import graphs
+from build.tensorrt.graphs import plan_graph, plan_names
+from build.tensorrt.ranker import plan_ranker
 from deploy.tensorrt.reference import ReferenceRuntime
 from ensembles.lint import lint
 from ensembles.local import LocalRecommender, request
 from ensembles.render_tensorrt import COMMITTED, configs, render, repository
-from ensembles.tensorrt import Plan, served_tensorrt
+from ensembles.tensorrt import Plan
+from ensembles.tensorrt_rank import served_tensorrt
 from genrec import steps
 from genrec.errors import InputError
 from genrec.models.config import ModelConfig
+from genrec.rank.options import RankerConfig
 from genrec.settings import Settings
 from tests.tiny import tiny_catalogue
 
@@ -29,7 +31,10 @@ REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
 
 def test_committed_configs_are_what_the_renderer_prints(tmp_path):
-    for path in render(served_tensorrt(COMMITTED, placeholders=COMMITTED.levels), tmp_path):
+    ensembles = served_tensorrt(
+        COMMITTED, "f16", COMMITTED.levels, RankerConfig(item_tokens=COMMITTED.levels)
+    )
+    for path in render(ensembles, tmp_path):
         assert (REPOSITORY / path.relative_to(tmp_path)).read_text() == path.read_text()
     committed = {p.relative_to(REPOSITORY) for p in REPOSITORY.glob("*/configs/tensorrt*.pbtxt")}
     assert committed == {p.relative_to(tmp_path) for p in tmp_path.glob("*/configs/*.pbtxt")}
@@ -39,23 +44,24 @@ def test_committed_configs_are_what_the_renderer_prints(tmp_path):
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16"])
 def test_every_model_of_the_chain_has_a_configuration(levels, kv_type):
     config = replace(COMMITTED, codebook_sizes=(16,) * levels, code_offsets=(), vocab_size=0)
-    made = {c.name: c for c in configs(served_tensorrt(config, kv_type, levels))}
-    plans = {"prefill", "prefill_draft", *(f"decode_{n}" for n in range(2, levels + 1))}
+    ranker = RankerConfig(item_tokens=levels)
+    made = {c.name: c for c in configs(served_tensorrt(config, kv_type, levels, ranker))}
+    plans = {"prefill", "prefill_draft", "score_candidates", *(f"decode_{n}" for n in range(2, levels + 1))}
     assert {n for n, c in made.items() if c.backend == "tensorrt"} == plans
     for name in plans:
         assert made[name].platform == "tensorrt_plan" and made[name].instance_group[0].kind == 1
         assert not any(t.name == "kv" for t in (*made[name].input, *made[name].output))
 
 
-def test_the_plans_inputs_and_outputs_are_the_graphs(tmp_path, tiny):
+def test_the_plans_inputs_and_outputs_are_the_graphs(tiny_ranker):
     """What Triton is told equals what the engine will have, by name, type and shape."""
-    config = ModelConfig.load(tiny / "model" / "config.json")
+    config = ModelConfig.load(tiny_ranker / "model" / "config.json")
     types = {onnx.TensorProto.FLOAT: "FP32", onnx.TensorProto.INT32: "INT32", onnx.TensorProto.INT64: "INT64"}
-    ensembles = served_tensorrt(config, "f32", config.levels)
+    ensembles = served_tensorrt(config, "f32", config.levels, plan_ranker(tiny_ranker))
     plans = [model for ensemble in ensembles for model in ensemble.models if isinstance(model, Plan)]
-    assert {plan.name for plan in plans} == set(graphs(tiny, config))
+    assert {plan.name for plan in plans} == set(plan_names(tiny_ranker, config))
     for plan in plans:
-        graph = served(onnx.load(tiny / "onnx" / f"{plan.name}.onnx"), plan.name, config).graph
+        graph = plan_graph(tiny_ranker, plan.name, "f32", config).graph
         for told, real in ((plan.inputs, graph.input), (plan.outputs, graph.output)):
             assert [t.name for t in told] == [p.name for p in real]
             for tensor, port in zip(told, real, strict=True):
@@ -72,7 +78,8 @@ def test_the_chain_answers_as_the_default_target_does(tiny, exclude, decoder):
     histories = [items[:6], items[9:40], [-7], items[3:4]]
     with LocalRecommender(tiny, beam_width=16, decoder=decoder) as local:
         want = local.recommend(histories, 10, exclude)
-    got = ReferenceRuntime(tiny, 16, decoder).run([request(h, 10, exclude) for h in histories])
+    name = {"beam": "recommend", "draft": "recommend_draft"}[decoder]
+    got = ReferenceRuntime(tiny, 16, name).run([request(h, 10, exclude) for h in histories])
     for mine, theirs in zip(got, want, strict=True):
         assert not isinstance(mine, Exception), mine
         assert np.array_equal(mine["item_ids"], theirs["item_ids"])
@@ -87,11 +94,12 @@ def test_beam_search_refuses_logits_of_another_shape(tiny):
         assert isinstance(answer, InputError) and "logits" in str(answer)
 
 
-def test_a_laid_out_repository_is_whole_and_clean(tmp_path, tiny):
-    config = ModelConfig.load(tiny / "model" / "config.json")
-    ensembles, plans = served_tensorrt(config, placeholders=config.levels), tmp_path / "plans"
+def test_a_laid_out_repository_is_whole_and_clean(tmp_path, tiny_ranker):
+    config = ModelConfig.load(tiny_ranker / "model" / "config.json")
+    ensembles = served_tensorrt(config, "f16", config.levels, plan_ranker(tiny_ranker))
+    plans = tmp_path / "plans"
     plans.mkdir()
-    for name in graphs(tiny, config):
+    for name in plan_names(tiny_ranker, config):
         (plans / f"{name}.plan").write_bytes(b"plan")
     repository(ensembles, plans, REPOSITORY, tmp_path / "repository")
     assert lint(tmp_path / "repository") == []

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace nvinfer1 {
 
@@ -99,11 +100,11 @@ class IPluginCreatorV3One {
   virtual AsciiChar const* getPluginNamespace() const noexcept = 0;
 };
 
-inline IPluginCreatorV3One* registered = nullptr;  // in the place of TensorRT's registry
+inline std::vector<IPluginCreatorV3One*> registered;  // in the place of TensorRT's registry
 
 template <typename T> class PluginRegistrar {
  public:
-  PluginRegistrar() { registered = &instance_; }
+  PluginRegistrar() { registered.push_back(&instance_); }
 
  private:
   T instance_{};
