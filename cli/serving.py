@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from cli.options import add_artifact, add_settings, counts, folder, names, positive
+from genrec.manifest import outdated
 from genrec.settings import chosen_fields
 
 
@@ -36,6 +38,8 @@ def run(a: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM."""
     from deploy.launcher import serve
 
+    if note := outdated(a.artifact):
+        print(note, file=sys.stderr)
     given = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
     given += ["address", "i_know", "start_timeout_s"]
     given += [each.name for each in chosen_fields()]

@@ -10,14 +10,16 @@ import logging
 import os
 import shutil
 import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
-from genrec.manifest import is_good, record, stage_key
+from genrec.manifest import is_good, record, recorded, stage_key
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
@@ -46,30 +48,59 @@ def export_artifact(artifact: Path) -> bool:
         return False
     export_generator(model, artifact / "onnx")
     shutil.rmtree(artifact / DELTAS, ignore_errors=True)  # what they changed has gone
-    record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET})
+    names = [str(path.relative_to(artifact)) for path in weights if not path.stem.startswith("hstu")]
+    of = {name: recorded(artifact, name) for name in names}
+    record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET, "of": of})
     return True
 
 
 def export_generator(model_folder: Path, folder: Path) -> None:
-    """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy."""
+    """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy.
+
+    What `folder` held stays where something fails.
+    """
     writer = family_of(model_folder).writer
     config = config_of(model_folder)
-    names = [*config.graph_names, *([RESUME] if isinstance(config, ModelConfig) else [])]
-    names += [DRAFT, RESUME_DRAFT] if (model_folder / "draft.json").is_file() else []
+    # Heads first: where one is of another generator, this is told before all else is written.
+    names = [DRAFT, RESUME_DRAFT] if (model_folder / "draft.json").is_file() else []
     names += (
         rank_graphs(RankerConfig.load(model_folder / OPTIONS)) if (model_folder / OPTIONS).is_file() else []
     )
+    names += [*config.graph_names, *([RESUME] if isinstance(config, ModelConfig) else [])]
     names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
+    with _aside(folder) as partial:
+        _export_all(writer, model_folder, names, partial)
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `folder` in the end; where something fails, nothing of it is left."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     if folder.exists():
         shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    partial.rename(folder)
+
+
+def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:
     with (
         ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), get_context("spawn")) as pool,
         ticking("export to ONNX", len(names), "graph") as bar,
     ):
-        for job in as_completed([pool.submit(_export, writer, model_folder, name, folder) for name in names]):
-            job.result()
-            bar.update()
+        jobs = [pool.submit(_export, writer, model_folder, name, folder) for name in names]
+        try:
+            for job in as_completed(jobs):
+                job.result()
+                bar.update()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _export(writer: str, model_folder: Path, name: str, folder: Path) -> None:

@@ -142,6 +142,19 @@ def recorded(artifact: Path, name: str) -> str | None:
     return next(filter(None, found), None)
 
 
+def outdated(artifact: Path) -> str:
+    """A sentence where the model was trained anew after its last export; "" where it was not, or nobody knows.
+
+    Of an HSTU ranker that learns on, deltas follow: it is none of these.
+    """
+    of = read(artifact).get("export", {"facts": {}})["facts"].get("of")
+    names = of if isinstance(of, dict) else {}
+    changed = [name for name, sha in names.items() if recorded(artifact, name) != sha]
+    if not changed:
+        return ""
+    return f"{artifact / 'onnx'} is of an earlier {', '.join(changed)}: `genrec export` and `genrec build` make it anew"
+
+
 def anew(stage: str, facts: Mapping[str, Any] | None = None) -> str:
     """The end of an error about a stage with these facts: which command makes it anew; "" where none does."""
     command = "import" if facts and "imported" in facts else COMMANDS.get(stage)

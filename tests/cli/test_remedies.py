@@ -12,7 +12,7 @@ from cli.main import main, parser
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.versions import BASE, check_files
 from genrec.errors import ArtifactError
-from genrec.manifest import COMMANDS, anew, record, verify
+from genrec.manifest import COMMANDS, anew, digest_file, outdated, read, record, verify
 from genrec.nn.checkpoint import load_generator, save_generator
 
 
@@ -46,6 +46,24 @@ def test_a_draft_head_of_an_earlier_generator(
     assert said.endswith(
         "another generator than model.safetensors; `genrec train --draft alone` makes it anew"
     )
+    assert not (artifact / "onnx.partial").exists()
+    for name, sha in read(artifact)["export"]["outputs"].items():
+        assert digest_file(artifact / name) == sha, "what was exported before is gone"
+
+
+def test_an_export_of_an_earlier_generator(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when it is trained once more, and not exported: what there is can be served still."""
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    assert not outdated(artifact)
+    generator = load_generator(artifact / "model")
+    generator.lm_head.weight.data += 1
+    save_generator(generator, artifact / "model")
+    record(artifact, "train", "other", (artifact / "model").iterdir(), {})
+    says = "onnx is of an earlier model/model.safetensors: `genrec export` and `genrec build` make it anew"
+    assert main(["build", str(artifact)]) == 0 and says in capsys.readouterr().err
+    assert main(["serve", str(artifact), "--ensembles", "none"]) == 2 and says in capsys.readouterr().err
 
 
 def test_an_index_of_an_earlier_catalogue(tiny: Path, tmp_path: Path) -> None:
