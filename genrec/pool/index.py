@@ -58,12 +58,17 @@ def _room(index: Places, first: np.uint64, second: np.uint64) -> np.int64:
 @njit(cache=True, nogil=True)
 def find(index: Places, keys: Words) -> NDArray[np.int64]:
     """int64[n]: what each key answers, or -1."""
-    answers = np.full(len(keys), -1, np.int64)
+    answers = np.empty(len(keys), np.int64)
     for i in range(len(keys)):
-        place = _place(index, keys[i, 0], keys[i, 1])
-        if place >= 0:
-            answers[i] = np.int64(index[place, 2]) - 1
+        answers[i] = find_one(index, keys[i, 0], keys[i, 1])
     return answers
+
+
+@njit(cache=True, nogil=True)
+def find_one(index: Places, first: np.uint64, second: np.uint64) -> np.int64:
+    """What the key answers, or -1."""
+    place = _place(index, first, second)
+    return np.int64(index[place, 2]) - 1 if place >= 0 else np.int64(-1)
 
 
 @njit(cache=True, nogil=True)

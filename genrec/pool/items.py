@@ -28,7 +28,9 @@ FEW = 1 << 16  # rows that are all looked at
 WARMER, MORE = 1.5, 0.5
 Rows = NDArray[np.int32]
 Generations = NDArray[np.int64]
+Heat = NDArray[np.float64]
 NONE: Rows = np.zeros(0, np.int32)
+UNASKED: Heat = np.zeros(0)
 
 
 def find(table: PoolTable, keys: Words, now: int) -> tuple[Rows, Generations]:
@@ -72,32 +74,95 @@ def unchanged(generation: Generations, rows: Rows, generations: Generations) -> 
 
 
 def take(
-    table: PoolTable, keys: Words, seat: int, now: int, heat: NDArray[np.float64] | None = None, spared: Rows = NONE
+    table: PoolTable, keys: Words, seat: int, now: int, heat: Heat | None = None, spared: Rows = NONE
 ) -> Rows:  # fmt: skip
     """int32[n]: a row to fill for each key; -1 where somebody has it or fills it, or no row may leave.
 
     `heat` float64[n] is of items that nobody waits for: the hottest come first, and only colder rows leave for them.
     `spared` int32[m] are rows that do not leave: whoever asks is about to read them.
     """
-    rows = np.full(len(keys), -1, np.int32)
-    _, first = np.unique(keys, axis=0, return_index=True)
-    wanted = np.sort(first[~there(table, keys[first])])
-    chosen, cold = _coldest(table, len(wanted), now, spared)
-    if heat is not None:
-        wanted = wanted[np.argsort(-heat[wanted], kind="stable")]
-        chosen = chosen[
-            heat[wanted[: len(chosen)]] > WARMER * cold + MORE
-        ]  # the first ones: cold ones are first
-    wanted = wanted[: len(chosen)]
-    table.header[ITEM_EVICTIONS] += int((table.row_state[chosen] == READY).sum())
-    clear(table, chosen)
-    table.row_key[chosen] = keys[wanted]
-    table.row_writer[chosen], table.row_seen[chosen] = seat, now
-    table.row_heat[chosen] = 1 if heat is None else heat[wanted]
-    table.row_state[chosen] = FILLING
-    index.put(table.item_index, keys[wanted], chosen)
-    rows[wanted] = chosen
+    rows, sample = len(table.row_state), LOOKED_AT * len(keys)
+    looked_at = np.zeros(0, np.int64)  # all
+    if rows > max(FEW, sample):
+        looked_at = np.unique(np.random.default_rng().integers(0, rows, sample))
+    return fill(
+        table.header, table.item_index, keys, table.row_state, table.row_key, table.row_heat, table.row_seen,
+        table.row_generation, table.row_writer, seat, now, UNASKED if heat is None else heat, spared, looked_at,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def fill(
+    header: NDArray[np.int64], places: Places, keys: Words, state: NDArray[np.int8], held: Words,
+    heat: NDArray[np.float32], seen: NDArray[np.int64], generation: Generations, writer: NDArray[np.int8], seat: int,
+    now: int, wanted_heat: Heat, spared: Rows, looked_at: NDArray[np.int64],
+) -> Rows:  # fmt: skip
+    """`take` on the arrays of a table."""
+    rows, wanted = np.full(len(keys), -1, np.int32), np.flatnonzero(~present(places, keys, state, held))
+    if len(wanted_heat):
+        wanted = wanted[np.argsort(-wanted_heat[wanted], kind="mergesort")]
+    chosen, cold = coldest(state, heat, seen, len(wanted), now, spared, looked_at)
+    filled = 0
+    for i in wanted:
+        if filled == len(chosen):
+            break
+        row, first, second = chosen[filled], keys[i, 0], keys[i, 1]
+        if len(wanted_heat) and not wanted_heat[i] > WARMER * cold[filled] + MORE:
+            break  # the rows that follow are warmer, and what is wanted colder
+        if has(places, first, second, state, held):
+            continue  # it is among the keys twice
+        header[ITEM_EVICTIONS] += state[row] == READY
+        free(header, places, state, held, generation, row)
+        held[row, 0], held[row, 1] = first, second
+        writer[row], seen[row] = seat, now
+        heat[row] = wanted_heat[i] if len(wanted_heat) else 1
+        state[row] = FILLING
+        index.put_one(places, first, second, np.int64(row))
+        rows[i], filled = row, filled + 1
     return rows
+
+
+@njit(cache=True, nogil=True)
+def coldest(
+    state: NDArray[np.int8], heat: NDArray[np.float32], seen: NDArray[np.int64], count: int, now: int, spared: Rows,
+    looked_at: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], Heat]:  # fmt: skip
+    """Up to `count` rows and their heat: free ones, which have none at all, then the coldest READY ones of those
+    `looked_at`, of which none means all.
+    """
+    free_rows = np.flatnonzero(state == FREE)[:count]
+    missing, none = count - len(free_rows), np.full(len(free_rows), -np.inf)
+    if not missing:
+        return free_rows, none
+    may = state == READY
+    for row in spared:
+        if 0 <= row < len(may):
+            may[row] = False
+    ready = looked_at[may[looked_at]] if len(looked_at) else np.flatnonzero(may)
+    cold = np.empty(len(ready))
+    for i in range(len(ready)):
+        cold[i] = heat[ready[i]] * np.exp2((seen[ready[i]] - now) / (HALF_LIFE_S * 1e9))
+    if missing < len(cold):
+        few = np.flatnonzero(cold <= np.partition(cold, missing - 1)[missing - 1])
+        ready, cold = ready[few], cold[few]
+    order = np.argsort(cold, kind="mergesort")[:missing]
+    return np.concatenate((free_rows, ready[order])), np.concatenate((none, cold[order]))
+
+
+@njit(cache=True, nogil=True)
+def free(
+    header: NDArray[np.int64], places: Places, state: NDArray[np.int8], held: Words, generation: Generations, row: int
+) -> None:  # fmt: skip
+    """The row is nobody's. Its generation changes first: a reader that comes later sees that it did.
+
+    Each is given once, though a process may die between any two lines.
+    """
+    header[COUNTER] += 1
+    generation[row] = header[COUNTER]
+    taken = state[row] != FREE
+    state[row] = FREE
+    if taken:
+        index.remove_one(places, held[row, 0], held[row, 1], np.int64(row))
 
 
 def there(table: PoolTable, keys: Words) -> NDArray[np.bool_]:
@@ -108,59 +173,49 @@ def there(table: PoolTable, keys: Words) -> NDArray[np.bool_]:
 @njit(cache=True, nogil=True)
 def present(places: Places, keys: Words, state: NDArray[np.int8], held: Words) -> NDArray[np.bool_]:
     """`there` on the arrays of a table."""
-    found, answers = np.zeros(len(keys), np.bool_), index.find(places, keys)
+    found = np.zeros(len(keys), np.bool_)
     for i in range(len(keys)):
-        row = answers[i]
-        if 0 <= row < len(state) and state[row] != FREE:
-            found[i] = held[row, 0] == keys[i, 0] and held[row, 1] == keys[i, 1]
+        found[i] = has(places, keys[i, 0], keys[i, 1], state, held)
     return found
 
 
-def _coldest(
-    table: PoolTable, count: int, now: int, spared: Rows
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Up to `count` rows and their heat: free ones, which have none at all, then the coldest READY ones."""
-    state = table.row_state
-    chosen = np.flatnonzero(state == FREE)[:count]
-    missing, free = count - len(chosen), np.full(len(chosen), -np.inf)
-    if not missing:
-        return chosen, free
-    looked_at = np.arange(len(state))
-    if len(state) > max(FEW, LOOKED_AT * missing):
-        looked_at = np.unique(np.random.default_rng().integers(0, len(state), LOOKED_AT * missing))
-    ready = looked_at[state[looked_at] == READY]
-    ready = ready[~np.isin(ready, spared)]
-    cold = table.row_heat[ready] * 0.5 ** ((now - table.row_seen[ready]) / (HALF_LIFE_S * 1e9))
-    coldest = np.argsort(cold, kind="stable")[:missing]
-    return np.concatenate((chosen, ready[coldest])), np.concatenate((free, cold[coldest]))
+@njit(cache=True, nogil=True)
+def has(places: Places, first: np.uint64, second: np.uint64, state: NDArray[np.int8], held: Words) -> bool:
+    """Whether a key has a row, READY or on its way."""
+    row = index.find_one(places, first, second)
+    if not 0 <= row < len(state) or state[row] == FREE:
+        return False
+    return held[row, 0] == first and held[row, 1] == second
 
 
 def clear(table: PoolTable, rows: NDArray[np.integer[Any]]) -> None:
-    """The rows are nobody's. Their generations change first: a reader that comes later sees that they did.
-
-    Each is given once, though a process may die between any two lines.
-    """
-    given = table.header[COUNTER] + 1 + np.arange(len(rows))
-    table.header[COUNTER] += len(rows)
-    table.row_generation[rows] = given
-    taken = rows[table.row_state[rows] != FREE]
-    table.row_state[rows] = FREE
-    index.remove(table.item_index, table.row_key[taken], taken.astype(np.int64))
+    """The rows are nobody's."""
+    arrays = table.header, table.item_index, table.row_state, table.row_key, table.row_generation
+    for row in rows.tolist():
+        free(*arrays, row)
 
 
-def publish(table: PoolTable, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
+def publish(table: PoolTable, rows: Rows, generations: Generations, seat: int) -> None:
     """FILLING to READY, of rows that are still this process's."""
-    table.row_state[_own(table, rows, generations, seat)] = READY
+    show(table.row_state, table.row_writer, table.row_generation, rows, generations, seat)
 
 
-def give_up(table: PoolTable, rows: Rows, generations: NDArray[np.int64], seat: int) -> None:
+@njit(cache=True, nogil=True)
+def show(
+    state: NDArray[np.int8], writer: NDArray[np.int8], generation: Generations, rows: Rows, generations: Generations,
+    seat: int,
+) -> None:  # fmt: skip
+    """`publish` on the arrays of a table."""
+    for i in range(len(rows)):
+        row = rows[i]
+        if state[row] == FILLING and writer[row] == seat and generation[row] == generations[i]:
+            state[row] = READY
+
+
+def give_up(table: PoolTable, rows: Rows, generations: Generations, seat: int) -> None:
     """FILLING to FREE, of rows that are still this process's."""
-    clear(table, _own(table, rows, generations, seat))
-
-
-def _own(table: PoolTable, rows: Rows, generations: NDArray[np.int64], seat: int) -> Rows:
     filling = (table.row_state[rows] == FILLING) & (table.row_writer[rows] == seat)
-    return rows[filling & (table.row_generation[rows] == generations)]
+    clear(table, rows[filling & (table.row_generation[rows] == generations)])
 
 
 def sweep(table: PoolTable, dead: list[int]) -> None:

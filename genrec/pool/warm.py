@@ -35,6 +35,12 @@ def _run_all() -> None:
     rows, generations = items.look_up(header, places, hashes, np.zeros(1, np.int8), hashes, heat, row, row, 0)
     items.unchanged(row, rows, generations)
     items.present(places, hashes, np.zeros(1, np.int8), hashes)
+    state, held = np.zeros(1, np.int8), np.zeros((1, 2), np.uint64)
+    items.fill(
+        header, places, hashes, state, held, heat, row, row, state.copy(), 0, 0, items.UNASKED, items.NONE, row[:0]
+    )  # fmt: skip
+    items.show(state, state, row, rows, generations, 0)
+    items.free(header, places, state, held, row, 0)
     index.remove(places, hashes[:1], answer)
     entries, pins = np.zeros((1, ENTRY_WORDS), np.int64), np.zeros((1, PROCESSES), np.int16)
     _, used, (may, _, _, _) = user_rows.survey(entries, pins, 0, 0, 0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool.items import FREE, HALF_LIFE_S
+from genrec.pool.items import FILLING, FREE, HALF_LIFE_S, READY, coldest
 from genrec.pool.pool import Pool
 from tests.pool.entries import keys
 
@@ -195,3 +195,28 @@ def test_two_items_as_hot_as_each_other_do_not_take_turns(pool):
         read(pool, *range(6))
         assert not ahead(pool, {7: asked + 1.0}) and not ahead(pool, {8: asked + 2.0})
     assert ahead(pool, {9: 100.0}) == {9}
+
+
+@settings(max_examples=100)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from((FREE, FILLING, READY, READY)), st.integers(0, 3), st.integers(0, 4)),
+        max_size=12,
+    ),
+    count=st.integers(0, 14),
+    spared=st.lists(st.integers(-1, 12), max_size=4),
+)
+def test_rows_that_may_leave_are_those_of_sorting_all(rows, count, spared):
+    """Free ones, then the coldest by what is left of their heat; of several as cold the first."""
+    state, heat, age = (np.array([row[n] for row in rows]) for n in range(3))
+    seen = ((4 - age) * HALF_LIFE_S * 1e9).astype(np.int64)
+    ready = [n for n, row in enumerate(rows) if row[0] == READY and n not in spared]
+    free = [n for n, row in enumerate(rows) if row[0] == FREE]
+    want = [*free, *sorted(ready, key=lambda n: (rows[n][1] * 0.5 ** rows[n][2], n))][:count]
+    chosen, cold = coldest(
+        state.astype(np.int8), heat.astype(np.float32), seen, count, int(4 * HALF_LIFE_S * 1e9),
+        np.array(spared, np.int32), np.zeros(0, np.int64),
+    )  # fmt: skip
+    assert chosen.tolist() == want
+    expected = [-np.inf if n in free else rows[n][1] * 0.5 ** rows[n][2] for n in want]
+    np.testing.assert_allclose(cold, expected, rtol=1e-6)
