@@ -23,6 +23,15 @@ MEANING = "learnt_semantic_ids"  # among the facts of a training: `Catalogue.mea
 _SIZES_KEY = b"genrec.codebook_sizes"
 
 
+def log_shares(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Of counts int64[n], the log of each one's share of all. What was never counted is half a count: finite, and
+    below all others.
+    """
+    share = np.maximum(popularity.astype(np.float64), 0.5)  # int64 counts may overflow their sum
+    found: npt.NDArray[np.float32] = np.log(share / share.sum()).astype(np.float32)
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Catalogue:
     """n items. `item_ids` int64[n] distinct, `codes` int32[n, L], `titles` n strings, `popularity` int64[n].
@@ -85,6 +94,11 @@ class Catalogue:
     @cached_property
     def _sorted_ids(self) -> npt.NDArray[np.int64]:
         return self.item_ids[self._order]
+
+    @cached_property
+    def popularity_scores(self) -> npt.NDArray[np.float32]:
+        """float32[n]: what an item scores where popularity answers."""
+        return log_shares(self.popularity)
 
     @cached_property
     def meaning(self) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from numba import njit
 
 from genrec.catalogue.hashset import SemanticIdSet
+from genrec.catalogue.items import log_shares
 from genrec.catalogue.validity import ValidityIndex, check_rows
 from genrec.errors import InputError
 
@@ -75,7 +76,7 @@ class PopularityRanking:
 
     item_ids: npt.NDArray[np.int64]  # [n], popularity descending, then item id ascending
     rows: npt.NDArray[np.int32]  # [n], their catalogue rows
-    scores: npt.NDArray[np.float32]  # [n], log of the share of all popularity
+    scores: npt.NDArray[np.float32]  # [n], `genrec.catalogue.items.log_shares`
 
     @classmethod
     def build(cls, popularity: npt.ArrayLike, item_ids: npt.ArrayLike) -> PopularityRanking:
@@ -86,11 +87,7 @@ class PopularityRanking:
                 "popularity", f"has shape {list(count.shape)}", f"counts >= 0 for {ids.shape} items"
             )
         rows = np.lexsort((ids, -count))
-        # In float64, because int64 counts may overflow their sum. An item never counted scores -inf.
-        share = count[rows].astype(np.float64) if count.any() else np.ones(len(rows))
-        with np.errstate(divide="ignore"):
-            scores = np.log(share / share.sum()).astype(np.float32)
-        return cls(ids[rows], rows.astype(np.int32), scores)
+        return cls(ids[rows], rows.astype(np.int32), log_shares(count)[rows])
 
     def top(self, top_k: int, excluded_rows: npt.ArrayLike = ()) -> Items:
         """The first `top_k` that are not excluded (catalogue rows int[any], -1 for none)."""

@@ -48,7 +48,7 @@ class EncodeCandidates:
         deadline = first.deadline_ns if first else deadline_of(request, now)
         length = len(kept) * reader.options.history_step(reader.generator)
         if not length and "candidate_scores" not in request:  # what else is there to go by
-            prior = loaded.catalogue.popularity[rows].astype(np.float32)
+            prior = loaded.catalogue.popularity_scores[rows]
         ticket = Ticket(top_k, length, deadline, dropped, cut, version)
         return {
             "tokens": flat(loaded.history[kept]),

@@ -43,7 +43,7 @@ class EncodeEvents:
         )  # a retrieval found nothing: the answer is empty
         deadline = first.deadline_ns if first else deadline_of(request, now)
         if not len(tokens) and "candidate_scores" not in request:  # what else is there to go by
-            prior = table.catalogue.popularity[rows].astype(np.float32)
+            prior = table.catalogue.popularity_scores[rows]
         asked = np.stack((table.own[rows], np.full(len(rows), user.now, np.int32)), 1)
         return {
             "tokens": flat(tokens),

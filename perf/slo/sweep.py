@@ -77,9 +77,9 @@ def sweep(
     import_module("matplotlib")  # now, and not after minutes of measuring: the picture comes last
     if slo_p99_ms <= 0:
         raise InputError("slo_p99_ms", f"is {slo_p99_ms}", "more than 0 ms")
-    out.mkdir(parents=True, exist_ok=True)
     sample = traffic.histories(artifact, histories, seed)
     with endpoints.endpoint(artifact, url, server_json, **options) as server:
+        out.mkdir(parents=True, exist_ok=True)  # not for an artifact that cannot be served
         write_input_data(out / DATA, sample, top_k, asking.further_inputs(server))
         single_s = sequential(server, sample, top_k)
         bar = tqdm(desc="sweep", unit="point", file=sys.stderr, disable=None)  # in a log the points suffice

@@ -185,6 +185,8 @@ def test_without_a_history_popularity_or_the_given_scores_decide(
     assert isinstance(answer, dict)
     counts = catalogue.popularity[catalogue.rows_of(answer["item_ids"][0])]
     assert (np.diff(counts) <= 0).all() and report_of(answer).answered_by == POPULARITY
+    scores = catalogue.popularity_scores[catalogue.rows_of(answer["item_ids"][0])]
+    np.testing.assert_array_equal(answer["scores"][0], scores)
     tensors = request([], 2)
     del tensors["exclude_history"]
     tensors |= {"candidates": np.array([asked[:3]]), "candidate_scores": np.array([[1, 3, 2]], np.float32)}

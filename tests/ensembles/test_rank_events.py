@@ -155,8 +155,8 @@ def test_without_a_history_features_are_enough(
     check_ranking(answer, by_torch([], items[50:60], **features), 10)
     (answer,) = local.rank([([], items[50:60])], 10)
     assert isinstance(answer, dict) and answer["report"][0, 0] == POPULARITY
-    popularity = Catalogue.load(tiny_hstu / "catalogue.parquet").popularity
-    assert answer["scores"][0].max() == popularity[50:60].max()
+    shares = Catalogue.load(tiny_hstu / "catalogue.parquet").popularity_scores
+    assert answer["scores"][0].max() == shares[50:60].max()
 
 
 def test_items_that_the_catalogue_does_not_know_take_their_ratings_along(

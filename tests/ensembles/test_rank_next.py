@@ -79,8 +79,8 @@ def test_without_a_history_popularity_answers(
 ) -> None:
     (answer,) = local.rank([([], items[50:60])], 10)
     assert isinstance(answer, dict) and answer["report"][0, 0] == POPULARITY
-    popularity = Catalogue.load(tiny_hstu_next / "catalogue.parquet").popularity
-    assert answer["scores"][0].max() == popularity[50:60].max()
+    shares = Catalogue.load(tiny_hstu_next / "catalogue.parquet").popularity_scores
+    assert answer["scores"][0].max() == shares[50:60].max()
 
 
 def test_a_user_who_comes_back_is_there_but_for_his_newest_event(

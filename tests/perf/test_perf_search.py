@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from perf.slo.analyzer import Point
 from perf.slo.rate_search import confirm, search
+from perf.slo.sweep import sweep
 
 
 def up_to(limit: float) -> Callable[[float], Point]:
@@ -54,3 +56,9 @@ def test_confirmation_falls_back_to_the_next_lower_rate() -> None:
 def test_rates_that_lead_nowhere(rates: tuple[float, ...]) -> None:
     with pytest.raises(InputError):
         search(up_to(5), *rates)
+
+
+def test_where_nothing_can_be_served_no_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError):
+        sweep(tmp_path / "none", 50.0, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
