@@ -52,8 +52,9 @@ class BatchCost:
         if not self.known:
             return 0
         fixed, slope = self._line()
-        left = max(seconds - fixed, 0.0)
-        return int(left / slope) if left < MOST * slope else MOST if left else 0
+        if seconds <= fixed:
+            return 0
+        return int(min((seconds - fixed) / slope, MOST)) if slope > 0 else MOST
 
     def _line(self) -> tuple[float, float]:
         """Seconds of a batch, and of each of its tokens."""

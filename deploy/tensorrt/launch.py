@@ -23,12 +23,14 @@ from deploy.ports import Ports
 from deploy.server_files import find_server
 from deploy.tensorrt import manifest, place
 from ensembles.render_tensorrt import repository
+from ensembles.tensorrt import Plan
 from ensembles.tensorrt_rank import served_tensorrt
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import catalogue_id, read_current
 from genrec.draft.load import load_drafter
 from genrec.draft.options import has_draft
+from genrec.errors import ArtifactError
 from genrec.manifest import verify
 from genrec.models.config import ModelConfig
 from genrec.settings import Settings
@@ -80,6 +82,9 @@ def prepare(artifact: Path, run_dir: Path, here: manifest.Place, beam_width: int
     config = load_config(artifact)
     placeholders = load_drafter(artifact, config).placeholders if has_draft(artifact) else None
     ensembles = served_tensorrt(config, kv_type, placeholders, plan_ranker(artifact))
+    wanted = {each.name for of in ensembles for each in of.models if isinstance(each, Plan)}
+    if missing := sorted(name for name in wanted if not (plans / f"{name}.plan").is_file()):
+        raise ArtifactError(plans / f"{missing[0]}.plan", "is missing; build the engines again")
     repository(ensembles, plans, PYTHON_MODELS, out)
     return out, memory_pools(config, kv_type, beam_width)
 

@@ -31,7 +31,7 @@ from genrec.models.config import ModelConfig
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 
-TOP_K, RETRIEVE = 10, 100
+TOP_K, CANDIDATES = 10, 100
 AGREEMENT = 0.9  # of top-10 sets: 16-bit plans order near-equal items differently from float32
 SCORE_TOLERANCE = 0.1  # of the best item's log-probability
 
@@ -71,17 +71,17 @@ class ReferenceRuntime(LocalRuntime):
         return super()._step(model, settings)
 
 
-def questions(artifact: Path, name: str, count: int) -> list[Tensors]:
-    """Random ones to an ensemble; where candidates are to be ranked, random items."""
+def questions(artifact: Path, name: str, count: int, retrieve: int) -> list[Tensors]:
+    """Random ones to an ensemble; `retrieve`: of `recommend_and_rank`. Candidates to be ranked are random items."""
     items, draw = load_catalogue(artifact, load_config(artifact)).item_ids, np.random.default_rng(0)
     asked: list[Tensors] = []
     for _ in range(count):
         one = request(draw.choice(items, int(draw.integers(1, 30))).tolist(), TOP_K)
         if name == "rank":
             del one["exclude_history"]
-            one["candidates"] = draw.choice(items, min(RETRIEVE, len(items)), replace=False)[None]
+            one["candidates"] = draw.choice(items, min(CANDIDATES, len(items)), replace=False)[None]
         elif name == "recommend_and_rank":
-            one["retrieve"] = np.array([[RETRIEVE]], np.int32)
+            one["retrieve"] = np.array([[retrieve]], np.int32)
         asked.append(one)
     return asked
 
@@ -91,7 +91,8 @@ def compare(artifact: Path, url: str, count: int, beam_width: int, name: str) ->
     from clients.ranker import Ranker
     from clients.recommender import Recommender
 
-    asked = questions(artifact, name, count)
+    retrieve = min(CANDIDATES, beam_width)
+    asked = questions(artifact, name, count, retrieve)
     wanted = ReferenceRuntime(artifact, beam_width, name).run(asked)
     shared, gaps = [], []
     with Recommender(url, model=name) as recommender, Ranker(url) as ranker:
@@ -102,7 +103,7 @@ def compare(artifact: Path, url: str, count: int, beam_width: int, name: str) ->
             if name == "rank":
                 got = ranker.rank(history, one["candidates"][0], TOP_K)
             elif name == "recommend_and_rank":
-                got = ranker.recommend_and_rank(history, RETRIEVE, TOP_K)
+                got = ranker.recommend_and_rank(history, retrieve, TOP_K)
             else:
                 got = recommender.recommend(history, TOP_K)
             shared.append(len(set(map(int, got.item_ids)) & set(want["item_ids"][0].tolist())) / TOP_K)

@@ -81,13 +81,9 @@ def take(
     `heat` float64[n] is of items that nobody waits for: the hottest come first, and only colder rows leave for them.
     `spared` int32[m] are rows that do not leave: whoever asks is about to read them.
     """
-    rows, sample = len(table.row_state), LOOKED_AT * len(keys)
-    looked_at = np.zeros(0, np.int64)  # all
-    if rows > max(FEW, sample):
-        looked_at = np.unique(np.random.default_rng().integers(0, rows, sample))
     return fill(
         table.header, table.item_index, keys, table.row_state, table.row_key, table.row_heat, table.row_seen,
-        table.row_generation, table.row_writer, seat, now, UNASKED if heat is None else heat, spared, looked_at,
+        table.row_generation, table.row_writer, seat, now, UNASKED if heat is None else heat, spared,
     )  # fmt: skip
 
 
@@ -95,13 +91,13 @@ def take(
 def fill(
     header: NDArray[np.int64], places: Places, keys: Words, state: NDArray[np.int8], held: Words,
     heat: NDArray[np.float32], seen: NDArray[np.int64], generation: Generations, writer: NDArray[np.int8], seat: int,
-    now: int, wanted_heat: Heat, spared: Rows, looked_at: NDArray[np.int64],
+    now: int, wanted_heat: Heat, spared: Rows,
 ) -> Rows:  # fmt: skip
     """`take` on the arrays of a table."""
     rows, wanted = np.full(len(keys), -1, np.int32), np.flatnonzero(~present(places, keys, state, held))
     if len(wanted_heat):
         wanted = wanted[np.argsort(-wanted_heat[wanted], kind="mergesort")]
-    chosen, cold = coldest(state, heat, seen, len(wanted), now, spared, looked_at)
+    chosen, cold = coldest(state, heat, seen, len(wanted), now, spared)
     filled = 0
     for i in wanted:
         if filled == len(chosen):
@@ -124,12 +120,9 @@ def fill(
 
 @njit(cache=True, nogil=True)
 def coldest(
-    state: NDArray[np.int8], heat: NDArray[np.float32], seen: NDArray[np.int64], count: int, now: int, spared: Rows,
-    looked_at: NDArray[np.int64],
+    state: NDArray[np.int8], heat: NDArray[np.float32], seen: NDArray[np.int64], count: int, now: int, spared: Rows
 ) -> tuple[NDArray[np.int64], Heat]:  # fmt: skip
-    """Up to `count` rows and their heat: free ones, which have none at all, then the coldest READY ones of those
-    `looked_at`, of which none means all.
-    """
+    """Up to `count` rows and their heat: free ones, which have none at all, then the coldest READY ones."""
     free_rows = np.flatnonzero(state == FREE)[:count]
     missing, none = count - len(free_rows), np.full(len(free_rows), -np.inf)
     if not missing:
@@ -138,7 +131,10 @@ def coldest(
     for row in spared:
         if 0 <= row < len(may):
             may[row] = False
-    ready = looked_at[may[looked_at]] if len(looked_at) else np.flatnonzero(may)
+    ready = np.flatnonzero(may)
+    if len(state) > max(FEW, LOOKED_AT * missing):
+        drawn = np.unique(np.random.randint(0, len(state), LOOKED_AT * missing))
+        ready = drawn[may[drawn]]
     cold = np.empty(len(ready))
     for i in range(len(ready)):
         cold[i] = heat[ready[i]] * np.exp2((seen[ready[i]] - now) / (HALF_LIFE_S * 1e9))

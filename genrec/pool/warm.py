@@ -36,9 +36,8 @@ def _run_all() -> None:
     items.unchanged(row, rows, generations)
     items.present(places, hashes, np.zeros(1, np.int8), hashes)
     state, held = np.zeros(1, np.int8), np.zeros((1, 2), np.uint64)
-    items.fill(
-        header, places, hashes, state, held, heat, row, row, state.copy(), 0, 0, items.UNASKED, items.NONE, row[:0]
-    )  # fmt: skip
+    unasked, spared = items.UNASKED, items.NONE
+    items.fill(header, places, hashes, state, held, heat, row, row, state.copy(), 0, 0, unasked, spared)
     items.show(state, state, row, rows, generations, 0)
     items.free(header, places, state, held, row, 0)
     index.remove(places, hashes[:1], answer)

@@ -94,6 +94,13 @@ def test_an_artifact_is_laid_out_once_its_engines_are_good(tiny, plans, tmp_path
     assert (models / "decode_3" / "1" / "model.plan").read_bytes() == b"decode_3"
 
 
+def test_plans_from_before_there_was_a_ranker_are_refused(tiny_ranker, plans, tmp_path):
+    artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
+    shutil.copytree(plans, artifact / "engines" / "tensorrt")
+    with pytest.raises(ArtifactError, match=r"score_candidates\.plan.*is missing; build the engines again"):
+        launch.prepare(artifact, tmp_path, HERE, 16)
+
+
 @pytest.mark.parametrize(
     ("module", "absent"),
     [

@@ -67,8 +67,7 @@ def test_without_a_history_or_a_known_item_it_answers_as_the_default_target(
 
 @pytest.mark.parametrize("known", [{}, {"user_id": np.array([[7]])}])
 def test_a_cascade_ranks_what_it_found_over_the_same_prompt(tiny_ranker: Path, known: dict[str, Any]) -> None:
-    asked = questions(tiny_ranker, "recommend_and_rank", 6)
-    asked = [{**each, **known, "retrieve": np.array([[12]], np.int32)} for each in asked]
+    asked = [{**each, **known} for each in questions(tiny_ranker, "recommend_and_rank", 6, 12)]
     asked.append({**asked[0], "history": np.array([[-7]])})  # popular items
     # Nothing is left to recommend.
     asked.append({**asked[0], "history": np.array([ITEMS]), "exclude_history": np.array([[True]])})

@@ -215,7 +215,7 @@ def test_rows_that_may_leave_are_those_of_sorting_all(rows, count, spared):
     want = [*free, *sorted(ready, key=lambda n: (rows[n][1] * 0.5 ** rows[n][2], n))][:count]
     chosen, cold = coldest(
         state.astype(np.int8), heat.astype(np.float32), seen, count, int(4 * HALF_LIFE_S * 1e9),
-        np.array(spared, np.int32), np.zeros(0, np.int64),
+        np.array(spared, np.int32),
     )  # fmt: skip
     assert chosen.tolist() == want
     expected = [-np.inf if n in free else rows[n][1] * 0.5 ** rows[n][2] for n in want]

@@ -22,6 +22,7 @@ from clients.recommender import Recommender
 from deploy.launcher import RunningServer
 from deploy.pools import pools_of
 from deploy.ports import choose_ports
+from deploy.tensorrt.reference import compare
 from ensembles.local import LocalRecommender
 from ensembles.served import served
 from genrec.catalogue.items import Catalogue
@@ -257,6 +258,13 @@ def test_metrics_say_what_was_reused(
         before = tokens()
         ranker.rank(*asked[2], TOP_K, user_id=2)
     until(lambda: tokens() >= before + 3 * len(asked[2][0]))
+
+
+@pytest.mark.parametrize("name", ["recommend", "rank", "recommend_and_rank"])
+def test_answers_are_those_of_the_plans_graphs(ranking: RunningServer, artifact: Path, name: str) -> None:
+    """What compares a server of the target tensorrt with them, asked about this one."""
+    found = compare(artifact, ranking.grpc_url, 4, WIDTH, name)
+    assert found["agreement"] == 1 and float(found["worst_score_gap"]) < 1e-3
 
 
 def test_killed_processes_and_a_lost_pool_change_no_answer(
