@@ -118,8 +118,10 @@ inline void weigh(int size, int keys, const Value* v, const std::int32_t* weight
 }
 
 // sums[row][BLOCK] = 32 rows of a [32, deep] x one block of weights. What `soon` points to will be wanted: weights come from
-// beyond the second cache, and fetching them meanwhile saves a tenth.
-inline void block_product(const Value* a, int deep, const Value* b, const Value* soon, float* sums) {
+// beyond the second cache, and fetching them meanwhile saves a tenth. `meanwhile` is run at every step: tiles are multiplied
+// by a unit of their own, and vectors are free.
+template <typename Meanwhile>
+inline void block_product(const Value* a, int deep, const Value* b, const Value* soon, float* sums, Meanwhile meanwhile) {
   written();
   _tile_zero(0);
   _tile_zero(1);
@@ -135,6 +137,7 @@ inline void block_product(const Value* a, int deep, const Value* b, const Value*
     _tile_loadd(5, a + 16 * deep, 2 * deep);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+    meanwhile();
   }
   _tile_stored(0, sums, 4 * BLOCK);
   _tile_stored(1, sums + 16, 4 * BLOCK);
@@ -156,16 +159,24 @@ class Rows {
     rest_ = rest;
   }
 
-  // Products with one block of weights. `done` gets sums [count][BLOCK] from a row on; `begun` is told of them before.
+  // Products with one block of weights. `done` gets sums [count][BLOCK] from a row on: those of a block of rows while the next
+  // is multiplied. `begun` is told of them while they are.
   template <typename Begun, typename Done>
   void times(const Value* weights, float* sums, Begun begun, Done done) const {
+    const int steps = deep_ / DEEP, rows_of_step = (BLOCK + steps - 1) / steps;
+    const auto sums_of = [&](int row) { return sums + row % (2 * BLOCK) * BLOCK; };
+    int next = 0, soonest = 0;  // rows to be done and begun
     for (int row = 0, part = 0; row < rows_; row += BLOCK, ++part) {
-      const int count = std::min(BLOCK, rows_ - row);
       const Value* soon = weights + (BLOCK + part % PARTS * (BLOCK / PARTS)) * std::size_t(deep_);
-      begun(row, count);
-      block_product(row < whole_ ? x_ + std::size_t(row) * deep_ : rest_, deep_, weights, soon, sums);
-      done(row, count, sums);
+      block_product(row < whole_ ? x_ + std::size_t(row) * deep_ : rest_, deep_, weights, soon, sums_of(row), [&] {
+        const int last = std::min(next + rows_of_step, row), begins = std::min(soonest + rows_of_step, rows_);
+        if (next < last) done(next, last - next, sums_of(next));
+        begun(soonest, begins - soonest);
+        next = last;
+        soonest = begins;
+      });
     }
+    done(next, rows_ - next, sums_of(next));
   }
 
  private:
