@@ -54,20 +54,26 @@ def compiled(name: str, sources: Iterable[Path], command: list[str]) -> Path:
     return kept
 
 
-def first_alone(name: str, of: list[str], make: Callable[[], None]) -> None:
+def first_alone(
+    name: str, of: list[str], make: Callable[[], None], forget: Callable[[], None] = lambda: None
+) -> None:
     """Call `make`, which has numba compile `of` this and keep it: one process at a time, until one has done so.
 
-    Processes that start together would otherwise all compile the same, on the same cores.
+    Processes that start together would otherwise all compile the same, on the same cores. `forget` drops what was kept
+    of anything else by this name: numba looks at a kernel's own file, not at those whose numbers and functions it uses.
     """
-    folder = Path(os.environ.get(VARIABLE) or _folder())
+    folder, digest = Path(os.environ.get(VARIABLE) or _folder()), _digest(of)
     folder.mkdir(parents=True, exist_ok=True)
-    done = folder / f"{name}-{_digest(of)}.done"
-    if done.exists():
+    done = folder / f"{name}.done"
+    if _lines(str(done)) == [digest]:
         return make()
     with open(done.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if _lines(str(done)) != [digest]:
+            done.unlink(missing_ok=True)
+            forget()
         make()
-        done.touch()
+        done.write_text(digest)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import numba
@@ -18,9 +19,15 @@ from genrec.pool.mapping import ENTRY_WORDS, HEADER, PROCESSES
 @cache
 def warm() -> None:
     """Once in a process. It takes twenty seconds the first time, which numba keeps, and half a second later."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    kept = [numba.__version__, str(Path(__file__).parent)]
-    first_alone("pool_kernels", [*kept, *(each.read_text() for each in sources)], _run_all)
+    folder = Path(__file__).parent
+    of = [numba.__version__, *(each.read_text() for each in sorted(folder.glob("*.py")))]
+    first_alone(f"pool_kernels-{sha256(str(folder).encode()).hexdigest()[:16]}", of, _run_all, _forget)
+
+
+def _forget() -> None:
+    """What numba has kept of this room."""
+    for kept in Path(str(index.put.stats.cache_path)).glob("*.nbi"):
+        kept.unlink(missing_ok=True)
 
 
 def _run_all() -> None:

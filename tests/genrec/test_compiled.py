@@ -56,10 +56,28 @@ def fails() -> None:
     raise ZeroDivisionError
 
 
-def test_what_failed_or_has_changed_is_not_done(both: Callable[..., list[None]], tmp_path: Path) -> None:
+def test_what_failed_is_not_done(both: Callable[..., list[None]], tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         both("source", fails)
     assert not list(tmp_path.glob("*.done"))
-    both("source", lambda: None)
-    both("another source", lambda: None)
-    assert len(list(tmp_path.glob("*.done"))) == 2
+
+
+def test_what_was_kept_of_another_source_is_dropped_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Back at the first source too: what lies there is the second one's."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    kept: list[str] = []
+
+    def make(source: str) -> None:
+        def compile() -> None:
+            kept[:] = kept or [source]
+
+        with ThreadPoolExecutor(2) as threads:
+            done = [
+                threads.submit(compiled.first_alone, "kernels", [source], compile, kept.clear) for _ in "ab"
+            ]
+        assert [each.result() for each in done] == [None, None] and kept == [source]
+
+    for source in ("first", "second", "second", "first"):
+        make(source)
