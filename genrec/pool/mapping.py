@@ -1,8 +1,8 @@
-"""The files of a pool in /dev/shm, as every process of the machine maps them.
+"""The file of a pool in /dev/shm, as every process of the machine maps it.
 
-`users` and `items` are plain bytes, `hotness` is how often users come, `secret` is the key of their hashes, and `table`
-says what is where: counters, processes, entries, pins and indexes, all of fixed size. The table names the inodes of the
-others: if one of the files is not the one it was made with, there is no pool, and nothing of it is believed.
+First comes the table, which says what is where: counters, processes, entries, pins and indexes, all of fixed size.
+Then, each on pages of its own, the key of users' hashes, and plain bytes: of users, of items, and how often users come.
+It is one file so that a look at one size tells whether all of it is there: that is asked before every use.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,27 @@ from genrec.pool.index import Places, slots_for
 from genrec.pool.memory import Bytes, mapped, touch
 from genrec.process import started
 
+NAME = "pool"  # of the file
 MAGIC = 0x67656E7265635053
 # Words of the header: what the pool is, then what happened in it.
 POOL, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES, COUNTER = range(1, 6)
-FILES = slice(6, 9)  # their inodes
+SECRET_BYTES = 6
 (HITS, MISSES, EVICTIONS, TOKENS, ITEM_HITS, ITEM_MISSES, ITEM_EVICTIONS,
  LEASES_USED, LEASES_UNUSED, FORGOTTEN) = range(9, 19)  # fmt: skip
 EVER = 19  # entries that were ever used, the first ones: of all, most never are
 KEY_BYTES = 20  # of KV from one key of a user to the next
 FORGOT_NS = 21  # when anybody was last forgotten, on the monotonic clock
-MEMORIES = ("users", "items", "hotness")
 HEADER = 24
+PAGE = 4096
 ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines
 PROCESSES = 64  # that use one pool at a time
-LOOK_S = 0.02  # between two looks whether files were removed, and at who has died: a request locks often
+LOOK_S = 0.02  # between two looks whether the file was removed, and at who has died: a request locks often
 LOCK_S = 0.05  # who holds the table for longer has been stopped; a request goes on without the pool
 _threads = threading.Lock()  # of all pools: a file's lock keeps processes apart, not threads
 
 
 class Gone(Exception):
-    """The pool is no more: its files were removed, replaced or cut."""
+    """The pool is no more: its file was removed, replaced or cut."""
 
 
 class Busy(Exception):
@@ -79,29 +81,30 @@ def create(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _private(folder):
         raise InputError("folder", f"{folder} can be written to by others", "a folder of this user alone")
+    secret = secret or secrets.token_bytes(32)
     header = np.zeros(HEADER, np.int64)
-    header[KEY_BYTES] = key_bytes
     header[:COUNTER] = MAGIC, secrets.randbits(62), user_bytes, item_rows, item_row_bytes
-    sizes, table = _sizes(header), sum(size for _, _, size in _sections(header))
-    free = os.statvfs(folder)
-    if sum(sizes) + table > free.f_bavail * free.f_frsize:
+    header[COUNTER] = secrets.randbits(60)  # generations of another pool are not mistaken for this one's
+    header[[KEY_BYTES, SECRET_BYTES]] = key_bytes, len(secret)
+    places = _places(header)
+    size, free = places[-1], os.statvfs(folder)
+    if size > free.f_bavail * free.f_frsize:
         raise InputError(
             "user_bytes and item_rows",
-            f"take {sum(sizes) + table >> 20} MiB",
+            f"take {size >> 20} MiB",
             f"{free.f_bavail * free.f_frsize >> 20} MiB free",
         )
-    (folder / "table").unlink(missing_ok=True)  # first: without it there is no pool
-    header[FILES] = [_make(folder / name, size) for name, size in zip(MEMORIES, sizes, strict=True)]
-    _make(folder / "secret", 0, secret or secrets.token_bytes(32))
-    header[COUNTER] = secrets.randbits(60)  # generations of another pool are not mistaken for this one's
-    _make(folder / "table.new", table, header.tobytes())
-    (folder / "table.new").rename(folder / "table")
+    (folder / NAME).unlink(missing_ok=True)  # its memory is wanted
+    _make(folder / f"{NAME}.new", size, {0: header.tobytes(), places[0]: secret})
+    (folder / f"{NAME}.new").rename(folder / NAME)
 
 
-def _sizes(header: NDArray[np.int64]) -> list[int]:
-    """Bytes of the memories."""
+def _places(header: NDArray[np.int64]) -> list[int]:
+    """Where the secret, users, items and hotness begin, and where the last ends."""
+    table = sum(size for _, _, size in _sections(header))
     users, rows, row_bytes = header[[USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES]].tolist()
-    return [max(users, 1), max(rows * row_bytes, 1), Hotness.bytes_for()]
+    sizes = [table, PAGE, users, rows * row_bytes, Hotness.bytes_for()]
+    return list(accumulate(-(-size // PAGE) * PAGE for size in sizes))
 
 
 def _private(folder: Path) -> bool:
@@ -110,22 +113,21 @@ def _private(folder: Path) -> bool:
     return about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
-def _make(path: Path, size: int, content: bytes = b"") -> int:
-    """A new file of that size with its memory taken; its inode."""
+def _make(path: Path, size: int, content: dict[int, bytes]) -> None:
+    """A new file of that size with its memory taken, and with bytes at their places."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        if size:
-            os.posix_fallocate(descriptor, 0, size)
-        os.write(descriptor, content)
-        return os.fstat(descriptor).st_ino
+        os.posix_fallocate(descriptor, 0, size)
+        for place, each in content.items():
+            os.pwrite(descriptor, each, place)
     finally:
         os.close(descriptor)
 
 
 @dataclass(frozen=True)
 class PoolTable:
-    """The arrays of `table`, mapped. E entries, R item rows."""
+    """The arrays of a table, mapped. E entries, R item rows."""
 
     header: NDArray[np.int64]  # [HEADER]
     processes: NDArray[np.int64]  # [PROCESSES, 2]: pid and start time, 0 where the seat is free
@@ -166,46 +168,46 @@ def _sections(header: NDArray[np.int64]) -> list[tuple[np.dtype[Any], tuple[int,
     ]
 
 
+def _table(memory: Bytes) -> PoolTable:
+    """The arrays at its beginning. Raises ValueError where it is no pool, or not a whole one."""
+    if len(memory) < HEADER * 8:
+        raise ValueError("it is too short")
+    header = memory[: HEADER * 8].view(np.int64)
+    if header[0] != MAGIC or _places(header)[-1] != len(memory):
+        raise ValueError("its size is not what it says")
+    arrays, start = [], 0
+    for kind, shape, size in _sections(header):
+        used = int(np.prod(shape)) * kind.itemsize
+        arrays.append(memory[start : start + used].view(kind).reshape(shape))
+        start += size
+    return PoolTable(*arrays)
+
+
 class Mapping:
-    """The mapped files of one pool: `table`, `users`, `items` and `hotness` uint8[bytes], `secret`."""
+    """A mapped pool: its `table`, `users`, `items` and `hotness` uint8[bytes], and `secret`."""
 
     def __init__(self, folder: Path) -> None:
-        """Map them. Raises ArtifactError when they are no pool, or not one and the same."""
-        self._files: list[int] = []  # descriptors, which are closed under a lock: see `close`
-        weakref.finalize(self, _close_unused, self._files).atexit = False
+        """Map it. Raises ArtifactError when it is no pool."""
+        self._file: list[int] = []  # its descriptor, which is closed under a lock: see `close`
+        weakref.finalize(self, _close_unused, self._file).atexit = False
         try:
             if not _private(folder):
                 raise ValueError("others can write to its folder")
-            for name in ("table", *MEMORIES):
-                self._files.append(os.open(folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
-            table, self.users, self.items, self.hotness = map(mapped, self._files)
-            self.secret = (folder / "secret").read_bytes()
-            self.table = self._arrays(table)
+            self._file.append(os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+            memory = mapped(self._file[0])
+            self._size = len(memory)
+            self.table = _table(memory)
+            header = self.table.header
+            secret, users, items, hotness, _ = _places(header)
+            self.secret = memory[secret : secret + header[SECRET_BYTES]].tobytes()
+            self.users = memory[users : users + header[USER_BYTES]]
+            self.items = memory[items : items + header[ITEM_ROWS] * header[ITEM_ROW_BYTES]]
+            self.hotness = memory[hotness : hotness + Hotness.bytes_for()]
         except (OSError, ValueError) as error:
             self.close()
             raise ArtifactError(folder, f"not a KV pool: {error}") from error
-        self._sizes = [os.fstat(file).st_size for file in self._files]
         self._seat: tuple[int, int] | None = None
-        self._look_at = self._count_at = 0.0  # on the monotonic clock: at the files, and at who has died
-
-    def _arrays(self, table: Bytes) -> PoolTable:
-        header = (
-            table[: HEADER * 8].view(np.int64) if len(table) >= HEADER * 8 else np.zeros(HEADER, np.int64)
-        )
-        inodes = [os.fstat(file).st_ino for file in self._files[1:]]
-        if (
-            header[0] != MAGIC
-            or sum(size for _, _, size in _sections(header)) != len(table)
-            or header[FILES].tolist() != inodes
-            or [len(self.users), len(self.items), len(self.hotness)] != _sizes(header)
-        ):
-            raise ValueError("the files were not made together")
-        arrays, start = [], 0
-        for kind, shape, size in _sections(header):
-            used = int(np.prod(shape)) * kind.itemsize
-            arrays.append(table[start : start + used].view(kind).reshape(shape))
-            start += size
-        return PoolTable(*arrays)
+        self._look_at = self._count_at = 0.0  # on the monotonic clock: at the file, and at who has died
 
     def lock(self, wait_s: float = LOCK_S) -> PoolTable:
         """The table, until `unlock`; a killed process gives its lock back by dying. Raises Gone, Busy."""
@@ -222,7 +224,7 @@ class Mapping:
     def unlock(self) -> None:
         """Others may have the table."""
         try:
-            fcntl.lockf(self._files[0], fcntl.LOCK_UN)
+            fcntl.lockf(self._file[0], fcntl.LOCK_UN)
         finally:
             _threads.release()
 
@@ -231,7 +233,7 @@ class Mapping:
         end = time.monotonic() + wait_s
         while True:
             try:
-                return fcntl.lockf(self._files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fcntl.lockf(self._file[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if time.monotonic() > end:
                     raise Busy("another process has held the table for too long") from error
@@ -239,14 +241,15 @@ class Mapping:
 
     def _check(self) -> None:
         """A file that was cut is no memory to read from, and one that was removed is nobody else's any more."""
-        if not self._files:
+        if not self._file:
             raise Gone("it was closed")
         now_s = time.monotonic()
         look, self._look_at = (True, now_s + LOOK_S) if now_s >= self._look_at else (False, self._look_at)
-        for file, size in zip(self._files, self._sizes, strict=True):
-            # Its size alone is a third of the work.
-            if os.lseek(file, 0, os.SEEK_END) != size or (look and not os.fstat(file).st_nlink):
-                raise Gone("its files are gone or were replaced")
+        # Its size alone is a third of the work.
+        if os.lseek(self._file[0], 0, os.SEEK_END) != self._size or (
+            look and not os.fstat(self._file[0]).st_nlink
+        ):
+            raise Gone("its file is gone or was replaced")
 
     def seat(self) -> int:
         """This process's place in `processes`; under the lock. Raises Busy when all are taken."""
@@ -276,9 +279,9 @@ class Mapping:
             threading.Thread(target=touch, args=(memory,), daemon=True).start()
 
     def close(self) -> None:
-        """Let go of the files; views given out before keep their memory."""
+        """Let go of the file; views given out before keep their memory."""
         with _threads:  # closing any descriptor of a file gives up this process's lock on it
-            _close_all(self._files)
+            _close_all(self._file)
 
 
 def _close_all(files: list[int]) -> None:

@@ -113,15 +113,14 @@ def test_without_memory_to_reuse_answers_are_the_same(
 def test_a_pool_that_is_lost_or_overwritten_changes_no_answer(
     tiny_ranker: Path, by_torch: Scores, items: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its table is cut while it is mapped, then its files are gone."""
+    """It is cut while it is mapped, then it is gone."""
     monkeypatch.setattr(mapping, "LOOK_S", 0.0)
     want = by_torch(items[:5], items[20:60])
     with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", pool_user_mb=1, pool_item_mb=1) as local:
         pool = local.settings.pool
         assert pool is not None
         check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
-        with (pool / "table").open("r+b") as table:
-            table.truncate(64)
+        os.truncate(pool / mapping.NAME, 64)
         check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10)
         shutil.rmtree(pool)
         assert check(local.rank([(items[:5], items[20:60])], 10)[0], want, 10).items_reused == 0
