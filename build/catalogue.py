@@ -6,6 +6,7 @@ A version is the whole catalogue anew, with its indices, in a folder of its own 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +40,23 @@ from training.keys import is_plain
 from training.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
 INT64 = np.iinfo(np.int64)
+LIKE = "like"
 
 
 def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
     """The items of a CSV or Parquet file on top of version `base` (by itself: see `_base`); the new version's number.
 
-    Columns: item (a whole number, the id that is served), title, code_1 to code_L, and popularity (0 without it).
-    Codes cannot be left out: they come of what an item is seen with as much as of its title, and a new item has not
-    been seen. Where items have t tokens of their own, also token_1 to token_t. Raises InputError naming file, column,
-    line and limit.
+    Columns: item (a whole number, the id that is served), title, code_1 to code_L, and popularity (0 without it). Codes
+    come of what an item is seen with as much as of its title, and a new item has not been seen. Who has none says with
+    the column `like`, in their place, which item of the version it shares a semantic ID with. Where items have t tokens
+    of their own, also token_1 to token_t. Raises InputError naming file, column, line and limit.
     """
     config = load_config(artifact)
     table = read_table(items)
-    new = _read_items(table, items, config)
     with locked(artifact):
         base = _base(artifact, base)
         old, tokens = _load(artifact, base, config)
+        new = _read_items(table, items, old, base)
         new_tokens = _read_tokens(table, items, tokens.shape[1], artifact, config)
         _refuse_known(items, new, old, base)
         versions = versions_of(artifact)
@@ -141,25 +143,44 @@ def _load(artifact: Path, version: int, config: ModelConfig) -> tuple[Catalogue,
     return catalogue, read_item_tokens(folder, len(catalogue), config)
 
 
-def _read_items(table: pa.Table, path: Path, config: ModelConfig) -> Catalogue:
-    """The file as a catalogue of its own. Raises InputError."""
-    limit = f"the model has {config.levels} levels"
-    _check_numbered(table, path, "code", config.levels, "codes, which a title cannot replace", limit)
+def _read_items(table: pa.Table, path: Path, old: Catalogue, base: int) -> Catalogue:
+    """The file as a catalogue of its own, `old` being that of version `base`. Raises InputError."""
+    like = LIKE in table.column_names
+    levels = len(old.codebook_sizes)
+    limit = "the column like says whose there are" if like else f"the model has {levels} levels"
+    missing = f"codes, which a title cannot replace, and no column {LIKE}"
+    _check_numbered(table, path, "code", 0 if like else levels, missing, limit)
     ids = _whole_numbers(table, path, ITEM)
     _, first, count = np.unique(ids, return_index=True, return_counts=True)
     if (count > 1).any():
         again = ids[first[np.argmax(count > 1)]]
         row = int(np.flatnonzero(ids == again)[1])
         raise InputError(f"{path}, column item", f"{where(path, row)} has {again} again", "every item once")
-    codes = [
-        _whole_numbers(table, path, (f"code_{level}",), 0, size - 1)
-        for level, size in enumerate(config.codebook_sizes, 1)
-    ]
+    codes = _codes_like(table, path, old, base) if like else _codes(table, path, old.codebook_sizes)
     titles = text(table, path, TITLE).to_pylist()
     popularity = np.zeros(len(ids), np.int64)
     if "popularity" in table.column_names:
         popularity = _whole_numbers(table, path, ("popularity",), 0)
-    return Catalogue(ids, np.stack(codes, 1), titles, popularity, config.codebook_sizes, str(path))
+    return Catalogue(ids, codes, titles, popularity, old.codebook_sizes, str(path))
+
+
+def _codes(table: pa.Table, path: Path, sizes: Sequence[int]) -> NDArray[np.int64]:
+    """int64[n, L] of the columns code_1 to code_L. Raises InputError."""
+    levels = [
+        _whole_numbers(table, path, (f"code_{level}",), 0, size - 1) for level, size in enumerate(sizes, 1)
+    ]
+    return np.stack(levels, 1)
+
+
+def _codes_like(table: pa.Table, path: Path, old: Catalogue, base: int) -> NDArray[np.int32]:
+    """int32[n, L]: of the items that the column `like` names. Raises InputError."""
+    named = _whole_numbers(table, path, (LIKE,))
+    rows = old.rows_of(named)
+    if (unknown := np.flatnonzero(rows < 0)).size:
+        row = int(unknown[0])
+        limit = f"one of the {len(old)} items of version {base}"
+        raise InputError(f"{path}, column {LIKE}", f"{where(path, row)} is {named[row]}", limit)
+    return old.codes[rows]
 
 
 def _read_tokens(

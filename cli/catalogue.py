@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["add"].add_argument(
         "items",
         type=Path,
-        help="CSV or Parquet: item, title, code_1, ..., code_L, and token_1, ... where items have own",
+        help="CSV or Parquet: item, title, code_1, ..., code_L or like, and token_1, ... where items have own",
     )
     made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")
     for action in ("add", "remove"):
