@@ -9,7 +9,7 @@ from typing import Protocol
 from genrec.engine.interface import Array
 from genrec.pool.keys import Words
 from genrec.pool.pool import Pool
-from genrec.pool.users import UserEntry, Writing
+from genrec.pool.users import UserEntry, Wanted, Writing
 
 
 class UserEntries(Protocol):
@@ -66,11 +66,10 @@ def held(
 
     Both stay in their places until this ends; what was written can be found then.
     """
-    found, writing = pool.find_user(hashes, entries.step), None
+    span = entries.span(tokens)
+    wanted = Wanted(span, entries.user_bytes(span), owner, came_ns) if keep else None
+    found, writing = pool.hold_user(hashes, entries.step, tokens, wanted)
     try:
-        if keep and not (found and found.tokens == tokens):
-            span = entries.span(tokens)
-            writing = pool.write_user(hashes, span, entries.user_bytes(span), owner, came_ns)
         try:
             yield found, writing
         except BaseException:

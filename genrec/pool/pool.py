@@ -25,22 +25,12 @@ from genrec.pool import items, lead, leaving, mapping, user_rows, users
 from genrec.pool.hotness import Hotness
 from genrec.pool.items import NONE, Rows
 from genrec.pool.keys import Keys, Words, words
-from genrec.pool.mapping import (
-    HITS,
-    LEASES_USED,
-    LOCK_S,
-    MISSES,
-    TOKENS,
-    Busy,
-    Gone,
-    Mapping,
-    PoolTable,
-)
+from genrec.pool.mapping import HITS, LEASES_USED, LOCK_S, MISSES, TOKENS, Busy, Gone, Mapping, PoolTable
 from genrec.pool.memory import Bytes
 from genrec.pool.owner import TTL_S
 from genrec.pool.rule import Recency, Room, Rule
 from genrec.pool.usage import usage_of
-from genrec.pool.users import UserEntry, Writing
+from genrec.pool.users import UserEntry, Wanted, Writing
 from genrec.pool.warm import warm
 
 log = logging.getLogger("genrec.pool")
@@ -48,6 +38,7 @@ BUSY_S = 1.0  # who could not have the table does not wait for it again so soon:
 NOTHING: Bytes = np.zeros(0, np.uint8)
 NO_ROWS = np.zeros(0, np.int64)
 T = TypeVar("T")
+Held = tuple[UserEntry | None, Writing | None]
 
 
 class Pool:
@@ -108,9 +99,32 @@ class Pool:
     def find_user(self, hashes: Keys, tokens_per_boundary: int) -> UserEntry | None:
         """The entry that agrees longest with `hashes` (`keys.user_words`), kept in place until `release`; or None."""
         asked = words(hashes)
-        return self.locked(lambda m, t: self._find_user(m, t, asked, tokens_per_boundary), None)
+        return self.locked(lambda m, t: self._find(m, t, asked, tokens_per_boundary), None)
 
-    def _find_user(self, pool: Mapping, table: PoolTable, asked: Words, step: int) -> UserEntry | None:
+    def write_user(
+        self, hashes: Keys, span: int, size: int, owner: bytes, came_ns: int | None = None, lives_s: float = inf
+    ) -> Writing | None:  # fmt: skip
+        """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
+
+        It lives `lives_s` at most. None where there is no room, where a living process has or computes the entry of the
+        same last hash, and where anybody was forgotten since `came_ns` on the monotonic clock.
+        """
+        named, wanted = words(hashes), Wanted(span, size, owner, came_ns, lives_s)
+        return self.locked(lambda m, t: self._take(m, t, named, wanted), None)
+
+    def hold_user(self, hashes: Keys, tokens_per_boundary: int, tokens: int, wanted: Wanted | None) -> Held:
+        """`find_user`, and `write_user` of what is `wanted` if less than `tokens` were found, under one lock."""
+        asked = words(hashes)
+
+        def hold(pool: Mapping, table: PoolTable) -> Held:
+            found = self._find(pool, table, asked, tokens_per_boundary)
+            whole = found is not None and found.tokens == tokens
+            return found, None if whole or wanted is None else self._take(pool, table, asked, wanted)
+
+        nothing: Held = None, None
+        return self.locked(hold, nothing)
+
+    def _find(self, pool: Mapping, table: PoolTable, asked: Words, step: int) -> UserEntry | None:
         seat, now = pool.seat(), self.clock()
         entry, boundary = users.find(table, pool.users, asked, now)
         table.header[HITS if entry >= 0 else MISSES] += 1
@@ -124,29 +138,17 @@ class Pool:
         memory.flags.writeable = False
         return UserEntry(memory, tokens, span, entry, row[user_rows.GENERATION])
 
-    def write_user(
-        self, hashes: Keys, span: int, size: int, owner: bytes, came_ns: int | None = None, lives_s: float = inf
-    ) -> Writing | None:  # fmt: skip
-        """Room for the KV of `span` tokens in `size` bytes, whose owner is `keys.owner_key`; other entries may leave.
-
-        It lives `lives_s` at most. None where there is no room, where a living process has or computes the entry of the
-        same last hash, and where anybody was forgotten since `came_ns` on the monotonic clock.
-        """
-        named, whose = words(hashes), words([owner])
-
-        def take(pool: Mapping, table: PoolTable) -> Writing | None:
-            if came_ns is not None and came_ns <= table.header[mapping.FORGOT_NS]:
-                return None
-            now = self.clock()
-            self.tidy(pool, table)
-            lives = now, now + int(min(lives_s * 1e9, self._ttl))
-            entry = users.take(table, pool.users, named, span, size, whose, pool.seat(), lives, self.rule)
-            if entry < 0:
-                return None
-            row = table.entries[entry].tolist()
-            return Writing(_payload(pool, row), named, entry, row[user_rows.GENERATION])
-
-        return self.locked(take, None)
+    def _take(self, pool: Mapping, table: PoolTable, named: Words, wanted: Wanted) -> Writing | None:
+        if wanted.came_ns is not None and wanted.came_ns <= table.header[mapping.FORGOT_NS]:
+            return None
+        now = self.clock()
+        self.tidy(pool, table)
+        lives = now, now + int(min(wanted.lives_s * 1e9, self._ttl))
+        entry = users.take(table, pool.users, named, wanted, pool.seat(), lives, self.rule)
+        if entry < 0:
+            return None
+        row = table.entries[entry].tolist()
+        return Writing(_payload(pool, row), named, entry, row[user_rows.GENERATION])
 
     def room(self, hashes: Keys, size: int) -> Room:
         """What an entry of `size` bytes would find now; of a lost pool nothing."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from genrec.kv.layout import LINE, aligned
 from genrec.pool import index, lead, leaving, space, user_rows
 from genrec.pool.index import Places
-from genrec.pool.keys import Words
+from genrec.pool.keys import Words, words
 from genrec.pool.mapping import (
     COUNTER,
     EVER,
@@ -74,6 +76,16 @@ class UserEntry:
     generation: int
 
 
+class Wanted(NamedTuple):
+    """Room for a new entry: see `Pool.write_user`."""
+
+    span: int
+    size: int
+    owner: bytes
+    came_ns: int | None = None
+    lives_s: float = inf
+
+
 @dataclass(frozen=True)
 class Writing:
     """Room for a new entry that nobody sees yet: fill `memory` uint8[size], then `commit` or `abandon` it."""
@@ -88,14 +100,12 @@ def take(
     table: PoolTable,
     users: Bytes,
     hashes: Words,
-    span: int,
-    size: int,
-    owner: Words,
+    wanted: Wanted,
     seat: int,
     lives: tuple[int, int],
     rule: Rule,
 ) -> int:
-    """An entry in state WRITING with room for `size` bytes that lives from `lives[0]` to `lives[1]` (ns), or -1.
+    """An entry in state WRITING with what is `wanted` that lives from `lives[0]` to `lives[1]` (ns), or -1.
 
     -1: there is no room, or somebody has or computes the same.
     """
@@ -106,8 +116,8 @@ def take(
     if known:
         return -1
     worth = rule.worth(Standing(lives[0], age, spans, owners))
-    whose = owner.view(np.int64).ravel().tolist()
-    said = (seat, len(hashes), span, size, lives[1], lives[0], *whose, first, second)
+    whose, size = words([wanted.owner]).view(np.int64).ravel().tolist(), wanted.size
+    said = (seat, len(hashes), wanted.span, size, lives[1], lives[0], *whose, first, second)
     total, arrays = lead.bytes_of(len(hashes)) + aligned(size), (table.entries, table.pins, table.user_index)
     entry, left = settle(table.header, users, *arrays, used, may, worth, total, _capacity(table), said)
     for each in left.tolist():
