@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from genrec.pool import lead, user_rows
 from genrec.pool.index import Places
 from genrec.pool.keys import Words
-from genrec.pool.mapping import LEASES_UNUSED, PoolTable
+from genrec.pool.mapping import EVER, LEASES_UNUSED, PoolTable
 from genrec.pool.memory import Bytes
 from genrec.pool.user_rows import (
     EXPIRES,
@@ -29,7 +30,6 @@ from genrec.pool.user_rows import (
     Numbers,
     Pins,
     Rows,
-    ever_used,
     used_entries,
 )
 
@@ -88,8 +88,16 @@ def sweep(table: PoolTable, users: Bytes, dead: list[int], now: int) -> None:
     if dead:
         table.pins[:, dead] = 0
         gone[dead] = True
-    for entry in user_rows.over(ever_used(table), table.pins, gone, now).tolist():
-        if table.entries[entry, STATE] == READY:
-            leave(table, users, entry)
+    drop(table.header, users, table.entries, table.pins, table.user_index, gone, now)
+
+
+@njit(cache=True, nogil=True)
+def drop(
+    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, dead: NDArray[np.bool_], now: int
+) -> None:  # fmt: skip
+    """End what is `user_rows.over`, on the arrays of a table; `dead` bool[processes]."""
+    for entry in user_rows.over(rows[: header[EVER]], pins, dead, now):
+        if rows[entry, STATE] == READY:
+            end(header, users, rows, pins, places, entry)
         else:
-            free(table, users, entry)
+            vacate(users, rows, places, entry)

@@ -142,7 +142,7 @@ class Pool:
         if wanted.came_ns is not None and wanted.came_ns <= table.header[mapping.FORGOT_NS]:
             return None
         now = self.clock()
-        self.tidy(pool, table)
+        self._settle(pool, table)
         lives = now, now + int(min(wanted.lives_s * 1e9, self._ttl))
         entry = users.take(table, pool.users, named, wanted, pool.seat(), lives, self.rule)
         if entry < 0:
@@ -245,11 +245,14 @@ class Pool:
 
     def tidy(self, pool: Mapping, table: PoolTable) -> None:
         """On the locked table: what could not be done before, and what the dead and the expired hold is free."""
+        self._settle(pool, table)
+        leaving.sweep(table, pool.users, [], self.clock())
+
+    def _settle(self, pool: Mapping, table: PoolTable) -> None:
         while self._late:
             self._late.pop(0)(pool, table)
-        dead = pool.dead()
-        leaving.sweep(table, pool.users, dead, self.clock())
-        if dead:
+        if dead := pool.dead():
+            leaving.sweep(table, pool.users, dead, self.clock())
             items.sweep(table, dead)
             table.processes[dead] = 0
 

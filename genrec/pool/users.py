@@ -27,6 +27,7 @@ from genrec.pool.mapping import (
     COUNTER,
     EVER,
     EVICTIONS,
+    PROCESSES,
     USER_BYTES,
     PoolTable,
 )
@@ -55,10 +56,10 @@ from genrec.pool.user_rows import (
     Numbers,
     Pins,
     Rows,
-    ever_used,
     used_entries,
 )
 
+NOBODY = np.zeros(PROCESSES, np.bool_)  # is dead
 log = logging.getLogger("genrec.pool")
 
 
@@ -110,19 +111,30 @@ def take(
     -1: there is no room, or somebody has or computes the same.
     """
     first, second = hashes[-1].view(np.int64).tolist()
-    known, used, (may, age, spans, owners) = user_rows.survey(
-        ever_used(table), table.pins, first, second, lives[0]
+    arrays = table.entries, table.pins, table.user_index
+    known, used, (may, age, spans, owners) = survey(
+        table.header, users, *arrays, NOBODY, first, second, lives[0]
     )
     if known:
         return -1
     worth = rule.worth(Standing(lives[0], age, spans, owners))
     whose, size = words([wanted.owner]).view(np.int64).ravel().tolist(), wanted.size
     said = (seat, len(hashes), wanted.span, size, lives[1], lives[0], *whose, first, second)
-    total, arrays = lead.bytes_of(len(hashes)) + aligned(size), (table.entries, table.pins, table.user_index)
+    total = lead.bytes_of(len(hashes)) + aligned(size)
     entry, left = settle(table.header, users, *arrays, used, may, worth, total, _capacity(table), said)
     for each in left.tolist():
         rule.evicted(each)
     return int(entry)
+
+
+@njit(cache=True, nogil=True)
+def survey(
+    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, dead: NDArray[np.bool_], key: int,
+    key_2: int, now: int,
+) -> tuple[bool, Numbers, tuple[Numbers, NDArray[np.float64], Numbers, NDArray[np.uint64]]]:  # fmt: skip
+    """`leaving.drop`, then `user_rows.survey`: in one call."""
+    leaving.drop(header, users, rows, pins, places, dead, now)
+    return user_rows.survey(rows[: header[EVER]], pins, key, key_2, now)
 
 
 @njit(cache=True, nogil=True)
