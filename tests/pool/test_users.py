@@ -13,6 +13,7 @@ from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.owner import TTL_S
 from genrec.pool.pool import Pool
+from genrec.pool.users import Wanted
 from tests.pool.entries import STEP, find, hashes, write
 
 
@@ -29,6 +30,16 @@ def test_the_longest_agreeing_boundary_is_found(pool):
     assert find(pool, 7, [1, 2, 9, 4]) == (6, 12, 7)
     assert find(pool, 7, [1]) == (3, 12, 7)
     assert find(pool, 7, [9, 1, 2]) is None and find(pool, 7, []) is None
+
+
+@pytest.mark.parametrize(("asked", "there"), [([1, 2], 6), ([1, 2, 3], 6), ([9], 0)])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_room_is_taken_for_what_is_not_whole(pool, asked, there, keeps):
+    write(pool, 7, [1, 2])
+    tokens = len(asked) * STEP
+    wanted = Wanted(tokens, 1000, owner_key(pool.secret, 7)) if keeps else None
+    found, writing = pool.hold_user(hashes(pool, 7, asked), STEP, tokens, wanted)
+    assert (found.tokens if found else 0) == there and (writing is not None) == (keeps and there < tokens)
 
 
 def test_a_grown_history_takes_the_place_of_what_it_holds(pool):
