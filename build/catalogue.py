@@ -147,7 +147,9 @@ def _read_items(table: pa.Table, path: Path, old: Catalogue, base: int) -> Catal
     """The file as a catalogue of its own, `old` being that of version `base`. Raises InputError."""
     like = LIKE in table.column_names
     levels = len(old.codebook_sizes)
-    limit = "the column like says whose there are" if like else f"the model has {levels} levels"
+    limit = (
+        f"the column {LIKE} names an item whose codes it gets" if like else f"the model has {levels} levels"
+    )
     missing = f"codes, which a title cannot replace, and no column {LIKE}"
     _check_numbered(table, path, "code", 0 if like else levels, missing, limit)
     ids = _whole_numbers(table, path, ITEM)
@@ -164,12 +166,12 @@ def _read_items(table: pa.Table, path: Path, old: Catalogue, base: int) -> Catal
     return Catalogue(ids, codes, titles, popularity, old.codebook_sizes, str(path))
 
 
-def _codes(table: pa.Table, path: Path, sizes: Sequence[int]) -> NDArray[np.int64]:
-    """int64[n, L] of the columns code_1 to code_L. Raises InputError."""
+def _codes(table: pa.Table, path: Path, sizes: Sequence[int]) -> NDArray[np.int32]:
+    """int32[n, L] of the columns code_1 to code_L. Raises InputError."""
     levels = [
         _whole_numbers(table, path, (f"code_{level}",), 0, size - 1) for level, size in enumerate(sizes, 1)
     ]
-    return np.stack(levels, 1)
+    return np.stack(levels, 1).astype(np.int32)
 
 
 def _codes_like(table: pa.Table, path: Path, old: Catalogue, base: int) -> NDArray[np.int32]:
