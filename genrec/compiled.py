@@ -54,9 +54,7 @@ def compiled(name: str, sources: Iterable[Path], command: list[str]) -> Path:
     return kept
 
 
-def first_alone(
-    name: str, of: list[str], make: Callable[[], None], forget: Callable[[], None] = lambda: None
-) -> None:
+def first_alone(name: str, of: list[str], make: Callable[[], None], forget: Callable[[], None]) -> None:
     """Call `make`, which has numba compile `of` this and keep it: one process at a time, until one has done so.
 
     Processes that start together would otherwise all compile the same, on the same cores. `forget` drops what was kept

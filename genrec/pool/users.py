@@ -112,9 +112,7 @@ def take(
     """
     first, second = hashes[-1].view(np.int64).tolist()
     arrays = table.entries, table.pins, table.user_index
-    known, used, (may, age, spans, owners) = survey(
-        table.header, users, *arrays, NOBODY, first, second, lives[0]
-    )
+    known, used, (may, age, spans, owners) = survey(table.header, users, *arrays, first, second, lives[0])
     if known:
         return -1
     worth = rule.worth(Standing(lives[0], age, spans, owners))
@@ -129,11 +127,10 @@ def take(
 
 @njit(cache=True, nogil=True)
 def survey(
-    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, dead: NDArray[np.bool_], key: int,
-    key_2: int, now: int,
+    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, key: int, key_2: int, now: int
 ) -> tuple[bool, Numbers, tuple[Numbers, NDArray[np.float64], Numbers, NDArray[np.uint64]]]:  # fmt: skip
     """`leaving.drop`, then `user_rows.survey`: in one call."""
-    leaving.drop(header, users, rows, pins, places, dead, now)
+    leaving.drop(header, users, rows, pins, places, NOBODY, now)
     return user_rows.survey(rows[: header[EVER]], pins, key, key_2, now)
 
 

@@ -54,9 +54,8 @@ def _run_all() -> None:
     user_rows.unpin(entries, pins, 0, 1, 0)
     memory = np.zeros(lead.bytes_of(2), np.uint8)
     arrays = header, memory, entries, pins, places
-    nobody = np.zeros(PROCESSES, bool)
-    _, used, (may, _, _, _) = users.survey(*arrays, nobody, 0, 0, 0)
-    leaving.drop(*arrays, nobody, 0)
+    _, used, (may, _, _, _) = users.survey(*arrays, 0, 0, 0)
+    leaving.drop(*arrays, np.zeros(PROCESSES, bool), 0)
     users.settle(*arrays, used, may, np.zeros(0), 1, 1, (0,) * 10)
     users.show(*arrays, 0, 1, 0, hashes, 0)
     leaving.end(*arrays, 0)

@@ -19,7 +19,9 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Call
 
     def call(of: str, make: Callable[[], None]) -> list[None]:
         with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(lambda _: compiled.first_alone("kernels", [of], make), range(2)))
+            return list(
+                threads.map(lambda _: compiled.first_alone("kernels", [of], make, lambda: None), range(2))
+            )
 
     return call
 
