@@ -1,7 +1,8 @@
 """What lies before an entry's KV: whose it is and the hashes of all its boundaries, with a checksum.
 
-It is read at every find: if the index or the table points to something else, that is not believed. Compiled, as each
-call of NumPy takes longer than all of this when caches are cold.
+It is read at every find: if the index or the table points to something else, that is not believed. The index knows one
+boundary in `EVERY`; how far a history agrees beyond that the hashes say, which lie side by side, where each place of the
+index is a wait for memory. Compiled, as each call of NumPy takes longer than all of this when caches are cold.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from genrec.kv.layout import LINE, aligned
 from genrec.pool import index
 from genrec.pool.index import Places
 from genrec.pool.keys import Words
-from genrec.pool.mapping import MAGIC, POOL
+from genrec.pool.mapping import EVERY, MAGIC, POOL
 from genrec.pool.memory import Bytes
 from genrec.pool.user_rows import (
     BOUNDARIES,
@@ -59,20 +60,42 @@ def write(pool: Numbers, users: Bytes, rows: Rows, entry: int, hashes: Words) ->
     return True
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _indexed(boundary: int, last: int) -> bool:
+    """Whether the index knows this boundary of an entry: the last one too, and powers of two, for short ones."""
+    return boundary % EVERY == 0 or boundary == last or boundary & (boundary - 1) == 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _highest(last: int) -> int:
+    """Of the boundaries up to `last` that the index knows of every longer entry."""
+    highest = last - last % EVERY if last >= EVERY else last
+    while not _indexed(highest, 0):
+        highest -= 1
+    return highest
+
+
 @njit(cache=True, nogil=True)
 def enter(rows: Rows, places: Places, entry: int, hashes: Words) -> Numbers:
-    """From now on the index answers `entry` at all boundaries. Other READY entries that end at one of them before its
-    own last: what they hold it holds too.
+    """From now on the index answers `entry` at its boundaries. Other READY entries that end at one of them before its
+    own last, as far as the index knew them: what they hold it holds too.
     """  # fmt: skip
+    last = len(hashes) - 1
     held, count = np.empty(len(hashes), np.int64), 0
-    for boundary in range(1, len(hashes)):
+    for boundary in range(1, last + 1):
+        if not _indexed(boundary, last):
+            continue
         first, second = hashes[boundary]
         before = index.put_one(places, first, second, np.int64(boundary) << 32 | np.int64(entry))
         other = before & ENTRY
-        if before < 0 or before >> 32 != boundary or other >= len(rows) or boundary == len(hashes) - 1:
+        if before < 0 or before >> 32 != boundary or other >= len(rows):
             continue
         row = rows[other]
-        if row[STATE] == READY and row[KEY] == np.int64(first) and row[KEY_2] == np.int64(second):
+        end = row[BOUNDARIES] - 1
+        # Another entry is met at several: it counts at the highest of them.
+        if row[STATE] != READY or end >= last or boundary != _highest(end):
+            continue
+        if row[KEY] == np.int64(hashes[end, 0]) and row[KEY_2] == np.int64(hashes[end, 1]):
             held[count] = other
             count += 1
     return held[:count]
@@ -85,23 +108,48 @@ def withdraw(users: Bytes, rows: Rows, places: Places, entry: int) -> None:
     start, size = row[START], HEADER_BYTES + 16 * row[BOUNDARIES]
     if not _inside(users, start, size):
         return  # what the index still says of it is not believed
-    words = users[start : start + size].view(np.uint64)
-    for boundary in range(1, row[BOUNDARIES]):
-        key = FIRST_HASH + 2 * boundary
-        index.remove_one(places, words[key], words[key + 1], np.int64(boundary) << 32 | np.int64(entry))
+    words, last = users[start : start + size].view(np.uint64), row[BOUNDARIES] - 1
+    for boundary in range(1, last + 1):
+        if _indexed(boundary, last):
+            key = FIRST_HASH + 2 * boundary
+            index.remove_one(places, words[key], words[key + 1], np.int64(boundary) << 32 | np.int64(entry))
 
 
 @njit(cache=True, nogil=True)
 def find(
     pool: Numbers, users: Bytes, rows: Rows, places: Places, hashes: Words, now: int
 ) -> tuple[np.int64, np.int64, np.int64]:
-    """(boundary, the index's answer, what it is): the longest agreement that the index knows of; boundary 0: none."""
-    at, answer = index.find_last(places, hashes[1:], len(hashes) - 1)
-    boundary = np.int64(at + 1)
-    if at < 0 or answer >> 32 != boundary:
-        return boundary, answer, np.int64(FOREIGN)
-    entry = np.int64(answer & ENTRY)
-    return boundary, answer, np.int64(_judged(pool, users, rows, entry, hashes, boundary, now))
+    """(boundary, the index's answer, what it is): the longest agreement that the index knows of; boundary 0: none.
+
+    Where it is TRUE the boundary is the last at which that entry agrees, else the one that the index answered at.
+    """
+    last = len(hashes) - 1
+    for boundary in range(last, 0, -1):
+        if not _indexed(boundary, last):
+            continue
+        answer = index.find_one(places, hashes[boundary, 0], hashes[boundary, 1])
+        if answer < 0:
+            continue
+        if answer >> 32 != boundary:
+            return np.int64(boundary), answer, np.int64(FOREIGN)
+        entry = np.int64(answer & ENTRY)
+        judged = _judged(pool, users, rows, entry, hashes, np.int64(boundary), now)
+        agreed = _agreed(users, rows[entry], hashes, boundary) if judged == TRUE else boundary
+        return np.int64(agreed), answer, np.int64(judged)
+    return np.int64(0), np.int64(-1), np.int64(FOREIGN)
+
+
+@njit(cache=True, nogil=True)
+def _agreed(users: Bytes, row: Numbers, hashes: Words, boundary: int) -> int:
+    """The last boundary at which an entry agrees that agrees at this one: its hashes are over all before them."""
+    start = row[START]
+    words = users[start : start + HEADER_BYTES + 16 * row[BOUNDARIES]].view(np.uint64)
+    while boundary + 1 < min(len(hashes), row[BOUNDARIES]):
+        key = FIRST_HASH + 2 * (boundary + 1)
+        if words[key] != hashes[boundary + 1, 0] or words[key + 1] != hashes[boundary + 1, 1]:
+            break
+        boundary += 1
+    return boundary
 
 
 @njit(cache=True, nogil=True)

@@ -36,6 +36,7 @@ SECRET_BYTES = 6
  LEASES_USED, LEASES_UNUSED, FORGOTTEN) = range(9, 19)  # fmt: skip
 EVER = 19  # entries that were ever used, the first ones: of all, most never are
 KEY_BYTES = 20  # of KV from one key of a user to the next
+EVERY = 8  # keys of a user, of which the index knows one, and up to four more
 FORGOT_NS = 21  # when anybody was last forgotten, on the monotonic clock
 HEADER = 24
 PAGE = 4096
@@ -153,7 +154,7 @@ def _sections(header: NDArray[np.int64]) -> list[tuple[np.dtype[Any], tuple[int,
         (np.int64, (PROCESSES, 2)),
         (np.int64, (entries, ENTRY_WORDS)),
         (np.int16, (entries, PROCESSES)),
-        (np.uint64, (slots_for(max(keys, 4096)), 3)),
+        (np.uint64, (slots_for(max(min(keys // EVERY + 4 * entries, keys), 4096)), 3)),
         (np.int8, (rows,)),
         (np.int8, (rows,)),
         (np.float32, (rows,)),
@@ -195,7 +196,6 @@ class Mapping:
                 raise ValueError("others can write to its folder")
             self._file.append(os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
             memory = mapped(self._file[0])
-            self._size = len(memory)
             self.table = _table(memory)
             header = self.table.header
             secret, users, items, hotness, _ = _places(header)
@@ -203,6 +203,7 @@ class Mapping:
             self.users = memory[users : users + header[USER_BYTES]]
             self.items = memory[items : items + header[ITEM_ROWS] * header[ITEM_ROW_BYTES]]
             self.hotness = memory[hotness : hotness + Hotness.bytes_for()]
+            self._memory = memory
         except (OSError, ValueError) as error:
             self.close()
             raise ArtifactError(folder, f"not a KV pool: {error}") from error
@@ -246,7 +247,7 @@ class Mapping:
         now_s = time.monotonic()
         look, self._look_at = (True, now_s + LOOK_S) if now_s >= self._look_at else (False, self._look_at)
         # Its size alone is a third of the work.
-        if os.lseek(self._file[0], 0, os.SEEK_END) != self._size or (
+        if os.lseek(self._file[0], 0, os.SEEK_END) != len(self._memory) or (
             look and not os.fstat(self._file[0]).st_nlink
         ):
             raise Gone("its file is gone or was replaced")
@@ -274,9 +275,8 @@ class Mapping:
         return [seat for seat in taken if seat != mine and started(int(seats[seat, 0])) != seats[seat, 1]]
 
     def touch(self) -> None:
-        """Map every page now, on a thread of its own."""
-        for memory in (self.users, self.items):
-            threading.Thread(target=touch, args=(memory,), daemon=True).start()
+        """Map every page now, the table's first, on a thread of its own."""
+        threading.Thread(target=touch, args=(self._memory,), daemon=True).start()
 
     def close(self) -> None:
         """Let go of the file; views given out before keep their memory."""
