@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from genrec.engine.interface import Array
 from genrec.kv.entries import EntryLayout
-from genrec.pool.keys import item_keys, owner_key, user_words, words
+from genrec.pool.keys import item_words, owner_key, user_words, words
 from genrec.pool.look import look
 from genrec.pool.pool import Pool
 from genrec.rank.choice import Choice, Request, choice, policy
@@ -30,7 +30,7 @@ class PrefixChooser:
         if pool is None or self.policy is None or not len(tokens):
             return choice(asked, self._order)
         hashes = user_words(pool.secret, self._model, layout.name, owner, tokens, step)
-        cached = look(pool, hashes, step, words(item_keys(self._model, layout.name, candidates)))
+        cached = look(pool, hashes, step, item_words(self._model, layout.name, candidates))
         return self.policy.choose(
             Request(len(tokens), many, each, *cached), words([owner_key(pool.secret, owner)])[0], now,
             lambda: pool.room(hashes, layout.user_bytes(len(tokens))),

@@ -15,7 +15,7 @@ from genrec.engine.interface import Array, RankPasses
 from genrec.kv.entries import EntryLayout
 from genrec.nodes.item_store import ItemStore
 from genrec.pool.items import Generations, Rows
-from genrec.pool.keys import Words, item_keys, words
+from genrec.pool.keys import Words, item_words
 from genrec.pool.look import absent
 from genrec.pool.pool import Pool
 from genrec.search.scratch import Scratch
@@ -76,7 +76,7 @@ class RankItems:
         """uint64[C, 2]: keys of items with tokens int32[C, t]. Of the tokens themselves: whoever named a key could
         have others read his items under it.
         """
-        return words(item_keys(self._model, self._layout.name, tokens))
+        return item_words(self._model, self._layout.name, tokens)
 
     def absent(self, keys: Words) -> NDArray[np.bool_]:
         """bool[C]: which items the pool has not."""

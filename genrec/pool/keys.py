@@ -3,7 +3,7 @@
 A user's hashes are keyed with the pool's own secret, so that neither an owner nor a history can be guessed from them:
 BLAKE2 of owner, model and layout under the secret is the key of a SipHash over the tokens. Hash i is over everything
 up to boundary i: two histories have it in common exactly as far as their tokens agree. An item's key is over the model
-and the item's tokens alone, so that versions of a catalogue share what they can.
+and the item's tokens alone, so that versions of a catalogue, and nodes, share what they can.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from genrec.errors import InputError
-from genrec.pool.siphash import prefix_hashes
+from genrec.pool.siphash import prefix_hashes, row_hashes
 
 SIZE = 16  # bytes of a key
 Words = NDArray[np.uint64]  # keys as the pool compares them: uint64 [n, 2]
@@ -45,15 +45,9 @@ def user_words(
     return prefix_hashes(words([root])[0], given, item_tokens)
 
 
-def item_keys(model: str, layout: str, tokens: ArrayLike) -> list[bytes]:
-    """16 bytes for each item, by its `tokens` int32[C, t]. Raises InputError."""
-    start = blake2b(_named(model, layout), digest_size=SIZE, person=b"genrec-item")
-    keys = []
-    for row in _tokens(tokens, 2):
-        state = start.copy()
-        state.update(row.tobytes())
-        keys.append(state.digest())
-    return keys
+def item_words(model: str, layout: str, tokens: ArrayLike) -> Words:
+    """uint64 [C, 2]: a key for each item, by its `tokens` int32[C, t]. Raises InputError."""
+    return row_hashes(_item_root(model, layout), _tokens(tokens, 2))
 
 
 def words(keys: Keys) -> Words:
@@ -64,6 +58,11 @@ def words(keys: Keys) -> Words:
     if len(joined) != SIZE * len(keys):
         raise InputError("keys", f"{len(keys)} keys have {len(joined)} bytes", f"{SIZE} bytes each")
     return np.frombuffer(joined, np.uint64).reshape(-1, 2)
+
+
+@lru_cache(maxsize=64)
+def _item_root(model: str, layout: str) -> NDArray[np.uint64]:
+    return words([blake2b(_named(model, layout), digest_size=SIZE, person=b"genrec-item").digest()])[0]
 
 
 @lru_cache(maxsize=64)

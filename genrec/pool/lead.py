@@ -1,8 +1,8 @@
 """What lies before an entry's KV: whose it is and the hashes of all its boundaries, with a checksum.
 
 It is read at every find: if the index or the table points to something else, that is not believed. The index knows one
-boundary in `EVERY`; how far a history agrees beyond that the hashes say, which lie side by side, where each place of the
-index is a wait for memory. Compiled, as each call of NumPy takes longer than all of this when caches are cold.
+boundary in `EVERY`, as each place of it is a wait for memory; how far a history agrees beyond that, the hashes say,
+which lie side by side. Compiled, as each call of NumPy takes longer than all of this when caches are cold.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Pool:
         return self._map.items if self._map and len(self._map.table.row_generation) else NOTHING
 
     def item_rows(self, keys: Keys) -> Rows:
-        """int32[C]: the row of each item (`keys.item_keys`), -1 where absent; who is asked for grows hotter."""
+        """int32[C]: the row of each item (`keys.item_words`), -1 where absent; who is asked for grows hotter."""
         return self.find_items(keys)[0]
 
     def find_items(self, keys: Keys) -> tuple[Rows, NDArray[np.int64]]:

@@ -12,7 +12,7 @@ import numpy as np
 from genrec.compiled import first_alone
 from genrec.pool import index, items, lead, leaving, space, user_rows, users
 from genrec.pool.hotness import Hotness
-from genrec.pool.keys import owner_key, user_words, words
+from genrec.pool.keys import item_words, owner_key, user_words, words
 from genrec.pool.mapping import ENTRY_WORDS, HEADER, PROCESSES
 
 
@@ -33,6 +33,7 @@ def _forget() -> None:
 def _run_all() -> None:
     """Every kernel on a few numbers of the types that it is called with."""
     hashes, answer = user_words(bytes(32), "", "", None, np.zeros(2, np.int32), 1), np.zeros(1, np.int64)
+    item_words("", "", np.zeros((1, 1), np.int32))
     places = np.zeros((index.slots_for(1), 3), np.uint64)
     index.put(places, hashes[:1], answer)
     index.find(places, hashes)

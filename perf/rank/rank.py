@@ -20,8 +20,8 @@ pool and the choice take in this process. The rate within a P99 is computed from
 after the other. `together` is `split` at saturation, up to eight rankings of the queue in one pass; how many would wait
 at a rate is not known. Every tenth request is compared with what is computed without any reuse. `least_ms` is the
 roofline: what products with the weights and attention take for the tokens that a way computes, at the rate of a plain
-product on this machine. `choice_share` is the choice and all calls with the pool's table locked; the ranker's own
-hashing of names is not in it.
+product on this machine. `choice_share` is the choice, the hashing of names, and all calls with the pool's table locked:
+look-ups, room for a new entry, and its publication.
 """
 
 from __future__ import annotations

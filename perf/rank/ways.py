@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec.engine import rank_items, rank_users
 from genrec.engine.prefix import PrefixChooser
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.kv.entries import EntryLayout
-from genrec.pool.mapping import Mapping, PoolTable
 from genrec.pool.pool import Pool
 from perf.rank.operations import Ranked
 
@@ -22,18 +24,22 @@ TTL_S = 1e6  # a trace's own time is slow
 TOGETHER = "together"  # `split`, several rankings in a pass
 
 
-class TimedPool(Pool):
-    """Counts the seconds in which the table is held."""
+class Watch:
+    """Counts the seconds that functions take."""
 
     seconds = 0.0
 
-    def locked(self, work: Callable[[Mapping, PoolTable], Any], otherwise: Any) -> Any:
-        """See `Pool.locked`."""
-        begun = time.perf_counter()
-        try:
-            return super().locked(work, otherwise)
-        finally:
-            self.seconds += time.perf_counter() - begun
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, counted."""
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.seconds += time.perf_counter() - begun
+
+        return counted
 
 
 class Answer(NamedTuple):
@@ -60,7 +66,8 @@ class RankWay:
         self.name, self._now = name, 1
         users, rows = sizes
         Pool.create(folder, users, rows, layout.item_bytes, layout.step * layout.token_bytes)
-        self._pool = TimedPool(folder, clock=lambda: self._now, ttl_s=TTL_S)
+        self._pool, self._watch = Pool(folder, clock=lambda: self._now, ttl_s=TTL_S), Watch()
+        self._pool.locked = self._watch.around(self._pool.locked)  # type: ignore[method-assign]
         self._chooser = PrefixChooser("split" if name == TOGETHER else name, layout, "m", self._pool)
         if self._chooser.policy:
             self._pool.rule = self._chooser.policy
@@ -83,18 +90,27 @@ class RankWay:
         return [answer for group in groups for answer in self._ask(group)]
 
     def _ask(self, asked: Sequence[tuple[RankRequest, int]]) -> list[Answer]:
-        """One pass; what it took is shared by those in it."""
-        self._pool.seconds = 0.0
+        """One pass, with what the ranker hashes for names counted."""
+        watched = (rank_users, "user_words"), (rank_items, "item_words")
+        with ExitStack() as stack:
+            for module, name in watched:
+                counted = self._watch.around(getattr(module, name))
+                stack.enter_context(patch.object(module, name, counted))
+            return self._timed(asked)
+
+    def _timed(self, asked: Sequence[tuple[RankRequest, int]]) -> list[Answer]:
+        """What a pass took is shared by those in it."""
+        self._watch.seconds = 0.0
         begun, plans = time.perf_counter(), []
         for request, self._now in asked:
             plan = self._chooser.choose(request.owner, request.tokens, request.candidates, self._now)
             plans.append((request, RankPlan(plan.order, plan.keep_user, plan.keep_items)))
-        chosen, inside = time.perf_counter(), self._pool.seconds
+        chosen, inside = time.perf_counter(), self._watch.seconds
         rank = self._executor
         scored = rank.together(plans) if len(plans) > 1 else [rank.scores(*plans[0])]
         share = 1 / len(plans)
         total_s = share * (time.perf_counter() - begun)
-        choice_s = share * (chosen - begun + self._pool.seconds - inside)
+        choice_s = share * (chosen - begun + self._watch.seconds - inside)
         answers = []
         for (request, plan), (scores, reuse) in zip(plans, scored, strict=True):
             count, item = request.candidates.shape

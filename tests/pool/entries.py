@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from genrec.pool.keys import item_keys, owner_key, user_words
+from genrec.pool.keys import item_words, owner_key, user_words
 
 STEP = 3  # tokens of an item
 
@@ -35,4 +35,5 @@ def find(pool, user, items):
 
 
 def keys(*items):
-    return item_keys("model", "layout", np.repeat(np.array(items, np.int32)[:, None], STEP, 1))
+    tokens = np.repeat(np.array(items, np.int32)[:, None], STEP, 1)
+    return [row.tobytes() for row in item_words("model", "layout", tokens)]

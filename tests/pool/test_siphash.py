@@ -1,11 +1,11 @@
-"""SipHash against the reference's own vectors, and every prefix against a hash of that prefix alone."""
+"""SipHash against the reference's own vectors, and every prefix and row against a hash of that alone."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.pool.siphash import prefix_hashes
+from genrec.pool.siphash import prefix_hashes, row_hashes
 
 MASK = 2**64 - 1
 KEY = np.frombuffer(bytes(range(16)), np.uint64)
@@ -78,3 +78,11 @@ def test_every_prefix_equals_its_own_hash(key, tokens, step):
     assert len(found) == len(tokens) // step + 1
     for i, row in enumerate(found.tolist()):
         assert tuple(row) == siphash128(key, raw[: i * step].tobytes())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 4), st.integers(0, 20), st.integers(0, 2**32 - 1))
+def test_every_row_equals_its_own_hash(rows, count, seed):
+    tokens = np.random.default_rng(seed).integers(-(2**31), 2**31, (rows, count)).astype(np.int32)
+    found = row_hashes(KEY, tokens).tolist()
+    assert [tuple(row) for row in found] == [siphash128(KEY.tolist(), row.tobytes()) for row in tokens]

@@ -10,8 +10,8 @@ from genrec.rank.choice import Request, policy
 from tests.pool.entries import STEP, find, hashes, keys, write
 
 KERNELS = (
-    index.find, index.find_last, index.put, index.remove, items.look_up, siphash.prefix_hashes, hotness._see,
-    hotness._frequency, hotness._chance, hotness._net, hotness._find, space.find_place, user_rows.used,
+    index.find, index.find_last, index.put, index.remove, items.look_up, siphash.prefix_hashes, siphash.row_hashes,
+    hotness._see, hotness._frequency, hotness._chance, hotness._net, hotness._find, space.find_place, user_rows.used,
     user_rows.standing, user_rows.use, user_rows.unpin, lead.find, users.survey, users.settle, leaving.drop,
     users.show, leaving.end, leaving.vacate,
 )  # fmt: skip
