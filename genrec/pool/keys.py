@@ -3,7 +3,8 @@
 A user's hashes are keyed with the pool's own secret, so that neither an owner nor a history can be guessed from them:
 BLAKE2 of owner, model and layout under the secret is the key of a SipHash over the tokens. Hash i is over everything
 up to boundary i: two histories have it in common exactly as far as their tokens agree. An item's key is over the model
-and the item's tokens alone, so that versions of a catalogue, and nodes, share what they can.
+and the item's tokens alone, so that versions of a catalogue, and nodes, share what they can. Anybody can compute it:
+two items agree by chance alone, as their tokens are the artifact's and no request's.
 """
 
 from __future__ import annotations
