@@ -224,7 +224,10 @@ def show(
 
 
 def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
-    """(entry, boundary): the longest agreement with what is READY, or (-1, 0)."""
+    """(entry, boundary): the longest agreement with what is READY, or (-1, 0).
+
+    Of entries that part within `EVERY` boundaries it is the newest, unless the history ends where another does.
+    """
     while True:
         boundary, answer, judged = lead.find(
             table.header, users, table.entries, table.user_index, hashes, now
