@@ -101,4 +101,12 @@ GPU = {
         ),
         "S, B",
     ),
+    "gpu-rank-served": Table(
+        "gpu-rank", "users of 1,584 tokens, layers of Qwen3-0.6B; alone {rank_alone[there]:.1f} ms", "rank_served",
+        (
+            Column("rankings/s", "rank_served/*/rate", "{:.0f}"), Column("P50 ms", "rank_served/*/p50_ms", "{:.1f}"),
+            Column("P99 ms", "rank_served/*/p99_ms", "{:.1f}"),
+        ),
+        "at a time",
+    ),
 }  # fmt: skip
