@@ -11,6 +11,7 @@ import json
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Protocol
@@ -62,12 +63,13 @@ def step_model(step_name: str) -> type:
             self.step = load(step_name, Settings.from_environment())
             give_back()
             self.deferred: Any = self.step if hasattr(self.step, "submit") else None
+            self.sending = ThreadPoolExecutor(1, "send")
             self.published = Published(step_name, getattr(self.step, "look", None))
 
         def execute(self, requests: list[Any]) -> list[Any] | None:
             """One response per request, whatever happens; None for those that the step answers later."""
             if self.deferred:
-                return defer(step_name, self.deferred, self.outputs, requests)
+                return defer(step_name, self.deferred, self.outputs, requests, self.sending)
             return respond(step_name, self.step, self.outputs, requests)
 
         def finalize(self) -> None:
@@ -75,6 +77,8 @@ def step_model(step_name: str) -> type:
             close = getattr(getattr(self, "step", None), "close", None)
             if close:
                 close()
+            if hasattr(self, "sending"):
+                self.sending.shutdown()
             if hasattr(self, "published"):
                 self.published.stop()
 
@@ -108,9 +112,13 @@ def respond(name: str, step: Step, outputs: dict[str, type], requests: list[Any]
 
 
 class _Together:
-    """Responses to what Triton brought together: those of its own thread go back with it, those of others are sent."""
+    """Responses to what Triton brought together: those of its own thread go back with it, those of others are sent.
 
-    def __init__(self, count: int) -> None:
+    By a thread of their own: each takes a round trip, for which nobody should wait who could compute.
+    """
+
+    def __init__(self, name: str, count: int, sending: Executor) -> None:
+        self._name, self._sending = name, sending
         self._thread: int | None = threading.get_ident()
         self._given: list[Any] = [None] * count
 
@@ -119,7 +127,7 @@ class _Together:
         if threading.get_ident() == self._thread:
             self._given[place] = response
         else:
-            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            self._sending.submit(_send, self._name, sender, response)
 
     def end(self) -> list[Any] | None:
         """What goes back; None when nothing does."""
@@ -127,9 +135,11 @@ class _Together:
         return self._given if any(each is not None for each in self._given) else None
 
 
-def defer(name: str, step: DeferredStep, outputs: dict[str, type], requests: list[Any]) -> list[Any] | None:
+def defer(
+    name: str, step: DeferredStep, outputs: dict[str, type], requests: list[Any], sending: Executor
+) -> list[Any] | None:
     """Hand every request to a step that batches by itself; the responses that are there when it has taken them."""
-    together = _Together(len(requests))
+    together = _Together(name, len(requests), sending)
     with step.bringing():
         for place, request in enumerate(requests):
             sender, wanted = request.get_response_sender(), set(request.requested_output_names())
@@ -153,11 +163,19 @@ def _give(
     answer: Arrays | GenrecError,
 ) -> None:
     try:
-        give(_response(wanted, answer, outputs))
+        response = _response(wanted, answer, outputs)
     except Exception as error:  # the request must be answered, and the caller's thread must live on
+        response = _error(_internal(name, error))
+    give(response)
+
+
+def _send(name: str, sender: Any, response: Any) -> None:
+    try:
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    except Exception as error:  # the log has why it cannot be sent; perhaps the smaller error can
         failure = _error(_internal(name, error))
-        with suppress(Exception):  # the log has why an answer cannot be sent; perhaps the smaller error can
-            give(failure)
+        with suppress(Exception):
+            sender.send(failure, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def _internal(name: str, error: Exception) -> GenrecError:
@@ -179,12 +197,15 @@ def _arrays(request: Any) -> Arrays | InputError:
 
 
 def _response(wanted: set[str], answer: Arrays | GenrecError, outputs: dict[str, type]) -> Any:
-    """Tensors of the outputs somebody asked for, or the error; counted if the request ends with it."""
+    """Tensors of the outputs somebody asked for, or the error; counted if the request ends with it.
+
+    In memory of their own: they are read when the response is sent, and the step goes on meanwhile.
+    """
     if isinstance(answer, GenrecError):
         return _error(answer)
     count(answer)
     tensors = [
-        pb_utils.Tensor(name, np.ascontiguousarray(answer[name], dtype))
+        pb_utils.Tensor(name, np.array(answer[name], dtype, order="C"))
         for name, dtype in outputs.items()
         if name in wanted
     ]

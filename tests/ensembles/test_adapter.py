@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -133,6 +134,15 @@ class Sender:
         self.sent.append((response, flags))
 
 
+class AtOnce(Executor):
+    """Does what it is given in the thread that gives it."""
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*arguments, **named))
+        return done
+
+
 class Later:
     """Keeps requests until it is told to answer; 13 raises when it is handed over."""
 
@@ -164,7 +174,7 @@ def later_request(value: int, rows: int = 1) -> tuple[Any, Sender, np.ndarray]:
 
 def test_a_step_that_answers_later_sends_one_final_response_to_each_request(adapter: ModuleType) -> None:
     step, asked = Later(), [later_request(n) for n in (1, 2)]
-    adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked])
+    adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked], AtOnce())
     assert all(sender.sent == [] for _, sender, _ in asked)
     for _, _, memory in asked:
         memory[:] = -1  # Triton's memory is somebody else's once the batch is handed over
@@ -179,7 +189,9 @@ def test_a_step_that_answers_later_sends_one_final_response_to_each_request(adap
 def test_what_is_answered_while_requests_are_brought_goes_back_with_them(adapter: ModuleType) -> None:
     step, asked = Later(), [later_request(n) for n in (1, 13, 2)]
     step.at_once = True
-    first, raised, second = adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked]) or []
+    first, raised, second = (
+        adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked], AtOnce()) or []
+    )
     assert all(sender.sent == [] for _, sender, _ in asked), "each has one response"
     assert raised.error.code == "internal"
     for value, response in ((1, first), (2, second)):
@@ -193,7 +205,7 @@ def test_what_another_thread_answers_meanwhile_is_sent(adapter: ModuleType) -> N
 
     step, (made, sender, _) = Later(), later_request(5)
     step.submit = submit  # type: ignore[method-assign]
-    assert adapter.defer("later", step, OUTPUTS, [made]) is None
+    assert adapter.defer("later", step, OUTPUTS, [made], AtOnce()) is None
     assert len(sender.sent) == 1
 
 
@@ -201,7 +213,7 @@ def test_what_cannot_be_handed_over_or_sent_is_answered_with_its_error(adapter: 
     step = Later()
     two_rows, raises, refused, unfit = (later_request(*each) for each in ((1, 2), (13,), (3,), (4,)))
     asked = [two_rows, raises, refused, unfit]
-    back = adapter.defer("later", step, OUTPUTS, [each[0] for each in asked])
+    back = adapter.defer("later", step, OUTPUTS, [each[0] for each in asked], AtOnce())
     (_, refuse), (_, answer) = step.held
     refuse(DeadlineExceeded("late"))
     answer({"z": np.zeros((1, 1))})  # `y` is asked for
@@ -215,7 +227,7 @@ def test_what_cannot_be_handed_over_or_sent_is_answered_with_its_error(adapter: 
 def test_who_answers_lives_on_when_a_response_cannot_be_sent(adapter: ModuleType, fails: int) -> None:
     step, (made, sender, _) = Later(), later_request(5)
     sender.fails = fails
-    adapter.defer("later", step, OUTPUTS, [made])
+    adapter.defer("later", step, OUTPUTS, [made], AtOnce())
     step.held[0][1]({"y": np.array([[7]])})
     assert [response.error.code for response, _ in sender.sent] == ["internal"] * (2 - fails)
     assert "no shared memory" in sys.modules["triton_python_backend_utils"].logged[0]
@@ -233,7 +245,23 @@ def test_a_model_hands_its_batch_to_a_step_that_answers_later(
     model.initialize({"model_config": json.dumps({"output": [{"name": "y", "data_type": "TYPE_INT64"}]})})
     assert model.execute([made]) is None, "Triton may bring the next batch"
     step.held[0][1]({"y": np.array([[7]])})
-    assert len(sender.sent) == 1
+    model.finalize()
+    assert len(sender.sent) == 1, "what is answered is sent before the process ends"
+
+
+def test_who_answers_does_not_wait_until_it_is_sent(adapter: ModuleType) -> None:
+    step, (made, sender, _), goes_on = Later(), later_request(5), threading.Event()
+    send = sender.send
+    sender.send = lambda response, flags: (goes_on.wait(60), send(response, flags))[1]  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as sending:
+        adapter.defer("later", step, OUTPUTS, [made], sending)
+        answer = np.array([[7]])
+        step.held[0][1]({"y": answer})
+        answer[:] = 8  # the step's memory is its own again
+        assert sender.sent == []
+        goes_on.set()
+    ((response, _),) = sender.sent
+    np.testing.assert_array_equal(response.tensors["y"], [[7]])
 
 
 def test_model_class(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
