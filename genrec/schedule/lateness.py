@@ -19,14 +19,19 @@ class Lateness:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque(maxlen=MOST)  # when it was done, by how much later
+        self._margin_s: float | None = 0.0  # None: to be found anew; there are more questions than answers
 
     def add(self, now: float, late_s: Iterable[float]) -> None:
         """What was done at `now` (seconds on the caller's clock), so much later than estimated; earlier is below 0."""
         self._seen.extend((now, late) for late in late_s)
+        self._margin_s = None
 
     def margin_s(self, now: float) -> float:
         """Seconds that an estimate needs on top so that one in twenty is exceeded; 0 when nothing was done lately."""
         while self._seen and self._seen[0][0] < now - WINDOW_S:
             self._seen.popleft()
-        late = sorted(each for _, each in self._seen)
-        return max(late[int((1 - EXCEEDED) * len(late))], 0.0) if late else 0.0
+            self._margin_s = None
+        if self._margin_s is None:
+            late = sorted(each for _, each in self._seen)
+            self._margin_s = max(late[int((1 - EXCEEDED) * len(late))], 0.0) if late else 0.0
+        return self._margin_s

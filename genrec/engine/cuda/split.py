@@ -72,7 +72,9 @@ class SplitPasses:
             newest = each.user[:, :, each.length - count : each.length]
             _wide(bucket.users)[:, b, :, :count] = _wide(newest)
         batch, many = bucket.rows.shape
-        filled = np.stack([np.resize(each.rows, many) for each in rankings])
+        filled = np.zeros((len(rankings), many), np.int64)
+        for own, each in zip(filled, rankings, strict=True):
+            own[: len(each.rows)] = each.rows
         lengths = np.array([seen, [each.length for each in rankings]])
         others = np.arange(batch) % len(rankings)  # rankings too many are of the first again
         bucket.rows.copy_(torch.from_numpy(filled[others]))
