@@ -30,7 +30,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = (
     9  # the exit status of compute-sanitizer when its tool has found something; else it is the command's own
 )
-TOOL_S = 90
+TOOL_S = 150
 CHECKED = ("attention", "fused", "rank")  # modules whose checks run under them
 
 
