@@ -21,6 +21,7 @@ class Target:
     engine: str = ""  # module with `load_passes`; empty where Triton itself runs the engines
     executor: bool = False  # whether that module makes whole-request executors too (`load_executors`)
     streams: bool = True  # whether several batches may run at once
+    device: bool = False  # whether the host's cores are free while a pass runs
     staged: bool = True  # whether every pass can be a model of Triton, its KV in the arena
     ranker: str = ""  # module with `load_rankers`; empty where no ranker over the generator's layers runs
     hstu: str = ""  # module with `load_hstu`; empty where no HSTU ranker runs
@@ -37,7 +38,7 @@ _ROWS = (
     # No streams: one batch fills a GPU, and a second one would need memory of its own for every graph.
     Target(
         "cuda", "a GPU, torch and nvcc", "build.cuda.engines", "genrec.engine.cuda", executor=True,
-        streams=False, staged=False, ranker="genrec.engine.cuda.ranker",
+        streams=False, device=True, staged=False, ranker="genrec.engine.cuda.ranker",
     ),
     # Logits reach its beam search as a tensor, since KV never leaves the GPU; a plan takes no empty tensor.
     Target(

@@ -55,15 +55,17 @@ def step_model(step_name: str) -> type:
             from genrec.process import end_with_parent, give_back, may_write_any_file
             from genrec.settings import Settings
             from genrec.steps import load  # here: a step may take seconds to import
+            from genrec.target import target_of
             from genrec.triton.metrics import Published
 
             end_with_parent()
             may_write_any_file()
             self.outputs = output_types(args["model_config"])
-            self.step = load(step_name, Settings.from_environment())
+            settings = Settings.from_environment()
+            self.step = load(step_name, settings)
             give_back()
             self.deferred: Any = self.step if hasattr(self.step, "submit") else None
-            self.sending = ThreadPoolExecutor(1, "send")
+            self.sending = ThreadPoolExecutor(1, "send") if target_of(settings.target).device else None
             self.published = Published(step_name, getattr(self.step, "look", None))
 
         def execute(self, requests: list[Any]) -> list[Any] | None:
@@ -77,8 +79,8 @@ def step_model(step_name: str) -> type:
             close = getattr(getattr(self, "step", None), "close", None)
             if close:
                 close()
-            if hasattr(self, "sending"):
-                self.sending.shutdown()
+            if sending := getattr(self, "sending", None):
+                sending.shutdown()
             if hasattr(self, "published"):
                 self.published.stop()
 
@@ -114,10 +116,10 @@ def respond(name: str, step: Step, outputs: dict[str, type], requests: list[Any]
 class _Together:
     """Responses to what Triton brought together: those of its own thread go back with it, those of others are sent.
 
-    By a thread of their own: each takes a round trip, for which nobody should wait who could compute.
+    Each takes a round trip. Where a device computes, who asks it does not wait for that: a thread `sending` does.
     """
 
-    def __init__(self, name: str, count: int, sending: Executor) -> None:
+    def __init__(self, name: str, count: int, sending: Executor | None) -> None:
         self._name, self._sending = name, sending
         self._thread: int | None = threading.get_ident()
         self._given: list[Any] = [None] * count
@@ -126,8 +128,10 @@ class _Together:
         """From any thread, once per place."""
         if threading.get_ident() == self._thread:
             self._given[place] = response
-        else:
+        elif self._sending:
             self._sending.submit(_send, self._name, sender, response)
+        else:
+            _send(self._name, sender, response)
 
     def end(self) -> list[Any] | None:
         """What goes back; None when nothing does."""
@@ -136,7 +140,11 @@ class _Together:
 
 
 def defer(
-    name: str, step: DeferredStep, outputs: dict[str, type], requests: list[Any], sending: Executor
+    name: str,
+    step: DeferredStep,
+    outputs: dict[str, type],
+    requests: list[Any],
+    sending: Executor | None = None,
 ) -> list[Any] | None:
     """Hand every request to a step that batches by itself; the responses that are there when it has taken them."""
     together = _Together(name, len(requests), sending)

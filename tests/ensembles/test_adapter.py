@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -134,15 +134,6 @@ class Sender:
         self.sent.append((response, flags))
 
 
-class AtOnce(Executor):
-    """Does what it is given in the thread that gives it."""
-
-    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(work(*arguments, **named))
-        return done
-
-
 class Later:
     """Keeps requests until it is told to answer; 13 raises when it is handed over."""
 
@@ -174,7 +165,7 @@ def later_request(value: int, rows: int = 1) -> tuple[Any, Sender, np.ndarray]:
 
 def test_a_step_that_answers_later_sends_one_final_response_to_each_request(adapter: ModuleType) -> None:
     step, asked = Later(), [later_request(n) for n in (1, 2)]
-    adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked], AtOnce())
+    adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked])
     assert all(sender.sent == [] for _, sender, _ in asked)
     for _, _, memory in asked:
         memory[:] = -1  # Triton's memory is somebody else's once the batch is handed over
@@ -189,9 +180,7 @@ def test_a_step_that_answers_later_sends_one_final_response_to_each_request(adap
 def test_what_is_answered_while_requests_are_brought_goes_back_with_them(adapter: ModuleType) -> None:
     step, asked = Later(), [later_request(n) for n in (1, 13, 2)]
     step.at_once = True
-    first, raised, second = (
-        adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked], AtOnce()) or []
-    )
+    first, raised, second = adapter.defer("later", step, OUTPUTS, [made for made, _, _ in asked]) or []
     assert all(sender.sent == [] for _, sender, _ in asked), "each has one response"
     assert raised.error.code == "internal"
     for value, response in ((1, first), (2, second)):
@@ -205,7 +194,7 @@ def test_what_another_thread_answers_meanwhile_is_sent(adapter: ModuleType) -> N
 
     step, (made, sender, _) = Later(), later_request(5)
     step.submit = submit  # type: ignore[method-assign]
-    assert adapter.defer("later", step, OUTPUTS, [made], AtOnce()) is None
+    assert adapter.defer("later", step, OUTPUTS, [made]) is None
     assert len(sender.sent) == 1
 
 
@@ -213,7 +202,7 @@ def test_what_cannot_be_handed_over_or_sent_is_answered_with_its_error(adapter: 
     step = Later()
     two_rows, raises, refused, unfit = (later_request(*each) for each in ((1, 2), (13,), (3,), (4,)))
     asked = [two_rows, raises, refused, unfit]
-    back = adapter.defer("later", step, OUTPUTS, [each[0] for each in asked], AtOnce())
+    back = adapter.defer("later", step, OUTPUTS, [each[0] for each in asked])
     (_, refuse), (_, answer) = step.held
     refuse(DeadlineExceeded("late"))
     answer({"z": np.zeros((1, 1))})  # `y` is asked for
@@ -227,20 +216,23 @@ def test_what_cannot_be_handed_over_or_sent_is_answered_with_its_error(adapter: 
 def test_who_answers_lives_on_when_a_response_cannot_be_sent(adapter: ModuleType, fails: int) -> None:
     step, (made, sender, _) = Later(), later_request(5)
     sender.fails = fails
-    adapter.defer("later", step, OUTPUTS, [made], AtOnce())
+    adapter.defer("later", step, OUTPUTS, [made])
     step.held[0][1]({"y": np.array([[7]])})
     assert [response.error.code for response, _ in sender.sent] == ["internal"] * (2 - fails)
     assert "no shared memory" in sys.modules["triton_python_backend_utils"].logged[0]
 
 
+@pytest.mark.parametrize("target", ["openvino", "cuda"])
 def test_a_model_hands_its_batch_to_a_step_that_answers_later(
-    adapter: ModuleType, monkeypatch: pytest.MonkeyPatch
+    adapter: ModuleType, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     from genrec import steps
 
     step, (made, sender, _) = Later(), later_request(5)
     monkeypatch.setattr(steps, "load", lambda name, settings: step)
-    monkeypatch.setattr(steps.Settings, "from_environment", classmethod(lambda cls: None))
+    monkeypatch.setattr(
+        steps.Settings, "from_environment", classmethod(lambda cls: SimpleNamespace(target=target))
+    )
     model = adapter.step_model("later")()
     model.initialize({"model_config": json.dumps({"output": [{"name": "y", "data_type": "TYPE_INT64"}]})})
     assert model.execute([made]) is None, "Triton may bring the next batch"
@@ -271,7 +263,9 @@ def test_model_class(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
     step = Double()
     step.close = lambda: closed.append(True)  # type: ignore[attr-defined]
     monkeypatch.setattr(steps, "load", lambda name, settings: step if name == "double" else None)
-    monkeypatch.setattr(steps.Settings, "from_environment", classmethod(lambda cls: None))
+    monkeypatch.setattr(
+        steps.Settings, "from_environment", classmethod(lambda cls: SimpleNamespace(target="openvino"))
+    )
     model = adapter.step_model("double")()
     config = {"output": [{"name": "y", "data_type": "TYPE_INT64"}, {"name": "z", "data_type": "TYPE_FP32"}]}
     model.initialize({"model_config": json.dumps(config)})
