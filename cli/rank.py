@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.options import add_question, add_settings, at_least, check_where, numbers
 from genrec.errors import GenrecError, InputError
-from genrec.rank.options import MOST_CANDIDATES
+from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
 
 LOCAL = ("beam_width", "ranker")  # settings that a server has for itself
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of.add_argument(
         "--retrieve",
         type=at_least(1, MOST_CANDIDATES),
-        default=100,
+        default=USUAL_CANDIDATES,
         help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: %(default)s",
     )
     parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")

@@ -101,6 +101,9 @@ class RankPasses(Protocol):
     most: int  # rankings in order `split` that may be one pass
     keeps: bool  # whether entries stay in memory of its own, by their names
 
+    def rehearse(self, candidates: int) -> None:
+        """Make ready what is slow when it first comes: all shapes of rankings of so many candidates."""
+
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """tokens int64[B, S], none padded: fills 2N kv [B, G, S, D]; of one user, or of several items at once."""
 

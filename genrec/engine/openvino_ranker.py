@@ -28,6 +28,9 @@ class OpenVinoRanker:
         self._requests: dict[str, InferRequest] = {}
         self.most = RANKINGS if graphs.has(RANK_TOGETHER) else 1
 
+    def rehearse(self, candidates: int) -> None:
+        """See `RankPasses.rehearse`: no shape is."""
+
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""
         most = max(MOST_TOKENS // tokens.shape[1], 1)

@@ -80,6 +80,10 @@ class RankExecutor:
         self._passes, self._head, self._layout = passes, head, layout
         self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self
 
+    def rehearse(self, candidates: int) -> None:
+        """Before the first request; rankings of other numbers of candidates may be slow when they first come."""
+        self._passes.rehearse(candidates)
+
     def scores(self, request: RankRequest, plan: RankPlan) -> Scored:
         """float32[C], one per candidate, and what it took."""
         if plan.order == "whole":

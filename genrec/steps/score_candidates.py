@@ -16,7 +16,7 @@ from genrec.nodes.held import Held
 from genrec.nodes.item_store import ItemStore
 from genrec.pool.owner import Owner
 from genrec.rank.item_tokens import DistinctItems
-from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
+from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, USUAL_CANDIDATES, RankerConfig
 from genrec.schedule.items_ahead import ItemsAhead
 from genrec.schedule.relay import PARTS, PATIENCE
 from genrec.schedule.shard import Shard
@@ -47,6 +47,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         most = executors[0].most if chosen_prefix(settings, self._options) == "split" else 1
         for executor in executors if most > 1 else []:
             executor.together([self._nobodys(spans(self._config)[0])] * 2)
+            executor.rehearse(USUAL_CANDIDATES)
         if self._store:
             self._store.start()
         super().__init__(settings, [_always(executor) for executor in executors], step, most)

@@ -9,11 +9,13 @@ import torch
 
 from build.plugin import compile as plugin
 from genrec.engine import abi
+from genrec.engine.cuda import split
 from genrec.engine.cuda.discriminant import candidate_attention
 from genrec.engine.cuda.host import PageLocked, tensor_of
 from genrec.engine.cuda.kept import KeptItems, KeptUsers
 from genrec.engine.cuda.operations import TorchOperations
 from genrec.engine.cuda.ranker import CudaRanker
+from genrec.engine.cuda.split import RANKINGS, SplitPasses
 from genrec.engine.interface import Split, UserName
 from genrec.models.config import ModelConfig
 from genrec.nn.attention import behind, behind_items
@@ -144,6 +146,20 @@ def test_rankings_whose_items_have_no_room_together_are_passes_of_their_own():
     together = device.split(host, asked)
     alone = [made("split")[1].split(host, [each])[0] for each in asked]
     np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_what_was_rehearsed_is_not_captured_when_it_comes(monkeypatch):
+    monkeypatch.setattr(split, "LEAST_TOKENS", 16)
+    for name, longest in (("split", 40 * 3), ("reach", 4)):
+        _, device = made(name)
+        device.rehearse(5)
+        with monkeypatch.context() as later:
+            later.delattr(SplitPasses, "_captured")
+            for batch in range(1, RANKINGS + 1):
+                for tokens in range(1, longest + 1):
+                    device.passes.bucket(batch, 5, tokens)
+            with pytest.raises(AttributeError):
+                device.passes.bucket(1, 40, 1)
 
 
 def test_of_users_the_least_recently_used_leave():

@@ -63,6 +63,10 @@ class CudaRanker:
             config.hidden_size,
         )
 
+    def rehearse(self, candidates: int) -> None:
+        """See `RankPasses.rehearse`."""
+        self.passes.rehearse(candidates)
+
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""
         most = max(MOST_TOKENS // tokens.shape[1], 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -56,13 +57,24 @@ class SplitPasses:
         self._discriminant, self._items, self._reach = discriminant, items, reach
         self._buckets: dict[tuple[int, int, int], _Bucket] = {}  # the least recently used first
         tensors, _, _, heads, size = items.shape
-        most = padded(max(min(longest, reach or longest), 1), LEAST_TOKENS)
+        self._longest = max(min(longest, reach or longest), 1)
+        most = padded(self._longest, LEAST_TOKENS)
         # All buckets' users lie here, as they never run at once. Zeros: what lies behind a user's end counts nothing,
         # and 0 times NaN is NaN.
         self._users = items.new_zeros(tensors * RANKINGS * heads * most * size)
         states = RANKINGS * padded(MOST_CANDIDATES, LEAST_CANDIDATES) * hidden
         self._states = torch.empty(states, dtype=torch.float32, pin_memory=items.is_cuda)
         self._pool = torch.cuda.graph_pool_handle() if items.is_cuda else None
+
+    def rehearse(self, many: int) -> None:
+        """Capture all shapes of rankings of so many candidates, which takes a tenth of a second each. The largest come
+        first: what they leave of the memory the others fit into.
+        """
+        ends = range(LEAST_TOKENS, self._longest + LEAST_TOKENS, LEAST_TOKENS)
+        spans = {padded(min(end, self._longest), LEAST_TOKENS) for end in ends}
+        batches = {padded_rows(count) for count in range(1, RANKINGS + 1)}
+        for batch, span in sorted(product(batches, spans), key=math.prod, reverse=True):
+            self.bucket(batch, many, span)
 
     def states(self, rankings: Sequence[OnDevice]) -> list[NDArray[np.float32]]:
         """[C, hidden] of each ranking, valid until the next call. The host waits once."""
