@@ -114,4 +114,5 @@ class KeptItems:
 
 def _keys(names: NDArray[np.uint64]) -> list[object]:
     """Bytes, without zeros at their ends: of names that are equally long these differ as the names do."""
-    return list(np.ascontiguousarray(names).view("S16")[:, 0].tolist())
+    keys: list[object] = np.ascontiguousarray(names).view("S16")[:, 0].tolist()
+    return keys
