@@ -167,8 +167,7 @@ class Rows {
   void times(const Value* weights, float* sums, Begun begun, Done done) const {
     const int blocks = (rows_ + BLOCK - 1) / BLOCK;
     blocks > 4   ? times_in<PARTS>(weights, sums, begun, done)
-    : blocks > 2 ? times_in<4>(weights, sums, begun, done)
-    : blocks > 1 ? times_in<2>(weights, sums, begun, done)
+    : blocks > 1 ? times_in<4>(weights, sums, begun, done)
                  : times_in<1>(weights, sums, begun, done);
   }
 
