@@ -67,7 +67,7 @@ class SplitPasses:
         self._pool = torch.cuda.graph_pool_handle() if items.is_cuda else None
 
     def rehearse(self, many: int) -> None:
-        """Capture all shapes of rankings of so many candidates, which takes a tenth of a second each. The largest come
+        """Capture all shapes of rankings of so many candidates, each in a tenth or two of a second. The largest come
         first: what they leave of the memory the others fit into.
         """
         ends = range(LEAST_TOKENS, self._longest + LEAST_TOKENS, LEAST_TOKENS)
