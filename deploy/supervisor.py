@@ -22,7 +22,7 @@ from deploy.launch import Launch, LaunchError, NoRoom
 from deploy.watch import Trouble, Watch
 from genrec.catalogue import agreement
 
-WATCH_S = 0.1  # between looks at the processes: some 30 us for each
+WATCH_S = 0.2  # between looks at the processes: some 30 us for each
 LOOK_S = 0.05  # between questions to a server that starts
 FAILED_STARTS = 3  # of those whose cause will not go by itself
 LONGEST_PAUSE_S = 30.0  # between starts

@@ -17,7 +17,8 @@ from genrec.catalogue.versions import Current, check_files, folder_of, read_curr
 from genrec.errors import InputError
 from genrec.settings import Settings
 
-POLL_S = 0.1
+POLL_S = 0.5  # between looks at the pointer: each wakes a process whose caches are cold
+SWAP_POLL_S = 0.05  # while others are still loading what it names
 RETIRE_S = 60.0  # no client waits longer for an answer
 
 T = TypeVar("T")
@@ -78,9 +79,10 @@ class Versioned(Generic[T]):
     def _keep_following(self) -> None:
         """Whatever goes wrong in a look, the next one may be good: no swap ends where one process follows no more."""
         told: set[str] = set()
-        while not self._stop.wait(POLL_S):
+        under_way = False
+        while not self._stop.wait(SWAP_POLL_S if under_way else POLL_S):
             try:
-                self._follow()
+                under_way = self._follow()
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
                 if problem not in told and self._folder.is_dir():  # it is gone when the server ends
@@ -89,8 +91,8 @@ class Versioned(Generic[T]):
                         "%s: could not follow the catalogue, and goes on: %s", self._process, problem
                     )
 
-    def _follow(self) -> None:
-        """One look at the pointer: load, take over, forget."""
+    def _follow(self) -> bool:
+        """One look at the pointer: load, take over, forget. Whether a swap is still under way."""
         pointer = read_current(self._artifact)
         refused = self._said.refused
         if pointer.serial != self._said.serial:
@@ -102,6 +104,7 @@ class Versioned(Generic[T]):
             metrics.CATALOGUE_SWAPS.add()
         self._forget(pointer.version)
         self._acknowledge(pointer.serial, refused)
+        return pointer.version != self.current and not refused
 
     def _try(self, version: int) -> str:
         """Load; why that cannot be, if it cannot."""

@@ -16,7 +16,7 @@ from training.data import Histories
 BEAM_WIDTH = 32
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def traced(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server that sends spans to a port where nobody listens yet."""
     url = f"http://127.0.0.1:{choose_ports().http}/v1/traces"

@@ -27,6 +27,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def settings(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(versioned, "POLL_S", 0.005)
+    monkeypatch.setattr(versioned, "SWAP_POLL_S", 0.005)
     return settings_of_a_server(plain, tmp_path)
 
 
