@@ -33,15 +33,15 @@ def prepare(settings: Settings, slots: int, processes: int) -> None:
 
 def _check_room(arena_bytes: int, pool_bytes: int, triton_bytes: int) -> None:
     """Ask before anything is made: a process that finds /dev/shm full at work is killed."""
-    free = os.statvfs(leftovers.SHM)
-    free_mib, wanted_mib = (
-        free.f_bavail * free.f_frsize >> 20,
-        (arena_bytes + pool_bytes + triton_bytes >> 20) + 1,
-    )
-    pool = f", the pool for {pool_bytes >> 20} MiB" if pool_bytes else ""
+    wanted = {
+        "the KV arena of recommend_staged (--ensembles without it needs none)": arena_bytes,
+        "the pool (--pool-user-mb, --pool-item-mb)": pool_bytes,
+        "Triton's processes": triton_bytes,
+    }
+    found = os.statvfs(leftovers.SHM)
+    free_mib, wanted_mib = found.f_bavail * found.f_frsize >> 20, (sum(wanted.values()) >> 20) + 1
     if wanted_mib > free_mib:
+        parts = ", ".join(f"{size >> 20} MiB for {what}" for what, size in wanted.items() if size)
         raise NoRoom(
-            "arena_slots" if arena_bytes else "pool_user_mb",
-            f"ask for {arena_bytes >> 20} MiB{pool}, and Triton's processes for {triton_bytes >> 20} MiB",
-            f"{free_mib} MiB, which {leftovers.SHM} has free: fewer slots, a smaller pool, or a larger {leftovers.SHM}",
+            str(leftovers.SHM), f"needs {wanted_mib} MiB: {parts}", f"{free_mib} MiB, which it has free"
         )

@@ -43,6 +43,21 @@ def test_every_file_that_is_served_is_verified(artifact: Path) -> None:
     verify(artifact, digests)
 
 
+def test_histories_may_be_left_out_but_not_be_others(artifact: Path) -> None:
+    histories = artifact / "histories.parquet"
+    histories.write_bytes(b"of users")
+    manifest.record(artifact, "data", "key", [histories, artifact / "catalogue.parquet"], {})
+    verify(artifact)
+    damage(histories)
+    with pytest.raises(ArtifactError, match=str(histories)):
+        verify(artifact)
+    histories.unlink()
+    verify(artifact)
+    (artifact / "catalogue.parquet").unlink()
+    with pytest.raises(ArtifactError, match=r"catalogue\.parquet"):
+        verify(artifact)
+
+
 def test_a_file_is_read_again_only_when_it_may_have_changed(
     artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

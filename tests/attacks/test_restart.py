@@ -102,7 +102,7 @@ def test_a_restart_waits_for_room_and_for_its_ports(
         nonlocal refusals
         refusals -= 1
         if refusals >= 0:
-            raise NoRoom("arena_slots", f"ask for {sizes}", "less, of /dev/shm")
+            raise NoRoom("/dev/shm", f"needs {sizes}", "less")
 
     def taken_once(*given: Any) -> Any:
         if strangers:
@@ -116,7 +116,7 @@ def test_a_restart_waits_for_room_and_for_its_ports(
     os.kill(weak.pid, signal.SIGKILL)
     until(lambda: weak.restarts == restarts + 1)
     np.testing.assert_array_equal(items_of(weak, items), before)
-    assert caplog.text.count("of /dev/shm") == supervisor.FAILED_STARTS + 1
+    assert caplog.text.count("/dev/shm: needs") == supervisor.FAILED_STARTS + 1
     assert f"{HERE}:{weak.ports.metrics}' already in use" in caplog.text
 
 
@@ -166,7 +166,7 @@ def test_what_a_person_must_mend_is_said_after_a_few_starts(error: Exception) ->
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), NoRoom("arena_slots", "many", "few")]
+    "error", [OSError(28, "No space left on device"), NoRoom("/dev/shm", "needs much", "little")]
 )
 def test_what_passes_is_waited_for(error: Exception) -> None:
     assert supervisor._passes(error)
@@ -174,7 +174,10 @@ def test_what_passes_is_waited_for(error: Exception) -> None:
 
 def test_too_many_slots_are_refused_with_the_setting_and_the_place(tiny: Path) -> None:
     with (
-        pytest.raises(NoRoom, match=r"arena_slots: ask for .* MiB.*/dev/shm has free"),
+        pytest.raises(
+            NoRoom,
+            match=r"/dev/shm: needs \d+ MiB: \d+ MiB for the KV arena .*--ensembles.*accepted: \d+ MiB",
+        ),
         running_server(tiny, beam_width=8, arena_slots=10**8),
     ):
         pass
