@@ -10,14 +10,8 @@ from dataclasses import dataclass, field
 
 from genrec.errors import InputError
 
-DTYPES = (
-    "BOOL",
-    "INT32",
-    "INT64",
-    "FP16",
-    "BF16",
-    "FP32",
-)  # BYTES is left out on purpose: slow in the Python backend (H8)
+# BYTES is left out on purpose: slow in the Python backend (H8)
+DTYPES = ("BOOL", "INT32", "INT64", "FP16", "BF16", "FP32")
 
 
 @dataclass(frozen=True)

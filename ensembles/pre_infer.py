@@ -15,9 +15,8 @@ USER_ID = Tensor("user_id", "INT64", (1,), optional=True)
 DEADLINE_MS = Tensor("deadline_ms", "INT64", (1,), optional=True)  # until the ranking is due
 PAST = tuple(each for each in EVENTS if each.name in PAST_INPUTS)  # `now` is the ranking's own
 REQUEST = (HISTORY, USER_ID, DEADLINE_MS, *PAST)
-REPORT = Tensor(
-    "report", "INT64", (-1,)
-)  # a `genrec.report.PreInferReport`; -1, as rankings give fewer numbers
+# A `genrec.report.PreInferReport`; -1, as rankings give fewer numbers
+REPORT = Tensor("report", "INT64", (-1,))
 
 ENCODE_PREFIX = Model(
     "encode_prefix",

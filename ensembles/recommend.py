@@ -15,9 +15,8 @@ from genrec.steps.ticket import Ticket
 # is missing.
 HISTORY = Tensor("history", "INT64", (-1,), optional=True)  # of a known `user_id`, his own
 TOP_K = Tensor("top_k", "INT32", (1,), optional=True)
-RETRIEVE = Tensor(
-    "retrieve", "INT32", (1,), optional=True
-)  # in the place of `top_k`, where a ranking follows
+# In the place of `top_k`, where a ranking follows
+RETRIEVE = Tensor("retrieve", "INT32", (1,), optional=True)
 USER_ID = Tensor("user_id", "INT64", (1,), optional=True)
 DEADLINE_MS = Tensor("deadline_ms", "INT32", (1,), optional=True)
 EXCLUDE_HISTORY = Tensor("exclude_history", "BOOL", (1,), optional=True)

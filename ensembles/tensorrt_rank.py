@@ -93,9 +93,8 @@ def recommend_and_rank_tensorrt(config: ModelConfig, ranker: RankerConfig, kv_ty
     """`recommend_and_rank`: the steps of `recommend`, then a ranking over the KV that they began with."""
     plain, found = recommend_and_rank.recommend_and_rank(), recommend_tensorrt(config, kv_type)
     first, prefill, *middle, last = found.steps
-    prefill = replace(
-        prefill, outputs={**prefill.outputs, **_made(config)}
-    )  # with one level no decode reads its KV
+    # With one level no decode reads its KV
+    prefill = replace(prefill, outputs={**prefill.outputs, **_made(config)})
     history = {tensor.name: tensor.name for tensor in ENCODE_HISTORY.inputs}
     retrieved = {name: f"found_{name}" for name in ("item_ids", "scores")}
     (asked,) = [step.inputs for step in plain.steps if step.model == "encode_candidates"]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.func import functional_call
@@ -27,6 +26,7 @@ from genrec.nn.hstu_next import HstuNext
 from genrec.rank.hstu import HstuConfig, NextConfig
 from genrec.rank.hstu_weights import CODES_OF_ITEMS
 from genrec.rank.options import MOST_CANDIDATES
+from genrec.tensor_file import write_tensors
 
 Ranker = HstuRanker | HstuNext
 Graph = Callable[[Any], Traced]
@@ -39,8 +39,7 @@ def export_hstu_graph(ranker: Ranker, name: str, folder: Path) -> Path:
     if name == kind.graphs[1]:
         # What else a delta must not change: graphs are of these numbers.
         about = {"format": "pt", "config": json.dumps(asdict(ranker.config))}
-        save_file(weights, folder / kind.exported, metadata=about)
-        (folder / kind.exported).chmod(0o644)  # as `genrec.nn.checkpoint` does
+        write_tensors(folder / kind.exported, weights, about)
     graph = HSTU_GRAPHS[name](ranker)
     return write(_of_weights(graph, weights, kind.tables), {}, folder / f"{name}.onnx")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import scratch_in
@@ -20,7 +19,7 @@ from genrec.manifest import record
 from genrec.rank.deltas import FILE, FOLDER, FORMAT, ROWS, STAGE, VALUES, VERSION, Arrays, folder_of
 from genrec.rank.hstu import CONFIG, EXPORTED, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import CODES_OF_ITEMS, OF_RATINGS, HstuWeights, load_weights, with_next
-from genrec.tensor_file import mapped_tensors, read_plain_metadata
+from genrec.tensor_file import mapped_tensors, read_plain_metadata, write_tensors
 
 
 class Written(NamedTuple):
@@ -108,8 +107,7 @@ def _write(artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[
     with scratch_in(artifact / FOLDER) as scratch:
         folder = scratch / str(number)
         folder.mkdir()
-        save_file(tensors, folder / FILE, metadata={"format": FORMAT, "version": VERSION})
-        (folder / FILE).chmod(0o644)  # as `genrec.nn.checkpoint` does
+        write_tensors(folder / FILE, tensors, {"format": FORMAT, "version": VERSION})
         size = (folder / FILE).stat().st_size
         record(folder, STAGE, base, [folder / FILE], {"number": number, "bytes": size, **facts})
         try:

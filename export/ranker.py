@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 from torch.export import Dim
 
 from export.graph import Traced, write
@@ -22,6 +21,7 @@ from genrec.nn.rank_graphs import ExtendGraph, ItemFirstGraph, RankPrefillGraph,
 from genrec.nn.ranker import Ranker
 from genrec.nn.xattention import shared_names
 from genrec.rank.head import FILE_NAME, TABLE
+from genrec.tensor_file import write_tensors
 
 MOST_CANDIDATES, MOST_ITEMS = 4096, 1 << 31
 ATTENTION = {
@@ -68,8 +68,7 @@ def export_rank_graph(ranker: Ranker, name: str, folder: Path) -> Path:
 def save_head(ranker: Ranker, folder: Path) -> None:
     """What `genrec.rank.head.RankerHead` reads."""
     table = ranker.table().detach().numpy()
-    save_file({TABLE: np.ascontiguousarray(table, np.float32)}, folder / FILE_NAME)
-    (folder / FILE_NAME).chmod(0o644)
+    write_tensors(folder / FILE_NAME, {TABLE: np.ascontiguousarray(table, np.float32)})
 
 
 def _user_entry(config: ModelConfig, users: int = 1) -> list[torch.Tensor]:

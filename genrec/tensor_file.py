@@ -1,21 +1,60 @@
-"""safetensors files of our own: their metadata say which format and version they are of."""
+"""safetensors files of our own: their metadata say which format and version they are of.
+
+What is written appears whole or not at all, and others may read it: a server may run as someone else.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
 
 LENGTH = struct.Struct("<Q")  # of the header, before it
-KINDS = {"F32": np.float32, "I64": np.int64}  # that are mapped
+KINDS = {"F32": np.float32, "I32": np.int32, "I64": np.int64}  # that are mapped
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write one safetensors file."""
+    with written(path) as partial:
+        save_file(dict(tensors), partial, metadata=dict(metadata) if metadata else None)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of `path` in the end; safetensors alone would leave it mode 0600."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+        partial.chmod(0o644)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def readable(path: Path, what: str) -> Iterator[None]:
+    """Any error within is an ArtifactError about `path`, which is `what`: the library has types of its own."""
+    try:
+        yield
+    except ArtifactError:
+        raise
+    except Exception as error:
+        raise ArtifactError(path, f"not a readable {what}: {error}") from error
 
 
 def read_tensors(path: Path, kind: str, version: str) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
@@ -43,13 +82,13 @@ def read_plain_metadata(path: Path) -> dict[str, str]:
     return metadata
 
 
-def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file where they lie. What is written to them stays in this process.
+def mapped_tensors(path: Path, mode: Literal["c", "r"] = "c") -> dict[str, NDArray[Any]]:
+    """The tensors of a safetensors file where they lie: to read, "r", or with "c" to write to, in this process alone.
 
     The file must not be written to while they live; another in its place does no harm. Raises ArtifactError.
     """
     try:
-        whole = np.memmap(check_regular(path), np.uint8, "c").view(np.ndarray)
+        whole = np.memmap(check_regular(path), np.uint8, mode).view(np.ndarray)
         start = LENGTH.size + LENGTH.unpack(whole[: LENGTH.size].tobytes())[0]
         header = json.loads(whole[LENGTH.size : start].tobytes())
         header.pop("__metadata__", None)

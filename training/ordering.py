@@ -40,10 +40,8 @@ class Engine:
                 "autoinstall_known_extensions": False,
             }
         )
-        for setting in (
-            "enable_progress_bar = true",
-            "enable_progress_bar_print = false",
-        ):  # counted, not shown
+        # Counted, not shown
+        for setting in ("enable_progress_bar = true", "enable_progress_bar_print = false"):
             self._connection.execute(f"SET {setting}")
 
     def __enter__(self) -> Engine:

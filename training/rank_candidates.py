@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
@@ -25,6 +24,7 @@ from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.model import Generator
 from genrec.progress import counting
+from genrec.tensor_file import write_tensors
 from training.data import Histories
 from training.evaluate import SPLITS
 
@@ -115,9 +115,8 @@ def make_candidates(
             found[span], scores[span] = rank_items(tree, leaves, values, seen, CANDIDATES)
             bar.update(len(part))
     target = np.array([rows[user][cut] for user, cut in places], np.int32)
-    user, cut = np.ascontiguousarray(
-        places.T, np.int32
-    )  # safetensors writes what lies in memory, strides or not
+    # safetensors writes what lies in memory, strides or not
+    user, cut = np.ascontiguousarray(places.T, np.int32)
     return Candidates(user, cut, target, found, scores)
 
 
@@ -150,8 +149,7 @@ def load_candidates(artifact: Path, per_history: int) -> dict[str, Candidates]:
     tensors = {f"{split}.{name}": each for split, of in made.items() for name, each in vars(of).items()}
     # Ranks that torchrun started make them at the same time.
     with scratch_in(path.parent) as scratch:
-        save_file(tensors, scratch / FILE_NAME, metadata={"key": key})
-        (scratch / FILE_NAME).chmod(0o644)  # as `genrec.nn.checkpoint` does
+        write_tensors(scratch / FILE_NAME, tensors, {"key": key})
         os.replace(scratch / FILE_NAME, path)
     return made
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.semantic_id import check_sizes
@@ -19,6 +19,7 @@ from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
 from genrec.manifest import stage_key
 from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.tensor_file import write_tensors
 from training.data import Histories, stored_items
 from training.evaluate import evaluate, popularity_baseline, transition_baseline
 from training.recipes import Recipe, recipe_for
@@ -111,8 +112,7 @@ def tokenise(
         sizes, codes = given or (learnt, quantise(vectors, learnt, seed, steps))
         books = codebook_means(vectors, codes, sizes)
         Catalogue(ids, codes, items["title"].to_pylist(), popularity, sizes).save(steps.scratch / CATALOGUE)
-        save_file({f"level_{level}": book for level, book in enumerate(books, 1)}, steps.scratch / CODEBOOKS)
-        (steps.scratch / CODEBOOKS).chmod(0o644)  # as `genrec.nn.checkpoint` does
+        write_tensors(steps.scratch / CODEBOOKS, {f"level_{n}": book for n, book in enumerate(books, 1)})
         for name in (CODEBOOKS, CATALOGUE):
             os.replace(steps.scratch / name, out / name)
     shared, sharing = collisions(codes)

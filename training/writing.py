@@ -54,9 +54,8 @@ def write_data(source: Source, out: Path, cluster: str | None = None) -> list[st
 
         found = steps.make(NOTES, work).read_text().splitlines()
         for name in (ITEMS, HISTORIES):
-            if (
-                steps.folder / name
-            ).exists():  # else it was moved by a process that was ended before the next
+            # Else it was moved by a process that was ended before the next
+            if (steps.folder / name).exists():
                 os.replace(steps.folder / name, out / name)
     return found
 

@@ -21,11 +21,8 @@ from genrec.engine.openvino_graphs import WeightPlace
 from genrec.kv.layout import LINE
 
 BLOCK = 32  # columns, and rows, of what the operation computes at once
-PRODUCTS = {
-    "Linear": 0,
-    "AddLinear": 1,
-    "SwiGLU": 0,
-}  # function -> which input is multiplied; its weights follow
+# Function -> which input is multiplied; its weights follow
+PRODUCTS = {"Linear": 0, "AddLinear": 1, "SwiGLU": 0}
 
 
 class Weights:

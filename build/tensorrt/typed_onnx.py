@@ -68,9 +68,8 @@ def _float_tensors(model: ModelProto) -> set[str]:
     graph = inferred.graph
     known = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
     known |= {v.name: v.data_type for v in graph.initializer}
-    for (
-        node
-    ) in graph.node:  # in order, so what a custom node's inference left out is filled before it is read
+    # In order, so what a custom node's inference left out is filled before it is read
+    for node in graph.node:
         for name in node.output:
             if known.get(name, TensorProto.UNDEFINED) == TensorProto.UNDEFINED:
                 known[name] = known[node.input[0]]

@@ -7,7 +7,6 @@ index an ID is, so that its items are one more read away.
 
 from __future__ import annotations
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,11 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
-from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular
+from genrec.errors import InputError
+from genrec.tensor_file import mapped_tensors, read_metadata, readable, write_tensors
 
 FORMAT, VERSION = "genrec-hash-set", "1"
 BLOCK = 64  # lookups whose memory reads overlap
@@ -76,12 +73,9 @@ class SemanticIdSet:
         return found.reshape(given.shape)
 
     def save(self, path: Path) -> None:
-        """Write one safetensors file; it appears whole or not at all."""
-        partial = path.with_name(path.name + ".partial")
+        """Write one safetensors file."""
         tensors: dict[str, npt.NDArray[Any]] = {"keys": self.keys, "leaves": self.leaves}
-        save_file(tensors, partial, metadata={"format": FORMAT, "version": VERSION})
-        partial.chmod(0o644)  # safetensors writes 0600; a server may run as someone else
-        os.replace(partial, path)
+        write_tensors(path, tensors, {"format": FORMAT, "version": VERSION})
 
     @classmethod
     def map(cls, path: Path) -> SemanticIdSet:
@@ -89,24 +83,10 @@ class SemanticIdSet:
 
         Raises ArtifactError. A table that is not a catalogue's answers wrongly, but reads nothing outside itself.
         """
-        try:
-            with safe_open(check_regular(path), framework="numpy") as checked:  # sizes and offsets
-                metadata = checked.metadata() or {}
-            if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
-                raise ArtifactError(path, f"is not a {FORMAT} file of version {VERSION}")
-            with open(path, "rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-                data = file.tell()
-            arrays = []
-            for name, dtype in (("keys", np.int64), ("leaves", np.int32)):
-                start, end = header[name]["data_offsets"]
-                shape = ((end - start) // np.dtype(dtype).itemsize,)
-                arrays.append(np.memmap(path, dtype, "r", data + start, shape).view(np.ndarray))
-            return cls(*arrays)
-        except ArtifactError:
-            raise
-        except Exception as error:  # safetensors has a type of its own, and OSError, KeyError, InputError ...
-            raise ArtifactError(path, f"not a readable hash set: {error}") from error
+        with readable(path, "hash set"):
+            read_metadata(path, FORMAT, VERSION)  # sizes and offsets are checked too
+            tensors = mapped_tensors(path, "r")
+            return cls(tensors["keys"], tensors["leaves"])
 
     def __len__(self) -> int:
         """Number of keys."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from safetensors.numpy import save_file
 
 from genrec.catalogue.semantic_id import check_sizes, pack
 from genrec.errors import ArtifactError, InputError
-from genrec.tensor_file import read_tensors
+from genrec.tensor_file import read_tensors, readable, write_tensors
 
 FORMAT, VERSION = "genrec-validity", "1"
 
@@ -154,22 +152,19 @@ class ValidityIndex:
         return Blocked(tuple(nodes))
 
     def save(self, path: Path) -> None:
-        """Write one safetensors file; it appears whole or not at all. row_leaf follows from the rest."""
+        """Write one safetensors file; row_leaf follows from the rest."""
         tensors = {f"codes_{level}": codes for level, codes in enumerate(self.codes, 1)}
         tensors |= {f"first_child_{level}": first for level, first in enumerate(self.first_child, 1)}
         tensors["rows"] = self.rows
         sizes = json.dumps(self.codebook_sizes)
         metadata = {"format": FORMAT, "version": VERSION, "codebook_sizes": sizes}
         metadata["sha256"] = _digest(sizes, tensors)
-        partial = path.with_name(path.name + ".partial")
-        save_file(tensors, partial, metadata=metadata)
-        partial.chmod(0o644)  # as `genrec.nn.checkpoint` does
-        os.replace(partial, path)
+        write_tensors(path, tensors, metadata)
 
     @classmethod
     def load(cls, path: Path, codebook_sizes: Sequence[int] | None = None) -> ValidityIndex:
         """Read what `save` wrote. ArtifactError if it is corrupt, or not of `codebook_sizes` when given."""
-        try:
+        with readable(path, "validity index"):
             metadata, tensors = read_tensors(path, FORMAT, VERSION)
             sizes = check_sizes(json.loads(metadata["codebook_sizes"]))
             if codebook_sizes is not None and sizes != tuple(codebook_sizes):
@@ -180,12 +175,6 @@ class ValidityIndex:
             numbers = range(1, len(sizes) + 1)
             codes = [tensors[f"codes_{n}"] for n in numbers]
             return cls(sizes, codes, [tensors[f"first_child_{n}"] for n in numbers], tensors["rows"])
-        except ArtifactError:
-            raise
-        except (
-            Exception
-        ) as error:  # safetensors raises a type of its own, and OSError, KeyError, ValueError ...
-            raise ArtifactError(path, f"not a readable validity index: {error}") from error
 
 
 def frozen(array: Array) -> Array:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from genrec.catalogue.validity import ValidityIndex
 from genrec.draft.options import FORMAT, VERSION, DraftConfig, options_in
-from genrec.errors import ArtifactError, InputError
+from genrec.errors import InputError
 from genrec.models.config import ModelConfig
-from genrec.tensor_file import read_tensors
+from genrec.tensor_file import read_tensors, readable
 
 SPARSE = 10  # how much faster a multiply-add is in a GEMM than in single dot products
 
@@ -57,13 +57,9 @@ class Drafter:
     @classmethod
     def load(cls, path: Path, config: ModelConfig) -> Drafter:
         """Read what the export wrote. Raises ArtifactError."""
-        try:
+        with readable(path, "draft head"):
             metadata, tensors = read_tensors(path, FORMAT, VERSION)
             return cls(config, options_in(metadata), tensors)
-        except ArtifactError:
-            raise
-        except Exception as error:  # safetensors has a type of its own, and OSError, KeyError, InputError ...
-            raise ArtifactError(path, f"not a readable draft head: {error}") from error
 
     def start(self, states: Array) -> Array:
         """Equation 1: s_1 float32[1, d]; [1, 0] for a head without a state."""

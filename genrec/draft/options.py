@@ -10,7 +10,7 @@ from pathlib import Path
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.models.config import ModelConfig
-from genrec.tensor_file import read_metadata
+from genrec.tensor_file import read_metadata, readable
 
 FILE_NAME = "draft_head.safetensors"  # in onnx/: exported like the graphs
 FORMAT, VERSION = "genrec-draft-head", "1"
@@ -56,12 +56,8 @@ def options_in(metadata: Mapping[str, str]) -> DraftConfig:
 def load_options(artifact: Path) -> DraftConfig:
     """Those of the artifact's draft head. Raises ArtifactError."""
     path = artifact / "onnx" / FILE_NAME
-    try:
+    with readable(path, "draft head"):
         return options_in(read_metadata(path, FORMAT, VERSION))
-    except ArtifactError:
-        raise
-    except Exception as error:  # as `Drafter.load`
-        raise ArtifactError(path, f"not a readable draft head: {error}") from error
 
 
 def has_draft(artifact: Path) -> bool:

@@ -83,9 +83,8 @@ def _last(drafter: Drafter, states: Array, valid: SemanticIdSet, width: int) -> 
         logits = drafter.logits(level, states, state)
         # Beams ascend by path and codes within a beam, so a candidate's place orders it among equals.
         candidates = (paths[:, None] * size + np.arange(size)).reshape(-1)
-        extended = (_log_softmax(logits) + scores[:, None] + np.float32(0.0)).reshape(
-            -1
-        )  # no -0.0: see `largest`
+        # No -0.0: see `largest`
+        extended = (_log_softmax(logits) + scores[:, None] + np.float32(0.0)).reshape(-1)
         kept = largest(extended, width)
         if level == levels:
             found = valid.find(candidates) >= 0

@@ -20,6 +20,7 @@ from genrec.rank.hstu import HstuConfig, NextConfig
 PASSES = "passes"  # the graph of prefill and all decode passes, where they are one (build/openvino/graphs.py)
 RANK_TOGETHER = "rank_together"  # `rank_split` of up to RANKINGS users (build/openvino/together.py)
 RANKINGS = 8
+# Never a part of it
 ALONE = {
     "prefill_draft",
     "resume",
@@ -32,7 +33,7 @@ ALONE = {
     "rank_item",
     *HstuConfig.kind.graphs,
     *NextConfig.kind.graphs,
-}  # never a part of it
+}
 WEIGHTS_FILE = "weights.bin"  # tensors that are inputs of graphs (build/openvino/linear.py)
 
 

@@ -19,10 +19,8 @@ from genrec.kv.arena import Region, Row
 from genrec.models.config import ModelConfig
 
 LINE = 64  # bytes; tensors and entries start on cache lines
-KV_TYPES: dict[str, np.dtype[Any]] = {
-    "f32": np.dtype(np.float32),
-    "bf16": np.dtype(np.uint16),
-}  # NumPy has no bf16; its bits travel as uint16
+# NumPy has no bf16; its bits travel as uint16
+KV_TYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
 
 
 def aligned(size: int) -> int:

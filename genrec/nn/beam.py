@@ -53,9 +53,8 @@ class Tree:
             parent, parents = node, len(path)
         order = np.lexsort((catalogue.item_ids, -catalogue.popularity, parent))
         offsets = np.concatenate(([0], np.cumsum(np.bincount(parent))))
-        invalid = [
-            table < 0 for table in children
-        ]  # an eighth of the bytes, for who reads rows of it all day
+        # An eighth of the bytes, for who reads rows of it all day
+        invalid = [table < 0 for table in children]
         child_codes = [_listed(table) for table in invalid]
         codes = torch.from_numpy(catalogue.codes.astype(np.int64))
         return cls(codes, children, invalid, child_codes, node_of, order, offsets)

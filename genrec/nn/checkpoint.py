@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from genrec.files import check_regular, read_json
 from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
+from genrec.tensor_file import written
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # where a large model is in shards
@@ -36,9 +38,14 @@ def save_tensors(tensors: dict[str, Tensor], config: ModelConfig, folder: Path) 
     """The same of tensors under Hugging Face's names, in the types that they have."""
     folder.mkdir(parents=True, exist_ok=True)
     config.save(folder / CONFIG)
+    write_weights(folder / WEIGHTS, tensors)
+
+
+def write_weights(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
+    """Write one safetensors file in torch's manner."""
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / WEIGHTS).chmod(0o644)  # safetensors writes 0600; a server may run as someone else
+    with written(path) as partial:
+        save_file(whole, partial, metadata={"format": "pt", **metadata})
 
 
 def load_generator(folder: Path) -> Generator:

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file as save_numpy
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from genrec.draft.options import FORMAT, VERSION, DraftConfig
@@ -19,10 +18,11 @@ from genrec.errors import ArtifactError
 from genrec.files import check_regular
 from genrec.manifest import anew
 from genrec.models.config import ModelConfig
-from genrec.nn.checkpoint import CONFIG, generator_digest
+from genrec.nn.checkpoint import CONFIG, generator_digest, write_weights
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
 from genrec.nn.draft_head import DraftHead
 from genrec.nn.model import Generator
+from genrec.tensor_file import write_tensors
 
 WEIGHTS, OPTIONS = "draft.safetensors", "draft.json"
 
@@ -31,9 +31,7 @@ def save_draft(head: DraftHead, folder: Path) -> None:
     """Write `folder`/draft.json and `folder`/draft.safetensors, which remembers the generator beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     head.options.save(folder / OPTIONS)
-    tensors = {name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "generator": generator_digest(folder)})
-    (folder / WEIGHTS).chmod(0o644)  # as `genrec.nn.checkpoint` does
+    write_weights(folder / WEIGHTS, head.state_dict(), generator=generator_digest(folder))
 
 
 def load_draft(folder: Path) -> DraftHead:
@@ -77,5 +75,4 @@ def serving_tensors(generator: Generator, head: DraftHead) -> dict[str, NDArray[
 def save_serving(generator: Generator, head: DraftHead, path: Path) -> None:
     """Write what `Drafter.load` reads."""
     metadata = {"format": FORMAT, "version": VERSION, "options": json.dumps(asdict(head.options))}
-    save_numpy(serving_tensors(generator, head), path, metadata=metadata)
-    path.chmod(0o644)
+    write_tensors(path, serving_tensors(generator, head), metadata)

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
+from genrec.nn.checkpoint import write_weights
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_next import HstuNext
 from genrec.rank.hstu import HstuConfig, NextConfig
@@ -23,9 +24,7 @@ def save_hstu(model: HstuRanker | HstuNext, folder: Path) -> None:
     config, weights = (folder / name for name in model.files)
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save(config)
-    tensors = {name: each.detach().contiguous() for name, each in model.state_dict().items()}
-    save_file(tensors, weights, metadata={"format": "pt"})
-    weights.chmod(0o644)  # as `genrec.nn.checkpoint` does
+    write_weights(weights, model.state_dict())
 
 
 def load_hstu(folder: Path) -> HstuRanker:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 from genrec.manifest import anew
 from genrec.nn.checkpoint import WEIGHTS as GENERATOR
-from genrec.nn.checkpoint import generator_digest, load_generator
+from genrec.nn.checkpoint import generator_digest, load_generator, write_weights
 from genrec.nn.ranker import Ranker
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 
@@ -23,12 +23,9 @@ def save_ranker(ranker: Ranker, folder: Path) -> None:
     """
     ranker.options.save(folder / OPTIONS)
     tensors = {
-        name: tensor.detach().contiguous()
-        for name, tensor in ranker.state_dict().items()
-        if not _kept_elsewhere(ranker, name)
+        name: tensor for name, tensor in ranker.state_dict().items() if not _kept_elsewhere(ranker, name)
     }
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "generator": generator_digest(folder)})
-    (folder / WEIGHTS).chmod(0o644)  # as `genrec.nn.checkpoint` does
+    write_weights(folder / WEIGHTS, tensors, generator=generator_digest(folder))
 
 
 def load_ranker(folder: Path) -> Ranker:

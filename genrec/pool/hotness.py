@@ -16,9 +16,8 @@ from genrec.pool.keys import Words
 
 OWNERS = 1 << 16  # that are remembered, 96 bytes each
 WINDOW_S = 300.0
-EDGES_S = np.array(
-    [0, 5, 10, 20, 40, 80, 160, 320, 640, 1280.0]
-)  # ages between which a chance of return is learnt
+# Ages between which a chance of return is learnt
+EDGES_S = np.array([0, 5, 10, 20, 40, 80, 160, 320, 640, 1280.0])
 SPANS = len(EDGES_S) - 1
 OFTEN = 8  # earlier requests in the window that are told apart
 WAYS = 8

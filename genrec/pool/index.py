@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from genrec.pool.keys import Words
 
 WAYS = 8  # places in a bucket
-Places = NDArray[
-    np.uint64
-]  # [slots, 3]: the key's two words, and what it answers plus 1 (0: the place is free)
+# [slots, 3]: the key's two words, and what it answers plus 1 (0: the place is free)
+Places = NDArray[np.uint64]
 
 
 def slots_for(keys: int) -> int:

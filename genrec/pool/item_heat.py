@@ -30,9 +30,8 @@ class ItemHeat:
         self._clock, self._since = clock, clock()
         self._counts = np.zeros((2, int(SLOTS)))
         self.seen = 0  # items counted so far
-        self._writing_anew = (
-            threading.Lock()
-        )  # twice at once would make every count 2**REBASE times too small
+        # Twice at once would make every count 2**REBASE times too small
+        self._writing_anew = threading.Lock()
 
     def see(self, tokens: NDArray[np.int32], times: float = 1.0) -> None:
         """Items with tokens int32[n, t] were asked for, each so many times."""

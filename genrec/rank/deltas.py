@@ -65,13 +65,8 @@ def read_delta(folder: Path, weights: Mapping[str, NDArray[Any]], tables: Collec
     path = folder / FILE
     try:
         _, tensors = read_tensors(path, FORMAT, VERSION)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        SafetensorError,
-    ) as error:  # of a type NumPy has not
+    # SafetensorError: of a type NumPy has not
+    except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
         raise ArtifactError(path, f"is not readable: {error}") from error
     delta = Delta({}, {})
     for name, values in tensors.items():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from genrec.catalogue.files import ITEM_TOKENS
 from genrec.catalogue.items import Catalogue
@@ -16,6 +16,7 @@ from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
 from genrec.models.config import ModelConfig
+from genrec.tensor_file import write_tensors
 
 TENSOR, NUMBERS = "item_tokens", "checkpoint_tokens"
 
@@ -98,5 +99,4 @@ def save_item_tokens(
     tensors: dict[str, NDArray[Any]] = {TENSOR: np.ascontiguousarray(table, np.int32)}
     if numbers is not None:
         tensors[NUMBERS] = np.ascontiguousarray(numbers, np.int64)
-    save_file(tensors, folder / ITEM_TOKENS)
-    (folder / ITEM_TOKENS).chmod(0o644)  # as `genrec.nn.checkpoint` does
+    write_tensors(folder / ITEM_TOKENS, tensors)

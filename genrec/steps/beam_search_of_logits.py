@@ -35,9 +35,8 @@ class BeamSearchOfLogits(BeamSearch):
         before = self._beams(request, index) if "level" in request else None
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if ticket.prompt_length == 0:
-            return beams_answer(
-                NO_BEAMS, level
-            )  # nothing was known of the history: the answer is popularity's
+            # Nothing was known of the history: the answer is popularity's
+            return beams_answer(NO_BEAMS, level)
         ticket.check_deadline("beam_search")
         logits = np.asarray(request.get("logits"))
         wanted = (1, 1 if before is None else len(before), self._config.codebook_sizes[level - 1])

@@ -38,9 +38,8 @@ class EncodeEvents:
         rows, prior, left_out = read_candidates(request, table.catalogue, first is not None)
         top_k = read_top_k(request)
         user = reader.user(request, table)
-        tokens = (
-            user.tokens if len(rows) else user.tokens[:0]
-        )  # a retrieval found nothing: the answer is empty
+        # A retrieval found nothing: the answer is empty
+        tokens = user.tokens if len(rows) else user.tokens[:0]
         deadline = first.deadline_ns if first else deadline_of(request, now)
         if not len(tokens) and "candidate_scores" not in request:  # what else is there to go by
             prior = table.catalogue.popularity_scores[rows]

@@ -85,10 +85,8 @@ class FollowedDeltas(Generic[T]):
 def _stamp(folder: Path) -> Stamp:
     """Another one when the folder or a file in it is put in place or written to; None where there is no folder."""
     try:
-        paths = (
-            folder,
-            *(path for path in sorted(folder.iterdir()) if path.exists()),
-        )  # not links to nothing
+        # Without links to nothing
+        paths = (folder, *(path for path in sorted(folder.iterdir()) if path.exists()))
         found = [(path, path.stat()) for path in paths]
     except OSError:
         return None

@@ -195,9 +195,8 @@ def _internal(name: str, error: Exception) -> GenrecError:
 def _arrays(request: Any) -> Arrays | InputError:
     """The request's tensors, each [1, ...]: views into shared memory, gone once the batch is answered."""
     arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-    for tensor in sorted(
-        arrays
-    ):  # Triton gives them in any order; the error should not change from run to run
+    # Triton gives them in any order; the error should not change from run to run
+    for tensor in sorted(arrays):
         array = arrays[tensor]
         if array.shape[0] != 1:
             return InputError(tensor, f"has {array.shape[0]} rows", "1; the server does the batching")

@@ -34,22 +34,10 @@ from perf.gpu.table import table
 from perf.gpu.timing import Missing, bytes_per_second, data_sheet_peak, operations_per_second
 from perf.kit import report
 
-PARTS = (
-    "requests",
-    "rank",
-    "kernel",
-    "sanitizer",
-    "triton",
-    "rank_triton",
-)  # beside the build and the checks of the kernels, which come first
-OWN = (
-    "build",
-    "clients",
-    "deploy",
-    "ensembles",
-    "genrec",
-    "perf",
-)  # that a package of ours lacks is a failure
+# Beside the build and the checks of the kernels, which come first
+PARTS = ("requests", "rank", "kernel", "sanitizer", "triton", "rank_triton")
+# That a package of ours lacks is a failure
+OWN = ("build", "clients", "deploy", "ensembles", "genrec", "perf")
 LIMIT_S = 480.0
 
 

@@ -35,9 +35,8 @@ class Candidates:
         """The user, and item ids int64[C]."""
         user = crc32(np.asarray(history, np.int64).tobytes())
         draw, rows = np.random.default_rng(user), dict[int, None]()
-        while (
-            len(rows) < self._count
-        ):  # a pass over the catalogue for each request would load the machine too
+        # A pass over the catalogue for each request would load the machine too
+        while len(rows) < self._count:
             rows |= dict.fromkeys(np.searchsorted(self._below, draw.random(self._count)).tolist())
         return user, self._items[list(rows)[: self._count]]
 

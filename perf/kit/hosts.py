@@ -40,9 +40,8 @@ class Hosts:
 
     def limit(self, gbit_s: float) -> None:
         """What every host may send."""
-        most = max(
-            int(gbit_s * 1e9 / 8 / 100), 1 << 17
-        )  # of bytes at once: a hundredth of a second, two large packets
+        # Of bytes at once: a hundredth of a second, two large packets
+        most = max(int(gbit_s * 1e9 / 8 / 100), 1 << 17)
         for host in range(self.hosts):
             rate = ["rate", f"{round(gbit_s * 1e6)}kbit", "burst", str(most), "latency", "100ms"]
             _run(["tc", "-n", self._space(host), "qdisc", "replace", "dev", "eth0", "root", "tbf", *rate])

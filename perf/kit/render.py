@@ -30,10 +30,8 @@ BLOCK = re.compile(
 )
 OPENED = re.compile(r"^<!-- (?:results: [^\n]+?|settings|metrics) -->", re.M)
 LISTS = {"settings": settings.table, "metrics": metrics.table}  # of what the code itself says
-PICTURES = {
-    "peers": peers_picture.draw,
-    "relay": relay_picture.draw,
-}  # docs/<name>.svg, of the results of this name
+# docs/<name>.svg, of the results of this name
+PICTURES = {"peers": peers_picture.draw, "relay": relay_picture.draw}
 Result = dict[str, Any]
 
 

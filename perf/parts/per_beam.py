@@ -18,9 +18,8 @@ class PerBeam:
     def decode(self, given: DecodePass) -> None:
         """See `Passes.decode`: B requests of W beams are B * W requests of one."""
         beams = given.codes.shape[1]
-        if (
-            given.level == 2 or len(self._copies[0]) != given.codes.size
-        ):  # beams may become more at every level
+        # Beams may become more at every level
+        if given.level == 2 or len(self._copies[0]) != given.codes.size:
             self._copies.clear()
             self._copies += (np.repeat(tensor, beams, axis=0) for tensor in given.shared)
         alone = [[_alone(tensor) for tensor in each] for each in given.unshared]

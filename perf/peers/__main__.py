@@ -270,9 +270,8 @@ def summary(found: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables and, last, one JSON object."""
     a = arguments(argv)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that no process is left behind
+    # So that no process is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Before the machine is looked at: its name has the cores that are used.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
     run = report.begin(a)

@@ -37,9 +37,8 @@ class Turn:
 
     seconds: list[float]  # of each request, or of each batch where requests came together
     wall_s: float
-    answers: list[
-        NDArray[np.int64]
-    ]  # per request the catalogue rows answered int64[W], -1 for what is no item
+    # Per request the catalogue rows answered int64[W], -1 for what is no item
+    answers: list[NDArray[np.int64]]
     compute_s: dict[str, float] = field(default_factory=dict)  # ours, one at a time: per request and phase
 
     @property

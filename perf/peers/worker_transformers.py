@@ -32,9 +32,8 @@ def load(options):
         tokens = torch.tensor(prompts)
 
         def allowed(_, beam):
-            return valid.get(
-                tuple(beam[len(prompts[0]) :].tolist()), [0]
-            )  # a beam of score -inf needs one too
+            # A beam of score -inf needs one too
+            return valid.get(tuple(beam[len(prompts[0]) :].tolist()), [0])
 
         with torch.inference_mode():
             found = model.generate(

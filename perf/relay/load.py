@@ -110,9 +110,8 @@ Send = Callable[[Asked, int, bool], Awaitable[Cascaded]]
 def sender(way: RelayWay, rankers: Sequence[AsyncRanker], recommender: AsyncRecommender) -> Send:
     """One request of this way: what is asked, the user, and whether he leaves before his ranking."""
     ranker: Any = rankers[0] if len(rankers) == 1 else Spread(rankers, way.affinity)
-    of_request: ContextVar[tuple[Items, bool]] = ContextVar(
-        "of_request"
-    )  # its candidates, and whether he leaves
+    # Its candidates, and whether he leaves
+    of_request: ContextVar[tuple[Items, bool]] = ContextVar("of_request")
 
     async def retrieve(request: CascadeRequest) -> Candidates:
         candidates, leaves = of_request.get()

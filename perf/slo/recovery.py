@@ -45,9 +45,8 @@ class SteadyLoad:
         self.wrong = 0
         self._since = 0.0
         self._failed: dict[str, float] = {}  # by ensemble, when the last failed request was sent
-        self._right: dict[
-            str, tuple[float, float]
-        ] = {}  # when the first right one after that was sent, and answered
+        # When the first right one after that was sent, and answered
+        self._right: dict[str, tuple[float, float]] = {}
 
     async def learn(self) -> None:
         """What undisturbed answers are, of every history and ensemble."""

@@ -115,9 +115,8 @@ def test_served_inputs_are_what_the_ensemble_has(tiny, config, name):
     inputs = {k: v for k, v in plain.items() if k.startswith("shared_")}
     inputs["ticket"] = np.array([[10, n, 0, 0, 0, 0] for n in plain["prompt_length"]])
     if name.startswith("prefill"):
-        inputs["prompt"] = (
-            plain["tokens"][:, :7].astype(np.int32) % 36
-        )  # what placeholders stood on is padding
+        # What placeholders stood on is padding
+        inputs["prompt"] = plain["tokens"][:, :7].astype(np.int32) % 36
     else:
         inputs["paths"] = 12 * 3 + plain["codes"]
     if name == "decode_3":  # six beams before, in an order whose parents give back the five of `plain`

@@ -131,10 +131,8 @@ def test_server_error_and_header(failing: Failing, kind: str, protocol: str) -> 
         call(kind, failing.urls[protocol], protocol, [1], user_id=-7)
     with pytest.raises(ServerError):
         call(kind, failing.urls[protocol], protocol, [1])
-    assert [headers.get("x-gr-user") for headers in failing.headers] == [
-        "-7",
-        None,
-    ]  # and nothing was retried
+    # And nothing was retried
+    assert [headers.get("x-gr-user") for headers in failing.headers] == ["-7", None]
 
 
 def answered(server: RunningServer) -> int:

@@ -47,10 +47,8 @@ OWN, LENGTHS = draw(2, 5, 3, 2, 6), torch.tensor([4, 2])
 KEYS = [each.transpose(1, 2).contiguous() for each in (K, V)]
 PAST = [draw(2, 2, 3, 6), draw(2, 2, 3, 6).flip(0)]
 Q5, OWN5 = draw(2, 5, 3, 4, 6), draw(2, 5, 3, 2, 6)  # five candidates of three tokens
-ITEMS, PLACES = (
-    draw(7, 4, 2, 3, 6),
-    torch.tensor([[6, 0, 3, 3, 1], [5, 4, 2, 0, 6]]),
-)  # seven items, two layers
+# Seven items, two layers
+ITEMS, PLACES = (draw(7, 4, 2, 3, 6), torch.tensor([[6, 0, 3, 3, 1], [5, 4, 2, 0, 6]]))
 IDS, HEADS = torch.tensor([[5, 0], [2, 2]]), [0, 0, 2, 4]
 KEEP = torch.nn.Identity()
 LEFT = draw(2, 5, 6)

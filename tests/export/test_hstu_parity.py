@@ -90,9 +90,8 @@ def test_who_sees_whom_pair_by_pair(tiny_hstu: Path) -> None:
     config = load_hstu(tiny_hstu / "model").config
     tokens = np.zeros((7, config.token_size), np.int32)
     tokens[:2, FEATURE], tokens[2:, TIME] = (3, 5), (0, 4, 4, 9, 100)
-    seen = [
-        [j < 2 if i < 2 else j <= i for j in range(7)] for i in range(7)
-    ]  # features see each other; events see those and what was before
+    # Features see each other; events see those and what was before
+    seen = [[j < 2 if i < 2 else j <= i for j in range(7)] for i in range(7)]
     for first in (0, 3):
         marks = user_marks(config, tokens, first)
         assert marks.seen.astype(bool).tolist() == seen[first:]

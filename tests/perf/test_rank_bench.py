@@ -114,9 +114,8 @@ def test_an_artifacts_own_users_are_as_long_as_they_are(tiny: Path, tmp_path: Pa
 
 
 def test_all_ways_answer_what_recomputation_answers(tiny_ranker: Path):
-    shape = replace(
-        BOOKS.scaled(30_000), item_tokens=3, user_tokens=12_000, candidates=7
-    )  # a pool with room for all
+    # A pool with room for all
+    shape = replace(BOOKS.scaled(30_000), item_tokens=3, user_tokens=12_000, candidates=7)
     asked = argparse.Namespace(requests=60, seeds="0,1", ways=",".join(WAYS), data="books", slo_ms=1e6)
     lengths = np.random.default_rng(0).integers(1, 6, shape.users) * 3
     found = measure(tiny_ranker, load_config(tiny_ranker), Asked(shape, lengths), asked)

@@ -77,9 +77,8 @@ def test_a_table_that_is_read_whole_learns_what_a_plain_one_does() -> None:
     for run in runs:
         run.validate()
     kept = [run.average.rows().detach() for run in runs]
-    torch.testing.assert_close(
-        kept[1], kept[0], rtol=0, atol=5e-5
-    )  # a row's average forgets its start sooner
+    # A row's average forgets its start sooner
+    torch.testing.assert_close(kept[1], kept[0], rtol=0, atol=5e-5)
     assert (kept[1] - before).abs().max() > 1e-4
 
 

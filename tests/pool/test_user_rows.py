@@ -34,9 +34,8 @@ def tables(draw):
     rows = np.zeros((count, ENTRY_WORDS), np.int64)
     rows[:, STATE] = draws.integers(0, 4, count)
     rows[:, [KEY, KEY_2]] = draws.integers(0, 2, (count, 2))
-    rows[:, WRITER] = draws.integers(
-        -1, PROCESSES + 1, count
-    )  # a damaged table names processes that there are not
+    # A damaged table names processes that there are not
+    rows[:, WRITER] = draws.integers(-1, PROCESSES + 1, count)
     rows[:, EXPIRES] = draws.integers(NOW - 2, NOW + 3, count)
     rows[:, [SEEN, SPAN, OWNER, OWNER_2]] = draws.integers(0, 9, (count, 4))
     pins = draws.integers(0, 2, (count, PROCESSES)) * draws.integers(0, 2, (count, 1))

@@ -50,9 +50,8 @@ def test_genrec_build_serves_every_cpu(
 ) -> None:
     """Engines of all types that can be compiled here: a CPU with AVX2 alone reads those in f32."""
     artifact = shutil.copytree(tiny, tmp_path / "artifact")
-    shutil.rmtree(
-        artifact / "engines"
-    )  # where f32 is all that can be compiled nothing would be left to build
+    # Where f32 is all that can be compiled nothing would be left to build
+    shutil.rmtree(artifact / "engines")
     (only,) = build_artifact(artifact)
     assert only == "openvino" and build_artifact(artifact) == []
     types = {own_type(), *(each for each in ("f32", "bf16") if can_be_compiled(each))}

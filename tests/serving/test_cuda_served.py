@@ -36,9 +36,8 @@ def cuda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
     with brief_server(artifact, target="cuda", beam_width=BEAM_WIDTH) as running:
         yield running
         prefix = running.supervisor.prefix
-        assert not [
-            path for path in leftovers.files_of(prefix) if path.name.endswith("arena")
-        ]  # no use for one
+        # No use for one
+        assert not [path for path in leftovers.files_of(prefix) if path.name.endswith("arena")]
     assert leftovers.files_of(prefix) == []
 
 

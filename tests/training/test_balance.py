@@ -71,9 +71,8 @@ def test_every_sequence_comes_once_and_all_ranks_take_equally_many_steps(
     found = in_threads(ranks, lambda world: batches_of(world, paths, target, exchange=exchange))
     assert len({len(steps) for steps in found}) == 1
     assert sorted(user for steps in found for batch in steps for user in batch) == list(range(51))
-    if (
-        ranks > 1 and not exchange and target < 1000
-    ):  # those with few sequences wait for the others with empty batches
+    # Those with few sequences wait for the others with empty batches
+    if ranks > 1 and not exchange and target < 1000:
         assert any(not batch for steps in found for batch in steps)
 
 

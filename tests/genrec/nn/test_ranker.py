@@ -69,9 +69,8 @@ def test_scores_are_the_twin_s(
     want = twin(ranker, asked, order)
     assert want.std() > 0.1, "scores differ, or nothing is compared"
     torch.testing.assert_close(ranker(*asked, order).double(), want, rtol=0, atol=1e-4)
-    torch.testing.assert_close(
-        ranker.double()(*asked, order), want, rtol=0, atol=1e-5
-    )  # angles are in float32
+    # Angles are in float32
+    torch.testing.assert_close(ranker.double()(*asked, order), want, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -184,9 +183,8 @@ def test_what_is_saved_loads_again(saved: tuple[Ranker, Path], asked: tuple[torc
 def test_other_generators_and_broken_files_are_refused_by_name(saved: tuple[Ranker, Path]) -> None:
     ranker, folder = saved
     whole = (folder / WEIGHTS).read_bytes()
-    tensors = {
-        name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()
-    }  # not the file itself
+    # Not the file itself
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
     for content in (whole[:-7], b""):
         (folder / WEIGHTS).write_bytes(content)
         with pytest.raises(ArtifactError, match=r"ranker\.safetensors: not this generator's ranker"):

@@ -26,9 +26,8 @@ def bring(scheduler, *items):
 
 def test_a_guest_runs_the_next_batch_and_the_stream_what_is_left():
     keeps, me = Keeps(), threading.current_thread()
-    scheduler = Scheduler(
-        [keeps], 20, 0.0, 8, lambda: 1000.0, lends=True
-    )  # until it is closed, the grace lasts
+    # Until it is closed, the grace lasts
+    scheduler = Scheduler([keeps], 20, 0.0, 8, lambda: 1000.0, lends=True)
     bring(scheduler, "a", "b", "c")
     assert keeps.ran == [(["a", "b"], me)], "one batch, and then Triton may bring more"
     scheduler.close()

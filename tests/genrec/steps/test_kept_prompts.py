@@ -36,9 +36,8 @@ pytestmark = pytest.mark.usefixtures("every_prompt_is_worth_it")
 
 def equal(got: Any, want: Any) -> None:
     assert not isinstance(got, GenrecError) and not isinstance(want, GenrecError), (got, want)
-    best = [
-        np.argsort(-each["scores"][0])[:TOP_K] for each in (got, want)
-    ]  # of others a search may leave out any
+    # Of others a search may leave out any
+    best = [np.argsort(-each["scores"][0])[:TOP_K] for each in (got, want)]
     paths, scores = (
         [each[name][0][top] for each, top in zip((got, want), best, strict=True)]
         for name in ("paths", "scores")
