@@ -172,12 +172,13 @@ class PartByPart:
         """Compute at most `most` more tokens of a job that this thread holds; how many. None: no place for it."""
         if job.writing is None and not self._begin(job):
             return None
-        past, job.done = job.done, min(job.done + most, len(job.tokens))
-        if past < job.done:
+        past, end = job.done, min(job.done + most, len(job.tokens))
+        if past < end:
             passes = self._one_core if one_core and self._one_core else self._passes
-            passes.fill(job.tokens, job.kv, past, job.done)
-            metrics.PRE_INFERRED_TOKENS.add(job.done - past)
-        return job.done - past
+            passes.fill(job.tokens, job.kv, past, end)
+            job.done = end  # not before: after an error another stream may take over what is done
+            metrics.PRE_INFERRED_TOKENS.add(end - past)
+        return end - past
 
     def rehearse(self, tokens: NDArray[np.int32], past: int) -> None:
         """Parts of `tokens`, up to `past` and behind it: the first run of a graph takes a second, which no ranking

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from ensembles.local import LocalRecommender, LocalRuntime, request
 from ensembles.recommend import recommend
 from genrec.catalogue.items import Catalogue
+from genrec.engine.pre_infer import PreInference, PreInferences
+from genrec.engine.rank_users import RankUsers
 from genrec.errors import GenrecError
 from genrec.models.prompt import window_start
 from genrec.nn.ranker_checkpoint import load_ranker
@@ -227,3 +230,34 @@ def test_what_our_own_retrieval_computed_needs_no_pre_inference(
         assert ahead(local, history, 5) == PreInferReport(READY, read * L, read * L, 0)
         assert ahead(local, history, 6).outcome == ADMITTED, "another user's"
         retrieval.close()
+
+
+def test_a_part_that_fails_while_its_ranking_takes_over_is_computed_by_that(
+    tiny_ranker: Path, twin: Torch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another stream, which must not take what never was computed for done."""
+    history, candidates = twin.catalogue.item_ids[:5].tolist(), twin.catalogue.item_ids[20:24].tolist()
+    begun, taken = threading.Event(), threading.Event()
+    fill, take = RankUsers.fill, PreInferences.take
+
+    def failing_once(*given: Any) -> None:
+        if begun.is_set():
+            return fill(*given)
+        begun.set()
+        assert taken.wait(60)
+        raise MemoryError("once")
+
+    def told(*given: Any) -> PreInference | None:
+        job = take(*given)
+        if job and begun.is_set():
+            taken.set()
+        return job
+
+    with LocalRecommender(tiny_ranker, WIDTH, decoder="rank", streams=2, **ALWAYS) as local:
+        monkeypatch.setattr(RankUsers, "fill", failing_once)
+        monkeypatch.setattr(PreInferences, "take", told)
+        ahead(local, history, 7)
+        assert begun.wait(60)
+        for _ in range(2):
+            answer = local.rank([(history, candidates)], 4, user_id=7)[0]
+            check(answer, twin.scores(history, candidates))
