@@ -49,6 +49,7 @@ class Launch:
     prefix: str
     secrets: tuple[str, ...]  # to hide in argv
     control_headers: dict[str, str]  # over HTTP, to load a model again
+    verify: Callable[[], None]  # that the artifact's files are as they were made
     prepare: Callable[[], None]
     ports: Ports
     item: Callable[[], int]  # an item id to probe with, of the catalogue as it is now

@@ -203,8 +203,10 @@ def _launch(
     slots = options.arena_slots if "recommend_staged" in names else 0
     settings = with_pool(settings, artifact, names, pool)
 
+    verified = partial(verify, artifact, digests)
+
     def prepare() -> None:
-        verify(artifact, digests)  # a restart too: it would serve what is in the files now
+        verified()  # a restart too: it would serve what is in the files now
         private.lay_out(files, artifact)
         _repository(ensembles, private.models)
         describe(private.models, names, instruction_set(replace(settings, artifact=artifact)))
@@ -228,6 +230,7 @@ def _launch(
         prefix=prefix,
         secrets=(token, control),
         control_headers={command.CONTROL_HEADER: control},
+        verify=verified,
         prepare=prepare,
         ports=ports,
         item=lambda: probe.known_item(artifact),

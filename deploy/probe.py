@@ -42,13 +42,20 @@ class ProbeAnswer:
 
 
 def known_item(artifact: Path) -> int:
-    """An item id of the current catalogue; a probe with it goes through every step, an empty history would not."""
-    path = folder_of(artifact, read_current(artifact).version) / CATALOGUE
-    try:
-        batch = next(pq.ParquetFile(path).iter_batches(batch_size=1, columns=["item_id"]))
-        return int(batch.column(0)[0].as_py())
-    except (OSError, ValueError, KeyError, StopIteration) as error:
-        raise ArtifactError(path, f"no item to probe with: {error}") from error
+    """An item id of the current catalogue; a probe with it goes through every step, an empty history would not.
+
+    Of the one before where that cannot be read: servers serve it on.
+    """
+    pointer, problem = read_current(artifact), None
+    for version in (pointer.version, *reversed(pointer.before)):
+        path = folder_of(artifact, version) / CATALOGUE
+        try:
+            batch = next(pq.ParquetFile(path).iter_batches(batch_size=1, columns=["item_id"]))
+            return int(batch.column(0)[0].as_py())
+        except (OSError, ValueError, KeyError, StopIteration) as error:
+            problem = problem or ArtifactError(path, f"no item to probe with: {error}")
+    assert problem
+    raise problem
 
 
 def server_id(http_url: str, timeout_s: float) -> str:

@@ -8,7 +8,7 @@ from deploy import command, leftovers
 from deploy.launch import NoRoom
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
-from genrec.catalogue.versions import read_current
+from genrec.catalogue.versions import to_start_with
 from genrec.engine.load import load_layout
 from genrec.engine.load_ranker import create_pool
 from genrec.kv.arena import Arena
@@ -24,7 +24,7 @@ def prepare(settings: Settings, slots: int, processes: int) -> None:
     slot_bytes = load_layout(settings, config).slot_bytes
     pool_bytes = settings.pool_user_mb + settings.pool_item_mb << 20 if settings.pool else 0
     _check_room(slots * slot_bytes, pool_bytes, processes * command.SHM_BYTES)
-    agreement.create(settings.swap, settings.artifact, read_current(settings.artifact).version)
+    agreement.create(settings.swap, settings.artifact, to_start_with(settings.artifact))
     if slots:
         Arena.create(settings.arena, slots, slot_bytes).close()
     if settings.pool:

@@ -21,6 +21,7 @@ from deploy.command import EXIT_TIMEOUT_S
 from deploy.launch import Launch, LaunchError, NoRoom
 from deploy.watch import Trouble, Watch
 from genrec.catalogue import agreement
+from genrec.errors import ArtifactError
 
 WATCH_S = 0.2  # between looks at the processes: some 30 us for each
 LOOK_S = 0.05  # between questions to a server that starts
@@ -182,12 +183,16 @@ class Supervisor:
         log.warning("loading %s again: %s", ", ".join(sorted(trouble.models)), trouble.told)
         self._reloaded = True
         launch = self._launch
+        try:
+            launch.verify()
+        except ArtifactError as error:
+            log.warning("nothing is loaded again: %s", error)
+            return False
         for pid, model in watch.models.items():
             if model in trouble.models:
                 with suppress(ProcessLookupError):
-                    os.kill(
-                        pid, signal.SIGKILL
-                    )  # it may be stopped, and others of the model work no more than it
+                    # It may be stopped, and others of the model work no more than it
+                    os.kill(pid, signal.SIGKILL)
                 agreement.forget(launch.swap, pid)
         for model in sorted(trouble.models):
             launch.private.mark_changed(model)

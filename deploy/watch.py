@@ -16,7 +16,10 @@ from genrec.errors import ArtifactError
 
 # A model that answers later, from threads of its own, takes along what it was asked: nobody would ever answer that, and
 # only a server that ends breaks its clients' connections. Of the others Triton itself says that they died.
-ANSWERS_LATER = frozenset({"generate", "score_candidates"})
+ANSWERS_LATER = frozenset({"generate", "prefill_draft", "score_candidates"})
+# What a client leaves out differs from request to request. Triton puts such requests into batches of their own, and
+# gives back the queue of a dead process a batch a second: some were seen to wait for two minutes.
+READS_REQUESTS = frozenset({"encode_history", "encode_candidates", "encode_prefix"})
 STOPPED_S = 3.0  # that a process may be stopped, by someone who looks at it
 PROBE_TIMEOUT_S = 5.0
 METRICS_TIMEOUT_S = 1.0
@@ -63,7 +66,9 @@ class Watch:
         if not lost:
             return None
         models = frozenset(self.models[pid] for pid in lost)
-        return Trouble("; ".join(lost.values()), frozenset() if models & ANSWERS_LATER else models)
+        return Trouble(
+            "; ".join(lost.values()), frozenset() if models & (ANSWERS_LATER | READS_REQUESTS) else models
+        )
 
     def _is_stopped(self, pid: int) -> bool:
         if tritonserver.state_of(pid) != "T":

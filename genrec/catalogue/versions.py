@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ INDEXED, MADE, TOKENS = "validity", "version", "item_tokens"  # stages of a vers
 OTHER_VERSION = "; `genrec catalogue add` or `remove` with --base 1 makes another version"
 REMEMBERED = 100  # switches that can be taken back
 ID_DIGITS = 16
+log = logging.getLogger("genrec.catalogue")
 
 
 class Current(NamedTuple):
@@ -93,6 +95,24 @@ def read_current(artifact: Path) -> Current:
         return Current(int(said["version"]), int(said["serial"]), before, int(said["highest"]))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ArtifactError(path, f"does not name a version: {error!r}") from error
+
+
+def to_start_with(artifact: Path) -> int:
+    """The version that the pointer names, or, where its files are not sound, the one before: servers serve that on.
+
+    Raises ArtifactError about the first where none of those before is sound.
+    """
+    pointer, problem = read_current(artifact), None
+    for version in (pointer.version, *reversed(pointer.before)):
+        try:
+            check_files(artifact, version)
+        except ArtifactError as error:
+            log.warning("catalogue version %d is refused: %s", version, error)
+            problem = problem or error
+        else:
+            return version
+    assert problem
+    raise problem
 
 
 def point(artifact: Path, to: Current) -> None:

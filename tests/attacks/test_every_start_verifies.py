@@ -101,3 +101,13 @@ def test_a_restart_does_not_serve_what_was_damaged_meanwhile(artifact: Path) -> 
         assert isinstance(server.supervisor.error, ArtifactError) and str(server.supervisor.error) == said
     with pytest.raises(ArtifactError, match=str(path)), running_server(artifact, beam_width=8):
         pass
+
+
+@pytest.mark.serving
+def test_a_process_that_is_started_again_does_not_serve_what_was_damaged_meanwhile(artifact: Path) -> None:
+    """Of a model that is loaded again while the others go on; only its own files are as they were."""
+    with running_server(artifact, beam_width=8, ensembles=("recommend_draft",)) as server:
+        damage(artifact / "model" / "model.safetensors")
+        os.kill(stub_of(server.pid, "draft_beam"), signal.SIGKILL)
+        until(lambda: server.supervisor.error or server.restarts)
+        assert isinstance(server.supervisor.error, ArtifactError)

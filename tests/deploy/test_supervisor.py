@@ -21,6 +21,7 @@ def launch(folder: Path) -> Launch:
         prefix=leftovers.own_prefix(),
         secrets=(),
         control_headers={},
+        verify=lambda: None,
         prepare=lambda: None,
         ports=choose_ports(),
         item=lambda: 0,

@@ -1,45 +1,31 @@
-"""What is noticed first: that a process stands still, or that nobody answers."""
+"""Which dead process takes the whole server along."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from types import SimpleNamespace
-from typing import Any, cast
+from importlib import import_module
+from pathlib import Path
 
-import pytest
+from deploy.watch import ANSWERS_LATER, READS_REQUESTS
+from ensembles.served import served
+from genrec.steps import STEPS
+from genrec.steps.later import AnswersLater
 
-from deploy import probe, tritonserver
-from deploy.launch import Launch
-from deploy.watch import Watch
-from tests.serving.processes import until
+MODELS = Path(__file__).resolve().parents[2] / "model_repository"
 
 
-def test_nobody_is_asked_while_the_server_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe of a stopped server waits for seconds in which its processes are not looked at."""
-    asked: list[str] = []
-    real = probe.infer_all
+def test_every_model_that_answers_later_is_known() -> None:
+    models = {path.name for path in MODELS.iterdir()} & STEPS.keys()
+    classes = {name: getattr(import_module(f"genrec.steps.{name}"), STEPS[name]) for name in models}
+    assert {name for name, step in classes.items() if issubclass(step, AnswersLater)} == ANSWERS_LATER
 
-    def infer_all(http: str, ensembles: list[str], item: int, timeout_s: float) -> dict[str, str]:
-        if http:  # of a server of other tests, which this process watches too
-            return real(http, ensembles, item, timeout_s)
-        asked.extend(ensembles)
-        return {}
 
-    monkeypatch.setattr(probe, "answered", lambda *given: {})
-    monkeypatch.setattr(probe, "infer_all", infer_all)
-    launch: Any = SimpleNamespace(http="", metrics="", ensembles=("recommend",), item=lambda: 1)
-    server = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        watch = Watch(cast(Launch, launch), server.pid)
-        os.kill(server.pid, signal.SIGSTOP)
-        until(lambda: tritonserver.state_of(server.pid) == "T")
-        assert (watch.processes(), watch.silence(), asked) == (None, None, [])
-        os.kill(server.pid, signal.SIGCONT)
-        until(lambda: tritonserver.state_of(server.pid) != "T")
-        assert (watch.processes(), watch.silence(), asked) == (None, None, ["recommend"])
-    finally:
-        server.kill()
-        server.communicate()
+def test_every_model_that_reads_requests_is_known() -> None:
+    """What an ensemble begins with, or takes of its inputs that may be left out; batches of others have no gaps."""
+    found = served(3, True, True, "openvino")
+    reads = {
+        step.model
+        for each in found
+        for step in each.steps
+        if set(step.inputs.values()) & {tensor.name for tensor in each.inputs if tensor.optional}
+    }
+    assert reads - ANSWERS_LATER == READS_REQUESTS

@@ -191,9 +191,10 @@ def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving:
     assert load.problems == []
 
 
+@pytest.mark.parametrize("model", ["validity_lookup", "encode_history"])  # alone, and with the whole server
 @pytest.mark.parametrize("name", [VALID_IDS, CATALOGUE])  # the launcher too reads the second
 def test_a_process_killed_while_a_broken_version_is_pointed_to_serves_what_is_served(
-    world: World, moving: RunningServer, name: str
+    world: World, moving: RunningServer, name: str, model: str
 ) -> None:
     """As a `swap` leaves it that was killed; a server elsewhere, which nobody waits for, has it like this too."""
     assert switching.switch(world.artifact, 2).version == 2
@@ -204,7 +205,7 @@ def test_a_process_killed_while_a_broken_version_is_pointed_to_serves_what_is_se
     point(world.artifact, before.to(broken))
     (folder,) = switching.servers_of(world.artifact)
     until(lambda: all(a.refused for a in agreement.acknowledgements(folder).values()))
-    os.kill(stub_of(moving.pid, "encode_history"), signal.SIGKILL)
+    os.kill(stub_of(moving.pid, model), signal.SIGKILL)
     until(lambda: moving.restarts == restarts + 1)
     with Load(world, moving) as load:
         load.settled = 2
