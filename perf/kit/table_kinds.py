@@ -23,7 +23,10 @@ COME_AGAIN = tuple(
             "users who come again, named over nobody named: times the requests/s, 1,023 tokens, beam width 128",
             "returning", "1023 tokens, 1 at a time/ratio",
         ),
-        ("the same, drafts", "returning-draft", "1023 tokens, 1 at a time/ratio"),
+        (
+            "users who come again, drafts: named over nobody named, times the requests/s",
+            "returning-draft", "1023 tokens, 1 at a time/ratio",
+        ),
         (
             "users who come again, over OpenVINO GenAI with its prefix cache: times the requests/s, 990 tokens",
             "returning_peers", "990 tokens, openvino-genai/over",
@@ -97,7 +100,7 @@ GPU = {
             Column("users' KV in the pool", "rank/*/user_on_host", "{:.1f}"),
             Column("all KV in the pool", "rank/*/nothing_on_device", "{:.1f}"),
             Column("all computed anew", "rank/*/computed", "{:.1f}"),
-            Column("torch alone", "rank/*/by_torch", "{:.1f}"),
+            Column("all KV on the device, torch's kernels", "rank/*/by_torch", "{:.1f}"),
         ),
         "S, B",
     ),
