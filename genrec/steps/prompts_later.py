@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from genrec.engine.kept_prompts import KeptPrompts, Visit  # imports numba
 
 # A request that finds a stream free goes at once: to wait for company makes it later at low loads, and at others no
-# sooner than rounds differ (`genrec bench company`, docs/serving.md). While a stream is busy requests gather anyway.
+# sooner than rounds differ (`genrec bench company`, docs/measured.md). While a stream is busy requests gather anyway.
 WAIT_S = 0.0
 # Of a batch, where nobody says how many. Those of a small model take milliseconds, half of them for being a batch. So
 # more go into it, as long as it is over within ROOMY_S.
