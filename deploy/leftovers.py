@@ -14,7 +14,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from genrec.process import started
+from genrec.process import lives, started
 
 SHM = Path("/dev/shm")
 SWAP = "swap"  # the folder of a server in which its processes agree on a catalogue version
@@ -47,14 +47,14 @@ def close_to_others(prefix: str) -> None:
 
 def of_the_living(suffix: str) -> list[Path]:
     """What ends with `suffix` and belongs to a living process of this pid namespace."""
-    return [path for path, lives in _owned() if lives and path.name.endswith(suffix)]
+    return [path for path, alive in _owned() if alive and path.name.endswith(suffix)]
 
 
 def remove_of_the_dead() -> list[str]:
     """Remove what belongs to a process of this pid namespace that is gone; returns the names."""
     removed = []
-    for path, lives in _owned():
-        if not lives:
+    for path, alive in _owned():
+        if not alive:
             _remove(path)
             removed.append(path.name)
     if removed:
@@ -78,7 +78,7 @@ def _owned() -> list[tuple[Path, bool]]:
     for path in sorted(SHM.glob("genrec-*")):
         owner = NAME.match(path.name)
         if owner and int(owner["namespace"]) == _namespace() and _is_mine(path):
-            found.append((path, started(int(owner["pid"])) == int(owner["started"])))
+            found.append((path, lives(int(owner["pid"]), int(owner["started"]))))
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy import hidden
-from genrec.process import stat_of
+from genrec.process import GONE, stat_of
 
 # The one bound on a model's region in /dev/shm that 2.51 leaves: inputs are copied there before any model sees them,
 # and a region never shrinks. Room for a batch of 32 with the longest tensors that steps take, twice over.
@@ -97,11 +97,16 @@ def _private(path: str, flags: int) -> int:
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what a process does (R, S, D, T stopped, t traced, Z ended); "" when it is gone."""
+    """The kernel's letter for what a process does: R, S, D, T stopped, t traced, Z ended.
+
+    "" when it is gone, "?" where that cannot be read.
+    """
     try:
         return stat_of(pid)[1][0]
-    except OSError:
+    except GONE:
         return ""
+    except OSError:
+        return "?"
 
 
 def members(session: int) -> list[Member]:

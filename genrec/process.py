@@ -10,9 +10,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+GONE = (FileNotFoundError, ProcessLookupError)  # what /proc says of a process that has ended
+
 
 def stat_of(pid: int) -> tuple[str, list[str]]:
-    """A process's name, and the fields of /proc/<pid>/stat behind it, its state first. OSError when it is gone."""
+    """A process's name, and the fields of /proc/<pid>/stat behind it, its state first. GONE when it has ended."""
     head, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     return head.partition("(")[2], fields.split()
 
@@ -20,13 +22,22 @@ def stat_of(pid: int) -> tuple[str, list[str]]:
 def started(pid: int) -> int:
     """Start time of a living process in clock ticks since boot; 0 when it is gone or a zombie.
 
-    A pid and its start time name a process for good; a pid alone is given again.
+    A pid and its start time name a process for good; a pid alone is given again. Raises OSError where that cannot be
+    read: this process may have no descriptor left.
     """
     try:
         _, fields = stat_of(pid)
-    except OSError:
+    except GONE:
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def lives(pid: int, since: int) -> bool:
+    """Whether the process that `started` then still lives; where that cannot be read, it may."""
+    try:
+        return started(pid) == since
+    except OSError:
+        return True
 
 
 def may_write_any_file() -> None:

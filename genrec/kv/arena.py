@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from genrec import metrics
 from genrec.errors import ArenaFull, ArtifactError, InputError, StaleHandle
-from genrec.process import started
+from genrec.process import lives, started
 
 FREE, HELD, IDLE, DONE = range(4)
 STATE, GENERATION, OWNER, STARTED, LEASE, FIRST, ROWS, SPAN, TURN, BEAMS, LENGTH = range(11)
@@ -233,7 +233,7 @@ class Arena:
         over = np.flatnonzero((table[:, LEASE] < self._clock()) & np.isin(table[:, STATE], (HELD, IDLE)))
         for slot in over:
             entry = table[slot]
-            if entry[STATE] == IDLE or started(int(entry[OWNER])) != entry[STARTED]:
+            if entry[STATE] == IDLE or not lives(int(entry[OWNER]), int(entry[STARTED])):
                 entry[STATE] = DONE
                 metrics.ARENA_REAPED.add()
         if len(over):

@@ -25,7 +25,7 @@ from genrec.errors import ArtifactError, InputError
 from genrec.pool.hotness import Hotness
 from genrec.pool.index import Places, slots_for
 from genrec.pool.memory import Bytes, mapped, touch
-from genrec.process import started
+from genrec.process import lives, started
 
 NAME = "pool"  # of the file
 MAGIC = 0x67656E7265635053
@@ -272,7 +272,7 @@ class Mapping:
         seats = self.table.processes
         mine = self._seat[1] if self._seat and self._seat[0] == os.getpid() else -1
         taken = np.flatnonzero(seats[:, 1]).tolist()
-        return [seat for seat in taken if seat != mine and started(int(seats[seat, 0])) != seats[seat, 1]]
+        return [seat for seat in taken if seat != mine and not lives(*seats[seat].tolist())]
 
     def touch(self) -> None:
         """Map every page now, the table's first, on a thread of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from genrec.process import give_back, started, stat_of
+from deploy.tritonserver import state_of
+from genrec.process import give_back, lives, started, stat_of
 from tests.serving.processes import until
 
 
@@ -67,6 +69,7 @@ def test_memory_that_takes_a_file_s_place_meanwhile_is_left_alone(tmp_path: Path
 
 CHILD = """
 import sys, time
+from deploy.tritonserver import state_of
 from genrec.process import end_with_parent
 end_with_parent()
 print("watches", flush=True)
@@ -108,3 +111,22 @@ def test_a_child_ends_with_its_parent_not_with_the_thread_that_started_it() -> N
         assert born and parent.poll() is None
         os.kill(parent.pid, signal.SIGKILL)
     until(lambda: started(child) != born)
+
+
+def test_who_cannot_be_looked_at_may_live() -> None:
+    """A process without a descriptor left cannot read /proc, and must not take the others' places for free."""
+    me, since = os.getpid(), started(os.getpid())
+    child = subprocess.Popen(["/bin/true"])
+    child.wait()
+    assert lives(me, since) and not lives(me, since + 1) and not lives(child.pid, since)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = os.open("/dev/null", os.O_RDONLY)
+    os.close(used)  # the lowest that is free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
+    try:
+        assert lives(me, since) and lives(me, since + 1) and state_of(me) == "?"
+        with pytest.raises(OSError, match="Too many open files"):
+            started(me)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert state_of(child.pid) == ""
