@@ -24,6 +24,7 @@ EVENTS = (
 )
 REQUEST = (HISTORY, CANDIDATES, TOP_K, CANDIDATE_SCORES, USER_ID, DEADLINE_MS, *EVENTS)
 FIRST_TICKET = Tensor("ticket", "INT64", TICKET.dims, optional=True)
+FIRST_OWNER = replace(OWNER, optional=True)
 
 CANDIDATE_TOKENS = Tensor("candidates", "INT32", (-1,))
 CODES = Tensor("codes", "INT32", (-1,))
@@ -41,7 +42,7 @@ NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
 
 ENCODE_CANDIDATES = Model(
     "encode_candidates",
-    inputs=(*REQUEST, FIRST_TICKET),
+    inputs=(*REQUEST, FIRST_TICKET, FIRST_OWNER),
     outputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS, CODES, ITEM_IDS, PRIOR, LEFT_OUT),
     # As behind a retrieval that found nothing the catalogue has: 0 is no item.
     warmups=(WarmUp("nothing_found", {"history": (1,), "candidates": (1,)}, {**NO_PROMPT, "top_k": (1,)}),),

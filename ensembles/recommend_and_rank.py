@@ -20,7 +20,7 @@ def recommend_and_rank() -> Ensemble:
     beams = {name: f"last_{name}" for name in ("paths", "scores")}
     found = {name: f"found_{name}" for name in ("item_ids", "scores")}
     candidates = {
-        "history": "history", "top_k": "top_k", "user_id": "user_id", "ticket": "ticket",
+        "history": "history", "top_k": "top_k", "user_id": "user_id", "ticket": "ticket", "owner": "owner",
         "candidates": found["item_ids"], "candidate_scores": found["scores"],
         **{tensor.name: tensor.name for tensor in rank.EVENTS},
     }  # fmt: skip

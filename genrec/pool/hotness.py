@@ -23,6 +23,7 @@ OFTEN = 8  # earlier requests in the window that are told apart
 WAYS = 8
 KEY, KEY_2, HALF, COUNT, OLD, LAST, EARLIER = range(7)  # words of an owner's row; LAST in ns, 0: free
 WHO, WHEN, THEN, WHOSE = range(4)  # words of a request remembered: row, time, earlier requests, key
+NEVER = 1  # ns: a time at which nobody came
 Numbers = NDArray[np.int64]
 Table = NDArray[np.float64]
 
@@ -80,6 +81,8 @@ class Hotness:
         row = _find(self._rows, owner)
         if row >= 0:
             self._rows[row] = 0
+        his = self._requests[:, WHOSE] == owner[:1].view(np.int64)
+        self._requests[his] = 0, NEVER, 0, 0
 
 
 @njit(cache=True, nogil=True)

@@ -40,6 +40,7 @@ class Cold(NamedTuple):
     entry: UserEntry
     hashes: Words
     until: int  # ns on the pool's clock
+    forgotten: int  # how often users had been when it was found
 
 
 class Kept(NamedTuple):
@@ -52,8 +53,9 @@ class Kept(NamedTuple):
     until: int
 
 
-def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
-    """The least recently used entry beyond the WARM ones whose last key is not `known`; None where there is none.
+def coldest(pool: Pool, known: Collection[bytes], most: int) -> Cold | None:
+    """The least recently used entry beyond the WARM ones, of at most so many bytes, whose last key is not `known`; None
+    where there is none.
 
     What nobody has used yet, only computed ahead, is left out: many of those never come.
     """
@@ -68,7 +70,10 @@ def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
         cold = newest[np.cumsum(rows[newest, user_rows.SIZE]) > WARM * table.header[USER_BYTES]]
         for number in cold[::-1].tolist():
             row = rows[number]
-            if row[[user_rows.KEY, user_rows.KEY_2]].tobytes() in known:
+            if (
+                row[[user_rows.KEY, user_rows.KEY_2]].tobytes() in known
+                or aligned(row[user_rows.PAYLOAD]) > most
+            ):
                 continue
             start, count = int(row[user_rows.START]), int(row[user_rows.BOUNDARIES])
             keys = (
@@ -81,7 +86,7 @@ def coldest(pool: Pool, known: Collection[bytes]) -> Cold | None:
             table.pins[number, mapped.seat()] += 1
             span = int(row[user_rows.SPAN])
             entry = UserEntry(memory, span, span, number, int(row[user_rows.GENERATION]))
-            return Cold(entry, keys, int(row[user_rows.LIVES]))
+            return Cold(entry, keys, int(row[user_rows.LIVES]), int(table.header[FORGOTTEN]))
         return None
 
     return pool.locked(find, None)
@@ -142,7 +147,7 @@ class Tier:
         """Drop what has expired, all of it where a user was forgotten, and copy what grows cold."""
         with self._lock:
             self._drop_old()
-        while cold := coldest(self._pool, self._keys()):
+        while cold := coldest(self._pool, self._keys(), len(self._memory)):
             try:
                 with self._lock:
                     done = self._keep(cold)
@@ -188,7 +193,9 @@ class Tier:
         metrics.POOL_TIER.add(what="dropped")
 
     def _keep(self, cold: Cold) -> bool:
-        """False where there is no room, however many leave."""
+        """False where there is no room, however many leave, or a user has been forgotten since it was found: him?"""
+        if cold.forgotten != self._forgotten:
+            return False
         there, memory = list(self._kept.items()), cold.entry.memory
         starts, sizes = ([getattr(kept, what) for _, kept in there] for what in ("start", "size"))
         taken = [aligned(size) for size in sizes]

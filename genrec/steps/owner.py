@@ -11,8 +11,12 @@ from genrec.pool.owner import Owner
 from genrec.steps import Tensors, check_tensor
 
 
-def owner_of(request: Tensors, came_ns: int) -> NDArray[np.int64]:
-    """int64[1, 3]: whether a user is named, which, and when the request came, on the monotonic clock."""
+def owner_of(request: Tensors, now_ns: int) -> NDArray[np.int64]:
+    """int64[1, 3]: whether a user is named, which, and when the request came, on the monotonic clock.
+
+    That is now, unless a step before this one has said when.
+    """
+    came_ns = read_owner(request).came_ns if "owner" in request else now_ns
     named = "user_id" in request
     user = check_tensor(request, "user_id", np.int64, 1)[0] if named else 0
     return np.array([[named, user, came_ns]], np.int64)

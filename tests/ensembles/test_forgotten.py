@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ensembles.local import LocalRecommender
+from ensembles.local import LocalRecommender, request
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
 from genrec.steps.encode_candidates import EncodeCandidates
 from genrec.steps.encode_prefix import EncodePrefix
+from genrec.steps.validity_lookup import ValidityLookup
 from tests.ensembles.rankings import Scores, check, report_of
 
 USER = 7
@@ -50,6 +52,23 @@ def test_nothing_of_a_ranking_is_kept(
         (answer,) = local.rank([(items[:5], items[20:40])], 5, user_id=USER)
         check(answer, by_torch(items[:5], items[20:40]), 5)
     assert [reused(local, items) for _ in range(2)] == [0, 15], "what comes later is kept"
+
+
+def test_nothing_of_a_ranking_behind_a_retrieval_is_kept(
+    tiny_ranker: Path, items: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second step that reads the request must not take it for one that has just come."""
+    asked = {
+        **request(items[:5], 5), "retrieve": np.array([[12]], np.int32), "user_id": np.array([[USER]]),
+    }  # fmt: skip
+    with LocalRecommender(tiny_ranker, 16, decoder="recommend_and_rank", **SIZES) as local:
+        pool = Pool(local.settings.pool)
+        with monkeypatch.context() as patch:
+            forget_behind(ValidityLookup, local, patch)
+            local.runtime.run([asked])
+        assert forget(pool, owner_key(pool.secret, USER)) == 0
+        local.runtime.run([asked])
+        assert forget(pool, owner_key(pool.secret, USER)) == 1, "what comes later is kept"
 
 
 def test_nothing_is_computed_ahead(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.pool.hotness import EDGES_S, OFTEN, Hotness
+from genrec.pool.hotness import EDGES_S, OFTEN, WHOSE, Hotness
 
 NS = 10**9
 
@@ -135,3 +135,18 @@ def test_two_processes_count_in_one_memory_and_the_oldest_is_forgotten():
     assert known.tolist() == [False] * 12 + [True] * 8
     other.forget(owner(19))
     assert one.frequency(owner(19)[None], 21 * NS) == 0 and one.see(owner(19), 21 * NS) == 0
+
+
+def test_of_who_is_forgotten_no_visit_is_left_and_others_are_learnt_from_as_before():
+    one, other = Hotness(owners=64), Hotness(owners=64)
+    for at in range(1, 30):
+        for hotness in (one, other):
+            hotness.see(owner(5), at * NS)
+        one.see(owner(6), at * NS)
+    one.forget(owner(6))
+    assert not (one._requests[:, WHOSE] == owner(6)[:1].view(np.int64)).any()
+    before = one.exposed.copy()
+    for hotness in (one, other):
+        hotness.see(owner(5), 2000 * NS)
+    learnt = one.exposed - before
+    assert (learnt <= other.exposed - Hotness(owners=64).exposed + 1e-9).all(), "nobody else was exposed"

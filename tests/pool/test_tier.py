@@ -78,7 +78,7 @@ def test_only_what_grew_cold_and_was_used_is_copied(pool, clock, tier):
     assert metrics.POOL_TIER.value(what="kept") == before + 1, "once"
     assert restored(tier, pool, 1, [1]) == (3, 3, 1)
     assert restored(tier, pool, 2, [2]) is None and restored(tier, pool, 3, [3]) is None
-    assert coldest(pool, ()) is not None and pool.usage()["entries"] == 3
+    assert coldest(pool, (), 1 << 14) is not None and pool.usage()["entries"] == 3
 
 
 def test_an_entry_is_held_only_while_it_is_copied(pool, clock, tier):
@@ -116,6 +116,34 @@ def test_nothing_stays_longer_than_a_visit_or_after_its_owner_was_forgotten(pool
     assert restored(tier, pool, 2, [2]) == (3, 3, 2)
     clock.go(601)
     assert restored(tier, pool, 2, [2]) is None
+
+
+def test_nobody_who_is_forgotten_while_his_entry_is_found_is_copied(pool, clock, tier, monkeypatch):
+    for user in (1, 2, 3):
+        visit(pool, clock, user, [user])
+
+    def found(*given):
+        cold = coldest(*given)
+        forget(pool, owner_key(pool.secret, 1))
+        tier.tokens(hashes(pool, 9, [9]), STEP)  # a pre-inference asks: it counts who was forgotten
+        return cold
+
+    with monkeypatch.context() as patch:
+        patch.setattr("genrec.pool.tier.coldest", found)
+        tier.look()
+    tier.look()
+    assert restored(tier, pool, 1, [1]) is None and not (tier._memory == 1).any()
+
+
+def test_an_entry_larger_than_the_file_is_passed_over(pool, clock, tmp_path):
+    small = Tier(pool, tmp_path, 2048)
+    for user, size in ((1, 3000), (2, 1000), (3, 5200)):
+        clock.go(1)
+        assert write(pool, user, [user], size)
+        pool.release(pool.find_user(hashes(pool, user, [user]), STEP))
+    small.look()
+    assert [small.tokens(hashes(pool, user, [user]), STEP) for user in (1, 2)] == [0, 3]
+    small.close()
 
 
 def test_the_file_has_no_name_and_is_for_nobody_else(pool, tmp_path, tier):
