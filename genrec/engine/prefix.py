@@ -20,7 +20,11 @@ class PrefixChooser:
         """`name` of `genrec.rank.choice.POLICIES`, `model` as in the entries' keys. Raises InputError."""
         self._order = name if name in ORDERS else "whole"
         self._layout, self._model, self._pool = layout, model, pool
-        self.policy = policy(name, pool.hotness) if pool and name not in FIXED else None
+        self.policy = None
+        if pool and name not in FIXED:
+            self.policy = pool.rule = policy(
+                name, pool.hotness
+            )  # it asks the pool for room by its own measure
 
     def choose(self, owner: int | None, tokens: Array, candidates: Array, now: int) -> Choice:
         """What to do with a history int32[S] and candidates int32[C, t] at `now` (ns)."""
@@ -30,8 +34,15 @@ class PrefixChooser:
         if pool is None or self.policy is None or not len(tokens):
             return choice(asked, self._order)
         hashes = user_words(pool.secret, self._model, layout.name, owner, tokens, step)
-        cached = look(pool, hashes, step, item_words(self._model, layout.name, candidates))
+        asked = Request(
+            len(tokens),
+            many,
+            each,
+            *look(pool, hashes, step, item_words(self._model, layout.name, candidates)),
+        )
+        if owner is None:  # who is not named cannot be seen to return
+            return choice(asked, min(("item", "user"), key=asked.cost))
         return self.policy.choose(
-            Request(len(tokens), many, each, *cached), words([owner_key(pool.secret, owner)])[0], now,
-            lambda: pool.room(hashes, layout.user_bytes(len(tokens))),
+            asked, words([owner_key(pool.secret, owner)])[0], now,
+            lambda: pool.room(hashes, layout.user_bytes(layout.span(len(tokens)))),
         )  # fmt: skip

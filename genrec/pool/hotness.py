@@ -36,13 +36,14 @@ class Hotness:
     ) -> None:
         """Over `memory` uint8[bytes_for(owners)], all zero when new; without it over memory of its own.
 
-        `owners` is a power of two, at least 8.
+        `owners` is a power of two, at least 8. `price` is of a token's place for a second, `items` how many tokens the
+        candidates had that were ranked last.
         """
         words = (np.zeros(self.bytes_for(owners), np.uint8) if memory is None else memory).view(np.int64)
         self._rows, rest = words[: 8 * owners].reshape(-1, 8), words[8 * owners :]
         self._requests, rest = rest[: 4 * owners].reshape(-1, 4), rest[4 * owners :]
         self._read, rest = rest[: SPANS + 1], rest[SPANS + 1 :]  # requests written, then passed by each span
-        tables, self.price = rest[:-1].view(np.float64), rest[-1:].view(np.float64)
+        tables, (self.price, self.items) = rest[:-2].view(np.float64), np.split(rest[-2:].view(np.float64), 2)
         self.returns, self.exposed = tables.reshape(2, OFTEN + 1, SPANS)
         self._half = int(window_s / 2 * 1e9)
         if not self.exposed.any():  # before anything is known: a return in a thousand seconds
@@ -51,7 +52,7 @@ class Hotness:
     @staticmethod
     def bytes_for(owners: int = OWNERS) -> int:
         """Size of the memory."""
-        return 8 * (12 * owners + SPANS + 1 + 2 * (OFTEN + 1) * SPANS + 1)
+        return 8 * (12 * owners + SPANS + 1 + 2 * (OFTEN + 1) * SPANS + 2)
 
     def see(self, owner: Words, now: int) -> float:
         """A request of `owner` uint64[2]: his requests in the window before this one."""

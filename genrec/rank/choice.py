@@ -141,12 +141,10 @@ class Hazard(Policy):
     On a miss the user order computes the items and the item order does not: that difference is the investment.
     """
 
-    _items = 0  # tokens of the candidates of the last request
-
     def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
         """User order if it is cheaper with what is cached, or pays in the long run."""
         earlier = self._hotness.see(owner, now)
-        self._items = request.items
+        self._hotness.items[:] = request.items
         invested = request.cost("user") - request.cost("item")
         if invested <= 0:
             return choice(request, "user")
@@ -157,7 +155,7 @@ class Hazard(Policy):
 
     def worth(self, standing: Standing) -> NDArray[np.float64]:
         """float64[n]: tokens saved a second for each token of its place."""
-        saved = 1 - self._items / np.maximum(standing.tokens, 1)
+        saved = 1 - self._hotness.items / np.maximum(standing.tokens, 1)
         return self._hotness.chance(standing.owner, standing.now) * saved
 
     def evicted(self, worth: float) -> None:

@@ -69,8 +69,6 @@ class RankWay:
         self._pool, self._watch = Pool(folder, clock=lambda: self._now, ttl_s=TTL_S), Watch()
         self._pool.locked = self._watch.around(self._pool.locked)  # type: ignore[method-assign]
         self._chooser = PrefixChooser("split" if name == TOGETHER else name, layout, "m", self._pool)
-        if self._chooser.policy:
-            self._pool.rule = self._chooser.policy
         self._executor = make(self._pool)
 
     def fill(self, items: NDArray[np.int32]) -> None:

@@ -132,3 +132,22 @@ def test_a_fault_costs_what_was_there(fault: str, tiny_ranker: Path, items: list
             reused.append(report_of(answer).user_reused + report_of(answer).items_reused)
             FAULTS[fault](pool_of(local), np.random.default_rng(0))
     assert reused[0] == 3 * (5 + ROWS) > reused[1]
+
+
+@pytest.mark.parametrize("policy", ["greedy", "past"])
+def test_who_comes_first_takes_no_place_of_those_who_come_often(
+    policy: str, tiny_ranker: Path, items: list[int]
+) -> None:
+    """The process that chooses asks the pool for room, and another one's policy decides who leaves."""
+    with over_a_small_pool(tiny_ranker, policy) as local:
+
+        def order(user: int | None, first: int) -> str:
+            asked = (items[first : first + 16], items[100:104])
+            return ORDERS[report_of(local.rank([asked], 2, user_id=user)[0]).order]
+
+        assert order(0, 0) == "user", "there is room"
+        for _ in range(6):
+            for user in range(4):
+                order(user, 16 * user)
+        assert {order(100 + n, 40 + 16 * n) for n in range(5)} == {"item"}
+        assert {order(None, 40) for _ in range(9)} == {"item"}, "who is not named comes for the first time"

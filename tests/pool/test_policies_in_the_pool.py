@@ -7,6 +7,7 @@ from genrec.pool.forget import forget
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
+from genrec.pool.rule import Standing
 from genrec.rank.choice import POLICIES, Request, policy
 from tests.pool.entries import STEP, find, hashes, write
 
@@ -84,3 +85,14 @@ def test_every_policy_serves_a_random_trace(tmp_path, name):
 def test_a_lost_pool_has_a_hotness_of_nobody(tmp_path):
     pool = Pool(tmp_path)
     assert isinstance(pool.hotness, Hotness) and pool.room([bytes(16)], 1).free is False
+
+
+def test_what_candidates_a_ranking_had_is_known_to_whoever_writes(pool, folder, clock):
+    clock.go(1)
+    pool.rule = policy("hazard", pool.hotness)
+    other = Pool(folder, clock.read)
+    rule = policy("hazard", other.hotness)
+    rule.choose(Request(30, 5, 3), owner(pool, 1), clock.now, lambda: pool.room(hashes(pool, 1, [1]), 1))
+    of_half = Standing(clock.now, np.ones(1), np.array([30]), words([owner_key(pool.secret, 1)]))
+    assert (pool.rule.worth(of_half) == rule.worth(of_half)).all()
+    assert pool.rule.worth(of_half) == 0.5 * pool.hotness.chance(of_half.owner, clock.now) > 0
