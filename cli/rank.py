@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of.add_argument(
         "--retrieve",
         type=at_least(1, MOST_CANDIDATES),
-        default=USUAL_CANDIDATES,
-        help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: %(default)s",
+        help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, or the "
+        "--beam-width if that is less",
     )
     parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")
     parser.add_argument("--times", type=numbers, help="of the history's items, in seconds")
@@ -77,7 +77,7 @@ def _of_a_server(
         if a.candidates is not None:
             ask = partial(ranker.rank, history, a.candidates)
         else:
-            ask = partial(ranker.recommend_and_rank, history, a.retrieve)
+            ask = partial(ranker.recommend_and_rank, history, a.retrieve or USUAL_CANDIDATES)
         yield partial(ask, a.top_k, user_id=owner, deadline_ms=a.deadline_ms)
 
 
@@ -94,7 +94,8 @@ def _of_this_process(
         decoder, tensors = RANK, rank_tensors(history, a.candidates, a.top_k, None, owner, None)
     else:
         decoder = RECOMMEND_AND_RANK
-        tensors = recommend_and_rank_tensors(history, a.retrieve, a.top_k, user_id=owner)
+        many = a.retrieve or min(USUAL_CANDIDATES, a.beam_width)
+        tensors = recommend_and_rank_tensors(history, many, a.top_k, user_id=owner)
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 
         def ask(**events: Any) -> Ranking:

@@ -135,6 +135,8 @@ def whole_numbers(
         raise InputError(field, f"has {items.ndim} dimensions", "1: a request holds one list")
     if len(items) > MOST_VALUES:
         raise InputError(field, f"has {len(items)} items", f"at most {MOST_VALUES}")
+    if items.dtype == object and (large := [each for each in items if isinstance(each, int)]):
+        raise InputError(field, f"holds {max(large, key=abs)}", accepted)  # more than 64 bits
     if len(items) and items.dtype.kind not in "iu":
         raise InputError(field, f"holds values of type {items.dtype}", accepted)
     for value in (int(items.min()), int(items.max())) if len(items) else ():

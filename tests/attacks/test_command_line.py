@@ -118,6 +118,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["rank", "a", "--retrieve", "513"], r"--retrieve: is '513' \(accepted: a whole number, 1 to 512\)"),
         (["cascade", "a", "--url", "h:1", "--retrieve", "513"], "--retrieve: is '513'"),
         (["cascade", "a", "--url", "h:1", "--cascade-ms", "600001"], "--cascade-ms: is '600001'"),
+        (["rank", "a", "--history", "1", "--candidates", f"5,{2**64}"], f"candidates: holds {2**64} "),
         (["serve", "a", "--run-dir", __file__], r"--run-dir: is .* \(accepted: a folder.*this is a file"),
         (["serve", __file__], r"artifact: is .* \(accepted: a folder.*this is a file"),
         (["catalogue", "status", __file__], "artifact: is .*this is a file"),

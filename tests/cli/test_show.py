@@ -111,3 +111,12 @@ def test_a_version_that_is_not_here_has_no_titles(
     assert f"serves version 2 of the catalogue, which {here} lacks" in capsys.readouterr().out
     assert main(asked("recommend", served, running, "grpc", items)) == 0
     assert "  item " in capsys.readouterr().out
+
+
+def test_a_narrow_beam_finds_as_many_as_it_has(
+    served: Path, items: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not the usual hundred, of which nobody spoke."""
+    given = ["--history", ",".join(map(str, items[:3])), "--beam-width", "16", "--top-k", "4"]
+    assert main(["rank", str(served), *given]) == 0
+    assert len(re.findall(r"  item (\d+)  \[\1\]$", capsys.readouterr().out, re.MULTILINE)) == 4
