@@ -10,8 +10,9 @@ from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import to_start_with
 from genrec.engine.load import load_layout
-from genrec.engine.load_ranker import create_pool
+from genrec.engine.load_ranker import create_pool, pool_sizes
 from genrec.kv.arena import Arena
+from genrec.pool.mapping import file_bytes
 from genrec.settings import Settings
 
 
@@ -22,7 +23,7 @@ def prepare(settings: Settings, slots: int, processes: int) -> None:
     assert settings.swap is not None
     config = load_config(settings.artifact)
     slot_bytes = load_layout(settings, config).slot_bytes
-    pool_bytes = settings.pool_user_mb + settings.pool_item_mb << 20 if settings.pool else 0
+    pool_bytes = file_bytes(*pool_sizes(settings, config)) if settings.pool else 0
     _check_room(slots * slot_bytes, pool_bytes, processes * command.SHM_BYTES)
     agreement.create(settings.swap, settings.artifact, to_start_with(settings.artifact))
     if slots:

@@ -8,6 +8,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load_ranker import load_rank_executors
 from genrec.errors import ArtifactError
+from genrec.manifest import verify
 from genrec.nodes.held import Held
 from genrec.nodes.placement import items_on
 from genrec.pool.pool import Pool
@@ -22,8 +23,10 @@ def fill(settings: Settings) -> int:
     """Items of the current catalogue into `settings.pool`, the most popular first, until none is missing or no row is
     free. Of several nodes, those that the pool's is to hold. Returns how many were computed.
 
-    Raises ArtifactError where the pool was made for engines of another size.
+    Raises ArtifactError where a file of the artifact is not as it was made: a server that runs would believe what other
+    engines computed. So it does where the pool was made for engines of another size.
     """
+    verify(settings.artifact)
     config = load_config(settings.artifact)
     items = DistinctItems.load(folder_of(settings.artifact, read_current(settings.artifact).version), config)
     executor = load_rank_executors(settings, config)[0]

@@ -53,25 +53,28 @@ def load_prompt_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
 
 
 def create_pool(settings: Settings, config: ModelConfig) -> None:
-    """An empty pool for the rankings of the artifact, of the sizes in `settings`. Raises InputError.
+    """An empty pool for the rankings of the artifact, of the sizes in `settings`. Raises InputError."""
+    assert settings.pool is not None
+    Pool.create(settings.pool, *pool_sizes(settings, config))
+    if settings.nodes > 1:
+        Held(settings.node, settings.nodes).save(settings.pool)
+
+
+def pool_sizes(settings: Settings, config: ModelConfig) -> tuple[int, int, int, int]:
+    """Bytes of users, rows of items, bytes of a row, and bytes from one key of a user to the next.
 
     Of candidates of an HSTU ranker nothing is kept; without a ranker prompts alone.
     """
-    assert settings.pool is not None
     users, items = settings.pool_user_mb << 20, settings.pool_item_mb << 20
     if ranker_of(settings.artifact, settings.ranker) == NO_RANKER:
         prompts = load_prompt_layout(settings, config)
-        Pool.create(settings.pool, users, 0, 0, prompts.step * prompts.token_bytes)
-        return
+        return users, 0, 0, prompts.step * prompts.token_bytes
     if hstu := hstu_of(settings.artifact, settings.ranker):
         events = HstuEntries(hstu, "")
-        Pool.create(settings.pool, users, 0, 0, events.step * events.token_bytes)
-        return
+        return users, 0, 0, events.step * events.token_bytes
     layout = load_entry_layout(settings, config)
     row = layout.item_bytes
-    Pool.create(settings.pool, users, items // row, row, layout.step * layout.token_bytes)
-    if settings.nodes > 1:
-        Held(settings.node, settings.nodes).save(settings.pool)
+    return users, items // row, row, layout.step * layout.token_bytes
 
 
 def load_rank_executors(

@@ -68,6 +68,11 @@ class RankItems:
         return self._layout.item_bytes
 
     @property
+    def reachable(self) -> bool:
+        """Whether the pool's table is to be had now."""
+        return self._pool is not None and self._pool.usage() is not None
+
+    @property
     def places(self) -> int:
         """Items that the pool has room for."""
         return len(self._pool.items_memory) // self.bytes if self._pool else 0

@@ -56,13 +56,9 @@ class Busy(Exception):
 
 
 def create(
-    folder: Path,
-    user_bytes: int,
-    item_rows: int,
-    item_row_bytes: int,
-    key_bytes: int = 4096,
+    folder: Path, user_bytes: int, item_rows: int, item_row_bytes: int, key_bytes: int = 4096,
     secret: bytes | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Make an empty pool, for this user only, in the place of another if there is one.
 
     Rows of items are on cache lines if `item_row_bytes` is a multiple of 64. `key_bytes` of KV lie from one key of a
@@ -70,11 +66,9 @@ def create(
     Raises InputError: negative, or too large.
     """
     for name, value, least in (
-        ("user_bytes", user_bytes, 0),
-        ("item_rows", item_rows, 0),
-        ("item_row_bytes", item_row_bytes, 0),
-        ("key_bytes", key_bytes, 1),
-    ):
+        ("user_bytes", user_bytes, 0), ("item_rows", item_rows, 0),
+        ("item_row_bytes", item_row_bytes, 0), ("key_bytes", key_bytes, 1),
+    ):  # fmt: skip
         if value < least:
             raise InputError(name, f"is {value}", f"at least {least}")
     if secret is not None and not 16 <= len(secret) <= 64:
@@ -83,21 +77,29 @@ def create(
     if not _private(folder):
         raise InputError("folder", f"{folder} can be written to by others", "a folder of this user alone")
     secret = secret or secrets.token_bytes(32)
-    header = np.zeros(HEADER, np.int64)
-    header[:COUNTER] = MAGIC, secrets.randbits(62), user_bytes, item_rows, item_row_bytes
+    header = _header(user_bytes, item_rows, item_row_bytes, key_bytes)
+    header[POOL], header[SECRET_BYTES] = secrets.randbits(62), len(secret)
     header[COUNTER] = secrets.randbits(60)  # generations of another pool are not mistaken for this one's
-    header[[KEY_BYTES, SECRET_BYTES]] = key_bytes, len(secret)
     places = _places(header)
     size, free = places[-1], os.statvfs(folder)
     if size > free.f_bavail * free.f_frsize:
-        raise InputError(
-            "user_bytes and item_rows",
-            f"take {size >> 20} MiB",
-            f"{free.f_bavail * free.f_frsize >> 20} MiB free",
-        )
+        free_mib = free.f_bavail * free.f_frsize >> 20
+        raise InputError("user_bytes and item_rows", f"take {size >> 20} MiB", f"{free_mib} MiB free")
     (folder / NAME).unlink(missing_ok=True)  # its memory is wanted
     _make(folder / f"{NAME}.new", size, {0: header.tobytes(), places[0]: secret})
     (folder / f"{NAME}.new").rename(folder / NAME)
+
+
+def file_bytes(user_bytes: int, item_rows: int, item_row_bytes: int, key_bytes: int) -> int:
+    """Size of the file that `create` makes."""
+    return _places(_header(user_bytes, item_rows, item_row_bytes, key_bytes))[-1]
+
+
+def _header(user_bytes: int, item_rows: int, item_row_bytes: int, key_bytes: int) -> NDArray[np.int64]:
+    header = np.zeros(HEADER, np.int64)
+    header[[0, USER_BYTES, ITEM_ROWS, ITEM_ROW_BYTES]] = MAGIC, user_bytes, item_rows, item_row_bytes
+    header[KEY_BYTES] = key_bytes
+    return header
 
 
 def _places(header: NDArray[np.int64]) -> list[int]:

@@ -59,6 +59,7 @@ class ItemsAhead:
         self._known: KnownItems | None = None
         # What had been asked for when it last planned, and when it may again.
         self._planned, self._next = 0, 0.0
+        self._cut_short = False  # the plan, as the pool's table was not to be had
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -93,14 +94,15 @@ class ItemsAhead:
             return
         begun, seen = self._clock(), self._heat.seen
         # A plan that fails is made again, whether requests come or not.
-        self._known, self._planned = known, -1
+        self._known, self._planned, self._cut_short = known, -1, False
         self._plan(known)
         self._planned = seen
         ended = self._clock()
         self._next = ended + max(PLAN_S, (ended - begun) / PLAN_SHARE)
 
     def _more_to_plan(self) -> bool:
-        return self._heat.seen != self._planned or (self._shard is not None and self._shard.lacks)
+        wanted = self._heat.seen != self._planned or self._cut_short
+        return wanted or (self._shard is not None and self._shard.lacks)
 
     def _know(self, version: int, items: DistinctItems) -> KnownItems:
         """New items count as if each had been asked for once: nobody can have done so yet."""
@@ -140,6 +142,8 @@ class ItemsAhead:
         tokens = known.items.tokens[places]
         heat = self._heat.of(tokens)
         kept = executor.items.keep(tokens, heat)
+        if not kept.any() and not executor.items.reachable:
+            self._cut_short = True
         reasons = np.where(known.new[places], "new", np.where(heat > 0, "hot", "popular"))
         for reason, count in zip(*np.unique(reasons[kept], return_counts=True), strict=True):
             metrics.ITEMS_AHEAD.add(int(count), reason=str(reason))

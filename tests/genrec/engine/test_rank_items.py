@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.engine.fill import fill
+from genrec.engine.instructions import engine_of
 from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Reuse
 from genrec.errors import ArtifactError
@@ -59,6 +61,19 @@ def test_rows_of_another_size_are_neither_read_nor_written(tiny_ranker: Path, tm
     ):
         fill(bench.settings)
     assert (memory == 7).all()
+
+
+def test_nothing_is_filled_by_engines_that_are_not_as_they_were_made(
+    tiny_ranker: Path, tmp_path: Path
+) -> None:
+    """An artifact that is being replaced has new weights under the old one's name, by which a server finds items."""
+    artifact = Path(shutil.copytree(tiny_ranker, tmp_path / "artifact"))
+    bench = Bench(artifact, tmp_path)
+    weights = engine_of(artifact, "openvino") / "weights.bin"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArtifactError, match=rf"{weights}: is not the file that stage"):
+        fill(bench.settings)
+    assert Pool(bench.settings.pool).usage()["items"] == 0
 
 
 def test_what_a_ranking_found_does_not_leave_for_what_it_missed(tiny_ranker: Path, tmp_path: Path) -> None:

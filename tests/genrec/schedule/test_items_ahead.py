@@ -171,3 +171,23 @@ def test_batches_are_as_large_as_a_ranking_can_wait_for(start: Callable[..., Ben
         assert work._size == size
     work._learn(1, 0.001)
     assert work._size == 2, "the rest of a plan says nothing of larger batches"
+
+
+def test_a_plan_that_met_a_table_out_of_reach_is_made_again(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nobody has asked for anything meanwhile; the table of a pool that is full is asked for no more."""
+    bench = start()
+    with monkeypatch.context() as patch:
+        patch.setattr(mapping.Mapping, "lock", out_of_reach)
+        bench.look()
+    assert not bench.there()
+    bench.look()
+    assert len(bench.there()) == ROWS
+    passes = len(bench.ran)
+    bench.look()
+    assert len(bench.ran) == passes
+
+
+def out_of_reach(*_: Any) -> None:
+    raise mapping.Busy("a process that was stopped holds it")
