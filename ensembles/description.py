@@ -34,7 +34,6 @@ class WarmUp:
     name: str
     dims: Mapping[str, tuple[int, ...]]
     values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    count: int = 1
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _add_warmup(config: ModelConfig, model: Model, warmup: WarmUp) -> None:
     missing = [tensor.name for tensor in model.inputs if not tensor.optional and tensor.name not in given]
     if missing:
         raise InputError(f"{model.name}.{warmup.name}", f"leaves out {missing}", "every required input")
-    sample = config.model_warmup.add(name=warmup.name, batch_size=1, count=warmup.count)
+    sample = config.model_warmup.add(name=warmup.name, batch_size=1, count=1)
     types = {tensor.name: DATA_TYPES[tensor.dtype] for tensor in model.inputs}
     for name, dims in warmup.dims.items():
         sample.inputs[name].data_type = types[name]

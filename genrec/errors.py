@@ -43,6 +43,11 @@ class ModelError(GenrecError):
         )
 
 
+def internal(name: str, error: Exception) -> GenrecError:
+    """What a client is told of an error of `name` that nobody foresaw, and that is in the log."""
+    return GenrecError(f"{name}: internal error ({type(error).__name__}), see the server's log")
+
+
 class StaleHandle(GenrecError):
     """A KV handle whose slot was released, reaped or given to another request."""
 

@@ -33,8 +33,8 @@ class ItemHeat:
         # Twice at once would make every count 2**REBASE times too small
         self._writing_anew = threading.Lock()
 
-    def see(self, tokens: NDArray[np.int32], times: float = 1.0) -> None:
-        """Items with tokens int32[n, t] were asked for, each so many times."""
+    def see(self, tokens: NDArray[np.int32]) -> None:
+        """Items with tokens int32[n, t] were asked for, each once."""
         grown = self._grown()
         if grown > 2.0**REBASE:
             with self._writing_anew:
@@ -43,7 +43,7 @@ class ItemHeat:
                     self._since, grown = self._clock(), 1.0
         # A later request counts for more, so that nothing need be made smaller as time passes.
         for counts, places in zip(self._counts, _places(tokens), strict=True):
-            counts[np.unique(places)] += times * grown
+            counts[np.unique(places)] += grown
         self.seen += len(tokens)
 
     def of(self, tokens: NDArray[np.int32]) -> Heats:

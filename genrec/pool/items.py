@@ -51,7 +51,7 @@ def look_up(
     answers = index.find(places, keys)
     for i in range(len(keys)):
         row = answers[i]
-        if row < 0 or row >= len(state) or state[row] != 2:  # READY
+        if row < 0 or row >= len(state) or state[row] != READY:
             continue
         if held[row, 0] == keys[i, 0] and held[row, 1] == keys[i, 1]:
             heat[row] = heat[row] * 0.5 ** ((now - seen[row]) / (HALF_LIFE_S * 1e9)) + 1

@@ -244,20 +244,18 @@ class Pool:
         return self.locked(count, None)
 
     def tidy(self, pool: Mapping, table: PoolTable) -> None:
-        """On the locked table: what could not be done before, and what the dead and the expired hold is free."""
+        """On the locked table: what the dead and the expired hold is free."""
         self._settle(pool, table)
         leaving.sweep(table, pool.users, [], self.clock())
 
     def _settle(self, pool: Mapping, table: PoolTable) -> None:
-        while self._late:
-            self._late.pop(0)(pool, table)
         if dead := pool.dead():
             leaving.sweep(table, pool.users, dead, self.clock())
             items.sweep(table, dead)
             table.processes[dead] = 0
 
     def _surely(self, work: Callable[[Mapping, PoolTable], None]) -> None:
-        """Do it now, or before anything else is written: left undone it would hold a place for good."""
+        """Do it now, or before anything else is done: left undone it would hold a place for good."""
 
         def done(pool: Mapping, table: PoolTable) -> bool:
             work(pool, table)
@@ -275,6 +273,8 @@ class Pool:
         try:
             table = pool.lock(wait_s)
             try:
+                while self._late:
+                    self._late.pop(0)(pool, table)
                 return work(pool, table)
             finally:
                 pool.unlock()

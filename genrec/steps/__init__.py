@@ -5,7 +5,6 @@ The same objects serve Triton (`genrec.triton.adapter`) and the local runtime (`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -26,6 +25,24 @@ class Step(Protocol):
 
     def run(self, requests: list[Tensors]) -> list[Answer]:
         """Answer every request of the batch, in order; tensors carry a leading axis of 1."""
+
+
+class EachAlone:
+    """A step that answers every request of a batch by itself; an error becomes the answer of its request alone."""
+
+    def run(self, requests: list[Tensors]) -> list[Answer]:
+        """See `Step.run`."""
+        answers: list[Answer] = []
+        for request in requests:
+            try:
+                answers.append(self.answer(request))
+            except GenrecError as error:
+                answers.append(error)
+        return answers
+
+    def answer(self, request: Tensors) -> Tensors:
+        """One answer. Raises GenrecError."""
+        raise NotImplementedError
 
 
 STEPS = {
@@ -59,17 +76,6 @@ def load(name: str, settings: Settings) -> Step:
         name = HSTU_STEPS[name]
     step: Step = getattr(import_module(f"genrec.steps.{name}"), STEPS[name])(settings)
     return step
-
-
-def answer_each(requests: list[Tensors], answer: Callable[[Tensors], Tensors]) -> list[Answer]:
-    """`answer` every request by itself; an error becomes the answer of its request alone."""
-    answers: list[Answer] = []
-    for request in requests:
-        try:
-            answers.append(answer(request))
-        except GenrecError as error:
-            answers.append(error)
-    return answers
 
 
 def check_tensor(

@@ -16,7 +16,7 @@ from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, learn_selection, zeros
 from genrec.search.undecided import Int64, rows_of_parents, undecided
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.kv_handle import NO_PASS, beam_search_of, holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
@@ -25,7 +25,7 @@ NO_BEAMS = zeros(1)
 _NOTHING_TO_SCORE: Tensors = {"codes": NO_PASS[None], "parents": NO_PASS[None]}
 
 
-class BeamSearch:
+class BeamSearch(EachAlone):
     """kv, ticket, excluded and, after the first level, the beams so far -> the beams of the next level."""
 
     def __init__(self, settings: Settings) -> None:
@@ -37,11 +37,8 @@ class BeamSearch:
         self._width = settings.beam_width
         learn_selection(self._indices.of(0), self._width)
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._expand)
-
-    def _expand(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)
         index = self._indices.of(ticket.version)
         before = self._beams(request, index) if "level" in request else None

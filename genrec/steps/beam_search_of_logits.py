@@ -29,7 +29,8 @@ class BeamSearchOfLogits(BeamSearch):
         self._width = settings.beam_width
         learn_selection(self._indices.of(0), self._width)
 
-    def _expand(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         ticket = read_ticket(request, self._config.max_prompt)
         index = self._indices.of(ticket.version)
         before = self._beams(request, index) if "level" in request else None

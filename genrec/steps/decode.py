@@ -12,7 +12,7 @@ from genrec.kv.arena import NO_KV, Arena, Row
 from genrec.kv.reorder import reorder_in_place
 from genrec.search.undecided import pass_size
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.kv_handle import NO_PASS, decode_of, holding, read_handle, read_level
 from genrec.steps.prompts import spans, warm_up
 from genrec.steps.ticket import read_ticket
@@ -20,7 +20,7 @@ from genrec.steps.ticket import read_ticket
 Int32 = NDArray[np.int32]
 
 
-class Decode:
+class Decode(EachAlone):
     """kv, ticket, codes, parents, level -> kv, once the next level's logits are there."""
 
     def __init__(self, settings: Settings) -> None:
@@ -42,11 +42,8 @@ class Decode:
         finally:
             self._arena.release(region.handles[0])
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`. Each request's beams are a batch of their own already."""
-        return answer_each(requests, self._decode)
-
-    def _decode(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`. Each request's beams are a batch of their own already."""
         handle, ticket = read_handle(request), read_ticket(request, self._config.max_prompt)
         level = read_level(request, self._config.levels)
         codes = check_tensor(request, "codes", np.int32)

@@ -15,12 +15,12 @@ from genrec.draft.search import draft
 from genrec.errors import InputError
 from genrec.search.expand import learn_selection
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
 
 
-class DraftBeam:
+class DraftBeam(EachAlone):
     """states, ticket, excluded -> paths (whole semantic IDs), scores, and `drafted` INT64[2].
 
     `drafted` = (candidates of the last level before verification, how many of them are no item). Settings say
@@ -38,11 +38,8 @@ class DraftBeam:
         # The first call compiles; no request should wait for that.
         draft(self._mode, self._drafter, np.zeros(self._shape, np.float32), *self._indices.of(0), self._width)
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._draft)
-
-    def _draft(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         ticket = read_ticket(request, self._config.max_prompt)
         rows, size = self._shape
         states = check_tensor(request, "states", np.float32, most=rows * size)

@@ -8,7 +8,7 @@ import numpy as np
 
 from genrec.models.prompt import newest_start, window_start
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each
+from genrec.steps import EachAlone, Tensors
 from genrec.steps.candidates import read_candidates, read_top_k
 from genrec.steps.encode_history import deadline_of
 from genrec.steps.owner import owner_of
@@ -16,7 +16,7 @@ from genrec.steps.ticket import Ticket, read_ticket
 from genrec.steps.user_prefix import PrefixReader, flat, read_prefix, refuse_events
 
 
-class EncodeCandidates:
+class EncodeCandidates(EachAlone):
     """history, candidates and wishes -> the history's tokens, the distinct candidates that the catalogue knows.
 
     The first step of `rank`. In `recommend_and_rank` the ticket of the first step comes along: its catalogue version
@@ -27,11 +27,8 @@ class EncodeCandidates:
         self._reader = PrefixReader(settings, "encode_candidates")
         self.close = self._reader.loaded.close
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._encode)
-
-    def _encode(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         now, reader = time.monotonic_ns(), self._reader
         request = reader.users.complete(request)
         first = read_ticket(request, reader.generator.max_prompt) if "ticket" in request else None

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each
+from genrec.steps import EachAlone, Tensors
 from genrec.steps.candidates import read_candidates, read_top_k
 from genrec.steps.encode_history import deadline_of
 from genrec.steps.owner import owner_of
@@ -16,7 +16,7 @@ from genrec.steps.user_events import EventReader
 from genrec.steps.user_prefix import flat
 
 
-class EncodeEvents:
+class EncodeEvents(EachAlone):
     """As `EncodeCandidates`, in whose place it stands. Tokens are those of `genrec.rank.hstu`.
 
     Of a candidate, `candidates` has its own row and the seconds at which it is asked for, `codes` its codes' rows.
@@ -26,11 +26,8 @@ class EncodeEvents:
         self._reader = EventReader(settings, "encode_events")
         self.close = self._reader.loaded.close
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._encode)
-
-    def _encode(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         now, reader = time.monotonic_ns(), self._reader
         first = read_ticket(request, reader.generator.max_prompt) if "ticket" in request else None
         version = first.version if first else reader.loaded.current

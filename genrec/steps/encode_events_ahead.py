@@ -7,14 +7,14 @@ import time
 import numpy as np
 
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each
+from genrec.steps import EachAlone, Tensors
 from genrec.steps.encode_history import deadline_of
 from genrec.steps.encode_prefix import ahead
 from genrec.steps.ticket import Ticket
 from genrec.steps.user_events import EventReader
 
 
-class EncodeEventsAhead:
+class EncodeEventsAhead(EachAlone):
     """In the place of `EncodePrefix`: history, user_id, ratings, times, features, and when the ranking is due.
 
     When it is asked for is the candidates' alone: the user's tokens do not say it.
@@ -24,11 +24,8 @@ class EncodeEventsAhead:
         self._reader = EventReader(settings, "encode_events_ahead")
         self.close = self._reader.loaded.close
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._encode)
-
-    def _encode(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         now, version = time.monotonic_ns(), self._reader.loaded.current
         user = self._reader.user(request, self._reader.loaded.of(version))
         deadline = deadline_of(request, now, np.int64)

@@ -17,7 +17,7 @@ from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
 from genrec.models.prompt import newest_start, prompt_of, window_start
 from genrec.settings import MAX_DEADLINE_MS, SPAN, Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.known_users import KnownUsers
 from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket
@@ -33,7 +33,7 @@ class _TokenTable:
     tokens: NDArray[np.int32]
 
 
-class EncodeHistory:
+class EncodeHistory(EachAlone):
     """history [1, n] and wishes -> tokens, ticket and the catalogue rows that must not be answered.
 
     The first step: the catalogue version it writes into the ticket is the request's through all steps.
@@ -53,11 +53,8 @@ class EncodeHistory:
         offsets = np.array(self._config.code_offsets, np.int32)
         return _TokenTable(catalogue, np.ascontiguousarray(catalogue.codes + offsets))
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._encode)
-
-    def _encode(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         now, request = time.monotonic_ns(), self._users.complete(request)
         version = self._loaded.current
         loaded = self._loaded.of(version)

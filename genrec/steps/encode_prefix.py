@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from genrec.rank.options import ONLY_USER
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.encode_history import deadline_of
 from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket
 from genrec.steps.user_prefix import PrefixReader, flat, read_prefix, refuse_events
 
 
-class EncodePrefix:
+class EncodePrefix(EachAlone):
     """history, user_id, and when the ranking is due -> tokens, ticket, owner, and the plan to rank nothing.
 
     The first step of `pre_infer`. What it reads of a history is what `encode_candidates` will read of the same one.
@@ -26,11 +26,8 @@ class EncodePrefix:
         self._reader = PrefixReader(settings, "encode_prefix")
         self.close = self._reader.loaded.close
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._encode)
-
-    def _encode(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         now, reader = time.monotonic_ns(), self._reader
         request = reader.users.complete(request)
         version = reader.loaded.current

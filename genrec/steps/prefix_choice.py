@@ -13,12 +13,12 @@ from genrec.pool.counts import count_pool
 from genrec.pool.pool import Pool
 from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.owner import read_owner
 from genrec.steps.ticket import read_ticket
 
 
-class PrefixChoice:
+class PrefixChoice(EachAlone):
     """tokens, ticket, owner, candidates -> plan: the order, and whether the user's and the items' new KV is kept."""
 
     def __init__(self, settings: Settings) -> None:
@@ -33,11 +33,8 @@ class PrefixChoice:
         if self._pool:
             count_pool(self._pool)
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._choose)
-
-    def _choose(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         ticket = read_ticket(request, self._options.longest_history(self._config))
         tokens = check_tensor(request, "tokens", np.int32)[: ticket.prompt_length]
         candidates = check_tensor(request, "candidates", np.int32)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec import metrics
-from genrec.errors import GenrecError, InputError, ModelError
+from genrec.errors import GenrecError, InputError, ModelError, internal
 from genrec.models.config import ModelConfig
 from genrec.schedule.scheduler import Scheduler
 from genrec.settings import Settings, padded_rows
@@ -132,8 +132,7 @@ class PromptsLater(AnswersLater):
                 rows = [error] * len(in_time)
             except Exception as error:  # the thread must live on
                 log.exception(self._name)
-                failure = f"{self._name}: internal error ({type(error).__name__}), see the server's log"
-                rows = [GenrecError(failure)] * len(in_time)
+                rows = [internal(self._name, error)] * len(in_time)
             for prompt, answer in zip(in_time, rows, strict=True):
                 self._end(prompt, answer)
         return len(in_time) == len(prompts)

@@ -9,11 +9,11 @@ from genrec.rank.kinds import hstu_of
 from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.ticket import read_ticket
 
 
-class RankLookup:
+class RankLookup(EachAlone):
     """item_ids, prior, scores, reuse, delta, plan, ticket, left_out -> the best items first, their scores, report.
 
     An item's score is the ranker's and, of a candidate that came with a score, that one times a weight that was chosen
@@ -30,11 +30,8 @@ class RankLookup:
             self._longest = options.longest_history(load_config(settings.artifact))
             self._weight = options.generator_weight
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._look_up)
-
-    def _look_up(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         ticket = read_ticket(request, self._longest)
         ids = check_tensor(request, "item_ids", np.int64)
         prior = check_tensor(request, "prior", np.float32, len(ids))

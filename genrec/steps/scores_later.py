@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.pre_infer import PartByPart, PreInference
 from genrec.engine.ranking import RankExecutor, Scored
-from genrec.errors import GenrecError, ModelError
+from genrec.errors import GenrecError, ModelError, internal
 from genrec.pool.owner import Owner
 from genrec.rank.options import ONLY_USER
 from genrec.report import PreInferReport
@@ -186,11 +186,7 @@ class ScoresLater(AnswersLater, Generic[E]):
             if isinstance(error, GenrecError):
                 return [error]
             log.exception("score_candidates")
-            return [
-                GenrecError(
-                    f"score_candidates: internal error ({type(error).__name__}), see the server's log"
-                )
-            ]
+            return [internal("score_candidates", error)]
 
     def _score(self, delta: int, executor: E, rankings: list[_Waiting]) -> list[Answer]:
         relay, one_core = self._relay, executor.one_core

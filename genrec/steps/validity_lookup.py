@@ -19,7 +19,7 @@ from genrec.errors import ArtifactError, InputError
 from genrec.report import MODEL, POPULARITY, Report
 from genrec.search.lookup import PopularityRanking, lookup
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, answer_each, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
 
@@ -34,7 +34,7 @@ class _LookupTables:
     valid: SemanticIdSet
 
 
-class ValidityLookup:
+class ValidityLookup(EachAlone):
     """paths (whole semantic IDs), scores, ticket, excluded -> item_ids, scores, report."""
 
     def __init__(self, settings: Settings) -> None:
@@ -55,11 +55,8 @@ class ValidityLookup:
         lookup(index, valid, catalogue.item_ids, np.zeros(1, np.int64), np.zeros(1, np.float32), 1, nobody)
         return _LookupTables(catalogue.item_ids, popular, index, valid)
 
-    def run(self, requests: list[Tensors]) -> list[Answer]:
-        """See `Step.run`."""
-        return answer_each(requests, self._look_up)
-
-    def _look_up(self, request: Tensors) -> Tensors:
+    def answer(self, request: Tensors) -> Tensors:
+        """See `EachAlone.answer`."""
         ticket = read_ticket(request, self._config.max_prompt)
         version = ticket.version or self._loaded.current
         loaded = self._loaded.of(version)

@@ -1,6 +1,6 @@
 """The glue between Triton's Python backend and a step: tensors in, one call into `genrec`, tensors out.
 
-The only module that imports `triton_python_backend_utils`, which exists in the server's stub processes only.
+With `genrec.triton.metrics` it imports `triton_python_backend_utils`, which exists in the server's stub processes only.
 Errors are answers: whatever a step raises, the stub process lives on and every request of the batch is
 answered (a stub that dies is never restarted by Triton: hazard H3).
 """
@@ -12,36 +12,19 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from numpy.typing import NDArray
 
-from genrec.errors import ArenaFull, DeadlineExceeded, GenrecError, InputError, QueueFull
+from genrec.errors import ArenaFull, DeadlineExceeded, GenrecError, InputError, QueueFull, internal
+from genrec.steps import Answer, Step, Tensors
+from genrec.steps.later import AnswersLater
 from genrec.steps.outcome import count
 
-Arrays = dict[str, NDArray[Any]]
 NUMPY_TYPES = {"TYPE_BOOL": np.bool_, "TYPE_INT32": np.int32, "TYPE_INT64": np.int64, "TYPE_FP32": np.float32}
-
-
-class Step(Protocol):
-    """What `genrec.steps.load` gives."""
-
-    def run(self, requests: list[Arrays]) -> list[Arrays | GenrecError]:
-        """One answer, or one error, per request, in their order."""
-
-
-class DeferredStep(Protocol):
-    """A step that answers later, from threads of its own."""
-
-    def submit(self, request: Arrays, respond: Callable[[Arrays | GenrecError], None]) -> None:
-        """Take a request, whose arrays it may keep; `respond` is called once."""
-
-    def bringing(self) -> AbstractContextManager[None]:
-        """Around `submit` of the requests that come together; it may answer in this thread until it ends."""
 
 
 def step_model(step_name: str) -> type:
@@ -101,9 +84,7 @@ def respond(name: str, step: Step, outputs: dict[str, type], requests: list[Any]
         if len(ran) != len(good):
             raise RuntimeError(f"{len(ran)} answers to {len(good)} requests")
         left = iter(ran)
-        answers: list[Arrays | GenrecError] = [
-            next(left) if isinstance(arrays, dict) else arrays for arrays in read
-        ]
+        answers: list[Answer] = [next(left) if isinstance(arrays, dict) else arrays for arrays in read]
         return [
             _response(set(request.requested_output_names()), answer, outputs)
             for request, answer in zip(requests, answers, strict=True)
@@ -141,7 +122,7 @@ class _Together:
 
 def defer(
     name: str,
-    step: DeferredStep,
+    step: AnswersLater,
     outputs: dict[str, type],
     requests: list[Any],
     sending: Executor | None = None,
@@ -168,7 +149,7 @@ def _give(
     give: Callable[[Any], None],
     outputs: dict[str, type],
     wanted: set[str],
-    answer: Arrays | GenrecError,
+    answer: Answer,
 ) -> None:
     try:
         response = _response(wanted, answer, outputs)
@@ -189,10 +170,10 @@ def _send(name: str, sender: Any, response: Any) -> None:
 def _internal(name: str, error: Exception) -> GenrecError:
     """Log what nobody foresaw; the client is told where to look."""
     pb_utils.Logger.log_error(f"{name}: {''.join(traceback.format_exception(error))}")
-    return GenrecError(f"{name}: internal error ({type(error).__name__}), see the server's log")
+    return internal(name, error)
 
 
-def _arrays(request: Any) -> Arrays | InputError:
+def _arrays(request: Any) -> Tensors | InputError:
     """The request's tensors, each [1, ...]: views into shared memory, gone once the batch is answered."""
     arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
     # Triton gives them in any order; the error should not change from run to run
@@ -203,7 +184,7 @@ def _arrays(request: Any) -> Arrays | InputError:
     return arrays
 
 
-def _response(wanted: set[str], answer: Arrays | GenrecError, outputs: dict[str, type]) -> Any:
+def _response(wanted: set[str], answer: Answer, outputs: dict[str, type]) -> Any:
     """Tensors of the outputs somebody asked for, or the error; counted if the request ends with it.
 
     In memory of their own: they are read when the response is sent, and the step goes on meanwhile.

@@ -15,11 +15,11 @@ import os, sys
 from pathlib import Path
 from training import rank_candidates
 
-def save_file(tensors, path, metadata):
+def write_tensors(path, tensors, metadata):
     path.write_bytes(b"half of it")
     os._exit(9)
 
-rank_candidates.save_file = save_file
+rank_candidates.write_tensors = write_tensors
 rank_candidates.load_candidates(Path(sys.argv[1]), 2)
 """
 

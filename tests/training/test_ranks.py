@@ -53,7 +53,7 @@ def trained(
 
 def test_ranks_make_candidates_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is done between another's last byte and its renaming, as two that torchrun started may be."""
-    artifact, save = ring_artifact(tmp_path), rank_candidates.save_file
+    artifact, save = ring_artifact(tmp_path), rank_candidates.write_tensors
     other: list[dict[str, Any]] = []
 
     def overtaken(*arguments: Any, **options: Any) -> None:
@@ -62,7 +62,7 @@ def test_ranks_make_candidates_at_the_same_time(tmp_path: Path, monkeypatch: pyt
             other.append({})
             other[0] |= rank_candidates.load_candidates(artifact, 2)
 
-    monkeypatch.setattr(rank_candidates, "save_file", overtaken)
+    monkeypatch.setattr(rank_candidates, "write_tensors", overtaken)
     mine = rank_candidates.load_candidates(artifact, 2)
     assert (mine["test"].rows == other[0]["test"].rows).all()
     assert [path.name for path in (artifact / "training").iterdir()] == [rank_candidates.FILE_NAME]
