@@ -1,6 +1,6 @@
 """The ranker of target `cuda` on CPU tensors, and the attention kernel for it, emulated: each against its twin."""
 
-import mmap
+import os
 import shutil
 
 import numpy as np
@@ -20,7 +20,9 @@ from genrec.engine.interface import Split, UserName
 from genrec.models.config import ModelConfig
 from genrec.nn.attention import behind, behind_items
 from genrec.nn.model import Generator
+from genrec.pool import memory
 from genrec.pool.owner import TTL_S
+from genrec.pool.pool import Pool
 from genrec.rank.options import MOST_CANDIDATES, RankerConfig
 from tests.build.attention import DTYPES, TOLERANCE, call, error, random_case
 from tests.tiny import random_ranker
@@ -250,7 +252,22 @@ def driver(monkeypatch):
 
 
 def mapped(size):
-    return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    descriptor = os.memfd_create("pool")
+    os.truncate(descriptor, size)
+    found = memory.mapped(descriptor)
+    os.close(descriptor)
+    return found
+
+
+def test_the_memory_of_a_pool_is_locked(driver, tmp_path):
+    Pool.create(tmp_path, 1 << 20, 16, 4096)
+    pool, locked = Pool(tmp_path), PageLocked(torch.device("cuda"))
+    locked.hold(pool.items_memory[4096:])
+    (size,) = driver.locked.values()
+    assert size == (tmp_path / "pool").stat().st_size
+    writing = pool.write_user([bytes(16)], 8, 4096, bytes(16))
+    locked.hold(writing.memory)
+    assert driver.calls == 1, "it is all one mapping"
 
 
 def test_a_mapping_is_locked_once_and_until_another_is(driver):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
-import mmap
 import weakref
 from contextlib import suppress
 
@@ -33,8 +33,8 @@ class PageLocked:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._mapping: mmap.mmap | None = None
-        self._unlock: weakref.finalize[[mmap.mmap], PageLocked] | None = None
+        self._mapping: ctypes.Array[ctypes.c_uint8] | None = None
+        self._unlock: weakref.finalize[[ctypes.Array[ctypes.c_uint8]], PageLocked] | None = None
 
     def hold(self, array: Array) -> None:
         """Lock the mapping that `array` lies in, until another is; memory of other kinds stays as it is."""
@@ -44,7 +44,7 @@ class PageLocked:
         if self._unlock:
             self._unlock()
         self._mapping, self._unlock = mapping, None  # also where it fails: not to be tried at every ranking
-        if int(torch.cuda.cudart().cudaHostRegister(_address(mapping), len(mapping), 0)):
+        if int(torch.cuda.cudart().cudaHostRegister(ctypes.addressof(mapping), len(mapping), 0)):
             log.warning("cuda: %d MB cannot be page-locked: copies are slow", len(mapping) >> 20)
             with suppress(RuntimeError):  # torch tells of the call that failed at its next launch
                 torch.zeros(1, device=self._device)
@@ -54,17 +54,14 @@ class PageLocked:
         self._unlock.atexit = False
 
 
-def _unlock(mapping: mmap.mmap) -> None:
-    torch.cuda.cudart().cudaHostUnregister(_address(mapping))
+def _unlock(mapping: ctypes.Array[ctypes.c_uint8]) -> None:
+    torch.cuda.cudart().cudaHostUnregister(ctypes.addressof(mapping))
 
 
-def _mapping_of(array: Array) -> mmap.mmap | None:
+def _mapping_of(array: Array) -> ctypes.Array[ctypes.c_uint8] | None:
+    """The whole mapping of a file (`genrec.pool.memory.mapped`) that an array is a part of."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
     found = base.obj if isinstance(base, memoryview) else base
-    return found if isinstance(found, mmap.mmap) else None
-
-
-def _address(mapping: mmap.mmap) -> int:
-    return np.frombuffer(mapping, np.uint8).ctypes.data
+    return found if isinstance(found, ctypes.Array) else None
