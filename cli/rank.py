@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     of.add_argument(
         "--retrieve",
         type=at_least(1, MOST_CANDIDATES),
-        help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, or the "
-        "--beam-width if that is less",
+        help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, "
+        "without --url at most the --beam-width",
     )
     parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")
     parser.add_argument("--times", type=numbers, help="of the history's items, in seconds")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from ipaddress import IPv6Address
@@ -135,8 +135,10 @@ def whole_numbers(
         raise InputError(field, f"has {items.ndim} dimensions", "1: a request holds one list")
     if len(items) > MOST_VALUES:
         raise InputError(field, f"has {len(items)} items", f"at most {MOST_VALUES}")
-    if items.dtype == object and (large := [each for each in items if isinstance(each, int)]):
-        raise InputError(field, f"holds {max(large, key=abs)}", accepted)  # more than 64 bits
+    if items.dtype.kind in "fO":  # what NumPy makes of whole numbers of more than 64 bits
+        for value in values if isinstance(values, Iterable) else ():
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise InputError(field, f"holds {value}", accepted)
     if len(items) and items.dtype.kind not in "iu":
         raise InputError(field, f"holds values of type {items.dtype}", accepted)
     for value in (int(items.min()), int(items.max())) if len(items) else ():

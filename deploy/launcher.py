@@ -40,7 +40,8 @@ from genrec.catalogue.versions import catalogue_id
 from genrec.draft.options import has_draft
 from genrec.errors import InputError
 from genrec.files import write_whole
-from genrec.manifest import Digests, verify
+from genrec.manifest import NAME as MANIFEST
+from genrec.manifest import Digests, digest_file, verify
 from genrec.progress import ticking
 from genrec.rank.kinds import ranker_of, ranks_on
 from genrec.settings import Settings, chosen_fields
@@ -203,9 +204,13 @@ def _launch(
     slots = options.arena_slots if "recommend_staged" in names else 0
     settings = with_pool(settings, artifact, names, pool)
 
-    verified = partial(verify, artifact, digests)
+    verified, started_with = partial(verify, artifact, digests), [""]
+
+    def unchanged() -> bool:
+        return (artifact / MANIFEST).is_file() and digest_file(artifact / MANIFEST) == started_with[0]
 
     def prepare() -> None:
+        started_with[0] = digest_file(artifact / MANIFEST)
         verified()  # a restart too: it would serve what is in the files now
         private.lay_out(files, artifact)
         _repository(ensembles, private.models)
@@ -231,6 +236,7 @@ def _launch(
         secrets=(token, control),
         control_headers={command.CONTROL_HEADER: control},
         verify=verified,
+        unchanged=unchanged,
         prepare=prepare,
         ports=ports,
         item=lambda: probe.known_item(artifact),

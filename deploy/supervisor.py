@@ -32,6 +32,7 @@ LONGEST_PAUSE_S = 30.0  # between starts
 SLOWER_RESTART = 3.0
 LEAST_RESTART_S = 30.0
 RELOAD_S = 20.0  # for one model
+BUILD_S, LOOK_AGAIN_S = 600.0, 1.0  # that a build may take while a model waits for it; between two looks
 GRACE_S = EXIT_TIMEOUT_S + 5
 GRACE_AFTER_RELOAD_S = 3.0  # what a dead process did not answer never ends, for Triton: it would wait in vain
 PASSING = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
@@ -49,7 +50,7 @@ class Supervisor:
         self._launch = launch
         self._process: Popen[bytes] | None = None
         self._first_start_s = 0.0
-        self._reloaded = False
+        self._reloaded, self._unsound_since = False, 0.0
         self._begun = threading.Event()
         # Not Thread.join: a signal that interrupts a join makes Python 3.11 take the thread for ended.
         self._ended = threading.Event()
@@ -124,7 +125,7 @@ class Supervisor:
         server_log.rotate(log_file)
         log_start = log_file.stat().st_size if log_file.exists() else 0  # after what earlier starts wrote
         self._process = tritonserver.start(launch.argv(), launch.environment, log_file, launch.secrets)
-        self._reloaded = False
+        self._reloaded, self._unsound_since = False, 0.0
         deadline = time.monotonic() + timeout_s
         problem = ""
         while True:
@@ -171,23 +172,37 @@ class Supervisor:
                 next_probe = time.monotonic() + (min(1.0, every_s) if watch.in_doubt else every_s)
             if not trouble:
                 continue
-            if not (trouble.models and self._reload(watch, trouble)):
+            if trouble.models and self._waits(trouble):
+                continue
+            if not (trouble.models and self._launch.unchanged() and self._reload(watch, trouble)):
                 log.warning("restarting the server: %s", trouble.told)
                 watch = self._restart()
                 log.warning("the server answers again (pid %d)", self.pid)
             self.restarts += 1
             next_probe = time.monotonic() + every_s
 
+    def _waits(self, trouble: Trouble) -> bool:
+        """Whether models that died stay away for now, as a file is not as it was made: a build may be under way.
+
+        The other ensembles go on. After a while the server starts again, which says what is wrong or ends it.
+        """
+        try:
+            self._launch.verify()
+        except ArtifactError as error:
+            if not self._unsound_since:
+                self._unsound_since = time.monotonic()
+                log.warning("%s: waiting for a sound artifact: %s", trouble.told, error)
+            if time.monotonic() - self._unsound_since < BUILD_S:
+                self._stopping.wait(LOOK_AGAIN_S)
+                return True
+        self._unsound_since = 0.0
+        return False
+
     def _reload(self, watch: Watch, trouble: Trouble) -> bool:
         """Give models new processes, one after the other; whether all ensembles answer then."""
         log.warning("loading %s again: %s", ", ".join(sorted(trouble.models)), trouble.told)
         self._reloaded = True
         launch = self._launch
-        try:
-            launch.verify()
-        except ArtifactError as error:
-            log.warning("nothing is loaded again: %s", error)
-            return False
         for pid, model in watch.models.items():
             if model in trouble.models:
                 with suppress(ProcessLookupError):

@@ -12,10 +12,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import Ports
@@ -28,6 +30,7 @@ STATE = "fleet.json"  # in the router's folder: what it serves
 DRAIN_S = 65.0  # no client waits longer for an answer than a minute
 LOOK_S = 0.05
 Tell = Callable[[str], None]
+T = TypeVar("T")
 log = logging.getLogger("genrec.serve")
 
 
@@ -119,11 +122,15 @@ class Fleet:
         free = next(half for half in self._halves if half != self.serving.places)
         made = Generation(artifact, free)
         try:
-            for number, place in enumerate(free, 1):
+            for number in range(1, len(free) + 1):
                 tell(f"starting server {number} of {len(free)} with {artifact}")
-                made.servers.append(made.stack.enter_context(running_server(artifact, **self._options)))
+                start = partial(made.stack.enter_context, running_server(artifact, **self._options))
+                made.servers.append(self._meanwhile(start))
                 self._check_ensembles(made.servers[-1])
-                self.router.fill(place, made.servers[-1].ports)
+            for place, server in zip(
+                free, made.servers, strict=True
+            ):  # a router that is new by now has them all
+                self.router.fill(place, server.ports)
         except BaseException:
             self._stop(made)
             raise
@@ -175,7 +182,21 @@ class Fleet:
             for place in generation.places:
                 self.router.empty(place)
         finally:
-            generation.stack.close()
+            self._meanwhile(generation.stack.close)
+
+    def _meanwhile(self, work: Callable[[], T]) -> T:
+        """What `work` gives, on another thread, as it takes long: until then a router that ends is started again.
+
+        While nobody is served it runs in this one, where a signal ends it at once. Raises RouterError, and as `work`,
+        which is over by then.
+        """
+        if not self.serving.servers:
+            return work()
+        with ThreadPoolExecutor(1) as thread:
+            given = thread.submit(work)
+            while not wait([given], LOOK_S).done:
+                self._keep_router()
+        return given.result()
 
     def _write_state(self) -> None:
         """For those who look for the router of an artifact."""

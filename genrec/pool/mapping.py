@@ -255,7 +255,7 @@ class Mapping:
             raise Gone("its file is gone or was replaced")
 
     def seat(self) -> int:
-        """This process's place in `processes`; under the lock. Raises Busy when all are taken."""
+        """This process's place in `processes`; under the lock. Raises Busy when all are taken, OSError."""
         pid = os.getpid()
         if self._seat is None or self._seat[0] != pid:  # a forked child sits for itself
             free = np.flatnonzero(self.table.processes[:, 1] == 0)

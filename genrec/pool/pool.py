@@ -278,7 +278,7 @@ class Pool:
                 return work(pool, table)
             finally:
                 pool.unlock()
-        except Busy as error:
+        except (Busy, OSError) as error:  # no descriptor is left, say
             if wait_s:
                 self._busy_until = time.monotonic() + BUSY_S
                 log.warning("kv pool: %s; for %g s nobody waits for it", error, BUSY_S)

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.launcher import running_server
+from clients.recommender import Recommender
+from deploy.launcher import RunningServer, running_server
+from ensembles.local import LocalRecommender
 from genrec import manifest
 from genrec.engine.instructions import engine_of
 from genrec.errors import ArtifactError
 from genrec.manifest import Digests, verify
 from tests.serving.processes import stub_of, until
+from tests.tiny import other_generator
 
 
 @pytest.fixture
@@ -103,11 +106,38 @@ def test_a_restart_does_not_serve_what_was_damaged_meanwhile(artifact: Path) -> 
         pass
 
 
+def answers(server: RunningServer, model: str) -> list[int]:
+    with Recommender(server.grpc_url, model=model) as recommender:
+        return recommender.recommend([], 5).item_ids.tolist()
+
+
 @pytest.mark.serving
-def test_a_process_that_is_started_again_does_not_serve_what_was_damaged_meanwhile(artifact: Path) -> None:
-    """Of a model that is loaded again while the others go on; only its own files are as they were."""
-    with running_server(artifact, beam_width=8, ensembles=("recommend_draft",)) as server:
-        damage(artifact / "model" / "model.safetensors")
-        os.kill(stub_of(server.pid, "draft_beam"), signal.SIGKILL)
-        until(lambda: server.supervisor.error or server.restarts)
-        assert isinstance(server.supervisor.error, ArtifactError)
+def test_a_model_that_died_waits_until_what_is_served_is_sound(artifact: Path) -> None:
+    """While a build is under way, say; the others go on, and nothing that was not verified is loaded."""
+    path = artifact / "model" / "model.safetensors"
+    good = path.read_bytes()
+    with running_server(artifact, beam_width=8, ensembles=("recommend", "recommend_draft")) as server:
+        pid, before = server.pid, answers(server, "recommend_draft")
+        damage(path)
+        dead = stub_of(server.pid, "draft_beam")
+        os.kill(dead, signal.SIGKILL)
+        until(lambda: server.supervisor._unsound_since)
+        assert answers(server, "recommend") and not server.restarts and not server.supervisor.error
+        path.write_bytes(good)
+        until(lambda: server.restarts)
+        assert answers(server, "recommend_draft") == before and server.pid == pid
+        assert stub_of(server.pid, "draft_beam") != dead
+
+
+@pytest.mark.serving
+def test_models_of_two_artifacts_never_work_together(artifact: Path) -> None:
+    """One that died after another artifact was built in the place of the first takes the whole server along."""
+    with running_server(artifact, beam_width=8, ensembles=("recommend", "recommend_draft")) as server:
+        pid = server.pid
+        other_generator(artifact, seed=1)
+        os.kill(stub_of(server.pid, "validity_lookup"), signal.SIGKILL)
+        until(lambda: server.restarts)
+        assert server.pid != pid
+        with LocalRecommender(artifact, 8) as local:
+            (want,) = local.recommend([[]], 5)
+        assert answers(server, "recommend") == want["item_ids"][0].tolist()

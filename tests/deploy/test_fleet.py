@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from deploy.ports import Ports, choose_ports
 from deploy.router import fleet as fleets
 from deploy.router.config import ServerPlace
 from deploy.router.fleet import Fleet, Generation
-from deploy.router.haproxy import CONFIG, Router, RouterError, running_router
+from deploy.router.haproxy import CONFIG, SETTLED_S, Router, RouterError, running_router
 from deploy.router.limits import Limits
 from genrec.errors import InputError
 from tests.serving.processes import until
@@ -80,6 +81,24 @@ def test_a_router_that_ends_in_a_move_takes_the_new_servers_along(
     assert ended == [NEW] and fleet.coming is None and fleet.share == 0
     fleet.close()
     assert ended == [NEW, OLD]
+
+
+def test_a_router_that_ends_while_servers_start_is_started_again_meanwhile(
+    fleet: Fleet, ended: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users of the old servers do not wait for the new ones."""
+    fleet.coming, first = None, fleet.router.process
+    until(lambda: time.monotonic() > fleet.router.started + SETTLED_S)
+
+    @contextmanager
+    def slow(artifact: Path, **_: object) -> Iterator[RunningServer]:
+        first.kill()
+        until(lambda: fleet.router.process is not first)
+        yield generation(artifact, "b1", ended).servers[0]
+
+    monkeypatch.setattr(fleets, "running_server", slow)
+    fleet.move(NEW, 30)
+    assert fleet.coming and fleet.share == 30 and fleet.router.process.poll() is None
 
 
 def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended: list[Path]) -> None:

@@ -22,6 +22,7 @@ def launch(folder: Path) -> Launch:
         secrets=(),
         control_headers={},
         verify=lambda: None,
+        unchanged=lambda: True,
         prepare=lambda: None,
         ports=choose_ports(),
         item=lambda: 0,
