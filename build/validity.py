@@ -9,7 +9,7 @@ from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError
-from genrec.manifest import anew, is_good, read, record, stage_key
+from genrec.manifest import anew, check_inputs, is_good, read, record, stage_key
 from genrec.progress import ticking
 
 
@@ -21,7 +21,8 @@ def build_validity(artifact: Path) -> bool:
         return False
     with ticking("validity index"):
         catalogue = Catalogue.load(catalogue_file)
-        check_meaning(artifact, catalogue)
+        check_inputs(artifact, "tokenise")
+        check_meaning(artifact)
         index = ValidityIndex.build(
             catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
         )
@@ -33,11 +34,14 @@ def build_validity(artifact: Path) -> bool:
     return True
 
 
-def check_meaning(artifact: Path, catalogue: Catalogue) -> None:
-    """Raises ArtifactError where a model was trained with other semantic IDs: its answers would be other items."""
+def check_meaning(artifact: Path, *stages: str) -> None:
+    """Raises ArtifactError where a model, of these stages or of any, was trained with other semantic IDs: its answers
+    would be other items.
+    """
+    meaning = Catalogue.load(artifact / CATALOGUE, titles=False).meaning
     for stage, entry in read(artifact).items():
         learnt = entry["facts"].get(MEANING)
         there = all((artifact / name).exists() for name in entry["outputs"])
-        if learnt and there and learnt != catalogue.meaning:
+        if learnt and there and learnt != meaning and (not stages or stage in stages):
             problem = f"has other semantic IDs than those that stage {stage!r} was trained with"
             raise ArtifactError(artifact / CATALOGUE, f"{problem}{anew(stage, entry['facts'])}")

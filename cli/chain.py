@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from genrec.manifest import is_good, read, record, stage_key
+from genrec.manifest import OF, check_inputs, is_good, read, record, recorded, stage_key
 
 
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
@@ -59,7 +59,7 @@ def make_catalogue(
         notes = tokenise(artifact, sizes, semantic_ids)
         for note in notes:
             print(f"  {note}")
-        return {"notes": notes}
+        return {"notes": notes, OF: {path.name: recorded(artifact, path.name) for path in given[:2]}}
 
     _stage(
         artifact,
@@ -79,6 +79,7 @@ def make_model(
     from training.recipes import OF_DATA
     from training.stages import recipe, train
 
+    check_inputs(artifact, "tokenise")
     chosen = changed(recipe(artifact), changes or {}, OF_DATA)
     settings = {"seed": seed, "minutes": minutes, "recipe": chosen.as_json()}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
@@ -98,6 +99,7 @@ def make_draft(
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from training.draft import DraftSettings, draft_artifact
 
+    _check_generator(artifact)
     chosen = DraftSettings() if epochs is None else DraftSettings(epochs=epochs)
     # The generator's own stage stands for its weights: those change when both learn.
     trained = read(artifact).get("train", {"key": "", "facts": {}})
@@ -127,6 +129,7 @@ def make_ranker(
     from training.ranker import RankerSettings, open_places, ranker_artifact
     from training.recipe_file import changed
 
+    _check_generator(artifact)
     chosen, model = changed(RankerSettings(), changes or {}), artifact / "model"
     settings = {**vars(chosen), "order": order, "shared": shared, "history": history, "seed": seed}
     settings["minutes"] = minutes
@@ -154,6 +157,7 @@ def make_hstu(
     from training.hstu_settings import HstuSettings
     from training.recipe_file import changed
 
+    check_inputs(artifact, "tokenise")
     chosen = changed(HstuSettings(), changes or {})
     settings = {**vars(chosen), "seed": seed, "minutes": minutes}
     given = [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
@@ -173,6 +177,7 @@ def make_hstu_next(
     from training.hstu_next_settings import HstuNextSettings
     from training.recipe_file import changed
 
+    check_inputs(artifact, "tokenise")
     chosen = changed(HstuNextSettings(), changes or {})
     settings = {**vars(chosen), "seed": seed, "minutes": minutes}
     given = [artifact / name for name in ("histories.parquet", "catalogue.parquet")]
@@ -180,6 +185,14 @@ def make_hstu_next(
         artifact, "hstu-next", stage_key(settings, given), (NEXT_CONFIG, NEXT_WEIGHTS),
         lambda state: _on_ranks(ranks, threads, hstu_next_artifact, artifact, chosen, state, seed, minutes),
     )  # fmt: skip
+
+
+def _check_generator(artifact: Path) -> None:
+    """What is trained over a generator needs one of the catalogue as it is. Raises ArtifactError."""
+    from build.validity import check_meaning
+
+    check_inputs(artifact, "tokenise")
+    check_meaning(artifact, "train")
 
 
 def _training(
@@ -205,7 +218,9 @@ def _training(
         return {**facts, MEANING: Catalogue.load(artifact / CATALOGUE, titles=False).meaning}
 
     _stage(artifact, name, key, trained, lambda: (model / each for each in files))
-    shutil.rmtree(of_stage, ignore_errors=True)
+    shutil.rmtree(of_stage / key[:16], ignore_errors=True)  # and not what another training may go on with
+    with suppress(OSError):
+        of_stage.rmdir()
 
 
 def _on_ranks(ranks: int, threads: int, work: Callable[..., Any], *arguments: Any) -> dict[str, Any]:

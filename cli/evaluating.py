@@ -8,6 +8,12 @@ from pathlib import Path
 
 from cli.options import add_artifact, add_settings, at_least, check_read, folder, positive
 from cli.recommend import add_decoder
+from genrec.settings import Settings
+
+# The stages of the manifest that made what is evaluated.
+STAGES = {
+    "generator": ("train",), "ranker": ("train", "ranker"), "hstu-ranker": ("hstu",), "hstu-next": ("hstu-next",),
+}  # fmt: skip
 
 
 def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +37,15 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(a: argparse.Namespace) -> None:
     """Measure one model, and print a table or JSON."""
-    given = {"users": a.users, "keep_seen": a.keep_seen, "decoder": a.decoder != "beam"}
+    from build.validity import check_meaning
+
+    given = {
+        "users": a.users, "keep_seen": a.keep_seen, "decoder": a.decoder != "beam",
+        "beam_width": a.beam_width != Settings.beam_width, "verify": a.verify != Settings.verify,
+    }  # fmt: skip
     model = "ranker" if a.ranker else a.recipe or "generator"
     check_read(model, given, dict.fromkeys(given, ("generator",)))
+    check_meaning(a.artifact, *STAGES[model])
     if a.ranker:
         from perf.quality.rank_quality import measure_ranker, ranker_table
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from cli.options import add_artifact, add_settings, sizes
+from genrec.errors import InputError
+from genrec.files import check_regular
 from genrec.manifest import outdated
 
 
@@ -31,6 +33,12 @@ def data(a: argparse.Namespace) -> None:
     """Histories, then the catalogue."""
     from cli.chain import make_catalogue, make_data
 
+    if a.semantic_ids and a.codebook_sizes:
+        raise InputError(
+            "codebook-sizes", "are given with --semantic-ids", "without: those have sizes of their own"
+        )
+    if a.semantic_ids:
+        check_regular(a.semantic_ids)  # before anything is made
     make_data(a.artifact, a.source, a.interactions, a.items, a.ray)
     make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
 

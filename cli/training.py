@@ -61,6 +61,9 @@ def run(a: argparse.Namespace) -> None:
     if a.draft:
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
         return
+    if a.events and (unread := changes.keys() & {"epochs", "patience"}):
+        problem = f"sets {', '.join(sorted(unread))} with --events"
+        raise InputError("recipe", problem, "settings of a further training: events are learnt once")
     if a.events and a.minutes:
         raise InputError("minutes", "is given with --events", "without: events are learnt once")
     if a.events:

@@ -5,11 +5,13 @@ Per stage: `key`, a hash over settings and inputs; `outputs`, the sha256 of ever
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ COMMANDS = {
 }  # fmt: skip
 # Personal, and all that serves does without it: an artifact may be served with this file left out.
 OF_USERS = frozenset({"histories.parquet"})
+OF = "of"  # a fact: the sha256 of each file that a stage was made of
 PARTS = {"key": str, "outputs": dict, "facts": dict}
 
 
@@ -115,20 +118,38 @@ def is_good(artifact: Path, stage: str, key: str) -> bool:
 def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts: dict[str, Any]) -> None:
     """Enter a finished stage; the file is replaced as a whole."""
     hashes = {str(path.relative_to(artifact)): digest_file(path) for path in sorted(outputs)}
-    os.replace(_with(artifact, stage, {"key": key, "outputs": hashes, "facts": facts}), artifact / NAME)
+    with _changing(artifact):
+        os.replace(_with(artifact, stage, {"key": key, "outputs": hashes, "facts": facts}), artifact / NAME)
 
 
-def replace(artifact: Path, stage: str, written: Mapping[Path, Path], facts: dict[str, Any]) -> None:
+def replace(
+    artifact: Path, stage: str, made: Mapping[str, Any], written: Mapping[Path, Path], facts: dict[str, Any]
+) -> None:
     """Put files that were `written` aside in the place of outputs of a finished stage, whose key stays.
 
-    The manifest follows at once: a start that verifies in between is a matter of two renames, not of hashing.
+    The manifest follows at once: a start that verifies in between is a matter of two renames, not of hashing. Raises
+    ArtifactError where the stage is no longer as it was `made`: another process has replaced it meanwhile.
     """
-    made = read(artifact)[stage]
     hashes = {str(path.relative_to(artifact)): digest_file(aside) for aside, path in written.items()}
-    partial = _with(artifact, stage, {**made, "outputs": {**made["outputs"], **hashes}, "facts": facts})
-    for aside, path in written.items():
-        os.replace(aside, path)
-    os.replace(partial, artifact / NAME)
+    with _changing(artifact):
+        if read(artifact).get(stage) != made:
+            problem = f"{stage} was made anew by another process meanwhile; run this again"
+            raise ArtifactError(artifact / NAME, problem)
+        partial = _with(artifact, stage, {**made, "outputs": {**made["outputs"], **hashes}, "facts": facts})
+        for aside, path in written.items():
+            os.replace(aside, path)
+        os.replace(partial, artifact / NAME)
+
+
+@contextmanager
+def _changing(artifact: Path) -> Iterator[None]:
+    """One change of the manifest at a time, whichever process makes it."""
+    folder = os.open(artifact, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _with(artifact: Path, stage: str, entry: dict[str, Any]) -> Path:
@@ -155,6 +176,15 @@ def outdated(artifact: Path) -> str:
     if not changed:
         return ""
     return f"{artifact / 'onnx'} is of an earlier {', '.join(changed)}: `genrec export` and `genrec build` make it anew"
+
+
+def check_inputs(artifact: Path, stage: str) -> None:
+    """Refuse what a stage made of files that others have replaced since (its fact OF). Raises ArtifactError."""
+    entry = read(artifact).get(stage, {"facts": {}, "outputs": {}})
+    of = entry["facts"].get(OF, {})
+    if changed := [name for name, sha in of.items() if recorded(artifact, name) != sha]:
+        made = artifact / next(iter(entry["outputs"]))
+        raise ArtifactError(made, f"is of an earlier {', '.join(changed)}{anew(stage)}")
 
 
 def anew(stage: str, facts: Mapping[str, Any] | None = None) -> str:

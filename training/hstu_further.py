@@ -122,7 +122,7 @@ def further_artifact(
         facts = {**former, LEARNT: [*former.get(LEARNT, ()), sha], "further": report}
         with scratch_in(artifact / "model") as scratch:
             save_hstu(kept, scratch)
-            manifest.replace(artifact, STAGE, {scratch / WEIGHTS: artifact / "model" / WEIGHTS}, facts)
+            manifest.replace(artifact, STAGE, made, {scratch / WEIGHTS: artifact / "model" / WEIGHTS}, facts)
     return report
 
 

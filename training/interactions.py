@@ -79,12 +79,17 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
     check_file(path, "a sequence file")
     try:
         sequences = _of_json(path) if path.suffix == ".json" else _of_lines(path)
-        line = 0
+        line, known = 0, set()
         while rows := list(islice(sequences, SEQUENCE_LINES)):
             for row in rows:
                 line += 1
                 if len(row) < 2:
                     raise InputError(str(path), f"line {line} holds no items", "user item item ...")
+                if row[0] in known:  # in which order came what is on both lines?
+                    raise InputError(
+                        str(path), f"line {line} has the user {row[0]!r} again", "a line per user"
+                    )
+                known.add(row[0])
             yield _table(rows)
     except (ArtifactError, OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError(str(path), f"cannot be read: {error}", '{"user": [item, ...]} or text') from error

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -110,6 +111,13 @@ def _obituary(rank: int, process: BaseProcess) -> str:
     return f"rank {rank} of the training died {how}; the other ranks were ended"
 
 
+def _end_with_command() -> None:
+    command = parent_process()
+    assert command
+    wait([command.sentinel])
+    os._exit(1)
+
+
 def _run(
     rank: int,
     ranks: int,
@@ -122,6 +130,8 @@ def _run(
     """One rank; what it gave or raised goes through `pipe`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us, which ends us
     end_with_parent()
+    # Its parent is multiprocessing's server of forks, which lives on where the command itself is killed.
+    threading.Thread(target=_end_with_command, daemon=True).start()
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which our end would leave behind
     torch.set_num_threads(threads)
     try:

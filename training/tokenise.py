@@ -90,6 +90,10 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
     for place, item, codes in rows_of_items(path):
         if item in given:
             raise InputError(str(path), f"{place}: item {item!r} is there twice", SEMANTIC_IDS)
+        if isinstance(codes, str):  # which would be taken for its letters
+            raise InputError(
+                str(path), f"{place}: item {item!r} has {codes!r}, no list of codes", SEMANTIC_IDS
+            )
         try:
             given[item] = [code_of(code) for code in codes]
         except (ValueError, TypeError) as error:

@@ -101,6 +101,12 @@ def shop(tmp_path: Path) -> list[str]:
         (["data", "a", "--items", "x.csv"], r"interactions: is missing \(accepted: .*beside --items"),
         (["evaluate", "a", "--recipe", "hstu-next", "--keep-seen"], "keep-seen: is given for hstu-next"),
         (["evaluate", "a", "--ranker", "--decoder", "draft"], "decoder: is given for ranker"),
+        (["evaluate", "a", "--ranker", "--beam-width", "7"], "beam-width: is given for ranker"),
+        (["evaluate", "a", "--recipe", "hstu-next", "--verify", "last"], "verify: is given for hstu-next"),
+        (
+            ["data", "a", "--semantic-ids", "x", "--codebook-sizes", "8,8"],
+            "codebook-sizes: are given with --sem",
+        ),
         (["train", "a", "--ranks", "0"], "--ranks: is '0'"),
         (["train", "a", "--recipe", "hstu-ranker", "--ranker"], "not allowed with argument"),
         (["train", "a", "--threads", "-1"], "--threads: is '-1'"),

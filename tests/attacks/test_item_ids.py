@@ -161,3 +161,11 @@ def test_a_pipe_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
     os.mkfifo(shown)
     with pytest.raises(InputError, match=r"interactions\.csv: is not a regular file"):
         write_data(read_tables(shown, described), tmp_path / "out")
+
+
+def test_a_user_on_two_lines_of_sequences_is_named(tmp_path: Path) -> None:
+    """Which of what is on both came first, nobody knows."""
+    (tmp_path / "sequences.txt").write_text("5 101 102 103\n6 103 102 101\n5 104 105 106\n")
+    described = tables(tmp_path, NUMBERED)[1]
+    with pytest.raises(InputError, match=r"line 3 has the user '5' again \(accepted: a line per user\)"):
+        write_data(read_tables(tmp_path / "sequences.txt", described), tmp_path / "out")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from genrec.errors import InputError
+from tests.serving.processes import until
 from training.launch import on_ranks
 from training.sharded.world import World
 
@@ -73,3 +77,29 @@ def test_torchrun_starts_the_ranks(tmp_path: Path, asked: int, said: str) -> Non
         capture_output=True, text=True, check=True, timeout=200,
     )  # fmt: skip
     assert done.stdout.splitlines() == [said, said], done.stderr
+
+
+ENDLESS = """
+import os, sys, time
+from pathlib import Path
+from training.launch import on_ranks
+from tests.training.test_launch import endless
+on_ranks(2, endless, Path(sys.argv[1]))
+"""
+
+
+def endless(world: World, folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+    while True:
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_end_with_the_command_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
+    """However it ends: its child is a process that forks them, of which they are children."""
+    command = subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], cwd=ROOT)
+    until(lambda: len(list(tmp_path.iterdir())) == 2)
+    command.send_signal(how)
+    command.wait()
+    ranks = [int(path.name) for path in tmp_path.iterdir()]
+    until(lambda: not any(psutil.pid_exists(rank) for rank in ranks))

@@ -1,0 +1,76 @@
+"""Data that a catalogue, or a model, was not made of: nothing is trained, measured or built with both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.main import main
+from genrec.manifest import read
+
+RECIPE = {"recipe": "generator", "epochs": 1, "hidden_size": 16, "num_hidden_layers": 1}
+
+
+def shop(folder: Path, name: str, items: int, seed: int = 0) -> list[str]:
+    """Files of a shop, as arguments of `genrec data`."""
+    draw, rows = np.random.default_rng(seed), [f"{name}{i}" for i in range(items)]
+    seen = [
+        f"u{user},{rows[item]},{at}\n"
+        for user in range(40)
+        for at, item in enumerate(draw.permutation(items)[:6])
+    ]
+    (folder / f"{name}.csv").write_text("user,item,timestamp\n" + "".join(seen))
+    (folder / f"{name}-items.csv").write_text(
+        "item,title\n" + "".join(f"{row},title of {row}\n" for row in rows)
+    )
+    return ["--interactions", str(folder / f"{name}.csv"), "--items", str(folder / f"{name}-items.csv")]
+
+
+def test_a_catalogue_of_earlier_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    artifact, ids = str(tmp_path / "a"), tmp_path / "ids.json"
+    data = ["data", artifact, *shop(tmp_path, "x", 20)]
+    assert main([*data, "--codebook-sizes", "8,8,8"]) == 0
+    before = read(tmp_path / "a")
+    assert main([*data, "--semantic-ids", str(tmp_path / "nowhere.json")]) == 2
+    assert "nowhere.json: cannot be read" in capsys.readouterr().err and read(tmp_path / "a") == before
+    ids.write_text(json.dumps({f"y{i}": ["<a_1>", f"<b_{i}>"] for i in range(20)}))
+    assert main(["data", artifact, *shop(tmp_path, "y", 25), "--semantic-ids", str(ids)]) == 2
+    (tmp_path / "recipe.json").write_text(json.dumps(RECIPE))
+    capsys.readouterr()
+    for command in (["train", artifact, "--recipe", str(tmp_path / "recipe.json")], ["build", artifact]):
+        assert main(command) == 2
+        said = "catalogue.parquet: is of an earlier histories.parquet, items.parquet; `genrec data` makes it anew"
+        assert said in capsys.readouterr().err
+
+
+def test_a_model_of_another_catalogue_is_neither_evaluated_nor_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = str(tmp_path / "a")
+    (tmp_path / "recipe.json").write_text(json.dumps(RECIPE))
+    assert main(["data", artifact, *shop(tmp_path, "x", 20), "--codebook-sizes", "8,8,8"]) == 0
+    assert main(["train", artifact, "--recipe", str(tmp_path / "recipe.json")]) == 0
+    assert main(["data", artifact, *shop(tmp_path, "y", 20, seed=1), "--codebook-sizes", "8,8,8"]) == 0
+    capsys.readouterr()
+    for command in (
+        ["train", artifact, "--draft", "alone"],
+        ["train", artifact, "--ranker"],
+        ["evaluate", artifact],
+    ):
+        assert main(command) == 2
+        assert "other semantic IDs than those that stage 'train' was trained with" in capsys.readouterr().err
+
+
+def test_what_another_training_goes_on_with_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    artifact, recipe = tmp_path / "a", tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(RECIPE))
+    assert main(["data", str(artifact), *shop(tmp_path, "x", 20), "--codebook-sizes", "8,8,8"]) == 0
+    other = artifact / ".training" / "train" / "other" / "checkpoint"
+    other.mkdir(parents=True)
+    for said in ("train: done", "train: still good"):
+        assert main(["train", str(artifact), "--recipe", str(recipe)]) == 0
+        assert said in capsys.readouterr().out and other.is_dir()
+    assert list(other.parents[1].iterdir()) == [other.parent]

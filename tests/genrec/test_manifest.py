@@ -1,0 +1,61 @@
+"""The manifest under several processes, and what it says of files that were replaced."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from genrec import manifest
+from genrec.errors import ArtifactError
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = """
+import sys
+from pathlib import Path
+from genrec.manifest import record
+for number in range(100):
+    record(Path(sys.argv[1]), f"{sys.argv[2]}{number}", "key", [], {})
+"""
+
+
+def test_processes_that_enter_stages_at_once_lose_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RECORDS, str(tmp_path)]
+    jobs = [subprocess.Popen([*command, name], cwd=ROOT) for name in "ab"]
+    assert [job.wait() for job in jobs] == [0, 0]
+    assert len(manifest.read(tmp_path)) == 200
+
+
+def test_what_another_process_has_made_anew_is_not_replaced(tmp_path: Path) -> None:
+    model, aside = tmp_path / "model", tmp_path / "aside"
+    model.write_text("one")
+    manifest.record(tmp_path, "hstu", "key", [model], {})
+    made = manifest.read(tmp_path)["hstu"]
+    for content in ("two", "three"):
+        aside.write_text(content)
+        manifest.replace(tmp_path, "hstu", manifest.read(tmp_path)["hstu"], {aside: model}, {"is": content})
+    aside.write_text("of one")
+    with pytest.raises(
+        ArtifactError, match="hstu was made anew by another process meanwhile; run this again"
+    ):
+        manifest.replace(tmp_path, "hstu", made, {aside: model}, {})
+    assert model.read_text() == "three" and manifest.read(tmp_path)["hstu"]["facts"] == {"is": "three"}
+    manifest.verify(tmp_path)
+
+
+def test_a_stage_of_files_that_were_replaced_is_refused(tmp_path: Path) -> None:
+    histories, catalogue = tmp_path / "histories.parquet", tmp_path / "catalogue.parquet"
+    histories.write_text("one")
+    catalogue.write_text("of one")
+    manifest.record(tmp_path, "data", "key", [histories], {})
+    of = {manifest.OF: {histories.name: manifest.recorded(tmp_path, histories.name)}}
+    manifest.record(tmp_path, "tokenise", "key", [catalogue], of)
+    manifest.check_inputs(tmp_path, "tokenise")
+    manifest.check_inputs(tmp_path, "train")
+    histories.write_text("two")
+    manifest.record(tmp_path, "data", "another", [histories], {})
+    said = rf"{catalogue}: is of an earlier histories\.parquet; `genrec data` makes it anew"
+    with pytest.raises(ArtifactError, match=said):
+        manifest.check_inputs(tmp_path, "tokenise")
