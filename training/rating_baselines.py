@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from genrec.progress import counting
 from training.ratings import Ratings
 
 Labels = Callable[[np.ndarray], np.ndarray]  # ratings int64[n] -> bool[n, tasks]
@@ -58,13 +59,15 @@ def biased_factors(ratings: Ratings, labels_of: Labels) -> list[np.ndarray]:
         model = Factors(len(ratings), int(ratings.items.max()) + 1, labels.shape[1])
         optimiser = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
         learnt = torch.from_numpy(np.flatnonzero(~held))
-        for _ in range(EPOCHS):
-            for batch in learnt[torch.randperm(len(learnt))].split(BATCH):
-                logits, size = model(users[batch], items[batch])
-                loss = F.binary_cross_entropy_with_logits(logits, labels[batch], reduction="none")
-                optimiser.zero_grad()
-                (loss.mean(0).sum() + DECAY * size).backward()
-                optimiser.step()
-            with torch.no_grad():
-                found.append(model(users[held], items[held])[0].numpy())
+        with counting("factors", EPOCHS * len(learnt), "event") as bar:
+            for _ in range(EPOCHS):
+                for batch in learnt[torch.randperm(len(learnt))].split(BATCH):
+                    logits, size = model(users[batch], items[batch])
+                    loss = F.binary_cross_entropy_with_logits(logits, labels[batch], reduction="none")
+                    optimiser.zero_grad()
+                    (loss.mean(0).sum() + DECAY * size).backward()
+                    optimiser.step()
+                    bar.update(len(batch))
+                with torch.no_grad():
+                    found.append(model(users[held], items[held])[0].numpy())
     return found

@@ -25,6 +25,7 @@ TITLE = ("title", "movie_title", "name")
 GENRE = ("genre", "genres", "class", "category")
 YEAR = ("release_year",)
 BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 csv.field_size_limit(1 << 30)  # a field may be as long as pyarrow takes it
 
 
@@ -61,6 +62,10 @@ def check_file(path: Path, accepted: str) -> None:
     """Raises InputError for what is not there, or cannot be read as a file: a folder, a pipe."""
     if not path.is_file():
         raise InputError(str(path), "is not a regular file" if path.exists() else "does not exist", accepted)
+    if path.suffix in COMPRESSED:
+        raise InputError(
+            str(path), f"is compressed, as its name says ({path.suffix})", f"{accepted}, unpacked"
+        )
 
 
 def _json(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
@@ -81,7 +86,7 @@ def _parquet(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table
 
 def _delimited(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
     """Delimited text as strings; a row with too many or too few fields names its line."""
-    tabs = path.suffix != ".csv"
+    tabs = path.suffix.lower() != ".csv"
     _, names = next(_lines(path), (1, []))
     bad: list[pyarrow.csv.InvalidRow] = []
 
@@ -165,7 +170,7 @@ def where(path: Path, row: int) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows of delimited text, header first: the line that each begins at, and its fields. Empty lines are none."""
-    tabs, line = path.suffix != ".csv", 1
+    tabs, line = path.suffix.lower() != ".csv", 1
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         rows = csv.reader(
             file, delimiter="\t" if tabs else ",", quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL

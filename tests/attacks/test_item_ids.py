@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -169,3 +170,13 @@ def test_a_user_on_two_lines_of_sequences_is_named(tmp_path: Path) -> None:
     described = tables(tmp_path, NUMBERED)[1]
     with pytest.raises(InputError, match=r"line 3 has the user '5' again \(accepted: a line per user\)"):
         write_data(read_tables(tmp_path / "sequences.txt", described), tmp_path / "out")
+
+
+def test_a_compressed_file_is_named_and_capitals_are_a_table_too(tmp_path: Path) -> None:
+    shown, described = tables(tmp_path, NUMBERED)
+    packed, capitals = tmp_path / "interactions.csv.gz", tmp_path / "INTERACTIONS.CSV"
+    packed.write_bytes(gzip.compress(shown.read_bytes()))
+    with pytest.raises(InputError, match=r"csv\.gz: is compressed, .*\.gz\) \(accepted: .*, unpacked\)"):
+        write_data(read_tables(packed, described), tmp_path / "packed")
+    shown.rename(capitals)
+    write_data(read_tables(capitals, described), tmp_path / "out")
