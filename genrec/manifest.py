@@ -11,16 +11,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
 from genrec.files import open_file, read_json
-from genrec.progress import counting
 
 NAME = "manifest.json"
-LARGE = 1 << 28  # bytes that take long to hash
 # Of a file that was changed later than this, another change may leave all times alike.
 SETTLED_NS = 2_000_000_000
 # Verbs that make a stage anew; `genrec import` made those of an imported artifact.
@@ -36,16 +34,12 @@ PARTS = {"key": str, "outputs": dict, "facts": dict}
 
 
 def digest_file(path: Path) -> str:
-    """sha256 of a file, with a bar for a large one. Raises ArtifactError when it cannot be read."""
+    """sha256 of a file. Raises ArtifactError when it cannot be read."""
     sha = hashlib.sha256()
     with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
         try:
-            with counting(f"hashing {path.name}", size, "B") if size >= LARGE else nullcontext() as bar:
-                while block := file.read(1 << 20):
-                    sha.update(block)
-                    if bar:
-                        bar.update(len(block))
+            while block := file.read(1 << 20):
+                sha.update(block)
         except OSError as error:
             raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
     return sha.hexdigest()
