@@ -98,9 +98,8 @@ def recommend_and_rank_tensorrt(config: ModelConfig, ranker: RankerConfig, kv_ty
     history = {tensor.name: tensor.name for tensor in ENCODE_HISTORY.inputs}
     retrieved = {name: f"found_{name}" for name in ("item_ids", "scores")}
     (asked,) = [step.inputs for step in plain.steps if step.model == "encode_candidates"]
-    asked = {
-        own: shared for own, shared in asked.items() if own != "owner"
-    }  # no pool: nothing is kept of anybody
+    # No pool: nothing is kept of anybody
+    asked = {own: shared for own, shared in asked.items() if own != "owner"}
     steps = [
         replace(first, inputs=history), prefill, *middle, replace(last, outputs=retrieved),
         *_steps(config, ranker, asked, "ticket", before="rank_"),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
-from genrec.manifest import is_good, record, recorded, stage_key
+from genrec.manifest import OF, is_good, record, recorded, stage_key
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
@@ -51,7 +51,7 @@ def export_artifact(artifact: Path) -> bool:
     # Of one HSTU ranker deltas follow what it learns.
     names = [str(path.relative_to(artifact)) for path in weights if path.stem != "hstu"]
     of = {name: recorded(artifact, name) for name in names}
-    record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET, "of": of})
+    record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET, OF: of})
     return True
 
 

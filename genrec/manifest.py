@@ -170,21 +170,23 @@ def outdated(artifact: Path) -> str:
 
     Of an HSTU ranker that learns on, deltas follow: it is none of these.
     """
-    of = read(artifact).get("export", {"facts": {}})["facts"].get("of")
-    names = of if isinstance(of, dict) else {}
-    changed = [name for name, sha in names.items() if recorded(artifact, name) != sha]
-    if not changed:
+    if not (changed := _replaced(artifact, "export")):
         return ""
     return f"{artifact / 'onnx'} is of an earlier {', '.join(changed)}: `genrec export` and `genrec build` make it anew"
 
 
 def check_inputs(artifact: Path, stage: str) -> None:
     """Refuse what a stage made of files that others have replaced since (its fact OF). Raises ArtifactError."""
-    entry = read(artifact).get(stage, {"facts": {}, "outputs": {}})
-    of = entry["facts"].get(OF, {})
-    if changed := [name for name, sha in of.items() if recorded(artifact, name) != sha]:
-        made = artifact / next(iter(entry["outputs"]))
+    if changed := _replaced(artifact, stage):
+        made = artifact / next(iter(read(artifact)[stage]["outputs"]), NAME)
         raise ArtifactError(made, f"is of an earlier {', '.join(changed)}{anew(stage)}")
+
+
+def _replaced(artifact: Path, stage: str) -> list[str]:
+    """Of what a stage was made of, as far as its facts tell, the files that are others now."""
+    of = read(artifact).get(stage, {"facts": {}})["facts"].get(OF)
+    names = of if isinstance(of, dict) else {}
+    return [name for name, sha in names.items() if recorded(artifact, name) != sha]
 
 
 def anew(stage: str, facts: Mapping[str, Any] | None = None) -> str:

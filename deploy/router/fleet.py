@@ -127,9 +127,8 @@ class Fleet:
                 start = partial(made.stack.enter_context, running_server(artifact, **self._options))
                 made.servers.append(self._meanwhile(start))
                 self._check_ensembles(made.servers[-1])
-            for place, server in zip(
-                free, made.servers, strict=True
-            ):  # a router that is new by now has them all
+            # Now, so that a router that was started again meanwhile has them all
+            for place, server in zip(free, made.servers, strict=True):
                 self.router.fill(place, server.ports)
         except BaseException:
             self._stop(made)

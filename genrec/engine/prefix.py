@@ -22,9 +22,8 @@ class PrefixChooser:
         self._layout, self._model, self._pool = layout, model, pool
         self.policy = None
         if pool and name not in FIXED:
-            self.policy = pool.rule = policy(
-                name, pool.hotness
-            )  # it asks the pool for room by its own measure
+            # It asks the pool for room by its own measure
+            self.policy = pool.rule = policy(name, pool.hotness)
 
     def choose(self, owner: int | None, tokens: Array, candidates: Array, now: int) -> Choice:
         """What to do with a history int32[S] and candidates int32[C, t] at `now` (ns)."""
@@ -34,12 +33,8 @@ class PrefixChooser:
         if pool is None or self.policy is None or not len(tokens):
             return choice(asked, self._order)
         hashes = user_words(pool.secret, self._model, layout.name, owner, tokens, step)
-        asked = Request(
-            len(tokens),
-            many,
-            each,
-            *look(pool, hashes, step, item_words(self._model, layout.name, candidates)),
-        )
+        cached = look(pool, hashes, step, item_words(self._model, layout.name, candidates))
+        asked = Request(len(tokens), many, each, *cached)
         if owner is None:  # who is not named cannot be seen to return
             return choice(asked, min(("item", "user"), key=asked.cost))
         return self.policy.choose(
