@@ -73,7 +73,7 @@ class Router:
             self.tell(f"set server {backend}/{place} weight {weight}")
 
     def empty(self, place: str) -> None:
-        """Take a place out; what is still in flight there is broken off."""
+        """Take a place out; what is still in flight there goes to another when its server ends."""
         for backend in BACKENDS:
             self.tell(f"set server {backend}/{place} state maint")
 
