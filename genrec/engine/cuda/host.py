@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -34,7 +35,7 @@ class PageLocked:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._mapping: ctypes.Array[ctypes.c_uint8] | None = None
-        self._unlock: weakref.finalize[[ctypes.Array[ctypes.c_uint8]], PageLocked] | None = None
+        self._unlock: weakref.finalize[..., PageLocked] | None = None
 
     def hold(self, array: Array) -> None:
         """Lock the mapping that `array` lies in, until another is; memory of other kinds stays as it is."""
@@ -44,18 +45,19 @@ class PageLocked:
         if self._unlock:
             self._unlock()
         self._mapping, self._unlock = mapping, None  # also where it fails: not to be tried at every ranking
-        if int(torch.cuda.cudart().cudaHostRegister(ctypes.addressof(mapping), len(mapping), 0)):
+        runtime = torch.cuda.cudart()
+        if int(runtime.cudaHostRegister(ctypes.addressof(mapping), len(mapping), 0)):
             log.warning("cuda: %d MB cannot be page-locked: copies are slow", len(mapping) >> 20)
             with suppress(RuntimeError):  # torch tells of the call that failed at its next launch
                 torch.zeros(1, device=self._device)
             return
         # Before its pages go: what comes to lie at their addresses could not be locked.
-        self._unlock = weakref.finalize(self, _unlock, mapping)
+        self._unlock = weakref.finalize(self, _unlock, mapping, runtime.cudaHostUnregister)
         self._unlock.atexit = False
 
 
-def _unlock(mapping: ctypes.Array[ctypes.c_uint8]) -> None:
-    torch.cuda.cudart().cudaHostUnregister(ctypes.addressof(mapping))
+def _unlock(mapping: ctypes.Array[ctypes.c_uint8], unregister: Callable[[int], object]) -> None:
+    unregister(ctypes.addressof(mapping))
 
 
 def _mapping_of(array: Array) -> ctypes.Array[ctypes.c_uint8] | None:
