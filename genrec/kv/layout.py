@@ -10,7 +10,7 @@ Sizes are linear in B, so a region of B slots always has room. Shared KV is one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from genrec.kv.arena import Region, Row
 from genrec.models.config import ModelConfig
 
+Count = TypeVar("Count", int, NDArray[np.int64])
 LINE = 64  # bytes; tensors and entries start on cache lines
 # NumPy has no bf16; its bits travel as uint16
 KV_TYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
 
 
-def aligned(size: int) -> int:
-    """Bytes up to the end of a cache line."""
+def aligned(size: Count) -> Count:
+    """Bytes up to the end of a cache line; a number or int64[n]."""
     return -(-size // LINE) * LINE
 
 

@@ -53,11 +53,11 @@ class Kept(NamedTuple):
     until: int
 
 
-def coldest(pool: Pool, known: Collection[bytes], most: int) -> Cold | None:
-    """The least recently used entry beyond the WARM ones, of at most so many bytes, whose last key is not `known`; None
-    where there is none.
+def coldest(pool: Pool, known: Collection[bytes], seen: dict[int, int], most: int) -> Cold | None:
+    """The least recently used entry beyond the WARM ones whose last key is not `known`; None where there is none.
 
-    What nobody has used yet, only computed ahead, is left out: many of those never come.
+    Looked at are those that fit into `most` bytes together, each once: of those here already or found, `seen` has the
+    number and the LIVES. What nobody has used yet, only computed ahead, is left out: many of those never come.
     """
 
     def find(mapped: Mapping, table: PoolTable) -> Cold | None:
@@ -67,13 +67,14 @@ def coldest(pool: Pool, known: Collection[bytes], most: int) -> Cold | None:
             & (rows[:, user_rows.EXPIRES] > now) & (rows[:, user_rows.USES] > 0)
         )  # fmt: skip
         newest = used[np.argsort(-rows[used, user_rows.SEEN], kind="stable")]
-        cold = newest[np.cumsum(rows[newest, user_rows.SIZE]) > WARM * table.header[USER_BYTES]]
-        for number in cold[::-1].tolist():
-            row = rows[number]
-            if (
-                row[[user_rows.KEY, user_rows.KEY_2]].tobytes() in known
-                or aligned(row[user_rows.PAYLOAD]) > most
-            ):
+        cold = newest[np.cumsum(rows[newest, user_rows.SIZE]) > WARM * table.header[USER_BYTES]][::-1]
+        sizes = aligned(rows[cold, user_rows.PAYLOAD])
+        cold = cold[sizes <= most][np.cumsum(sizes[sizes <= most]) <= most]
+        for number, lives in zip(cold.tolist(), rows[cold, user_rows.LIVES].tolist(), strict=True):
+            if seen.get(number) == lives:
+                continue
+            row, seen[number] = rows[number], lives
+            if row[[user_rows.KEY, user_rows.KEY_2]].tobytes() in known:
                 continue
             start, count = int(row[user_rows.START]), int(row[user_rows.BOUNDARIES])
             keys = (
@@ -117,6 +118,7 @@ class Tier:
         self._pool, self._lock, self._ended = pool, threading.Lock(), threading.Event()
         self._kept: dict[int, Kept] = {}  # by number, the least recently used first
         self._number = 0
+        self._seen: dict[int, int] = {}  # entries of the pool, as `coldest` says: each is copied once
         key_bytes = pool.locked(lambda _, table: int(table.header[KEY_BYTES]), 4096)
         self._index = np.zeros((index.slots_for(max(size // key_bytes, 4096)), 3), np.uint64)
         self._forgotten = self._count_forgotten()
@@ -147,13 +149,17 @@ class Tier:
         """Drop what has expired, all of it where a user was forgotten, and copy what grows cold."""
         with self._lock:
             self._drop_old()
-        while cold := coldest(self._pool, self._keys(), len(self._memory)):
+        known = self._keys()
+        while not self._ended.is_set() and (
+            cold := coldest(self._pool, known, self._seen, len(self._memory))
+        ):
             try:
                 with self._lock:
                     done = self._keep(cold)
             finally:
                 self._pool.release(cold.entry)
             if not done:
+                self._seen.pop(cold.entry.entry, None)
                 break
 
     def close(self) -> None:
@@ -182,6 +188,8 @@ class Tier:
         forgotten, now = self._count_forgotten(), self._pool.clock()
         wipe = forgotten is not None and forgotten != self._forgotten
         self._forgotten = self._forgotten if forgotten is None else forgotten
+        if wipe:
+            self._seen.clear()  # what others have in the pool is copied again
         for number in [n for n, kept in self._kept.items() if wipe or kept.until <= now]:
             self._drop(number, wipe)
 

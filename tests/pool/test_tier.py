@@ -78,7 +78,7 @@ def test_only_what_grew_cold_and_was_used_is_copied(pool, clock, tier):
     assert metrics.POOL_TIER.value(what="kept") == before + 1, "once"
     assert restored(tier, pool, 1, [1]) == (3, 3, 1)
     assert restored(tier, pool, 2, [2]) is None and restored(tier, pool, 3, [3]) is None
-    assert coldest(pool, (), 1 << 14) is not None and pool.usage()["entries"] == 3
+    assert coldest(pool, (), {}, 1 << 14) is not None and pool.usage()["entries"] == 3
 
 
 def test_an_entry_is_held_only_while_it_is_copied(pool, clock, tier):
@@ -143,6 +143,20 @@ def test_an_entry_larger_than_the_file_is_passed_over(pool, clock, tmp_path):
         pool.release(pool.find_user(hashes(pool, user, [user]), STEP))
     small.look()
     assert [small.tokens(hashes(pool, user, [user]), STEP) for user in (1, 2)] == [0, 3]
+    small.close()
+
+
+def test_a_file_with_room_for_less_than_what_is_cold_holds_what_the_pool_drops_next(pool, clock, tmp_path):
+    small, before = Tier(pool, tmp_path, 2048), metrics.POOL_TIER.value(what="kept")
+    for user in range(1, 9):
+        visit(pool, clock, user, [user], 800)
+    for user in range(9, 20):
+        small.look()
+        small.look()
+        there = [each for each in range(1, user) if small.tokens(hashes(pool, each, [each]), STEP)]
+        assert there and metrics.POOL_TIER.value(what="kept") - before <= user - 1, "each once"
+        assert user - pool.usage()["entries"] in there, "the oldest of the pool"
+        visit(pool, clock, user, [user], 800)
     small.close()
 
 
