@@ -124,7 +124,9 @@ class Supervisor:
         launch.prepare()
         server_log.rotate(log_file)
         log_start = log_file.stat().st_size if log_file.exists() else 0  # after what earlier starts wrote
-        self._process = tritonserver.start(launch.argv(), launch.environment, log_file, launch.secrets)
+        self._process = tritonserver.start(
+            launch.argv(), launch.environment, log_file, launch.secrets, launch.prefix
+        )
         self._reloaded, self._unsound_since = False, 0.0
         deadline = time.monotonic() + timeout_s
         problem = ""
@@ -174,7 +176,8 @@ class Supervisor:
                 continue
             if trouble.models and self._waits(trouble):
                 continue
-            if not (trouble.models and self._launch.unchanged() and self._reload(watch, trouble)):
+            sound = not self._unsound_since and self._launch.unchanged()
+            if not (trouble.models and sound and self._reload(watch, trouble)):
                 log.warning("restarting the server: %s", trouble.told)
                 watch = self._restart()
                 log.warning("the server answers again (pid %d)", self.pid)
@@ -195,7 +198,8 @@ class Supervisor:
             if time.monotonic() - self._unsound_since < BUILD_S:
                 self._stopping.wait(LOOK_AGAIN_S)
                 return True
-        self._unsound_since = 0.0
+        else:
+            self._unsound_since = 0.0
         return False
 
     def _reload(self, watch: Watch, trouble: Trouble) -> bool:
@@ -226,8 +230,10 @@ class Supervisor:
     def _restart(self) -> Watch:
         """On the same ports. No grace: with a dead stub Triton waits its whole exit timeout for nothing.
 
-        What passes by itself is waited for, each time longer; for anything else a person is needed after FAILED_STARTS.
+        What passes by itself is waited for, each time longer, and an artifact that is not sound for BUILD_S, as by a
+        build. For anything else a person is needed after FAILED_STARTS.
         """
+        begun = self._unsound_since or time.monotonic()
         patience_s = max(LEAST_RESTART_S, SLOWER_RESTART * self._first_start_s)
         failed, pause_s = 0, 1.0
         while True:
@@ -235,7 +241,8 @@ class Supervisor:
             try:
                 return self._start(min((failed + 1) * patience_s, self._launch.start_timeout_s))
             except Exception as error:
-                failed += not _passes(error)
+                may_be_built = isinstance(error, ArtifactError) and time.monotonic() - begun < BUILD_S
+                failed += not (may_be_built or _passes(error))
                 if failed == FAILED_STARTS or self._stopping.is_set():
                     raise
                 log.warning("the start failed, the next is in %.0f s: %s", pause_s, error)

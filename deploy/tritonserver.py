@@ -24,10 +24,11 @@ MOST_FILES = 65536  # descriptors: a connection takes one, and Triton logs witho
 # itself. A script, not a preexec_fn, which may deadlock in a process with threads. Where it may not be traced, it puts
 # the hidden arguments where they were meant to be. Python ignores SIGXFSZ, and so does what it becomes: a region that
 # would grow too large is an error of the request. A child stays behind and ends what the server leaves: stubs that were
-# just starting were seen to wait for ever for a server that had ended, before any code of ours was in them.
+# just starting were seen to wait for ever for a server that had ended, before any code of ours was in them. Where its
+# launcher has ended too, it removes their files in /dev/shm: users' KV is among them.
 GUARD = """
 import ctypes, os, resource, signal, sys, time
-parent, most_files, most_bytes, place, hidden, *argv = sys.argv[1:]
+parent, most_files, most_bytes, prefix, place, hidden, *argv = sys.argv[1:]
 libc = ctypes.CDLL(None)
 libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 os.umask(0o077)  # Triton makes its shared memory by it, in which prompts pass
@@ -47,10 +48,27 @@ def end_what_is_left(session):
                 os.kill(pid, signal.SIGKILL)
         except OSError:  # it has ended, or is not ours to look at
             pass
+def launcher_lives(pid, started):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            state, *fields = stat.read().rpartition(")")[2].split()
+        return state not in "ZX" and fields[18] == started
+    except OSError:
+        return False
+def remove_files():
+    import glob, shutil
+    for path in glob.glob(f"/dev/shm/{prefix}*"):
+        try:
+            if os.lstat(path).st_uid == os.geteuid():
+                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        except OSError:  # another removes it too
+            pass
 if os.getppid() == int(parent):
     server = os.getpid()
     if not os.fork():
         end_what_is_left(server)
+        if prefix and not launcher_lives(*prefix.split("-")[2:4]):
+            remove_files()
         os._exit(0)
     if libc.ptrace(0, 0, 0, 0):  # PTRACE_TRACEME
         argv = [os.environ[hidden + a[len(place):]] if a.startswith(place) else a for a in argv]
@@ -67,14 +85,19 @@ class Member(NamedTuple):
 
 
 def start(
-    argv: list[str], environment: dict[str, str], log_file: Path, secrets: tuple[str, ...] = ()
+    argv: list[str],
+    environment: dict[str, str],
+    log_file: Path,
+    secrets: tuple[str, ...] = (),
+    prefix: str = "",
 ) -> subprocess.Popen[bytes]:
     """Start the server as leader of a new session, its output appended to `log_file`, arguments with secrets hidden.
 
-    The server is ended when the THREAD that called this ends (that is how PR_SET_PDEATHSIG counts parents).
+    The server is ended when the THREAD that called this ends (that is how PR_SET_PDEATHSIG counts parents). Files of
+    `prefix` (`leftovers`) go with the last of the server and of the process that called this.
     """
     shown, meant = hidden.split(argv, secrets)
-    guard = [str(os.getpid()), str(MOST_FILES), str(MOST_REGION_BYTES), hidden.PLACE, hidden.HIDDEN]
+    guard = [str(os.getpid()), str(MOST_FILES), str(MOST_REGION_BYTES), prefix, hidden.PLACE, hidden.HIDDEN]
     with open(log_file, "ab", opener=_private) as output:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", GUARD, *guard, *shown],

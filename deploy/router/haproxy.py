@@ -168,7 +168,8 @@ def _binary() -> str:
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
     command = [_binary(), "-db", "-f", str(folder / CONFIG)]
-    return tritonserver.start(command, dict(os.environ), folder / "log")
+    prefix = folder.name.removesuffix(FOLDER)
+    return tritonserver.start(command, dict(os.environ), folder / "log", prefix=prefix)
 
 
 def _check(binary: str, config: Path) -> None:

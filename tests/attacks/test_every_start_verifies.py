@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clients.recommender import Recommender
+from deploy import supervisor
 from deploy.launcher import RunningServer, running_server
 from ensembles.local import LocalRecommender
 from genrec import manifest
@@ -93,13 +94,24 @@ def test_what_was_changed_a_moment_ago_is_read_again(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.serving
-def test_a_restart_does_not_serve_what_was_damaged_meanwhile(artifact: Path) -> None:
+def test_a_restart_does_not_serve_what_was_damaged_meanwhile(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits, as a build may be under way; a sound file ends the wait, and so does time."""
     path = engine_of(artifact, "openvino") / "prefill.bin"
+    monkeypatch.setattr(supervisor, "LONGEST_PAUSE_S", 0.1)
     with running_server(artifact, beam_width=8, ensembles=("recommend",)) as server:
+        sound = path.read_bytes()
         damage(path)
         shutil.rmtree(path.parent / "cache")
         os.kill(stub_of(server.pid, "generate"), signal.SIGKILL)
-        until(lambda: server.supervisor.error or server.restarts)
+        until(lambda: caplog.text.count("the start failed") > supervisor.FAILED_STARTS)
+        path.write_bytes(sound)
+        until(lambda: server.restarts)
+        monkeypatch.setattr(supervisor, "BUILD_S", 0.0)
+        damage(path)
+        os.kill(stub_of(server.pid, "validity_lookup"), signal.SIGKILL)
+        until(lambda: server.supervisor.error or server.restarts > 1)
         said = f"{path}: is not the file that stage `openvino` made; `genrec build` makes it anew"
         assert isinstance(server.supervisor.error, ArtifactError) and str(server.supervisor.error) == said
     with pytest.raises(ArtifactError, match=str(path)), running_server(artifact, beam_width=8):

@@ -153,10 +153,9 @@ def test_sigterm_leaves_nothing(served: Served) -> None:
 def test_killed_launcher_takes_its_server_along(tiny: Path, tmp_path: Path) -> None:
     killed = Served(tiny, tmp_path)
     pid = killed.about["pid"]
-    assert killed.shm()  # the arena at least, and nobody will be there to unlink it
+    assert killed.shm()  # the arena at least
     killed.end(signal.SIGKILL)
     until(lambda: left_of(pid) == [], lambda: left_of(pid))
-    leftovers.remove_of_the_dead()  # as every start does, others' too, which may come first
     assert killed.shm() == []
 
 
@@ -190,7 +189,6 @@ def test_a_launcher_killed_while_its_server_loads_leaves_no_process(
         return False
 
     until(lambda: not any(map(runs, left)))
-    leftovers.remove_of_the_dead()
     assert list(leftovers.SHM.glob(f"genrec-*-{launcher.pid}-*")) == []
 
 
