@@ -9,7 +9,7 @@ from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError
-from genrec.manifest import anew, check_inputs, is_good, read, record, stage_key
+from genrec.manifest import anew, check_inputs, is_good, making, read, record, stage_key
 from genrec.progress import ticking
 
 
@@ -17,21 +17,26 @@ def build_validity(artifact: Path) -> bool:
     """Index the catalogue, as a tree and as a hash set, unless that is done; returns whether work was done."""
     catalogue_file = artifact / CATALOGUE
     key = stage_key({"files": [VALIDITY, VALID_IDS]}, [catalogue_file])
-    if is_good(artifact, "validity", key):
-        return False
-    with ticking("validity index"):
-        catalogue = Catalogue.load(catalogue_file)
-        check_inputs(artifact, "tokenise")
-        check_meaning(artifact)
-        index = ValidityIndex.build(
-            catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
-        )
-        index.save(artifact / VALIDITY)
-        SemanticIdSet.build(index.paths(index.levels)).save(artifact / VALID_IDS)
-    facts = {"semantic_ids": index.node_count(index.levels), "items": len(catalogue), "bytes": index.nbytes}
-    made = [artifact / VALIDITY, artifact / VALID_IDS]
-    record(artifact, "validity", key, [catalogue_file, *made], facts)
-    return True
+    with making(artifact, "validity"):
+        if is_good(artifact, "validity", key):
+            return False
+        with ticking("validity index"):
+            catalogue = Catalogue.load(catalogue_file)
+            check_inputs(artifact, "tokenise")
+            check_meaning(artifact)
+            index = ValidityIndex.build(
+                catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
+            )
+            index.save(artifact / VALIDITY)
+            SemanticIdSet.build(index.paths(index.levels)).save(artifact / VALID_IDS)
+        facts = {
+            "semantic_ids": index.node_count(index.levels),
+            "items": len(catalogue),
+            "bytes": index.nbytes,
+        }
+        made = [artifact / VALIDITY, artifact / VALID_IDS]
+        record(artifact, "validity", key, [catalogue_file, *made], facts)
+        return True
 
 
 def check_meaning(artifact: Path, *stages: str) -> None:

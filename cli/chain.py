@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from genrec.manifest import OF, check_inputs, is_good, read, record, recorded, stage_key
+from genrec.errors import InputError
+from genrec.manifest import OF, check_inputs, is_good, making, read, record, recorded, stage_key
 
 
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
@@ -33,13 +34,8 @@ def make_data(artifact: Path, source: str | None, interactions: Path | None = No
             print(f"  {note}")
         return {"notes": notes}
 
-    _stage(
-        artifact,
-        "data",
-        key,
-        work,
-        lambda: (artifact / n for n in ("histories.parquet", "items.parquet", "source.json")),
-    )
+    _stage(artifact, "data", key, work,
+           lambda: (artifact / n for n in ("histories.parquet", "items.parquet", "source.json")))  # fmt: skip
 
 
 def make_catalogue(
@@ -61,13 +57,8 @@ def make_catalogue(
             print(f"  {note}")
         return {"notes": notes, OF: {path.name: recorded(artifact, path.name) for path in given[:2]}}
 
-    _stage(
-        artifact,
-        "tokenise",
-        key,
-        work,
-        lambda: (artifact / n for n in ("catalogue.parquet", "codebooks.safetensors")),
-    )
+    _stage(artifact, "tokenise", key, work,
+           lambda: (artifact / n for n in ("catalogue.parquet", "codebooks.safetensors")))  # fmt: skip
 
 
 def make_model(
@@ -79,6 +70,9 @@ def make_model(
     from training.recipes import OF_DATA
     from training.stages import recipe, train
 
+    if (source := read(artifact).get("train", {"facts": {}})["facts"].get("imported")) is not None:
+        limit = "--ranker or --draft alone; for a model of ours another artifact"
+        raise InputError("model", f"was imported from {source}", limit)
     check_inputs(artifact, "tokenise")
     chosen = changed(recipe(artifact), changes or {}, OF_DATA)
     settings = {"seed": seed, "minutes": minutes, "recipe": chosen.as_json()}
@@ -97,6 +91,7 @@ def make_draft(
     epochs: int | None = None,
 ) -> None:
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
+    from genrec.nn.checkpoint import generator_digest
     from training.draft import DraftSettings, draft_artifact
 
     _check_generator(artifact)
@@ -104,6 +99,7 @@ def make_draft(
     # The generator's own stage stands for its weights: those change when both learn.
     trained = read(artifact).get("train", {"key": "", "facts": {}})
     settings = {**vars(chosen), "joint": joint, "seed": seed, "train": trained["key"]}
+    settings |= {} if joint else {"generator": generator_digest(artifact / "model")}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     model = artifact / "model"
 
@@ -272,11 +268,11 @@ def _stage(
     work: Callable[[], dict[str, Any]],
     outputs: Callable[[], Iterable[Path]],
 ) -> None:
-    if is_good(artifact, name, key):
-        print(f"{name}: still good")
-        return
     begun = time.monotonic()
-    with _folder(artifact):
+    with _folder(artifact), making(artifact, name):
+        if is_good(artifact, name, key):
+            print(f"{name}: still good")
+            return
         facts = work()
         record(artifact, name, key, outputs(), facts)
     print(f"{name}: done in {time.monotonic() - begun:.1f} s")

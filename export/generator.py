@@ -19,7 +19,7 @@ from pathlib import Path
 
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
-from genrec.manifest import OF, is_good, record, recorded, stage_key
+from genrec.manifest import OF, is_good, making, record, recorded, stage_key
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
@@ -44,15 +44,16 @@ def export_artifact(artifact: Path) -> bool:
     ]
     weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
     key = stage_key({"opset": OPSET, "graphs": GRAPHS}, [*SOURCES, *weights])
-    if is_good(artifact, "export", key):
-        return False
-    export_generator(model, artifact / "onnx")
-    shutil.rmtree(artifact / DELTAS, ignore_errors=True)  # what they changed has gone
-    # Of one HSTU ranker deltas follow what it learns.
-    names = [str(path.relative_to(artifact)) for path in weights if path.stem != "hstu"]
-    of = {name: recorded(artifact, name) for name in names}
-    record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET, OF: of})
-    return True
+    with making(artifact, "export"):
+        if is_good(artifact, "export", key):
+            return False
+        export_generator(model, artifact / "onnx")
+        shutil.rmtree(artifact / DELTAS, ignore_errors=True)  # what they changed has gone
+        # Of one HSTU ranker deltas follow what it learns.
+        names = [str(path.relative_to(artifact)) for path in weights if path.stem != "hstu"]
+        of = {name: recorded(artifact, name) for name in names}
+        record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET, OF: of})
+        return True
 
 
 def export_generator(model_folder: Path, folder: Path) -> None:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -139,6 +140,21 @@ def replace(
         for aside, path in written.items():
             os.replace(aside, path)
         os.replace(partial, artifact / NAME)
+
+
+@contextmanager
+def making(artifact: Path, stage: str) -> Iterator[None]:
+    """While one process makes a stage, others of this machine, or of its container, do not.
+
+    Raises ArtifactError where another is at it; one that is killed is not.
+    """
+    folder = artifact.stat()
+    with socket.socket(socket.AF_UNIX) as claim:
+        try:
+            claim.bind(f"\0genrec-making-{folder.st_dev}-{folder.st_ino}-{stage}")
+        except OSError as error:
+            raise ArtifactError(artifact, f"another process makes its {stage} now; wait for it") from error
+        yield
 
 
 @contextmanager

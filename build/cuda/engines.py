@@ -10,7 +10,7 @@ from pathlib import Path
 from build.plugin.compile import FOLDER, SOURCES, compile_for_gpu
 from genrec.artifact import engines_folder
 from genrec.engine.cuda import LIBRARY
-from genrec.manifest import is_good, record, stage_key
+from genrec.manifest import is_good, making, record, stage_key
 from genrec.progress import ticking
 
 
@@ -18,18 +18,19 @@ def build_engines(artifact: Path, kv_type: str = "bf16", device: str = "cuda") -
     """Write `engines/cuda`; on `device` `cpu` torch does the kernel's work. Returns whether work was done."""
     settings = {"kv_type": kv_type, "device": device}
     key = stage_key(settings, [FOLDER / name for name in SOURCES])
-    if is_good(artifact, "cuda", key):
-        return False
-    out = engines_folder(artifact, "cuda")
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    if device == "cuda":
-        with ticking("compiling the kernel"):
-            compile_for_gpu(out / LIBRARY)
-    (out / "engine.json").write_text(json.dumps(settings) + "\n")
-    record(artifact, "cuda", key, out.iterdir(), settings)
-    return True
+    with making(artifact, "cuda"):
+        if is_good(artifact, "cuda", key):
+            return False
+        out = engines_folder(artifact, "cuda")
+        if out.exists():
+            shutil.rmtree(out)
+        out.mkdir(parents=True)
+        if device == "cuda":
+            with ticking("compiling the kernel"):
+                compile_for_gpu(out / LIBRARY)
+        (out / "engine.json").write_text(json.dumps(settings) + "\n")
+        record(artifact, "cuda", key, out.iterdir(), settings)
+        return True
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from genrec.artifact import engines_folder, load_config
 from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
 from genrec.kv.layout import KV_TYPES
-from genrec.manifest import is_good, record, stage_key
+from genrec.manifest import is_good, making, record, stage_key
 from genrec.rank.options import OPTIONS, RankerConfig
 
 OPERATION, NODES = "operation", "nodes"
@@ -37,16 +37,17 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
         "graphs": GRAPHS,
     }
     key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
-    if is_good(artifact, "openvino", key):
-        return False
-    root = engines_folder(artifact, "openvino")
-    shutil.rmtree(root, ignore_errors=True)
-    for each, attention in types.items():
-        if attention == OPERATION and not _compiles(each):
-            types[each] = NODES
-        build_openvino(artifact / "onnx", root / each, each, longest, types[each] == OPERATION)
-    record(artifact, "openvino", key, [f for f in root.rglob("*") if f.is_file()], settings)
-    return True
+    with making(artifact, "openvino"):
+        if is_good(artifact, "openvino", key):
+            return False
+        root = engines_folder(artifact, "openvino")
+        shutil.rmtree(root, ignore_errors=True)
+        for each, attention in types.items():
+            if attention == OPERATION and not _compiles(each):
+                types[each] = NODES
+            build_openvino(artifact / "onnx", root / each, each, longest, types[each] == OPERATION)
+        record(artifact, "openvino", key, [f for f in root.rglob("*") if f.is_file()], settings)
+        return True
 
 
 def _types(kv_type: str) -> dict[str, str]:

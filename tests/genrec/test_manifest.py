@@ -59,3 +59,18 @@ def test_a_stage_of_files_that_were_replaced_is_refused(tmp_path: Path) -> None:
     said = rf"{catalogue}: is of an earlier histories\.parquet; `genrec data` makes it anew"
     with pytest.raises(ArtifactError, match=said):
         manifest.check_inputs(tmp_path, "tokenise")
+
+
+def test_one_process_at_a_time_makes_a_stage_and_a_killed_one_is_not_at_it(tmp_path: Path) -> None:
+    works = "from genrec.manifest import making\nfrom pathlib import Path\nimport sys, time\n"
+    works += "with making(Path(sys.argv[1]), 'train'): print('at it', flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", works, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"at it\n"
+        said = rf"{tmp_path}: another process makes its train now"
+        with pytest.raises(ArtifactError, match=said), manifest.making(tmp_path, "train"):
+            raise AssertionError("two at a time")
+        with manifest.making(tmp_path, "ranker"):
+            other.kill()
+    with manifest.making(tmp_path, "train"):
+        assert list(tmp_path.iterdir()) == []
