@@ -82,11 +82,12 @@ class LocalRuntime:
             answers = self._steps[step.model].run(inputs)
             self.seconds[step.model] += time.perf_counter() - begun
             for place, answer in zip(alive, answers, strict=True):
-                count(answer)
                 if isinstance(answer, GenrecError):
+                    count(answer)
                     failed[place] = answer
                 else:
                     self.drafted += answer.get("drafted", np.zeros((1, 2), np.int64))[0]
+                    count({own: answer[own] for own in step.outputs})
                     known[place].update({shared: answer[own] for own, shared in step.outputs.items()})
         outputs = [tensor.name for tensor in self.ensemble.outputs]
         return [

@@ -185,17 +185,17 @@ def _arrays(request: Any) -> Tensors | InputError:
 
 
 def _response(wanted: set[str], answer: Answer, outputs: dict[str, type]) -> Any:
-    """Tensors of the outputs somebody asked for, or the error; counted if the request ends with it.
+    """Tensors of the outputs somebody asked for, or the error; counted if the request ends with it: of a lookup whose
+    items are ranked next, nobody asks for the report.
 
     In memory of their own: they are read when the response is sent, and the step goes on meanwhile.
     """
     if isinstance(answer, GenrecError):
         return _error(answer)
-    count(answer)
+    asked = {name: answer[name] for name in outputs if name in wanted}
+    count(asked)
     tensors = [
-        pb_utils.Tensor(name, np.array(answer[name], dtype, order="C"))
-        for name, dtype in outputs.items()
-        if name in wanted
+        pb_utils.Tensor(name, np.array(value, outputs[name], order="C")) for name, value in asked.items()
     ]
     return pb_utils.InferenceResponse(output_tensors=tensors)
 

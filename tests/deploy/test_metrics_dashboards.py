@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 
 from build.catalogue import remove_items
 from clients.errors import BadRequest, Overloaded
@@ -34,6 +35,7 @@ from perf.kit import dashboard_picture
 from tests.deploy.prometheus import Sample, grouped_by, scrape, selectors, total
 from tests.serving.processes import stub_of, until
 from tests.serving.servers import brief_server
+from tests.serving.wire import inputs
 
 WIDTH = 32
 EVERY_S = 1.0  # as genrec.triton.metrics publishes
@@ -189,6 +191,35 @@ class TestServed:
         assert more("genrec_rankings_total", order="split") >= 2  # probes rank too
         assert more("genrec_rank_tokens_total", kind="user_reused") >= 15
         assert total(after, "genrec_pool_entries", kind="items") >= 10
+
+    def test_every_request_counts_once_whatever_of_its_answer_is_asked_for(
+        self, asked: RunningServer, items: list[int]
+    ) -> None:
+        """As often as Triton's own counts of ensembles say, which have the launcher's probes too."""
+
+        def counted(samples: list[Sample]) -> tuple[float, float]:
+            ours, triton = "genrec_requests_total", "nv_inference_request_success"
+            return (
+                sum(total(samples, ours, outcome=each) for each in ("answered", "popularity")),
+                sum(total(samples, triton, model=each) for each in asked.ensembles),
+            )
+
+        before = counted(quiet(asked))
+        top, retrieve = ({name: np.array([[9]], np.int32)} for name in ("top_k", "retrieve"))
+        user = {"history": np.array([items[:5]]), "user_id": np.array([[1]])}
+        asks = [("recommend", top), ("recommend_and_rank", {**top, **retrieve}), ("pre_infer", {})]
+        with tritonclient.grpc.InferenceServerClient(asked.grpc_url) as client:
+            for ensemble, given in asks:
+                tensors = inputs(tritonclient.grpc, {**user, **given})
+                of_items = [tritonclient.grpc.InferRequestedOutput("item_ids")] if given else None
+                for outputs in [None, of_items] * (5 if given else 2):  # what is missing is not what is twice
+                    client.infer(ensemble, tensors, outputs=outputs)
+
+        def more() -> tuple[float, float]:
+            ours, triton = counted(quiet(asked))
+            return ours - before[0], triton - before[1]
+
+        until(lambda: (found := more())[0] == found[1] >= 24, more)
 
     def test_a_swap_shows(self, asked: RunningServer, artifact: Path, items: list[int]) -> None:
         switch.switch(artifact, remove_items(artifact, np.array(items[:1])))

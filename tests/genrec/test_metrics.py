@@ -86,6 +86,8 @@ def test_every_model_that_holds_a_catalogue_says_which() -> None:
         ({"paths": np.zeros((1, 2))}, None),
         ({"report": np.array([[0, 0, 0, 3, 5, 1]])}, "answered"),
         ({"report": np.array([[1, 0, 0, 0, 0, 1]])}, "popularity"),
+        ({"reuse": np.array([[0, 12, 0, 0, 0]])}, "answered"),  # of a pre-inference
+        ({"reuse": np.array([[12, 0, 3, 0]])}, None),  # of a ranking, which is looked up next
     ],
 )
 def test_a_request_is_counted_where_it_ends(answer: object, outcome: str | None) -> None:
