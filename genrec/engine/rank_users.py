@@ -70,5 +70,7 @@ class RankUsers:
             self._passes.extend(given, past, kv, behind)
         else:
             self._passes.entries(given, behind)
+        room = self._layout.span(end)  # whose end is read too, by engines of OpenVINO's own nodes
         for whole, newest in zip(kv, behind, strict=True):
             whole[:, :, past:end] = newest
+            whole[:, :, end:room] = 0
