@@ -87,13 +87,15 @@ class Mooncake:
             taken = np.flatnonzero(rows >= 0)
             if not len(taken):
                 return
+            whole = np.zeros(len(taken), bool)
             try:
                 whole = self._get(
                     [_item(absent[i]) for i in taken], absent[taken], [_rows(pool)[rows[i]] for i in taken]
                 )
                 pool.commit_items(rows[taken][whole])
             finally:
-                pool.abandon_items(rows[taken])  # what was not committed
+                # Not what was committed: that may have gone, and be another's to fill by now.
+                pool.abandon_items(rows[taken][~whole])
 
         return self._ask(bring, timeout_s, brings=True)
 

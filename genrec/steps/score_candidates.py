@@ -14,6 +14,7 @@ from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Scored
 from genrec.errors import InputError
 from genrec.nodes.held import Held
 from genrec.nodes.item_store import ItemStore
+from genrec.nodes.mooncake import TRAILER
 from genrec.pool.owner import Owner
 from genrec.rank.item_tokens import DistinctItems
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, USUAL_CANDIDATES, RankerConfig
@@ -63,7 +64,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         )
         batch_s, shard = settings.rank_budget_ms / 1e3 * PATIENCE, None
         if self._store and settings.pool:
-            room = (settings.store_mb << 20) // executor.items.bytes
+            room = (settings.store_mb << 20) // (executor.items.bytes + TRAILER)
             shard = Shard(
                 self._store, Held(settings.node, settings.nodes), settings.pool, room, self._relay.cost,
                 self._scheduler, executor.items.tokens, batch_s,
