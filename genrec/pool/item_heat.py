@@ -20,6 +20,7 @@ SLOTS = np.uint64(1 << 19)  # of a table
 MIXED = np.uint64(0x9E3779B97F4A7C15)
 HALF = np.uint64(32)
 REBASE = 32  # half-lives after which counts are written anew: they grow as time does
+LONGEST = 1000.0  # half-lives, a week: a count made that much smaller is none
 Heats = NDArray[np.float64]
 
 
@@ -54,7 +55,7 @@ class ItemHeat:
 
     def _grown(self) -> float:
         """What a request counts now."""
-        return float(2.0 ** ((self._clock() - self._since) / HALF_LIFE_S))
+        return float(2.0 ** min((self._clock() - self._since) / HALF_LIFE_S, LONGEST))
 
 
 def _places(tokens: NDArray[np.int32]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

@@ -174,7 +174,10 @@ class ScoresLater(AnswersLater, Generic[E]):
     @staticmethod
     def _answer(waiting: _Waiting, answer: Answer) -> None:
         waiting.respond(answer)
-        waiting.ranking.answered()
+        try:
+            waiting.ranking.answered()
+        except Exception:  # others of the pass are still to be answered
+            log.exception("score_candidates: what follows an answer")
 
     def _answers(self, delta: int, executor: E, rankings: list[_Waiting]) -> list[Answer]:
         """Of each; whose fault an error is shows when each is alone."""

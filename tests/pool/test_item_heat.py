@@ -39,6 +39,10 @@ def test_an_item_named_twice_by_one_request_counts_once_and_a_year_changes_nothi
         now += (REBASE - 1) * HALF_LIFE_S
         heat.see(tokens(5))
     assert heat.of(tokens(5, 1)) == pytest.approx([1, 0], abs=1e-6)
+    now += 2000 * HALF_LIFE_S
+    assert heat.of(tokens(5))[0] < 1e-300
+    heat.see(tokens(5))
+    assert heat.of(tokens(5)).tolist() == [1]
 
 
 def test_a_large_catalogue_finds_hot_items_hot():
