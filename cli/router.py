@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cli.options import add_artifact, add_settings, at_least, names
 from deploy.router.limits import MOST_SERVERS, Limits
+from genrec.errors import InputError
 from genrec.settings import chosen_fields
 
 
@@ -34,6 +35,9 @@ def route(a: argparse.Namespace) -> None:
     """Until Ctrl-C."""
     from deploy.router.route import route
 
+    if a.nodes > 1:
+        limit = "1: its servers would all be the same node; start each with `genrec serve`"
+        raise InputError("nodes", f"is {a.nodes} behind one router", limit)
     given = ["http_port", "grpc_port", "metrics_port", "ensembles", *(each.name for each in chosen_fields())]
     limits = Limits(**{each.name: getattr(a, each.name) for each in fields(Limits)})
     route(a.artifact, a.servers, limits, **{name: getattr(a, name) for name in given})

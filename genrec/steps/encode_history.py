@@ -16,6 +16,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
 from genrec.models.prompt import newest_start, prompt_of, window_start
+from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS, SPAN, Settings
 from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.known_users import KnownUsers
@@ -91,8 +92,10 @@ class EncodeHistory(EachAlone):
         """How many are to be found: where a ranking follows, as many as it wants to `retrieve`."""
         field = "retrieve" if "retrieve" in request else "top_k"
         top_k, most = int(check_tensor(request, field, np.int32, 1)[0]), min(self._width, items)
+        limit = f"1 to {most}: the beam width is {self._width}, the catalogue has {items} items"
+        if field == "retrieve" and most > MOST_CANDIDATES:
+            most, limit = MOST_CANDIDATES, f"1 to {MOST_CANDIDATES}, as many as are ranked at once"
         if not 1 <= top_k <= most:
-            limit = f"1 to {most}: the beam width is {self._width}, the catalogue has {items} items"
             raise InputError(field, f"is {top_k}", limit)
         return top_k
 
