@@ -11,8 +11,8 @@ have not. Where our own generator retrieves, the budget is 135 ms for all: `shar
 `recommend_and_rank`, `shared backbone, two calls` are `recommend` and then `rank`, in `two models` the ranker has
 layers of its own, and `two models, relay` sends the signal. The model is mock: the largest of a few sizes that ranks
 --fit tokens inline within 80 % of the budget on this machine. The ratios are at the length whose inline ranking takes
-70 % of it; a way that holds nothing there counts with the least rate that is tried. Rates and lengths are searched by
-doubling and bisection, the ways in turns. Every answer is compared with the inline one.
+70 % of it; a way that held nothing there counts with the least rate that it failed. Rates and lengths are searched
+by doubling and bisection, the ways in turns. Every answer is compared with the inline one.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def measure(
     new = [way for way in foreign if way.name != RETURNING]
     # What a request costs does not hang on the budgets, so neither does its rate: a half of the first.
     spent = bench.spent(new, [length, MIXTURE], max(first / 2, LEAST_RATE), a.rounds)
-    figures, spread = figures_of(length, rounds, rates, longest, clients, spent, alone, LEAST_RATE)
+    figures, spread = figures_of(length, rounds, rates, longest, clients, spent, alone)
     print(tables(figures))
     about = {"length": length, "inline_ms": inline_ms, "wrong_answers": bench.wrong, "points": bench.points}
     return figures | about, spread

@@ -8,7 +8,7 @@ from typing import Any
 
 from perf.kit import report
 from perf.kit.turns import extremes
-from perf.relay.measure import MIXTURE, Spent
+from perf.relay.measure import MIXTURE, Rate, Spent
 
 INLINE, RELAY, RETURNING, DISK = "inline", "relay", "relay, returning", "relay, returning from disk"
 FIXED, ANY = "two servers", "two servers, any"
@@ -24,29 +24,27 @@ RATIOS = {
     "slo_rate_ratio_shared_over_relay": (SHARED, TWO_RELAY),
     "slo_rate_ratio_affinity": (FIXED, ANY),
 }
-Rates = Mapping[tuple[str, str], float]
+Rates = Mapping[tuple[str, str], Rate]
 
 
-def ratio(value: float | None, base: float | None, least: float = 0.0) -> float | None:
-    """None where either was not measured. Over `least`, from which on was searched, where the base held nothing."""
-    if not value or base is None or not (base or least):
-        return None
-    return value / (base or least)
+def ratio(value: float | None, base: float | None) -> float | None:
+    """None where either was not measured."""
+    return value / base if value and base else None
 
 
 def figures_of(
     length: int, rounds: Sequence[Rates], rates: Rates, longest: Mapping[str, float],
     clients: Mapping[str, float], spent: Mapping[tuple[str, str], Sequence[Spent]],
-    alone: Mapping[int, Mapping[str, float]], least: float,
+    alone: Mapping[int, Mapping[str, float]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Everything but the single loads, and (lowest, highest) of the ratios that were measured more than once.
 
     `rounds`: rates at `length`, by way; `rates`: (way, length) -> rate; `longest`: way -> tokens; `clients`: way -> how
     many at once; `spent`: (way, length) -> what a request cost at each turn; `alone`: tokens -> ms of a ranking, inline
     and with a ready prefix.
-    A way that holds less than `least` requests/s counts as `least`: ratios over it, named in `at_least`, are bounds.
+    A way that held no rate counts with the least that it did not hold: ratios over it, named in `at_least`, are more.
     """
-    figures, spread = _ratios_at(length, rounds, least)
+    figures, spread = _ratios_at(length, rounds)
     figures["longest_history_ratio"] = ratio(longest.get(RELAY), longest.get(INLINE))
     figures["concurrency_ratio"] = ratio(clients.get(RELAY), clients.get(INLINE))
     cost = {
@@ -60,8 +58,8 @@ def figures_of(
         figures[name] = ratio(cost[what].get((RELAY, each)), cost[what].get((INLINE, each)))
     ready = {tokens: each["ready"] for tokens, each in alone.items()}
     figures["ready_growth"] = ratio(ready[max(ready)], ready[min(ready)]) if len(ready) > 1 else None
-    at_length = {(way, each): median(of[way, each] for of in rounds) for way, each in rounds[0]}
-    by_way = nested({**at_length, **rates})
+    at_length = {(way, each): median(of[way, each].held for of in rounds) for way, each in rounds[0]}
+    by_way = nested({**at_length, **{of: rate.held for of, rate in rates.items()}})
     return figures | {
         "rates": by_way, "longest": dict(longest), "clients": dict(clients),
         **{what: nested(of) for what, of in cost.items()},
@@ -69,23 +67,18 @@ def figures_of(
     }, spread  # fmt: skip
 
 
-def _ratios_at(
-    length: int, rounds: Sequence[Rates], least: float
-) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+def _ratios_at(length: int, rounds: Sequence[Rates]) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
     """RATIOS by name, each the median of the rounds, and which of them are `at_least`; then their spread."""
     figures: dict[str, Any] = {"at_least": []}
     spread = {}
     for name, (way, base) in RATIOS.items():
-        bases = [each.get((base, str(length))) for each in rounds]
-        found = [
-            ratio(each.get((way, str(length))), of, least) for each, of in zip(rounds, bases, strict=True)
-        ]
-        if 0.0 in bases:
+        found = [(each.get((way, str(length))), each.get((base, str(length)))) for each in rounds]
+        held = [(of.held, over) for of, over in found if of and over and of.held]
+        if not all(over.held for _, over in held):
             figures["at_least"].append(name)
-        known = [each for each in found if each is not None]
-        figures[name] = median(known) if known else None
-        if known:
-            spread[name] = extremes(known)[1:]
+        figures[name] = None
+        if ratios := [rate / (over.held or over.failed) for rate, over in held]:
+            figures[name], *spread[name] = extremes(ratios)
     return figures, spread
 
 

@@ -41,6 +41,13 @@ class Spent(NamedTuple):
     tokens: float
 
 
+class Rate(NamedTuple):
+    """The highest rate that held, requests/s, 0 for none, and the least that was tried and did not."""
+
+    held: float
+    failed: float
+
+
 class Effort(NamedTuple):
     """How much is measured."""
 
@@ -100,8 +107,8 @@ class Bench:
 
     def highest_rates(
         self, ways: Iterable[RelayWay], lengths: Iterable[float | str], first: float
-    ) -> dict[tuple[str, str], float]:
-        """(way, length) -> requests/s within the budgets, by searches in turns that begin at `first`."""
+    ) -> dict[tuple[str, str], Rate]:
+        """(way, length) -> the rate within the budgets, by searches in turns that begin at `first`."""
         searches = {
             (way.name, str(length)): (
                 LargestHeld(first, LEAST_RATE, 2000.0), partial(self._holds, way, length)
@@ -109,7 +116,8 @@ class Bench:
             for length in lengths
             for way in ways
         }  # fmt: skip
-        return largest_held(searches, self._effort.measurements, "highest rates")
+        largest_held(searches, self._effort.measurements, "highest rates")
+        return {of: Rate(search.held, search.failed) for of, (search, _) in searches.items()}
 
     def longest(self, ways: Iterable[RelayWay], rate: float, first: float) -> dict[str, float]:
         """Way -> tokens of the longest history within the budgets at `rate`."""

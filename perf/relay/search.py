@@ -27,6 +27,11 @@ class LargestHeld:
         return self._held
 
     @property
+    def failed(self) -> float:
+        """The least value that failed so far; inf for none."""
+        return self._failed
+
+    @property
     def over(self) -> bool:
         """Nothing is left to try: the least failed, or the most held."""
         return self._failed <= self._least or self._held >= self._most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from clients.rank_wire import Ranking
 from genrec.report import PRE_INFER_OUTCOMES
 from perf.relay import figures, load, measure
 from perf.relay.load import Asked, Cascaded, RelayWay
-from perf.relay.measure import Spent
+from perf.relay.measure import Rate, Spent
 from perf.relay.search import LargestHeld, largest_held
 from perf.slo.replay import open_loop
 from tests.nodes.test_mooncake import why_not
@@ -157,10 +158,9 @@ def test_who_is_late_or_unanswered_is_not_in_time() -> None:
 def test_what_was_not_measured_is_null() -> None:
     alone = {1024: {"inline": 10.0, "ready": 4.0}, 8192: {"inline": 99.0, "ready": 5.0}}
     rounds = [
-        {("inline", "1500"): 2.0, ("relay", "1500"): 6.0},
-        {("inline", "1500"): 2.0, ("relay", "1500"): 8.0},
+        {("inline", "1500"): Rate(2.0, 4.0), ("relay", "1500"): Rate(held, math.inf)} for held in (6.0, 8.0)
     ]
-    rates = {("inline", "8192"): 0.0, ("relay", "8192"): 1.5}
+    rates = {("inline", "8192"): Rate(0.0, 0.5), ("relay", "8192"): Rate(1.5, 2.0)}
     found, spread = figures.figures_of(
         1500,
         rounds,
@@ -174,9 +174,8 @@ def test_what_was_not_measured_is_null() -> None:
             ("relay", "1500"): [Spent(36.0, 1650)],
         },
         alone,
-        0.5,
     )
-    assert found["slo_rate_ratio"] == 3.5 and spread == {"slo_rate_ratio": (3.0, 4.0)}
+    assert found["slo_rate_ratio"] == 3.5 and spread == {"slo_rate_ratio": [3.0, 4.0]}
     assert found["longest_history_ratio"] == 1.5 and found["compute_ratio"] == 1.0
     assert found["ready_growth"] == 1.25 and found["concurrency_ratio"] == 2.5
     assert found["compute_ratio_at_length"] == 1.2 and found["computed_tokens_ratio"] == 1.1
@@ -184,15 +183,15 @@ def test_what_was_not_measured_is_null() -> None:
     for name in ("second_tier_50", "returning_50", "shared_backbone", "affinity"):
         assert found[f"slo_rate_ratio_{name}"] is None
     assert found["at_least"] == []
-    nothing, _ = figures.figures_of(1500, [{("relay", "1500"): 1.0}], {}, {}, {}, {}, alone, 0.5)
+    nothing, _ = figures.figures_of(1500, [{("relay", "1500"): Rate(1.0, 2.0)}], {}, {}, {}, {}, alone)
     assert nothing["slo_rate_ratio"] is nothing["compute_ratio"] is nothing["longest_history_ratio"] is None
-    one, _ = figures.figures_of(1500, rounds, rates, {}, {}, {}, {1024: alone[1024]}, 0.5)
+    one, _ = figures.figures_of(1500, rounds, rates, {}, {}, {}, {1024: alone[1024]})
     assert one["ready_growth"] is None, "one length has no growth"
-    base = {("inline", "1500"): 0.0, ("relay", "1500"): 4.0, ("two models", "1500"): 0.0}
-    bound, _ = figures.figures_of(1500, [base], {}, {}, {}, {}, alone, 0.5)
-    assert bound["slo_rate_ratio"] == 8.0 and "slo_rate_ratio" in bound["at_least"], (
-        "over the least rate tried"
-    )
+    base = {
+        (way, "1500"): Rate(held, 2.5) for way, held in (("inline", 0.0), ("relay", 5.0), ("two models", 0.0))
+    }
+    over_failed, _ = figures.figures_of(1500, [base], {}, {}, {}, {}, alone)
+    assert (over_failed["slo_rate_ratio"], over_failed["at_least"]) == (2.0, ["slo_rate_ratio"])
     assert "1500" in figures.tables(found) and "3000" in figures.tables(found)
 
 
