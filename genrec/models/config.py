@@ -135,7 +135,10 @@ class ModelConfig:
 
 def _own_keys(raw: dict[str, Any], known: set[str]) -> dict[str, Any]:
     """A config.json's keys under this class's names. Raises InputError for what would silently compute otherwise."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope, scaling = raw.get("rope_parameters"), raw.get("rope_scaling")
+    if rope and scaling and rope != scaling:
+        raise InputError("rope_scaling", f"is {scaling!r}", f"{rope!r}, as in rope_parameters")
+    rope = rope or scaling or {}
     if not isinstance(rope, dict) or any(isinstance(each, dict) for each in rope.values()):
         raise InputError("rope_parameters", f"is {rope!r}", "one object for all layers")
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -237,8 +237,11 @@ def _of_rows(
     """The checkpoint over the vocabulary's `kept` rows; what no token is, is zeros. Raises ArtifactError."""
     tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(BUFFERS)}
     tied = raw.get("tie_word_embeddings")
-    if tied:
-        tensors.pop(HEAD, None)  # of no effect in transformers either
+    if tied and HEAD in tensors:  # older releases of transformers tie the two, newer ones keep such a head
+        if EMBEDDING in tensors and not torch.equal(tensors[HEAD], tensors[EMBEDDING]):
+            problem = f"{HEAD} differs from {EMBEDDING}, and {config} says tie_word_embeddings true"
+            raise ArtifactError(path, f"{problem}; where that head was trained, say false")
+        del tensors[HEAD]
     if tied is False and HEAD not in tensors:
         raise ArtifactError(path, f"lacks the tensor {HEAD}, and {config} says tie_word_embeddings false")
     wanted = torch.from_numpy(kept)
@@ -247,7 +250,9 @@ def _of_rows(
             continue  # `fitting` says what is missing
         table = tensors[name]
         if table.dim() != 2 or len(table) != raw.get("vocab_size", len(table)):
-            problem = f"{name} has shape {tuple(table.shape)}, {config} has vocab_size {raw['vocab_size']}"
+            problem = (
+                f"{name} has shape {tuple(table.shape)}, {config} has vocab_size {raw.get('vocab_size')}"
+            )
             raise ArtifactError(path, problem)
         if int(kept.max()) >= len(table):
             problem = f"{name} has {len(table)} rows; {TOKENIZER} has a code or a text at {int(kept.max())}"

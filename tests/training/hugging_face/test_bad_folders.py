@@ -205,6 +205,14 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no head": (
         config(tie_word_embeddings=False), r"lacks the tensor lm_head\.weight, and .*tie_word_embeddings false",
     ),
+    "tied to another head": (
+        weights(lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1})),
+        r"lm_head\.weight differs from model\.embed_tokens\.weight, and .*tie_word_embeddings true",
+    ),
+    "angles of two kinds": (
+        config(rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+        r"rope_scaling: is \{'rope_type': 'yarn', .* \(accepted: .*, as in rope_parameters\)",
+    ),
     "a layer too many": (config(num_hidden_layers=3), r"index\.json: lacks the tensor model\.layers\.2"),
     "no room for one item": (
         config(max_position_embeddings=20),

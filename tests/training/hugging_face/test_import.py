@@ -8,6 +8,7 @@ import torch
 
 from build.openvino.engines import build_engines
 from build.validity import build_validity
+from cli.chain import make_model
 from clients.recommender import Recommender
 from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
@@ -164,6 +165,8 @@ def test_what_knows_no_text_between_items_is_not_trained_beside_it(imported):
             match=r"model: reads text around items, which a (draft head|ranker with --ranker-history codes) does not",
         ):
             train()
+    with pytest.raises(InputError, match=r"model: was imported from .* \(accepted: --ranker"):
+        make_model(imported[1])
 
 
 @pytest.mark.parametrize("imported", ["minionerec"], indirect=True)
