@@ -12,7 +12,8 @@ from genrec.settings import Settings
 
 # The stages of the manifest that made what is evaluated.
 STAGES = {
-    "generator": ("train",), "ranker": ("train", "ranker"), "hstu-ranker": ("hstu",), "hstu-next": ("hstu-next",),
+    "generator": ("train",), "ranker": ("train", "ranker"), "hstu-ranker": ("hstu",),
+    "hstu-next": ("hstu-next", "train"),  # the generator's candidates too, where there is one
 }  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 def evaluate(a: argparse.Namespace) -> None:
     """Measure one model, and print a table or JSON."""
     from build.validity import check_meaning
+    from genrec.manifest import check_inputs
 
     given = {
         "users": a.users, "keep_seen": a.keep_seen, "decoder": a.decoder != "beam",
@@ -45,6 +47,7 @@ def evaluate(a: argparse.Namespace) -> None:
     }  # fmt: skip
     model = "ranker" if a.ranker else a.recipe or "generator"
     check_read(model, given, dict.fromkeys(given, ("generator",)))
+    check_inputs(a.artifact, "tokenise")
     check_meaning(a.artifact, *STAGES[model])
     if a.ranker:
         from perf.quality.rank_quality import measure_ranker, ranker_table

@@ -49,6 +49,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
     from cli.chain import make_draft, make_further, make_hstu, make_hstu_next, make_model, make_ranker
+    from training.launch import torchrun_rank
     from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, RECIPES, read_recipe
 
     read_by = {
@@ -58,6 +59,8 @@ def run(a: argparse.Namespace) -> None:
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
     check_read("a draft head" if a.draft else model, vars(a), read_by)
     ranks = a.ranks or 1
+    if a.draft and torchrun_rank() is not None:
+        raise InputError("draft", "is trained under torchrun", "a process alone: `genrec train --draft`")
     if a.draft:
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
         return

@@ -8,10 +8,11 @@ import pytest
 
 from build.validity import build_validity
 from cli.chain import make_catalogue, make_data, make_model
+from cli.main import main
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.errors import ArtifactError
-from genrec.manifest import read, record
+from genrec.manifest import OF, read, record, recorded
 
 
 @pytest.fixture
@@ -55,3 +56,17 @@ def test_a_training_says_what_it_has_learnt(tmp_path: Path) -> None:
     make_catalogue(artifact, (4, 4, 4))
     make_model(artifact, minutes=0.01)
     assert read(artifact)["train"]["facts"][MEANING] == Catalogue.load(artifact / CATALOGUE).meaning
+
+
+def test_what_is_of_earlier_histories_is_not_measured(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids of items may be others by now."""
+    (trained / "histories.parquet").write_bytes(b"older")
+    record(trained, "data", "key", [trained / "histories.parquet"], {})
+    of = {OF: {"histories.parquet": recorded(trained, "histories.parquet")}}
+    record(trained, "tokenise", "key", [trained / CATALOGUE], of)
+    (trained / "histories.parquet").write_bytes(b"newer")
+    record(trained, "data", "another", [trained / "histories.parquet"], {})
+    assert main(["evaluate", str(trained)]) == 2
+    assert "is of an earlier histories.parquet; `genrec data` makes it anew" in capsys.readouterr().err

@@ -220,6 +220,12 @@ def test_stage_is_reused_and_both_learn_together(artifact: Path, capsys: pytest.
     done, again = capsys.readouterr().out.splitlines()
     assert done.startswith("draft: done") and again == "draft: still good"
     load_draft(artifact / "model")
+    weights = artifact / "model" / "model.safetensors"
+    *most, last = weights.read_bytes()
+    weights.write_bytes(bytes([*most, last ^ 1]))  # as by a training on other cores
+    make_draft(artifact, threads=1)
+    assert capsys.readouterr().out.startswith("draft: done")
+    load_draft(artifact / "model")
     alone = (artifact / "model" / "model.safetensors").read_bytes()
     make_draft(artifact, joint=True, threads=1)
     assert (artifact / "model" / "model.safetensors").read_bytes() != alone
