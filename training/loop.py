@@ -174,5 +174,8 @@ def _take_up(world: World, task: Task, folder: Path) -> Progress:
     except (KeyError, TypeError, ValueError) as error:
         problem = f"has no progress of a training: {error!r}; without {folder} it begins anew"
         raise ArtifactError(folder / checkpoint.CURRENT, problem) from error
-    task.take_up(tensors)
+    try:
+        task.take_up(tensors)
+    except ArtifactError as error:
+        raise ArtifactError(folder, f"{error}; without this folder it begins anew") from error
     return at

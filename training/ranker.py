@@ -70,7 +70,8 @@ def ranker_artifact(
     """
     # Before candidates are made, which takes minutes.
     RankerConfig(shared, layers=settings.layers).first_layer(load_config(artifact))
-    places, candidates = open_places(artifact, settings.places, history)
+    with world.lead_first():
+        places, candidates = open_places(artifact, settings.places, history)
     tokens = places.tokens.shape[1]
     ranker = fresh_ranker(
         artifact, order, shared, settings.dropout, tokens, seed, history, settings.reach, settings.layers

@@ -16,6 +16,7 @@ from genrec.errors import GenrecError
 from training.embedding.arrays import Int64
 
 PATIENCE_S = 45  # a rank that says nothing for so long is given up
+LEADS_S = 7200  # that one rank may take for what it makes or fetches for all
 T = TypeVar("T")
 
 
@@ -84,12 +85,17 @@ class World:
 
     @contextmanager
     def lead_first(self) -> Iterator[None]:
-        """Rank 0 goes first, then all others: what it leaves behind need not be made again."""
+        """Rank 0 goes first, then all others: what it leaves behind need not be made again. It may take LEADS_S."""
         if self.rank:
-            self.meet()
+            self._await_the_first()
         yield
         if self.rank == 0:
-            self.meet()
+            self._await_the_first()
+
+    def _await_the_first(self) -> None:
+        if self.group:
+            wait = timedelta(seconds=LEADS_S)
+            _ask(self.rank, lambda: dist.monitored_barrier(self.group, timeout=wait))
 
     def leave(self) -> None:
         """Go, after everyone has come here."""

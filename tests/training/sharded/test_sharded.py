@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig, Ragged
 from training.sharded.lookup import Dedup
 from training.sharded.step import TableStep
-from training.sharded.world import RankLost, World
+from training.sharded.world import PATIENCE_S, RankLost, World
 
 FEATURES = (
     FeatureConfig("history", "item", 8, "mean"),
@@ -28,6 +30,20 @@ FEATURES = (
     FeatureConfig("tags", "tag", 4, "sum"),
 )
 STEPS = 4
+
+
+def takes_long(world: World, folder: str) -> bool:
+    path = Path(folder) / "made"
+    with world.lead_first():
+        if world.rank == 0:
+            time.sleep(PATIENCE_S + 3)
+            path.touch()
+        return path.exists()
+
+
+@pytest.mark.long
+def test_who_goes_first_may_take_longer_than_ranks_wait_for_a_message(tmp_path: Path) -> None:
+    assert on_ranks(2, takes_long, str(tmp_path)) == [True, True]
 
 
 class Model(torch.nn.Module):
