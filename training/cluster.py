@@ -65,7 +65,7 @@ class Cluster:
         logging.getLogger("ray.data").setLevel(logging.ERROR)  # it warns of having no bars
         try:
             with told():
-                files = [{"number": n, "path": str(path)} for n, path in enumerate(self.files)]
+                files = [{"number": n, "path": str(path.absolute())} for n, path in enumerate(self.files)]
                 tasks = ray.data.from_items(files, override_num_blocks=len(files))
                 self._rows = per_block(tasks, read_file).materialize()
                 self.count = self._rows.count()

@@ -33,5 +33,7 @@ class HstuSettings:
         check_within(
             self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "unknown": 0.99}
         )
+        if not self.averaging:  # of rows of items, an average is kept
+            raise InputError("averaging", "is 0", f"a number above 0, at most {MOST_AVERAGING}")
         if self.bf16 and not features() >= AVX512_BF16:
             raise InputError("bf16", "is asked for, on a CPU without avx512_bf16", "false")

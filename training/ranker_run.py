@@ -49,8 +49,12 @@ class RankerSettings:
     def __post_init__(self) -> None:
         check_least(self, {"places": 1, "epochs": 1, "patience": 1, "negatives": 1, "batch": 1})
         check_within(
-            self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99}
-        )
+            self,
+            {
+                "learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99,
+                "teacher": 100, "alike": 100,
+            },
+        )  # fmt: skip
         RankerConfig(reach=self.reach, layers=self.layers)  # refuses what no ranker can have
 
 

@@ -36,8 +36,12 @@ class Recipe:
             self, {"hidden_size": 1, "num_hidden_layers": 1, "head_dim": 2, "max_history": 2, **LEAST}
         )
         check_within(
-            self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99}
-        )
+            self,
+            {
+                "learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99,
+                "warm_start": 10,
+            },
+        )  # fmt: skip
 
     def model(self, codebook_sizes: tuple[int, ...]) -> ModelConfig:
         """The generator these settings describe, over a catalogue's codebooks."""

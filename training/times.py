@@ -69,21 +69,33 @@ def of_dates(values: pa.Array) -> np.ndarray:
 
 
 def numbers_or_dates(values: pa.Array) -> np.ndarray:
-    """Numbers, or texts of numbers or of dates -> float64[n], NaN where a text is neither."""
+    """Numbers, or texts of numbers or of dates -> float64[n], NaN where a text is neither.
+
+    Beside dates, which are seconds, numbers are seconds too: NaN where they are beyond LAST.
+    """
     try:
         return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
-        return np.array([epoch(v) for v in pc.fill_null(values.cast(pa.string()), "").to_pylist()])
+        texts = pc.fill_null(values.cast(pa.string()), "").to_pylist()
+    numbers = np.array([_number(text) for text in texts])
+    dates = np.array([_moment(text) for text in texts])
+    of_number = np.isfinite(numbers)
+    if np.isfinite(dates[~of_number]).any():
+        numbers[np.abs(numbers) > LAST] = np.nan
+    return np.where(of_number, numbers, dates)
 
 
-def epoch(value: str) -> float:
-    """One timestamp -> seconds, NaN when it is neither a number nor an ISO date."""
+def _number(text: str) -> float:
     try:
-        return float(value)
+        return float(text)
     except ValueError:
-        pass
+        return float("nan")
+
+
+def _moment(text: str) -> float:
+    """An ISO date -> seconds, NaN when it is none."""
     try:
-        moment = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
         return float("nan")
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
