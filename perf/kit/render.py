@@ -33,6 +33,12 @@ LISTS = {"settings": settings.table, "metrics": metrics.table}  # of what the co
 # docs/<name>.svg, of the results of this name
 PICTURES = {"peers": peers_picture.draw, "relay": relay_picture.draw}
 Result = dict[str, Any]
+# Of results from before commands were kept: benchmarks that take an artifact first, and options worth telling.
+OF_ARTIFACTS = {
+    "ablation", "batching", "company", "draft_quality", "engine_ablation", "instances", "next_quality", "overload",
+    "passes", "quality", "rank_quality", "recovery", "soak", "stages", "sweep", "window_quality",
+}  # fmt: skip
+TELLING = ("ensemble", "slo_p99_ms", "model", "peers")
 
 
 def documents(root: Path) -> list[Path]:
@@ -108,14 +114,36 @@ def table(name: str, root: Path) -> str:
 def _captioned(wanted: Table | Grid, result: Result, path: Path) -> str:
     where, about = result["machine"], wanted.about.format(**result)
     inside = _grid(wanted, result, path) if isinstance(wanted, Grid) else _rows(wanted, result, path)
-    return f"{about}: {where['name']}, commit {where['commit']}, `genrec bench {result['benchmark']}`\n\n{inside}"
+    return f"{about}: {where['name']}, commit {where['commit']}, `{_command(result, path)}`\n\n{inside}"
+
+
+def _command(result: Result, path: Path) -> str:
+    """What was typed; of older results its main options, as far as the settings tell."""
+    if "command" in result:
+        return str(result["command"])
+    name, settings = result["benchmark"], result.get("settings", {})
+    _, _, label = path.stem.partition(f"{name}-")
+    words = [f"artifacts/{settings['artifact']}"] if name in OF_ARTIFACTS and settings.get("artifact") else []
+    for option in TELLING:
+        value = settings.get(option)
+        if value not in (None, "", "recommend"):
+            text = (
+                ",".join(value)
+                if isinstance(value, list)
+                else f"{value:g}"
+                if isinstance(value, float)
+                else value
+            )
+            words.append(f"--{option.replace('_', '-')} {text}")
+    words += [f"--label {label}"] if label else []
+    return " ".join(["genrec bench", name, *words])
 
 
 def _figures(figure: Figure, root: Path) -> Iterator[list[str]]:
     for path, result in results(root, figure.file):
         value = _written(result, figure.path, figure.form, path)
         about = result["machine"]
-        yield [figure.what, value, about["name"], about["commit"], f"`genrec bench {result['benchmark']}`"]
+        yield [figure.what, value, about["name"], about["commit"], f"`{_command(result, path)}`"]
 
 
 def _rows(wanted: Table, result: Result, path: Path) -> str:

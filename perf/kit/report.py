@@ -6,6 +6,8 @@ import argparse
 import datetime
 import json
 import math
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from genrec.errors import InputError
 from perf.kit import machine
 
 RESULTS = Path("results")
-OWN = ("benchmark", "save", "label")  # arguments that say nothing about what is measured
+OWN = ("benchmark", "save", "label", "given")  # arguments that say nothing about what is measured
 DEMO = Path("artifacts/ml-100k")
 # What options that several benchmarks have are called and mean, unless one says more.
 COMMON = {
@@ -27,9 +29,19 @@ COMMON = {
 }  # fmt: skip
 
 
+class _Parser(argparse.ArgumentParser):
+    """One that keeps the words it was given, as `given`."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else list(args)
+        found = super().parse_args(words, namespace)
+        found.given = words
+        return found
+
+
 def arguments(benchmark: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that every benchmark has."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"genrec bench {benchmark}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -75,6 +87,7 @@ class BenchmarkRun:
                 "repeats": repeats,
                 "spread": {name: list(ends) for name, ends in (spread or {}).items()},
                 "settings": settings_of(vars(self.asked)),
+                "command": command_of(self.asked),
                 "date": datetime.date.today().isoformat(),
                 "machine": self.machine,
             }
@@ -107,6 +120,12 @@ def file_of(machine_name: str, benchmark: str, label: str = "") -> Path:
 def settings_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     """A benchmark's arguments for its JSON; of paths the name only, not where they lay."""
     return {key: plain(value) for key, value in asked.items() if key not in OWN}
+
+
+def command_of(asked: argparse.Namespace) -> str:
+    """What was typed, without --save; of paths that begin at the root, the name."""
+    words = [Path(word).name if word.startswith("/") else word for word in asked.given if word != "--save"]
+    return shlex.join(["genrec", "bench", asked.benchmark, *words])
 
 
 def plain(value: Any) -> Any:

@@ -20,15 +20,15 @@ COME_AGAIN = tuple(
     Figure(what, file, f"cells/{cell}")
     for what, file, cell in (
         (
-            "users who come again, named over nobody named: times the requests/s, 1,023 tokens, beam width 128",
+            "users who come again, 1,023 tokens, beam width 128: requests/s with `user_id` over without",
             "returning", "1023 tokens, 1 at a time/ratio",
         ),
         (
-            "users who come again, drafts: named over nobody named, times the requests/s",
+            "the same by drafts",
             "returning-draft", "1023 tokens, 1 at a time/ratio",
         ),
         (
-            "users who come again, over OpenVINO GenAI with its prefix cache: times the requests/s, 990 tokens",
+            "users who come again, 990 tokens: times the requests/s of OpenVINO GenAI with its prefix cache",
             "returning_peers", "990 tokens, openvino-genai/over",
         ),
     )
