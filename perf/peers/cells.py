@@ -49,9 +49,9 @@ class Cell:
             return [1 / seconds for seconds in self.latencies]
         return [turn.rate for turn in self.turns[concurrency]]
 
-    def best_rate(self) -> float | None:
-        """The better median of the concurrencies; None when nothing was measured."""
-        return max((median(rates) for c in CONCURRENCY if (rates := self.rates(c))), default=None)
+    def best_rate(self, concurrencies: Sequence[int] = CONCURRENCY) -> float | None:
+        """The better median of these; None when nothing was measured."""
+        return max((median(rates) for c in concurrencies if (rates := self.rates(c))), default=None)
 
     @property
     def answers(self) -> list[NDArray[np.int64]]:

@@ -58,8 +58,8 @@ def grouped(cells: Iterable[Cell]) -> list[tuple[tuple[str, int, int], list[Cell
 def ratios(cells: Sequence[Cell], width: int, name: str = NAME) -> dict[str, dict[str, Any]]:
     """Ours (`name`) over the best peer at one beam width, per model and prompt: requests per second, and peak memory.
 
-    A system's rate is the better of its concurrencies. What no peer managed has no ratio; what a peer managed
-    and we did not is 0.
+    A system's rate is the better of its concurrencies; over a peer, of those that both have. What no peer managed has
+    no ratio; what a peer managed and we did not is 0.
     """
     found: dict[str, dict[str, Any]] = {}
     for (model, prompt, of_width), block in grouped(cells):
@@ -67,17 +67,29 @@ def ratios(cells: Sequence[Cell], width: int, name: str = NAME) -> dict[str, dic
         peers = [cell for cell in block if cell.system not in OURS and not cell.refusal]
         if of_width != width or not ours or not peers:
             continue
+        over = {cell.system: times for cell in peers if (times := _over(ours[0], cell)) is not None}
+        if not over:
+            continue
+        fastest = min(over, key=lambda name: over[name])
         rates = {cell.system: cell.best_rate() or 0.0 for cell in peers}
-        fastest = max(rates, key=lambda name: rates[name])
         memories = {cell.system: cell.memory for cell in peers if cell.memory}
         found[f"{model}, {prompt} tokens"] = {
-            "rate": 0.0 if ours[0].refusal else (ours[0].best_rate() or 0.0) / rates[fastest],
+            "rate": over[fastest],
             "fastest": fastest,
             "fastest_rate": rates[fastest],
             "memory": ours[0].memory / min(memories.values()) if memories and ours[0].memory else None,
             "smallest": min(memories, key=lambda name: memories[name]) if memories else None,
         }
     return found
+
+
+def _over(ours: Cell, peer: Cell) -> float | None:
+    """Requests per second over a peer's, each at the better of the concurrencies that both have."""
+    if ours.refusal:
+        return 0.0
+    both = [each for each in CONCURRENCY if ours.rates(each) and peer.rates(each)]
+    mine, theirs = ours.best_rate(both), peer.best_rate(both)
+    return mine / theirs if mine and theirs else None
 
 
 def lowest(found: dict[str, dict[str, Any]]) -> float | None:

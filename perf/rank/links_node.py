@@ -171,7 +171,7 @@ def run(node: Node, placed: dict[str, Placed]) -> tuple[list[RankRequest], float
             each.answers += given[max(warm - first, 0) :]
             for (request, _), answer in list(zip(some, given, strict=True))[::CHECKED]:
                 want, _ = alone.scores(request, RankPlan("whole", False, False))
-                apart = max(apart, float(np.abs(answer.scores - want).max() / want.std()))
+                apart = float(np.maximum(apart, np.abs(answer.scores - want).max() / want.std()))  # NaN stays
     return [request for request, _ in node.asks[warm:]], apart
 
 

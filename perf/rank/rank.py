@@ -176,7 +176,9 @@ def _of_one_trace(
                 for (request, _), answer in list(zip(some, given, strict=True))[::CHECKED]:
                     order = "user" if answer.ranked.order == "whole" else answer.ranked.order
                     want, _ = computed[order].scores(request, RankPlan("whole", False, False))
-                    apart = max(apart, float(np.abs(answer.scores - want).max() / want.std()))
+                    apart = float(
+                        np.maximum(apart, np.abs(answer.scores - want).max() / want.std())
+                    )  # NaN stays
     return answers, apart
 
 

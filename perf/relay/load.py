@@ -267,7 +267,7 @@ def is_wrong(found: Cascaded) -> bool:
     if set(items) != set(found.asked.want) or (np.diff(scores) > 0).any():
         return True
     apart = np.abs(scores - [found.asked.want[item] for item in items])
-    return bool(apart.max() > ATOL * want.std())
+    return not apart.max() <= ATOL * want.std()  # NaN is wrong too
 
 
 async def _inline(url: str, tokens: int, number: int, retrieval: str) -> Asked:

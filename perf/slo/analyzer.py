@@ -44,7 +44,7 @@ _THREAD_ERROR = re.compile(r"Thread \[\d+\] had error: (.+)")
 
 @dataclass(frozen=True)
 class Window:
-    """When a point is measured: windows of at least `requests`, until three agree or `trials` are over.
+    """When a point is measured: windows of at least `requests` and `seconds`, until three agree or `trials` are over.
 
     The three last are pooled, so P99 stands on about 3 * requests / 100 samples. `count` > 0: one run of so
     many requests and no such test, for smoke tests. `stability` is how far the P99 of windows may differ, per
@@ -52,6 +52,7 @@ class Window:
     """
 
     requests: int = 400
+    seconds: float = 3.5  # or so long, if that is more: a queue that grows slowly shows
     trials: int = 6
     count: int = 0
     threads: int = 16
@@ -134,7 +135,8 @@ def command(server: Endpoint, rate: float, window: Window, data: str, report: st
     if window.count:
         argv += [f"--request-count={window.count}"]
     else:
-        argv += ["--measurement-mode=count_windows", f"--measurement-request-count={window.requests}"]
+        requests = max(window.requests, round(rate * window.seconds))
+        argv += ["--measurement-mode=count_windows", f"--measurement-request-count={requests}"]
         argv += [f"--stability-percentage={window.stability:g}", f"--max-trials={window.trials}"]
     for name, value in server.headers.items():
         argv += ["-H", f"{name}:{value}"]

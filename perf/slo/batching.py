@@ -107,13 +107,19 @@ def held(rates: list[float], p99: list[float], slo_ms: float) -> float:
     return best
 
 
+def _p99_of(found: replay.ReplaySummary) -> float:
+    """Of all requests: who is refused or fails has waited for ever."""
+    lost = found.shed + found.failed > 0.01 * found.requests
+    return float("inf") if lost or found.p99_ms is None else found.p99_ms
+
+
 def summary(
     rates: list[float], rounds: Mapping[str, list[list[replay.ReplaySummary]]], slo_ms: float
 ) -> dict[str, dict[str, Any]]:
     """Medians over the rounds, per arm. A rate at which nothing was answered has no P99 and does not hold."""
     found = {}
     for name, reports in rounds.items():
-        each = [[r.p99_ms if r.p99_ms is not None else float("inf") for r in one] for one in reports]
+        each = [[_p99_of(r) for r in one] for one in reports]
         p99 = [median(values) for values in zip(*each, strict=True)]
         p50 = [median(r.p50_ms or 0 for r in values) for values in zip(*reports, strict=True)]
         found[name] = {

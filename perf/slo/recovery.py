@@ -76,8 +76,11 @@ class SteadyLoad:
             if self._right.get(name, (0.0, 0.0))[0] < self._failed[name]:
                 self._right.pop(name, None)
             return
+        if not np.array_equal(found, self._expected[name, place]):
+            self.outcomes["wrong"] += 1
+            self.wrong += 1
+            return
         self.outcomes["right"] += 1
-        self.wrong += not np.array_equal(found, self._expected[name, place])
         if sent > max(self._since, self._failed.get(name, 0.0)):
             self._right.setdefault(name, (sent, time.monotonic()))
 

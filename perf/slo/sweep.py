@@ -44,6 +44,8 @@ class Sweep:
 
     slo_p99_ms: float
     highest_rate: float
+    answered_rate: float  # of its confirmations the least; 0 where there were none
+    reached_end: bool  # whether no higher rate was tried
     points: list[Point]  # of the search, in the order measured
     confirmations: list[Point]  # the highest rates, measured again
     sequential_ms: float  # median of requests one after the other
@@ -98,7 +100,11 @@ def sweep(
         if highest and cross_check_s:
             arrivals = traffic.poisson(highest, max(int(highest * cross_check_s), 1), seed + 1)
             check = replay.run(server, sample, arrivals, slo_p99_ms, top_k=top_k)
-    found = Sweep(slo_p99_ms, highest, points, again, 1000 * single_s, check, FILES)
+    answered = [point.throughput for point in again if point.rate == highest and point.throughput]
+    ended = all(point.rate <= highest for point in points)
+    found = Sweep(
+        slo_p99_ms, highest, min(answered, default=0.0), ended, points, again, 1000 * single_s, check, FILES
+    )
     return _write(found, f"{server.ensemble}, {artifact.name}", out)
 
 
@@ -209,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--precision", type=float, help="last gap of the search, per second; none: a quarter step"
     )
     parser.add_argument(
-        "--window-requests", type=int, default=400, help="of each of the three windows pooled"
+        "--window-requests", type=int, default=400, help="of each of the three windows pooled, at least"
     )
     parser.add_argument(
         "--count", type=int, default=0, help="requests per point, one window: quick and noisy"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import tritonclient.grpc
 from deploy import launcher
 from deploy.launcher import RunningServer
 from genrec.models.config import ModelConfig
-from perf.slo.batching import held, histories, repository
+from perf.slo import replay
+from perf.slo.batching import held, histories, repository, summary
 from tests.conftest import BEAM_WIDTH
 from tests.serving.servers import brief_server
 from tests.serving.wire import ask, tensors
@@ -20,6 +22,16 @@ from tests.serving.wire import ask, tensors
 def test_the_rate_that_holds_is_the_last_before_the_first_failure():
     assert held([10, 20, 30, 40], [5, 9, 11, 8], 10) == 20
     assert held([10], [11], 10) == 0
+
+
+def test_a_rate_at_which_requests_fail_does_not_hold() -> None:
+    fine = replay.ReplaySummary(
+        100, 100, 0, 0, 9.0, 9.0, 9.0, 1.0, 5.0, 6.0, 7.0, 8.0, late=0, late_p99_ms=0, late_max_ms=0, shed_by={},
+        problems={},
+    )  # fmt: skip
+    lossy = replace(fine, answered=90, failed=10)
+    found = summary([10.0, 20.0], {"a": [[fine, lossy]], "b": [[fine, fine]]}, 50.0)
+    assert {name: arm["highest_rate"] for name, arm in found.items()} == {"a": 10.0, "b": 20.0}
 
 
 def test_histories_are_long_and_short_and_within_the_model(tiny: Path):

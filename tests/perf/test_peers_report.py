@@ -40,6 +40,8 @@ def test_ratios_are_ours_over_the_best_peer_at_its_best() -> None:
     assert ratios.lowest({"a": found, "b": found | {"rate": 0.5}}) == 0.5
     assert ratios.highest_memory({"a": found, "b": found | {"memory": None}}) == 3.0
     assert ratios.ratios(cells, 512) == {} and ratios.lowest({}) is None
+    (found,) = ratios.ratios([timed(NAME, 0.5, 300, 1.0), timed("once", 1.0, 200)], 128).values()
+    assert found["rate"] == 2.0, "four at a time have no twin"
     refused = [Cell(system, "m", 6, 128, refusal="> 30 s") for system in (NAME, "slow")]
     assert ratios.ratios([cells[0], refused[1]], 128) == {}
     (found,) = ratios.ratios([refused[0], *cells[1:]], 128).values()

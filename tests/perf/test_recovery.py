@@ -34,13 +34,14 @@ def test_only_an_ensemble_that_failed_was_away_and_only_until_it_answered() -> N
         hit.answer = None
         await traffic._ask("hit", 0)
         assert not traffic.settled
+        hit.answer = [2, 1]
+        await traffic._ask("hit", 0)
+        assert not traffic.settled, "it answers, and wrongly"
         hit.answer = [1, 2]
         await traffic._ask("hit", 0)
         assert traffic.settled
-        hit.answer = [2, 1]
-        await traffic._ask("hit", 0)
         return traffic
 
     traffic = asyncio.run(run())
     assert traffic.away().keys() == {"hit"} and traffic.away()["hit"] > 0
-    assert (traffic.wrong, traffic.outcomes) == (1, {"right": 3, "Unreachable": 1})
+    assert (traffic.wrong, traffic.outcomes) == (1, {"right": 2, "wrong": 1, "Unreachable": 1})

@@ -70,10 +70,10 @@ def ranked(items: list[int], scores: list[float], reused: int = 0) -> Ranking:
         ([7, 8, 9], [3.1, 2.0, 1.0], True),
         ([8, 7, 9], [3.0, 2.0, 1.0], True),
         ([8, 7, 9], [2.0, 3.0, 1.0], True),
-        ([7, 8], [3.0, 2.0], True),
+        ([7, 8], [3.0, 2.0], True), ([7, 8, 9], [math.nan] * 3, True),
         ([7, 8, 5], [3.0, 2.0, 1.0], True),
     ],
-)
+)  # fmt: skip
 def test_what_a_wrong_answer_is(items: list[int], scores: list[float], wrong: bool) -> None:
     assert load.is_wrong(Cascaded(1, 1, ranked(items, scores), ASKED)) == wrong
 
