@@ -38,8 +38,11 @@ def _mean(histogram: str) -> str:
     return " / ".join(sums)
 
 
-# Of a router's backends; 5xx are those that it refused, or that no server was there for.
-REFUSED = 'haproxy_backend_http_responses_total{proxy=~"be_.*", code="5xx"}'
+# Of a router: 5xx of a backend without those that its servers sent are what it refused itself, or had no server for.
+REFUSED = " - ".join(
+    f'sum by (proxy) (rate(haproxy_{of}_http_responses_total{{proxy=~"be_.*", code="5xx"}}[1m]))'
+    for of in ("backend", "server")
+)
 PANELS = (
     Panel(
         "Requests by what became of them",
@@ -188,7 +191,7 @@ PANELS = (
             ("put by {{instance}}", "rate(genrec_items_put_total[1m])"),
         ),
     ),
-    Panel("Refused by the router", "reqps", (("{{proxy}}", f"sum by (proxy) (rate({REFUSED}[1m]))"),)),
+    Panel("Refused by the router", "reqps", (("{{proxy}}", REFUSED),)),
     Panel(
         "Before the servers: waiting, and in flight",
         "short",
