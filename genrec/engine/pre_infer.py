@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ class PreInference:
         self.entries = entries
         self.wanted_s = 0.0  # when its ranking will come; until then there is time
         self.done = 0  # tokens whose KV is in `kv`
-        self.awaited = False  # by its ranking, which is in the queue
+        self.awaited_s = 0.0  # until when its ranking waits, on the monotonic clock
         self.came_ns: int | None = None  # when it was asked for, on the monotonic clock, if that is known
         self.writing: Writing | None = None  # the entry's place, from the first part on
         self.kv: list[Array] = []
@@ -77,13 +78,16 @@ class PreInferences:
         """How many tokens of one that is new the second tier has."""
         return self.tier.tokens(job.hashes, job.entries.step) if self.tier else 0
 
-    def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
-        """How many of a user's tokens his ranking will have to compute; those that are there stay for a lease more."""
+    def missing(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None = None) -> int:
+        """How many of a user's tokens his ranking will have to compute; those that are there stay for a lease more.
+
+        It waits until `deadline_s`; refused or late, it does so no longer.
+        """
         wanted, ready = self.new(owner, tokens, 0.0)
         job = self._jobs.get(wanted.key)
         if job is None:
             return len(tokens) - ready
-        job.awaited = True
+        job.awaited_s = max(job.awaited_s, inf if deadline_s is None else deadline_s)
         return len(tokens) - max(ready, job.done)
 
     @property

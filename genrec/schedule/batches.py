@@ -22,7 +22,7 @@ class Waiting(Generic[T]):
     tokens: int
     since: float  # on the clock
     due: float  # on the clock: who comes first where deadlines decide
-    expected: float  # when it will be done, as estimated
+    expected: float  # when it will be done, as estimated; inf: nothing is learnt from it
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,8 +136,9 @@ class Relay:
                 return ADMITTED
             outcome = UNDER_WAY
         except GenrecError:  # the queue is full
-            jobs.end(job)
             outcome = NO_TIME
+            if not jobs.end(job):  # its ranking has taken it meanwhile, and ended it
+                return outcome
         self._ended(job, made=False)
         return outcome
 
@@ -149,9 +150,9 @@ class Relay:
         self._scheduler.withdraw(job)
         self._ended(job, made=False)
 
-    def missing(self, owner: int | None, tokens: NDArray[np.int32]) -> int:
-        """Tokens of a user that his ranking, which comes now, will have to compute; late or not, they are wanted."""
-        return self._jobs.missing(owner, tokens) if self._jobs and len(tokens) else len(tokens)
+    def missing(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None = None) -> int:
+        """Tokens of a user that his ranking, which comes now, has to compute; they are wanted until `deadline_s`."""
+        return self._jobs.missing(owner, tokens, deadline_s) if self._jobs and len(tokens) else len(tokens)
 
     def _queue(self, job: PreInference) -> None:
         self._scheduler.submit(job, self._part_of(job, self.cost), due_s=job.due_s)
@@ -200,7 +201,7 @@ class Relay:
                 return None
             if not parts.makes(job):
                 return "old_weights"
-            if self._clock() > job.due_s and not job.awaited:
+            if self._clock() > max(job.due_s, job.awaited_s):
                 return "late"
             begun, cost = self._clock(), self.one_core_cost if one_core else self.cost
             computed = parts.advance(job, self._part_of(job, cost), one_core)

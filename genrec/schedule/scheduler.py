@@ -112,7 +112,9 @@ class Scheduler(Generic[T]):
                 raise DeadlineExceeded(
                     f"deadline_ms: {left:.1f} ms are left and {1000 * needed:.1f} ms are needed, with what is queued"
                 )
-            self._queue.append(Waiting(item, tokens, now, due, now + estimate))
+            # Whoever is due sooner overtakes what only has its place: that is no lateness of an estimate.
+            expected = now + estimate if due_s is None else math.inf
+            self._queue.append(Waiting(item, tokens, now, due, expected))
             metrics.QUEUE_REQUESTS.set(len(self._queue))
             if not self._guest:  # it looks itself, and tells the stream when it leaves
                 self._changed.notify()
@@ -225,7 +227,8 @@ class Scheduler(Generic[T]):
 
     def _learn(self, batch: Running[T], done: float) -> None:
         if self._cost.known:  # the first estimates were of nothing
-            self._lateness.add(done, [done - each.expected for each in batch.requests])
+            late = [done - each.expected for each in batch.requests if each.expected < math.inf]
+            self._lateness.add(done, late)
         self._cost.learn(batch.tokens, done - batch.begun)
 
     def _take(self) -> Running[T] | None:

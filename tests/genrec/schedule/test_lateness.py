@@ -1,9 +1,12 @@
 """The margin of estimates: the share of a window that may exceed it, and that a bad time ends."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from genrec.schedule.lateness import MOST, WINDOW_S, Lateness
+from genrec.schedule.scheduler import Scheduler
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -35,3 +38,27 @@ def test_a_bad_time_is_over_a_second_later() -> None:
     lateness.add(1.0, [0.5] * (2 * MOST))
     assert lateness.margin_s(1.0 + WINDOW_S) == 0.5
     assert lateness.margin_s(1.01 + WINDOW_S) == 0
+
+
+def test_what_only_has_its_place_in_the_queue_teaches_nothing() -> None:
+    """A part of a pre-inference, which rankings that are due sooner overtake."""
+    now, taught, held, go = [1000.0], threading.Event(), threading.Event(), threading.Event()
+
+    def run(batch: list[str]) -> None:
+        {"taught": taught, "held": held}.get(batch[0], threading.Event()).set()
+        assert batch != ["held"] or go.wait(60)
+        now[0] += 0.01
+
+    scheduler = Scheduler([run], 1, 0.0, 1, lambda: now[0], patience_s=0.05)
+    for item in [*"abcdefgh", "taught"]:
+        scheduler.submit(item, 1)
+    assert taught.wait(60)
+    now[0] += 2 * WINDOW_S
+    scheduler.submit("held", 1)
+    assert held.wait(60)
+    scheduler.submit("part", 1, due_s=now[0] + 10)
+    for item in "abcdefghij":
+        scheduler.submit(item, 1, now[0] + 1)
+    go.set()
+    scheduler.close()
+    assert scheduler._lateness.margin_s(now[0]) < 0.02
