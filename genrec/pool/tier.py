@@ -129,13 +129,21 @@ class Tier:
         self._thread.start()
 
     def tokens(self, hashes: Words, step: int) -> int:
-        """Of a user's tokens with these keys, `step` to a boundary, how many the file has."""
-        with self._lock:
+        """Of a user's tokens with these keys, `step` to a boundary, how many the file has; 0 while it is written to.
+
+        Whoever asks waits for no disk.
+        """
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
             return self._find(hashes, step)[1]
+        finally:
+            self._lock.release()
 
     def restore(self, hashes: Words, step: int, beyond: int, copy: Callable[[Bytes, int, int], None]) -> int:
         """`copy(memory, span, tokens)` of the entry that agrees longest, if in more than `beyond`; tokens."""
         with self._lock:
+            self._drop_old()
             number, tokens = self._find(hashes, step)
             if tokens <= beyond:
                 return 0
@@ -222,7 +230,6 @@ class Tier:
 
     def _find(self, hashes: Words, step: int) -> tuple[int, int]:
         """(number, tokens) of the longest agreement, or (0, 0)."""
-        self._drop_old()
         boundary = len(hashes)
         while boundary > 1:
             at, answer = index.find_last(self._index, hashes[1:], boundary - 1)

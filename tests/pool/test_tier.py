@@ -125,7 +125,7 @@ def test_nobody_who_is_forgotten_while_his_entry_is_found_is_copied(pool, clock,
     def found(*given):
         cold = coldest(*given)
         forget(pool, owner_key(pool.secret, 1))
-        tier.tokens(hashes(pool, 9, [9]), STEP)  # a pre-inference asks: it counts who was forgotten
+        restored(tier, pool, 9, [9])  # a pre-inference asks: it counts who was forgotten
         return cold
 
     with monkeypatch.context() as patch:
@@ -158,6 +158,15 @@ def test_a_file_with_room_for_less_than_what_is_cold_holds_what_the_pool_drops_n
         assert user - pool.usage()["entries"] in there, "the oldest of the pool"
         visit(pool, clock, user, [user], 800)
     small.close()
+
+
+def test_who_asks_how_much_is_there_waits_for_no_disk(pool, clock, tier):
+    for user in (1, 2, 3):
+        visit(pool, clock, user, [user])
+    tier.look()
+    assert tier.tokens(hashes(pool, 1, [1]), STEP) == 3
+    with tier._lock:  # an entry is being written
+        assert tier.tokens(hashes(pool, 1, [1]), STEP) == 0
 
 
 def test_the_file_has_no_name_and_is_for_nobody_else(pool, tmp_path, tier):
