@@ -60,9 +60,9 @@ class HostExecutor:
         """See `Executor.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
         batch = self._new_batch()
         logits, nothing = batch.prefill(tokens, lengths, pasts), [None] * len(tokens)
-        if prompts:
-            prompts(batch.shared)
         beams = self._expand(1, constraints, nothing, nothing, logits)
+        if prompts:  # not of logits that are no numbers: what is kept is read again and again
+            prompts(batch.shared)
         for number in range(2, self._config.levels + 1):
             if every_beam:
                 scored = [np.arange(len(found)) for found in beams]

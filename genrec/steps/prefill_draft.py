@@ -12,6 +12,7 @@ from genrec.artifact import load_config
 from genrec.draft.options import load_options
 from genrec.engine.interface import Array, Past
 from genrec.engine.load import load_engine
+from genrec.errors import ModelError
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 from genrec.steps.prompts import spans, warm_up
@@ -78,6 +79,8 @@ class PrefillDraft(PromptsLater):
         tokens = prompt.history
         past = self._kept.past(prompt.visit, len(tokens))
         states, new = self._behind_past(tokens[past.tokens :].astype(np.int64), past)
+        if not np.isfinite(states).all():  # nor is its KV, which would be read again and again
+            raise ModelError("states")
         self._kept.keep_behind(prompt.visit, tokens, past, new)
         self.count(len(tokens), past.tokens)
         return states

@@ -124,18 +124,23 @@ class PromptsLater(AnswersLater):
         """A batch, answered whatever happens. Whether estimates may learn from it: not where somebody came too late."""
         in_time = [each for each in prompts if self._is_in_time(each)]
         if in_time:
-            try:
-                rows = answers(in_time)
-            except InputError as error:  # what a request says was read before: this is what a pass gave
-                rows = [ModelError(error.field)] * len(in_time)
-            except GenrecError as error:
-                rows = [error] * len(in_time)
-            except Exception as error:  # the thread must live on
-                log.exception(self._name)
-                rows = [internal(self._name, error)] * len(in_time)
-            for prompt, answer in zip(in_time, rows, strict=True):
+            for prompt, answer in zip(in_time, self._rows(answers, in_time), strict=True):
                 self._end(prompt, answer)
         return len(in_time) == len(prompts)
+
+    def _rows(self, answers: Callable[[list[Prompt]], list[Answer]], prompts: list[Prompt]) -> list[Answer]:
+        """Of each; whose fault an error is shows when each is alone."""
+        try:
+            return answers(prompts)
+        except Exception as error:  # the thread must live on
+            if len(prompts) > 1:
+                return [row for each in prompts for row in self._rows(answers, [each])]
+            if isinstance(error, InputError):  # what a request says was read before: this is what a pass gave
+                return [ModelError(error.field)]
+            if isinstance(error, GenrecError):
+                return [error]
+            log.exception(self._name)
+            return [internal(self._name, error)]
 
     def _is_in_time(self, prompt: Prompt) -> bool:
         """If not, it is answered."""

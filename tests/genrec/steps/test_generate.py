@@ -15,6 +15,7 @@ from genrec.errors import DeadlineExceeded, GenrecError, InputError, ModelError
 from genrec.search.expand import expand
 from genrec.search.scratch import Scratch
 from genrec.settings import Settings
+from genrec.steps.generate import Generate
 from tests.oracles.twin import twin_artifact
 
 # The second catalogue has fewer first codes than a beam is wide, so beams grow and the rows of a batch move.
@@ -150,3 +151,17 @@ def test_room_is_handed_out_once_and_then_reused():
     assert not np.shares_memory(*second)
     assert np.shares_memory(second[0], third[0]) and np.shares_memory(second[1], third[1])
     assert all(t.shape == s.shape for s, t in zip(first, third, strict=True))
+
+
+def test_whose_fault_an_error_is_shows_when_each_is_alone() -> None:
+    """A pass that gives NaN for one prompt is no answer to the others of its batch."""
+    later = object.__new__(Generate)
+    later._name = "generate"
+
+    def answers(prompts):
+        if "bad" in prompts:
+            raise InputError("logits", "has NaN", "numbers")
+        return [{"of": prompt} for prompt in prompts]
+
+    first, bad, last = later._rows(answers, ["a", "bad", "b"])
+    assert (first, last) == ({"of": "a"}, {"of": "b"}) and isinstance(bad, ModelError)
