@@ -19,7 +19,7 @@ from genrec.manifest import is_good, making, record, stage_key
 from genrec.rank.options import OPTIONS, RankerConfig
 
 OPERATION, NODES = "operation", "nodes"
-GRAPHS = 7  # raised when the same ONNX becomes other engines, so that artifacts are built anew
+GRAPHS = 8  # raised when the same ONNX becomes other engines, so that artifacts are built anew
 
 
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
@@ -58,12 +58,12 @@ def _types(kv_type: str) -> dict[str, str]:
 
 
 def _longest(artifact: Path) -> int:
-    """Tokens of the longest prompt, or of a ranking's longest history and one candidate behind it."""
+    """Tokens of the longest prompt, or of a ranking's longest history between a candidate and what stands for it."""
     config, path = load_config(artifact), artifact / "model" / OPTIONS
     if not path.exists():
         return config.max_prompt
     options = RankerConfig.load(path)
-    return max(config.max_prompt, options.longest_history(config) + options.item_tokens)
+    return max(config.max_prompt, options.longest_history(config) + 2 * options.item_tokens)
 
 
 def _compiles(kv_type: str) -> bool:

@@ -18,6 +18,8 @@ using namespace nvinfer1;
 // Discriminant tokens have the last two as well: their query turned to its place in an item, and which item is whose.
 enum Input { Q, SHARED_K, SHARED_V, UNSHARED_K, UNSHARED_V, PROMPT_LENGTH, OWN_Q, ROWS };
 
+constexpr int SPAN_STEP = 64;  // keys: no kernel splits more finely
+
 AsciiChar const* name_of(bool items) { return items ? "CandidateAttention" : "XAttention"; }
 
 int multiprocessors() {
@@ -73,16 +75,18 @@ class Attention final : public IPluginV3, public IPluginV3OneCore, public IPlugi
   }
   int32_t configurePlugin(DynamicPluginTensorDesc const*, int32_t, DynamicPluginTensorDesc const*, int32_t) noexcept override { return 0; }
 
-  // Fewer requests mean more splits and so more workspace: sized for the most splits that any shape of the profile takes.
+  // Fewer requests, beams or keys may mean more splits and so more workspace: sized for the most that any shape takes.
   size_t getWorkspaceSize(DynamicPluginTensorDesc const* in, int32_t, DynamicPluginTensorDesc const*, int32_t) const noexcept override {
     XAttentionShape shape = shape_of(in[Q].max, in[SHARED_K].max, in[UNSHARED_K].max, in[Q].desc.type);
     size_t most = 0;
-    const int requests = shape.requests, beams = shape.beams;
-    for (shape.requests = 1; shape.requests <= requests; ++shape.requests) {
-      for (shape.beams = 1; shape.beams <= beams; ++shape.beams) {
-        shape.splits = xattention_splits(&shape, multiprocessors());
-        const size_t bytes = xattention_workspace(&shape);
-        most = bytes > most ? bytes : most;
+    const int requests = shape.requests, beams = shape.beams, span = shape.span;
+    for (shape.span = span; shape.span > 0; shape.span -= SPAN_STEP < shape.span ? SPAN_STEP : shape.span) {
+      for (shape.requests = 1; shape.requests <= requests; ++shape.requests) {
+        for (shape.beams = 1; shape.beams <= beams; ++shape.beams) {
+          shape.splits = xattention_splits(&shape, multiprocessors());
+          const size_t bytes = xattention_workspace(&shape);
+          most = bytes > most ? bytes : most;
+        }
       }
     }
     return most;

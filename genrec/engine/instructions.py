@@ -55,8 +55,8 @@ def runs_here(each: InstructionSet) -> bool:
 
 
 def own_type() -> str:
-    """What this CPU computes in fastest: `bf16` where it has products of it, else `f32`."""
-    return "bf16" if features() & {"avx512_bf16", "amx_bf16"} else "f32"
+    """What this CPU computes in fastest: `bf16` where our operations have products of it, else `f32`."""
+    return "bf16" if features() >= AVX512_BF16 else "f32"
 
 
 def engine_of(artifact: Path, target: str) -> Path:
