@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from genrec.kv.layout import KV_TYPES
 
 AVX2 = frozenset({"avx2", "fma"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+TILES = frozenset({"amx_tile", "amx_bf16"})
+ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA = 158, 0x1023, 18  # of Linux on x86-64
 AVX512_BF16 = AVX512 | {"avx512_bf16", "avx512vbmi"}
 
 
@@ -30,7 +33,7 @@ class InstructionSet(NamedTuple):
 
 # Of each type, the fastest first. None is for bf16 and AVX2: there OpenVINO makes graphs of bf16 to f32.
 SETS = (
-    InstructionSet("amx_bf16", "bf16", AVX512_BF16 | {"amx_tile", "amx_bf16"}),
+    InstructionSet("amx_bf16", "bf16", AVX512_BF16 | TILES),
     InstructionSet("avx512_bf16", "bf16", AVX512_BF16),
     InstructionSet("avx512_rounded_bf16", "bf16", AVX512),
     InstructionSet("avx512_f32", "f32", AVX512),
@@ -40,8 +43,15 @@ SETS = (
 
 @cache
 def features() -> frozenset[str]:
-    """Of this CPU, as Linux names them."""
-    return frozenset(Path("/proc/cpuinfo").read_text().split())
+    """Of this CPU, as Linux names them; tiles only where a process may use them."""
+    found = frozenset(Path("/proc/cpuinfo").read_text().split())
+    return found - TILES if TILES & found and not _tiles_are_granted() else found
+
+
+def _tiles_are_granted() -> bool:
+    """Linux grants them to a process that asks; a sandbox may deny that, and the first one would end the process."""
+    asked = (ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA)
+    return ctypes.CDLL(None).syscall(*map(ctypes.c_long, asked)) == 0
 
 
 def sets_of(kv_type: str) -> list[InstructionSet]:
