@@ -52,11 +52,11 @@ class Window:
     """
 
     requests: int = 400
-    seconds: float = 3.5  # or so long, if that is more: a queue that grows slowly shows
     trials: int = 6
     count: int = 0
     threads: int = 16
     stability: float = 100.0
+    seconds: float = 3.5  # of a window, if that is more requests: a queue that grows slowly shows
 
 
 @dataclass(frozen=True)

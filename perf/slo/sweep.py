@@ -24,7 +24,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from perf.kit import asking, endpoints, machine, report, traffic, turns
 from perf.slo import replay
 from perf.slo.analyzer import Point, Window, measure, write_input_data
@@ -96,6 +96,8 @@ def sweep(
 
         highest, points, again = _search(once, rates or default_rates(single_s), precision, confirmations)
         bar.close()
+        if not any(point.throughput for point in points):
+            raise ArtifactError("perf_analyzer", f"answered at no rate: {'; '.join(points[0].problems)}")
         check = None
         if highest and cross_check_s:
             arrivals = traffic.poisson(highest, max(int(highest * cross_check_s), 1), seed + 1)
@@ -237,7 +239,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         out,
         rates=a.rates,
         precision=a.precision,
-        window=Window(a.window_requests, a.trials, a.count, stability=a.stability_percent),
+        window=Window(
+            requests=a.window_requests, trials=a.trials, count=a.count, stability=a.stability_percent
+        ),
         confirmations=a.confirmations,
         cross_check_s=a.cross_check_s,
         histories=a.histories,
