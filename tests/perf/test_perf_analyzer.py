@@ -127,7 +127,9 @@ def test_the_command_names_files_without_folders_and_opens_the_statistics() -> N
     } <= set(argv)
     assert "--measurement-request-count=400" in argv and "--stability-percentage=100" in argv
     fast = analyzer.command(target, 400, Window(), "in.json", "out.csv")
-    assert "--measurement-request-count=1400" in fast and "--max-trials=6" in fast, "ten seconds of three windows"
+    assert "--measurement-request-count=1400" in fast and "--max-trials=6" in fast, (
+        "ten seconds of three windows"
+    )
     assert "--request-count=20" in analyzer.command(target, 1, Window(count=20), "i", "o")
 
 
