@@ -31,7 +31,9 @@ def join(rank: int, ranks: int, meeting: str) -> World:
     """
     wait = timedelta(seconds=PATIENCE_S)
     _ask(rank, lambda: dist.init_process_group("gloo", meeting, timeout=wait, rank=rank, world_size=ranks))
-    return World(dist.group.WORLD)
+    # A group's timeout is that of its connections, whatever a call says: whoever waits longer has others.
+    patient = _ask(rank, lambda: dist.new_group(timeout=timedelta(seconds=LEADS_S)))
+    return World(dist.group.WORLD, patient)
 
 
 class World:
@@ -40,8 +42,11 @@ class World:
     Without a group it is one process alone.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.group = group
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, patient: dist.ProcessGroup | None = None
+    ) -> None:
+        """`patient`: the same ranks, for what one does alone while others wait."""
+        self.group, self._patient = group, patient
         self.rank = group.rank() if group else 0
         self.ranks = group.size() if group else 1
 
@@ -93,9 +98,8 @@ class World:
             self._await_the_first()
 
     def _await_the_first(self) -> None:
-        if self.group:
-            wait = timedelta(seconds=LEADS_S)
-            _ask(self.rank, lambda: dist.monitored_barrier(self.group, timeout=wait))
+        if self._patient:
+            _ask(self.rank, lambda: dist.barrier(group=self._patient))
 
     def leave(self) -> None:
         """Go, after everyone has come here."""
