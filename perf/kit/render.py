@@ -127,14 +127,8 @@ def _command(result: Result, path: Path) -> str:
     for option in TELLING:
         value = settings.get(option)
         if value not in (None, "", "recommend"):
-            text = (
-                ",".join(value)
-                if isinstance(value, list)
-                else f"{value:g}"
-                if isinstance(value, float)
-                else value
-            )
-            words.append(f"--{option.replace('_', '-')} {text}")
+            value = ",".join(value) if isinstance(value, list) else value
+            words.append(f"--{option.replace('_', '-')} {value}".removesuffix(".0"))
     words += [f"--label {label}"] if label else []
     return " ".join(["genrec bench", name, *words])
 

@@ -176,9 +176,8 @@ def _of_one_trace(
                 for (request, _), answer in list(zip(some, given, strict=True))[::CHECKED]:
                     order = "user" if answer.ranked.order == "whole" else answer.ranked.order
                     want, _ = computed[order].scores(request, RankPlan("whole", False, False))
-                    apart = float(
-                        np.maximum(apart, np.abs(answer.scores - want).max() / want.std())
-                    )  # NaN stays
+                    # Unlike Python's own, this maximum keeps NaN
+                    apart = float(np.maximum(apart, np.abs(answer.scores - want).max() / want.std()))
     return answers, apart
 
 

@@ -39,9 +39,8 @@ async def _loop(
             except Overloaded:  # a router before the server lets fewer through, for a moment
                 continue
             now = time.perf_counter()
-            answered += (
-                begun <= now <= end
-            )  # whenever it was sent: as many are under way at the end as at the beginning
+            # Whenever it was sent: as many are under way at the end as at the beginning
+            answered += begun <= now <= end
             if begun <= sent and now <= end:
                 taken.append(now - sent)
 

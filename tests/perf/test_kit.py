@@ -81,6 +81,14 @@ def test_a_run_ends_with_one_line_of_json_and_keeps_it_where_asked(
     assert kept.with_name("machine-again.json").is_file()
 
 
+def test_a_result_says_what_was_typed_and_not_where_things_lay() -> None:
+    parser = report.arguments("sweep", "")
+    parser.add_argument("artifact")
+    parser.add_argument("--out")
+    typed = ["/home/me/artifacts/shop", "--out=/tmp/of/me", "--label", "a b", "--save"]
+    assert report.command_of(parser.parse_args(typed)) == "genrec bench sweep shop --out=me --label 'a b'"
+
+
 def test_a_label_names_no_folder() -> None:
     with pytest.raises(InputError, match="label"):
         report.begin(Namespace(benchmark="machine", save=True, label="../x"))
