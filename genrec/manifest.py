@@ -5,6 +5,7 @@ Per stage: `key`, a hash over settings and inputs; `outputs`, the sha256 of ever
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -153,6 +154,8 @@ def making(artifact: Path, stage: str) -> Iterator[None]:
         try:
             claim.bind(f"\0genrec-making-{folder.st_dev}-{folder.st_ino}-{stage}")
         except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
             raise ArtifactError(artifact, f"another process makes its {stage} now; wait for it") from error
         yield
 

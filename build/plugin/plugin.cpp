@@ -79,11 +79,11 @@ class Attention final : public IPluginV3, public IPluginV3OneCore, public IPlugi
   size_t getWorkspaceSize(DynamicPluginTensorDesc const* in, int32_t, DynamicPluginTensorDesc const*, int32_t) const noexcept override {
     XAttentionShape shape = shape_of(in[Q].max, in[SHARED_K].max, in[UNSHARED_K].max, in[Q].desc.type);
     size_t most = 0;
-    const int requests = shape.requests, beams = shape.beams, span = shape.span;
+    const int requests = shape.requests, beams = shape.beams, span = shape.span, processors = multiprocessors();
     for (shape.span = span; shape.span > 0; shape.span -= SPAN_STEP < shape.span ? SPAN_STEP : shape.span) {
       for (shape.requests = 1; shape.requests <= requests; ++shape.requests) {
         for (shape.beams = 1; shape.beams <= beams; ++shape.beams) {
-          shape.splits = xattention_splits(&shape, multiprocessors());
+          shape.splits = xattention_splits(&shape, processors);
           const size_t bytes = xattention_workspace(&shape);
           most = bytes > most ? bytes : most;
         }

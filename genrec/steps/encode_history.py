@@ -92,10 +92,11 @@ class EncodeHistory(EachAlone):
         """How many are to be found: where a ranking follows, as many as it wants to `retrieve`."""
         field = "retrieve" if "retrieve" in request else "top_k"
         top_k, most = int(check_tensor(request, field, np.int32, 1)[0]), min(self._width, items)
-        limit = f"1 to {most}: the beam width is {self._width}, the catalogue has {items} items"
-        if field == "retrieve" and most > MOST_CANDIDATES:
-            most, limit = MOST_CANDIDATES, f"1 to {MOST_CANDIDATES}, as many as are ranked at once"
+        if field == "retrieve":
+            most = min(most, MOST_CANDIDATES)
         if not 1 <= top_k <= most:
+            limit = f"1 to {most}: the beam width is {self._width}, the catalogue has {items} items"
+            limit += f", at most {MOST_CANDIDATES} are ranked" if field == "retrieve" else ""
             raise InputError(field, f"is {top_k}", limit)
         return top_k
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import main
 from deploy import leftovers
 from deploy.router.fleet import STATE
 from deploy.router.haproxy import FOLDER
@@ -46,3 +47,10 @@ def test_a_rollout_that_fails_says_why(last: bytes, says: str) -> None:
     finally:
         leftovers.remove(prefix)
     assert told == ["starting"]
+
+
+def test_several_nodes_are_not_put_behind_one_router(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All its servers would be the same node."""
+    options = ["--nodes", "2", "--store", "127.0.0.1:1", "--store-host", "127.0.0.1:2"]
+    assert main(["route", str(tiny), *options]) == 2
+    assert "nodes: is 2 behind one router (accepted: 1: its servers" in capsys.readouterr().err
