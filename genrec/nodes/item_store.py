@@ -37,8 +37,8 @@ class Store(Protocol):
         """
         raise NotImplementedError
 
-    def put_items(self, keys: Words, rows: NDArray[np.uint8], timeout_s: float) -> bool:
-        """Put items of these rows uint8[n, bytes]. Whether that ended in time."""
+    def put_items(self, keys: Words, rows: NDArray[np.uint8], timeout_s: float) -> NDArray[np.bool_] | None:
+        """Put items of these rows uint8[n, bytes]. bool[n]: which it took; None where no answer came in time."""
         raise NotImplementedError
 
     def have_items(self, keys: Words, timeout_s: float) -> NDArray[np.bool_] | None:

@@ -61,10 +61,16 @@ class Mooncake:
         self._here.preferred_segments = [host]
         self._reading, self._writing = threading.Lock(), threading.Lock()
 
-    def put_items(self, keys: Keys, rows: Bytes, timeout_s: float) -> bool:
-        """Put items of these rows uint8[n, bytes] into the store. Whether that ended in time."""
-        named = words(keys)
-        return self._ask(lambda: self._put([_item(key) for key in named], named, list(rows)), timeout_s)
+    def put_items(self, keys: Keys, rows: Bytes, timeout_s: float) -> NDArray[np.bool_] | None:
+        """Put items of these rows uint8[n, bytes] into the store. bool[n]: which it took; None where that was not told
+        in time.
+        """
+        named, taken = words(keys), list[bool]()
+        if not self._ask(
+            lambda: taken.extend(self._put([_item(key) for key in named], named, list(rows))), timeout_s
+        ):
+            return None
+        return np.array(taken, np.bool_)
 
     def have_items(self, keys: Keys, timeout_s: float) -> NDArray[np.bool_] | None:
         """bool[n]: which are in the store, or None if that was not told in time. It keeps them for seconds more."""
@@ -177,13 +183,16 @@ class Mooncake:
         thread.join(timeout_s)
         return done.is_set()
 
-    def _put(self, names: Sequence[str], keys: Words, memories: Sequence[Bytes]) -> None:
+    def _put(self, names: Sequence[str], keys: Words, memories: Sequence[Bytes]) -> NDArray[np.bool_]:
+        """bool[n]: which the store took; it refuses what it has no room for."""
         if not names:
-            return
+            return np.zeros(0, bool)
         trailers = [_trailer(key, memory) for key, memory in zip(keys, memories, strict=True)]
         failed = self._store.batch_put_from_multi_buffers(names, *_places(memories, trailers), self._here)
-        if any(failed):
-            log.warning("kv pool: the distributed store took %d of %d", list(failed).count(0), len(names))
+        taken = np.array(failed, int) == 0
+        if not taken.all():
+            log.warning("kv pool: the distributed store took %d of %d", taken.sum(), len(names))
+        return taken
 
     def _get(self, names: Sequence[str], keys: Words, memories: Sequence[Bytes]) -> NDArray[np.bool_]:
         """bool[n]: which came whole."""

@@ -114,9 +114,11 @@ class Shard:
 
     def _send(self, keys: Words, rows: NDArray[np.uint8]) -> None:
         store = self._store.store
-        if store is not None and store.put_items(keys, rows, PUT_S):
-            self._put.update(key.tobytes() for key in keys)
-            metrics.ITEMS_PUT.add(len(keys))
+        taken = store.put_items(keys, rows, PUT_S) if store is not None else None
+        if taken is not None:
+            self._put.update(key.tobytes() for key in keys[taken])
+            metrics.ITEMS_PUT.add(int(taken.sum()))
+        if taken is not None and taken.all():
             self.work.go_on()
         else:
             self.lacks = True

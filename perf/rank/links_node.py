@@ -82,7 +82,8 @@ class Node:
         items = self.executor(None).items
         for start in range(0, len(self.own), PUT):
             some = self.own[start : start + PUT]
-            if not self.mooncake.put_items(self.keys[some], items.rows(self.items[some]), SOON):
+            taken = self.mooncake.put_items(self.keys[some], items.rows(self.items[some]), SOON)
+            if taken is None or not taken.all():
                 raise RuntimeError("the store does not take an item")
 
 

@@ -44,7 +44,8 @@ def make(folder: Path) -> Pool:
 
 def items_travel(far: Pool, here: Mooncake, there: Mooncake) -> None:
     rows = np.array([[1] * 64, [2] * 64], np.uint8)
-    assert here.put_items(keys(1, 2), rows, SOON)
+    taken = here.put_items(keys(1, 2), rows, SOON)
+    assert taken is not None and taken.tolist() == [True, True]
     assert there.have_items(keys(1, 2, 9), SOON).tolist() == [True, True, False]
     assert there.bring_items(far, keys(1, 2, 3, 9), SOON)
     found = far.item_rows(keys(1, 2, 3, 9))

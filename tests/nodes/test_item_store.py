@@ -47,7 +47,8 @@ class Near:
 
     def put(self, *items):
         rows = np.array([[item] * 64 for item in items], np.uint8)
-        assert self.folder_store.put_items(words(keys(*items)), rows, 1.0)
+        taken = self.folder_store.put_items(words(keys(*items)), rows, 1.0)
+        assert taken is not None and taken.all()
 
     def bring(self, *items, deadline_s=None, spared=NONE):
         return self.store.bring(self.pool, words(keys(*items)), deadline_s, spared)

@@ -15,10 +15,10 @@ from genrec.pool.pool import Pool
 
 
 class FolderStore:
-    """`hangs`: it takes all the time that it is given, and says nothing."""
+    """`hangs`: it takes all the time that it is given, and says nothing. It has room for `most` items."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.hangs, self.asked = folder, False, 0
+        self.folder, self.hangs, self.asked, self.most = folder, False, 0, 1 << 20
         folder.mkdir(exist_ok=True)
 
     def _name(self, key: Words) -> Path:
@@ -42,12 +42,15 @@ class FolderStore:
         pool.commit_items(rows)
         return True
 
-    def put_items(self, keys: Words, rows: NDArray[np.uint8], timeout_s: float) -> bool:
+    def put_items(self, keys: Words, rows: NDArray[np.uint8], timeout_s: float) -> NDArray[np.bool_] | None:
         if self._hung(timeout_s):
-            return False
-        for key, row in zip(keys, rows, strict=True):
-            row.tofile(self._name(key))
-        return True
+            return None
+        taken = np.zeros(len(keys), bool)
+        for at, (key, row) in enumerate(zip(keys, rows, strict=True)):
+            taken[at] = self._name(key).exists() or len(list(self.folder.iterdir())) < self.most
+            if taken[at]:
+                row.tofile(self._name(key))
+        return taken
 
     def have_items(self, keys: Words, timeout_s: float) -> NDArray[np.bool_] | None:
         if self._hung(timeout_s):

@@ -92,7 +92,7 @@ def test_nor_for_what_another_node_has(tiny_ranker: Path, tmp_path: Path) -> Non
     store.store = far
     bench = Bench(tiny_ranker, tmp_path, store=store)
     items, tokens = bench.executor.items, bench.items.tokens
-    assert far.put_items(items.words(tokens[:30]), items.rows(tokens[:30]), 1.0)
+    assert far.put_items(items.words(tokens[:30]), items.rows(tokens[:30]), 1.0) is not None
     store.computed(1, 1e3)  # seconds: there is time to ask
     bench.ask(range(ROWS))
     for _ in range(5):

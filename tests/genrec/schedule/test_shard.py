@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.batch_cost import BatchCost
 from genrec.engine.fill import fill
@@ -155,6 +156,21 @@ def test_what_the_store_has_lost_is_put_again(node: Callable[..., Node]) -> None
     until(lambda: near.shard.work.idle)
     near.look()
     near.look()
+    np.testing.assert_array_equal(near.in_store(), near.own)
+    assert not near.shard.lacks
+
+
+def test_what_the_store_has_no_room_for_is_not_counted_and_is_put_once_there_is(
+    node: Callable[..., Node],
+) -> None:
+    near = node(0)
+    near.folder.most, before = 10, metrics.ITEMS_PUT.value()
+    near.look()
+    assert len(near.in_store()) == 10 == len(near.shard._put) and near.shard.lacks
+    assert metrics.ITEMS_PUT.value() == before + 10
+    near.folder.most = len(near.own)
+    for _ in range(3):
+        near.look()
     np.testing.assert_array_equal(near.in_store(), near.own)
     assert not near.shard.lacks
 
