@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array, HstuPasses
+from genrec.engine.interface import Array, HstuPasses, UserName
 from genrec.pool.keys import Words, user_words
 from genrec.rank.hstu import FEATURE, HstuConfig, Marks, user_marks
 from genrec.settings import SPAN
@@ -59,12 +59,13 @@ class HstuEntries:
 class HstuUsers:
     """See `genrec.engine.user_entry.UserPasses`."""
 
-    keeps = False
-
     def __init__(self, passes: HstuPasses, entries: HstuEntries) -> None:
         self.entries = entries
         self._passes, self._config = passes, entries.config
         self.nobody = entries.user(np.zeros(entries.token_bytes, np.uint8), 1)
+
+    def keep(self, name: UserName, memory: Array, span: int) -> None:
+        """See `UserPasses.keep`: none is."""
 
     def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:
         """See `UserPasses.fill`. A part may not end between features, which see each other: they are few."""

@@ -75,9 +75,13 @@ class UserName(NamedTuple):
     """What says all that is in a user's entry, so that an engine with memory of its own can keep it."""
 
     key: bytes  # empty where it may not be kept
-    forgot_ns: (
-        int  # when anybody was last forgotten, on the monotonic clock: what was kept before then has to go
-    )
+    # When anybody was last forgotten, on the monotonic clock: what was kept before then has to go.
+    forgot_ns: int
+
+    @classmethod
+    def of(cls, key: bytes, came_ns: int | None, forgot_ns: int) -> UserName:
+        """For a request that came at `came_ns`: whoever was forgotten since was perhaps its user."""
+        return cls(key if came_ns is None or came_ns > forgot_ns else b"", forgot_ns)
 
 
 class Split(NamedTuple):
@@ -99,10 +103,12 @@ class RankPasses(Protocol):
     """
 
     most: int  # rankings in order `split` that may be one pass
-    keeps: bool  # whether entries stay in memory of its own, by their names
 
     def rehearse(self, candidates: int) -> None:
         """Make ready what is slow when it first comes: all shapes of rankings of so many candidates."""
+
+    def keep(self, name: UserName, user: Array) -> None:
+        """A ranking is about to read this user's entry [1, 2N, G, S, D]: what has memory of its own keeps it there."""
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """tokens int64[B, S], none padded: fills 2N kv [B, G, S, D]; of one user, or of several items at once."""

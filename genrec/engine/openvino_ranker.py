@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array, HstuPasses, RankPasses, Split
+from genrec.engine.interface import Array, HstuPasses, RankPasses, Split, UserName
 from genrec.engine.openvino import MOST_TOKENS
 from genrec.engine.openvino_graphs import RANK_TOGETHER, RANKINGS, InferRequest, OpenVinoGraphs
 from genrec.models.config import ModelConfig
@@ -21,15 +21,16 @@ from genrec.settings import Settings
 class OpenVinoRanker:
     """See `genrec.engine.interface.RankPasses`. One at a time per object."""
 
-    keeps = False
-
     def __init__(self, graphs: OpenVinoGraphs, config: ModelConfig) -> None:
         self._graphs, self._config = graphs, config
         self._requests: dict[str, InferRequest] = {}
         self.most = RANKINGS if graphs.has(RANK_TOGETHER) else 1
 
     def rehearse(self, candidates: int) -> None:
-        """See `RankPasses.rehearse`: no shape is."""
+        """See `RankPasses.rehearse`: no shape is slow the first time."""
+
+    def keep(self, name: UserName, user: Array) -> None:
+        """See `RankPasses.keep`: none is."""
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""

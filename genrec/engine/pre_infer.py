@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec import metrics
-from genrec.engine.interface import Array
+from genrec.engine.interface import Array, UserName
 from genrec.engine.user_entry import UserEntries, UserPasses, copy_past
 from genrec.pool.keys import Words, owner_key
 from genrec.pool.look import hold
@@ -182,7 +182,14 @@ class PartByPart:
             passes.fill(job.tokens, job.kv, past, end)
             job.done = end  # not before: after an error another stream may take over what is done
             metrics.PRE_INFERRED_TOKENS.add(end - past)
+        if end == len(job.tokens):
+            self._keep(job)
         return end - past
+
+    def _keep(self, job: PreInference) -> None:
+        if job.writing:
+            name = UserName.of(job.key, job.came_ns, self.jobs.pool.forgot_ns)
+            self._passes.keep(name, job.writing.memory, job.entries.span(len(job.tokens)))
 
     def rehearse(self, tokens: NDArray[np.int32], past: int) -> None:
         """Parts of `tokens`, up to `past` and behind it: the first run of a graph takes a second, which no ranking

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from genrec.engine.interface import Array, RankPasses
+from genrec.engine.interface import Array, RankPasses, UserName
 from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import Words, user_words
 from genrec.search.scratch import Scratch
@@ -51,8 +51,12 @@ class RankUsers:
     """See `genrec.engine.user_entry.UserPasses`."""
 
     def __init__(self, passes: RankPasses, layout: EntryLayout, model: str) -> None:
-        self.entries, self.keeps = RankEntries(layout, model), passes.keeps
+        self.entries = RankEntries(layout, model)
         self._passes, self._layout, self._scratch = passes, layout, Scratch()
+
+    def keep(self, name: UserName, memory: Array, span: int) -> None:
+        """See `UserPasses.keep`."""
+        self._passes.keep(name, self._layout.whole(memory, span))
 
     def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:
         """See `UserPasses.fill`."""

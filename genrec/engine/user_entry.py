@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from genrec.engine.interface import Array
+from genrec.engine.interface import Array, UserName
 from genrec.pool.keys import Words
 from genrec.pool.pool import Pool
 from genrec.pool.users import UserEntry, Wanted, Writing
@@ -40,12 +40,11 @@ class UserPasses(Protocol):
     """What makes the KV of such entries; one at a time."""
 
     @property
-    def keeps(self) -> bool:
-        """Whether what reads them keeps copies by their names."""
-
-    @property
     def entries(self) -> UserEntries:
         """Of the same weights."""
+
+    def keep(self, name: UserName, memory: Array, span: int) -> None:
+        """A ranking is about to read this entry, uint8[user_bytes(span)]: what keeps such does so now."""
 
     def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:
         """Compute tokens from `past` to `end` into 2N kv [1, G, span, D], which hold those before `past`."""

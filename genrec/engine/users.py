@@ -74,12 +74,8 @@ class Users:
                 given = self._extended(found, tokens, writing)
             else:
                 given = self._computed(tokens, writing)
-            if self._passes.keeps:
-                # Whoever was forgotten since the request came was perhaps its user; what nobody keeps has no key.
-                forgot_ns = pool.forgot_ns
-                kept = (keep or found) and (came_ns is None or came_ns > forgot_ns)
-                given = given._replace(name=UserName(names[-1].tobytes() if kept else b"", forgot_ns))
-            yield given
+            key = names[-1].tobytes() if keep or found else b""
+            yield given._replace(name=UserName.of(key, came_ns, pool.forgot_ns))
 
     def _computed(self, tokens: Array, writing: Writing | None) -> UserKv:
         kv, memory = self._place(len(tokens), writing)

@@ -99,7 +99,7 @@ def test_split_equals_the_model(name, named):
             want.append(ranker.states(user_kv, length, torch.from_numpy(host), chosen, "split")[0])
             if turn == 2 and named:  # all are there after this
                 for other in range(12):
-                    device._users.entry(UserName(bytes([other]), 0), entry_of(ranker, histories[other]))
+                    device.keep(UserName(bytes([other]), 0), entry_of(ranker, histories[other]))
         for got, exact in zip(device.split(host, asked), want, strict=True):
             np.testing.assert_allclose(got, exact.numpy(), atol=2e-5)
 

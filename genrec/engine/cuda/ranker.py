@@ -18,7 +18,7 @@ from genrec.engine.cuda.kept import KeptItems, KeptUsers
 from genrec.engine.cuda.kernel import XAttentionKernel
 from genrec.engine.cuda.operations import Operations
 from genrec.engine.cuda.split import RANKINGS, OnDevice, SplitPasses
-from genrec.engine.interface import Array, RankPasses, Split
+from genrec.engine.interface import Array, RankPasses, Split, UserName
 from genrec.models.config import ModelConfig
 from genrec.nn.attention import behind, behind_items
 from genrec.nn.ranker import KV, Ranker
@@ -33,7 +33,7 @@ MOST_TOKENS = 1 << 15  # of items' entries in one pass
 class CudaRanker:
     """See `genrec.engine.interface.RankPasses`. One at a time per object."""
 
-    most, keeps = RANKINGS, True
+    most = RANKINGS
 
     def __init__(
         self,
@@ -66,6 +66,10 @@ class CudaRanker:
     def rehearse(self, candidates: int) -> None:
         """See `RankPasses.rehearse`."""
         self.passes.rehearse(candidates)
+
+    def keep(self, name: UserName, user: Array) -> None:
+        """See `RankPasses.keep`: so a ranking behind a pre-inference finds its user on the device (RelayGR)."""
+        self._users.entry(name, user)
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""

@@ -96,6 +96,28 @@ def test_a_ranking_takes_over_what_is_half_done_and_its_scores_are_the_twin_s(
     assert executor.scores(asked, KEPT)[1].user == len(asked.tokens), "it is kept for the next one"
 
 
+def test_engines_with_memory_of_their_own_are_shown_what_its_ranking_will_read(
+    executor: RankExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert executor.ahead
+    jobs, asked, passes = executor.ahead.jobs, request_of(-7, 16), executor._passes
+    kept, read, split = {}, [], passes.split
+    monkeypatch.setattr(passes, "keep", lambda name, user: kept.update({name: user.copy()}))
+    monkeypatch.setattr(passes, "split", lambda items, all_of: read.extend(all_of) or split(items, all_of))
+    job, _ = jobs.new(-7, asked.tokens, 0.0)
+    job.came_ns = time.monotonic_ns()
+    assert jobs.go_on(job, lambda each: None, new=True)
+    executor.ahead.advance(job, 20)
+    assert not kept, "half of an entry"
+    executor.ahead.advance(job, 100)
+    assert jobs.end(job)
+    jobs.publish(job)
+    executor.scores(asked, KEPT)
+    (ranking,) = read
+    assert ranking.user_name and ranking.user_name.key and list(kept) == [ranking.user_name]
+    np.testing.assert_array_equal(kept[ranking.user_name], ranking.user)
+
+
 def test_one_that_waits_does_not_bring_back_who_was_forgotten(executor: RankExecutor) -> None:
     assert executor.ahead
     jobs, asked = executor.ahead.jobs, request_of(-5, 16)

@@ -10,8 +10,6 @@ from genrec.kv.entries import EntryLayout
 class Passes:
     """KV of every token is 1."""
 
-    keeps = False
-
     def entries(self, tokens, kv):
         for each in kv:
             each[:] = 1
