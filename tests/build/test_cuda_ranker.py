@@ -165,7 +165,7 @@ def test_what_was_rehearsed_is_not_captured_when_it_comes(monkeypatch):
 
 
 def test_of_users_the_least_recently_used_leave():
-    kept = KeptUsers(CPU, 3 * 80)
+    kept = KeptUsers(CPU, 3 * 80, lambda: None)
     of = [np.full((1, 1, 1, 4, 5), n, np.float32) for n in range(5)]
     for n in (0, 1, 2, 0, 3):  # 1 leaves
         assert kept.entry(UserName(bytes([n]), 0), of[n]).unique().tolist() == [n]
@@ -175,7 +175,7 @@ def test_of_users_the_least_recently_used_leave():
 
 def test_of_users_nothing_outlives_a_forgotten_one_or_its_time():
     now = [0.0]
-    kept = KeptUsers(CPU, 1 << 20, lambda: now[0])
+    kept = KeptUsers(CPU, 1 << 20, lambda: None, lambda: now[0])
     old, new = (np.full((1, 1, 1, 4, 5), n, np.float32) for n in (0, 1))
     a, b = UserName(b"a", 5), UserName(b"b", 5)
     kept.entry(a, old), kept.entry(b, old)

@@ -23,7 +23,8 @@ class Replayed(Generic[T]):
 
     def __init__(self, work: Callable[[], T], device: torch.device, pool: Any) -> None:
         """`pool` is the memory of graphs that never run at once (`torch.cuda.graph_pool_handle`)."""
-        self._work, self._graph = work, None
+        self._work: Callable[[], T] | None = work
+        self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cpu":
             return
         side = torch.cuda.Stream()
@@ -33,12 +34,17 @@ class Replayed(Generic[T]):
                 work()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        # Another thread may let go of a retired catalogue's graphs meanwhile.
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._result = work()
+        # What it is a part of can go with its last reference now: found by the garbage collector instead, a graph could
+        # be freed in the middle of another capture, and until then its memory would stay.
+        self._work = None
 
     def __call__(self) -> T:
         """What the work gives; valid until the next call of any graph of the pool."""
-        if self._graph is None:
+        if self._work:
             return self._work()
+        assert self._graph
         self._graph.replay()
         return self._result

@@ -28,12 +28,16 @@ class _User(NamedTuple):
 class KeptUsers:
     """Up to so many bytes of users' entries [2N, G, S, D].
 
-    They are personal data. With the next ranking all leave if the pool has forgotten anybody, and those that have been
-    here for as long as the pool would keep them.
+    They are personal data. At the next ranking all are dropped if any user was forgotten, and each one older than the
+    pool's lifetime.
     """
 
-    def __init__(self, device: torch.device, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._device, self._most, self._clock = device, most, clock
+    def __init__(
+        self, device: torch.device, most: int, wipe: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`wipe` clears what others have of users, whenever any of them is dropped for being forgotten or old."""
+        self._device, self._most, self._wipe, self._clock = device, most, wipe, clock
         self.locked = PageLocked(device)  # the memory where the pool has them
         self._kept: dict[bytes, _User] = {}  # the least recently used first
         self._forgot_ns = 0
@@ -45,8 +49,12 @@ class KeptUsers:
         now = self._clock()
         if name and name.forgot_ns != self._forgot_ns:
             self._kept.clear()
+            self._wipe()
             self._forgot_ns = name.forgot_ns
-        self._kept = {key: each for key, each in self._kept.items() if now < each.until}
+        if old := [key for key, each in self._kept.items() if now >= each.until]:
+            self._wipe()
+            for key in old:
+                del self._kept[key]
         key = name.key if name else b""
         found = self._kept.pop(key, None)
         if found is None:

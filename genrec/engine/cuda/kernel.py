@@ -15,9 +15,9 @@ NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 class XAttentionKernel:
     """Callable as `genrec.nn.xattention.xattention` is, on contiguous tensors of one device (xGR, section 5.2).
 
-    `splits` fixes the number of splits of S; 0 asks the library. The workspace of a shape is kept, with its
-    counters at 0 as every launch leaves them, so a launch can be captured in a CUDA graph; calls on one
-    object must therefore be in one stream.
+    `splits` fixes the number of splits of S; 0 asks the library. Workspaces are kept, so a launch can be captured in a
+    CUDA graph. Every launch leaves its counters at 0, so shapes with equally many share one: calls on one object must
+    therefore be in one stream.
     """
 
     def __init__(self, library: Path, device: torch.device, splits: int = 0) -> None:
@@ -25,7 +25,7 @@ class XAttentionKernel:
         self._device, self._splits = device, splits
         on_gpu = device.type == "cuda"
         self._processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
-        self._workspaces: dict[tuple[int, ...], Tensor] = {}
+        self._workspaces: dict[tuple[int, int], Tensor] = {}  # by bytes of counters, and of all
 
     def __call__(
         self,
@@ -71,8 +71,8 @@ class XAttentionKernel:
         return shape
 
     def _workspace(self, shape: Shape) -> Tensor:
-        key = tuple(getattr(shape, name) for name in Shape.NAMES)
+        size = 1 << (self._library.xattention_workspace(shape) - 1).bit_length()
+        key = self._library.xattention_counters(shape), size
         if key not in self._workspaces:
-            size = self._library.xattention_workspace(shape)
             self._workspaces[key] = torch.zeros(size, dtype=torch.uint8, device=self._device)
         return self._workspaces[key]

@@ -52,7 +52,6 @@ class CudaRanker:
         self._device, self._dtype = self.forward.device, self.forward.dtype
         shape = 2 * config.num_hidden_layers, config.num_key_value_heads, options.item_tokens, config.head_dim
         row = int(np.prod(shape)) * self._dtype.itemsize
-        self._users = KeptUsers(self._device, user_bytes)
         self._items = KeptItems(self._device, self._dtype, shape, max(item_bytes // row, MOST_CANDIDATES))
         discriminant = Discriminant(ranker, kernel or candidate_attention, operations)
         self.passes = SplitPasses(
@@ -62,6 +61,7 @@ class CudaRanker:
             options.reach,
             config.hidden_size,
         )
+        self._users = KeptUsers(self._device, user_bytes, self.passes.wipe)
 
     def rehearse(self, candidates: int) -> None:
         """See `RankPasses.rehearse`."""

@@ -76,6 +76,10 @@ class SplitPasses:
         for batch, span in sorted(product(batches, spans), key=math.prod, reverse=True):
             self.bucket(batch, many, span)
 
+    def wipe(self) -> None:
+        """Nothing of the users of earlier passes is left."""
+        self._users.zero_()
+
     def states(self, rankings: Sequence[OnDevice]) -> list[NDArray[np.float32]]:
         """[C, hidden] of each ranking, valid until the next call. The host waits once."""
         seen = [min(each.length, self._reach or each.length) for each in rankings]
