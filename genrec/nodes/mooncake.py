@@ -179,7 +179,12 @@ class Mooncake:
                 busy.release()
 
         thread = threading.Thread(target=run, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread to give
+            log.exception("kv pool: the distributed store was not asked")
+            busy.release()
+            return False
         thread.join(timeout_s)
         return done.is_set()
 

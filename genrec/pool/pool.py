@@ -81,18 +81,18 @@ class Pool:
     @property
     def secret(self) -> bytes:
         """What hashes of users are keyed with; of a lost pool any, for nothing is found."""
-        return self._map.secret if self._map else bytes(32)
+        return pool.secret if (pool := self._map) else bytes(32)
 
     @property
     def forgot_ns(self) -> int:
         """When anybody was last forgotten, on the monotonic clock; 0: never."""
-        return int(self._map.table.header[mapping.FORGOT_NS]) if self._map else 0
+        return int(pool.table.header[mapping.FORGOT_NS]) if (pool := self._map) else 0
 
     def close(self) -> None:
         """Let go of it. Entries found before stay readable, and are released by the end of the process."""
-        if self._map:
-            self._map.close()
-            self._map = None
+        pool, self._map = self._map, None
+        if pool:
+            pool.close()
 
     # Users.
 
@@ -179,7 +179,8 @@ class Pool:
     @property
     def items_memory(self) -> Bytes:
         """uint8[item_rows * item_row_bytes], one and the same for the life of this object; of a lost pool empty."""
-        return self._map.items if self._map and len(self._map.table.row_generation) else NOTHING
+        # Here and below it is read once: another stream's thread may lose it meanwhile.
+        return pool.items if (pool := self._map) and len(pool.table.row_generation) else NOTHING
 
     def item_rows(self, keys: Keys) -> Rows:
         """int32[C]: the row of each item (`keys.item_words`), -1 where absent; who is asked for grows hotter."""
@@ -193,13 +194,13 @@ class Pool:
 
     def unchanged(self, rows: Rows, generations: NDArray[np.int64]) -> bool:
         """Whether rows read since `find_items` are whole: a row's generation changes before its bytes do."""
-        return items.unchanged(self._map.table.row_generation if self._map else NO_ROWS, rows, generations)
+        now = pool.table.row_generation if (pool := self._map) else NO_ROWS
+        return items.unchanged(now, rows, generations)
 
     def item_generations(self, rows: Rows) -> NDArray[np.int64]:
         """int64[n], -1 for row -1: it changes before a row's bytes do."""
-        if self._map is None:
-            return np.full(len(rows), -1)
-        return np.where(rows < 0, -1, self._map.table.row_generation[rows])
+        pool = self._map
+        return np.where(rows < 0, -1, pool.table.row_generation[rows]) if pool else np.full(len(rows), -1)
 
     def write_items(self, keys: Keys, heat: NDArray[np.float64] | None = None, spared: Rows = NONE) -> Rows:
         """int32[n]: a row to fill for each item, -1 where it is there, on its way, or no row may leave.

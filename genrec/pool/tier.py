@@ -118,6 +118,7 @@ class Tier:
         self._pool, self._lock, self._ended = pool, threading.Lock(), threading.Event()
         self._kept: dict[int, Kept] = {}  # by number, the least recently used first
         self._number = 0
+        self._written = 0  # bytes from the start of the file, behind which it has only zeros
         self._seen: dict[int, int] = {}  # entries of the pool, as `coldest` says: each is copied once
         key_bytes = pool.locked(lambda _, table: int(table.header[KEY_BYTES]), 4096)
         self._index = np.zeros((index.slots_for(max(size // key_bytes, 4096)), 3), np.uint64)
@@ -141,8 +142,13 @@ class Tier:
             self._lock.release()
 
     def restore(self, hashes: Words, step: int, beyond: int, copy: Callable[[Bytes, int, int], None]) -> int:
-        """`copy(memory, span, tokens)` of the entry that agrees longest, if in more than `beyond`; tokens."""
-        with self._lock:
+        """`copy(memory, span, tokens)` of the entry that agrees longest, if in more than `beyond`; tokens.
+
+        0 as well while the file is cleared: rankings may be waiting for this thread.
+        """
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
             self._drop_old()
             number, tokens = self._find(hashes, step)
             if tokens <= beyond:
@@ -150,6 +156,8 @@ class Tier:
             kept = self._kept.pop(number)
             self._kept[number] = kept  # the newest
             copy(self._memory[kept.start : kept.start + kept.size], kept.span, tokens)
+        finally:
+            self._lock.release()
         metrics.POOL_TIER.add(what="restored")
         return tokens
 
@@ -162,8 +170,7 @@ class Tier:
             cold := coldest(self._pool, known, self._seen, len(self._memory))
         ):
             try:
-                with self._lock:
-                    done = self._keep(cold)
+                done = self._keep(cold)
             finally:
                 self._pool.release(cold.entry)
             if not done:
@@ -194,39 +201,55 @@ class Tier:
 
     def _drop_old(self) -> None:
         forgotten, now = self._count_forgotten(), self._pool.clock()
-        wipe = forgotten is not None and forgotten != self._forgotten
+        # Of a pool that is gone nobody tells who is forgotten.
+        wipe = self._pool.lost or (forgotten is not None and forgotten != self._forgotten)
         self._forgotten = self._forgotten if forgotten is None else forgotten
+        for number in [n for n, kept in self._kept.items() if wipe or kept.until <= now]:
+            self._drop(number)
         if wipe:
             self._seen.clear()  # what others have in the pool is copied again
-        for number in [n for n, kept in self._kept.items() if wipe or kept.until <= now]:
-            self._drop(number, wipe)
+            self._memory[: self._written] = 0  # what left earlier has bytes here too
+            self._written = 0
 
-    def _drop(self, number: int, wipe: bool = False) -> None:
+    def _drop(self, number: int) -> None:
         kept = self._kept.pop(number)
         index.remove(self._index, kept.hashes[1:], _answers(number, kept))
-        if wipe:
-            self._memory[kept.start : kept.start + kept.size] = 0
         metrics.POOL_TIER.add(what="dropped")
 
     def _keep(self, cold: Cold) -> bool:
-        """False where there is no room, however many leave, or a user has been forgotten since it was found: him?"""
-        if cold.forgotten != self._forgotten:
-            return False
-        there, memory = list(self._kept.items()), cold.entry.memory
-        starts, sizes = ([getattr(kept, what) for _, kept in there] for what in ("start", "size"))
-        taken = [aligned(size) for size in sizes]
-        found = space.place(starts, taken, range(len(there)), aligned(len(memory)), len(self._memory))
-        if found is None:
-            return False
-        for at in found[1].tolist():
-            self._drop(there[at][0])
-        kept = Kept(found[0], len(memory), cold.entry.span, cold.hashes, cold.until)
-        self._memory[kept.start : kept.start + kept.size] = memory
-        self._number += 1
-        self._kept[self._number] = kept
-        index.put(self._index, kept.hashes[1:], _answers(self._number, kept))
+        """False where there is no room, however many leave, or a user has been forgotten since it was found: him?
+
+        Others do not wait while it is copied: only this thread gives places away.
+        """
+        memory = cold.entry.memory
+        with self._lock:
+            start = self._room(len(memory)) if cold.forgotten == self._forgotten else None
+            if start is None:
+                return False
+            self._written = max(self._written, start + len(memory))
+        place = self._memory[start : start + len(memory)]
+        place[:] = memory
+        with self._lock:
+            if cold.forgotten != self._forgotten:
+                place[:] = 0
+                return False
+            kept = Kept(start, len(memory), cold.entry.span, cold.hashes, cold.until)
+            self._number += 1
+            self._kept[self._number] = kept
+            index.put(self._index, kept.hashes[1:], _answers(self._number, kept))
         metrics.POOL_TIER.add(what="kept")
         return True
+
+    def _room(self, size: int) -> int | None:
+        """Where so many bytes go; who is there leaves."""
+        there = list(self._kept.items())
+        starts, taken = [kept.start for _, kept in there], [aligned(kept.size) for _, kept in there]
+        found = space.place(starts, taken, range(len(there)), aligned(size), len(self._memory))
+        if found is None:
+            return None
+        for at in found[1].tolist():
+            self._drop(there[at][0])
+        return found[0]
 
     def _find(self, hashes: Words, step: int) -> tuple[int, int]:
         """(number, tokens) of the longest agreement, or (0, 0)."""

@@ -1,6 +1,7 @@
 """The second tier: what the pool drops comes back as it was, once, and no longer than it may."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,8 +166,56 @@ def test_who_asks_how_much_is_there_waits_for_no_disk(pool, clock, tier):
         visit(pool, clock, user, [user])
     tier.look()
     assert tier.tokens(hashes(pool, 1, [1]), STEP) == 3
-    with tier._lock:  # an entry is being written
+    with tier._lock:
         assert tier.tokens(hashes(pool, 1, [1]), STEP) == 0
+        assert restored(tier, pool, 1, [1]) is None
+    assert restored(tier, pool, 1, [1]) == (3, 3, 1)
+
+
+def test_while_one_entry_is_copied_another_is_brought_back(pool, clock, tier, monkeypatch):
+    for user in (1, 2, 3):
+        visit(pool, clock, user, [user])
+    tier.look()
+    seen = []
+
+    class SlowBytes:
+        """Of the cold entry: while they are read a pre-inference comes."""
+
+        def __init__(self, memory):
+            self.memory = memory
+
+        def __len__(self):
+            return len(self.memory)
+
+        def __array__(self, *given, **more):
+            seen.append(restored(tier, pool, 1, [1]))
+            return self.memory
+
+    def slow(*given):
+        cold = coldest(*given)
+        return cold and cold._replace(entry=replace(cold.entry, memory=SlowBytes(cold.entry.memory)))
+
+    visit(pool, clock, 4, [4])
+    monkeypatch.setattr("genrec.pool.tier.coldest", slow)
+    tier.look()
+    assert seen == [(3, 3, 1)] and restored(tier, pool, 2, [2]) == (3, 3, 2)
+
+
+@pytest.mark.parametrize("why", ["somebody is forgotten", "the pool is lost"])
+def test_nor_do_bytes_stay_of_who_left_before(pool, clock, tier, why):
+    """Of entries whose time was over, too, or whose place was another's."""
+    for user in range(1, 9):
+        visit(pool, clock, user, [user])
+        tier.look()
+    clock.go(601)
+    tier.look()
+    assert not tier._kept and tier._memory.any()
+    if why == "the pool is lost":
+        pool.close()
+    else:
+        forget(pool, owner_key(pool.secret, 1))
+    tier.look()
+    assert not tier._memory.any()
 
 
 def test_the_file_has_no_name_and_is_for_nobody_else(pool, tmp_path, tier):
