@@ -47,7 +47,7 @@ def build_plan(
     if made != wanted:
         raise ArtifactError(onnx_file, f"has {wanted} attention nodes, TensorRT made {made} plugin layers")
     settings = builder.create_builder_config()
-    # One plan for H100 and H200: same capability, whatever the number of multiprocessors.
+    # One plan for H100 and H200: same capability. The plugin's splits are those of the builder's multiprocessors.
     settings.hardware_compatibility_level = trt.HardwareCompatibilityLevel.SAME_COMPUTE_CAPABILITY
     range_of = builder.create_optimization_profile()
     for name, sizes in shapes.items():

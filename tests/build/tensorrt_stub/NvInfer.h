@@ -45,7 +45,16 @@ struct DynamicPluginTensorDesc {
   Dims min, max, opt;
 };
 
-class PluginField;
+enum class PluginFieldType : int32_t { kFLOAT16 = 0, kFLOAT32 = 1, kFLOAT64 = 2, kINT8 = 3, kINT16 = 4, kINT32 = 5 };
+class PluginField {
+ public:
+  AsciiChar const* name;
+  void const* data;
+  PluginFieldType type;
+  int32_t length;
+  PluginField(AsciiChar const* const name_ = nullptr, void const* const data_ = nullptr, PluginFieldType const type_ = PluginFieldType::kINT32, int32_t const length_ = 0) noexcept
+      : name{name_}, data{data_}, type{type_}, length{length_} {}
+};
 struct PluginFieldCollection {
   int32_t nbFields{};
   PluginField const* fields{};
