@@ -13,7 +13,7 @@ SOURCES = (
     "hopper_launch.cuh", "xattention.cu", "fused.h", "fused_device.cuh", "fused.cuh", "select.cuh", "fused.cu",
 )  # fmt: skip
 COMPILED = tuple(name for name in SOURCES if name.endswith(".cu"))
-ARCHITECTURES = ("80", "89", "90a")
+ARCHITECTURES, PORTABLE = ("80", "89", "90a"), "89"
 
 
 def architecture_of(major: int, minor: int) -> str:
@@ -24,8 +24,12 @@ def architecture_of(major: int, minor: int) -> str:
 def compile_for_gpu(
     out: Path, architectures: Sequence[str] = ARCHITECTURES, extra: Sequence[str] = ()
 ) -> str:
-    """Shared library with machine code for every architecture; returns the compiler's resource report."""
+    """Shared library with machine code for every architecture; returns the compiler's resource report.
+
+    Of PORTABLE it has PTX too, which drivers compile for cards of later years.
+    """
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures]
+    codes += [f"-gencode=arch=compute_{a},code=compute_{a}" for a in architectures if a == PORTABLE]
     return run(
         ["nvcc", "-std=c++17", "-O3", "--threads=0", "-Xptxas=-v", "-shared", "-Xcompiler=-fPIC", *codes, *extra,
          *(str(FOLDER / name) for name in COMPILED), "-o", str(out)]

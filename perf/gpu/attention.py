@@ -5,6 +5,7 @@ python -m perf.gpu.attention LIBRARY      # the checks alone, on small shapes: w
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,8 +29,10 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}  # 
 EXPANDED_LIMIT = 40 << 30  # bytes of KV that the per-beam baseline may take
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = (
-    9  # the exit status of compute-sanitizer when its tool has found something; else it is the command's own
+    9  # the exit status of compute-sanitizer where its tool has found something; else it is the command's own
 )
+# These watch what was allocated: torch would lend parts of large blocks, and blocks that were written before.
+WATCH_MEMORY = {"memcheck", "initcheck"}
 TOOL_S = 150
 CHECKED = ("attention", "fused", "rank")  # modules whose checks run under them
 
@@ -83,6 +86,10 @@ CHECKS = [
     Case(3, 33, 6, 2, 64, 300, 3),
     Case(1, 70, 2, 2, 128, 257, 2),
     Case(1, 100, 2, 1, 128, 1100, 1),
+    # Few rows of large heads, which Hopper's kernel leaves to the other one, and a size that both leave to `rows`.
+    Case(1, 20, 4, 2, 64, 300, 2),
+    Case(2, 20, 16, 8, 128, 1100, 2),
+    Case(1, 5, 4, 2, 80, 70, 2),
 ]
 TIMED = [
     Case(b, w, 16, 8, 128, s, 2)
@@ -117,7 +124,7 @@ def check(library: Path, device: torch.device, cases: list[Case]) -> float:
 
 
 def sanitize(library: Path) -> dict[str, str]:
-    """All checks under all its tools, at once: what each says last. Raises AssertionError, Missing."""
+    """All checks under all its tools, at once: what each says last. Raises Missing."""
     if shutil.which("compute-sanitizer") is None:
         raise Missing("compute-sanitizer is not on PATH")
     pairs = [(tool, module) for module in CHECKED for tool in TOOLS]
@@ -129,13 +136,13 @@ def sanitize(library: Path) -> dict[str, str]:
 def _sanitized(tool: str, module: str, library: Path) -> str:
     options = [f"--tool={tool}", f"--error-exitcode={FOUND}"]
     command = ["compute-sanitizer", *options, sys.executable, "-m", f"perf.gpu.{module}", str(library)]
+    env = os.environ | ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool in WATCH_MEMORY else {})
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False, env=env)
     except subprocess.TimeoutExpired:
         return f"not done in {TOOL_S} s"
-    lines = done.stdout.strip().splitlines() or ["said nothing"]
-    assert done.returncode == 0, f"{tool}: status {done.returncode}: {lines[-1]}\n{done.stderr[-500:]}"
-    return lines[-1]
+    last = (done.stdout.strip().splitlines() or ["said nothing"])[-1]
+    return last if done.returncode == 0 else f"status {done.returncode}: {last} {done.stderr[-500:]}"
 
 
 def rotated_sets(size: int, cache: int) -> int:

@@ -53,7 +53,10 @@ FULL = Setting(requests.FULL.config, 15, 100, ((1586, 1), (1586, 8), (5000, 1)))
 # Through a server, whose start reads and digests the weights: the layers of Qwen3-0.6B, whose KV is as large.
 SERVED = Setting(replace(FULL.config, hidden_size=1024, intermediate_size=3072), 15, 100, ((1584, 1),))
 DRY = Setting(requests.DRY.config, 3, 6, ((12, 1), (12, 2)))
-CHECKS = [Case(2, 5, 4, 2, 16, 9, 3), Case(1, 40, 4, 2, 32, 70, 15), Case(2, 100, 16, 8, 128, 1100, 15)]
+CHECKS = [
+    Case(2, 5, 4, 2, 16, 9, 3), Case(1, 40, 4, 2, 32, 70, 15), Case(2, 100, 16, 8, 128, 1100, 15),
+    Case(2, 20, 16, 8, 128, 1100, 15),
+]  # fmt: skip
 
 
 def check_kernel(library: Path, device: torch.device, cases: list[Case]) -> float:

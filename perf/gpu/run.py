@@ -147,6 +147,10 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
             raise Missing("no GPU")
         results["sanitizer"] = attention.sanitize(library)
         results["checked"] |= {tool: "SUMMARY: 0" in said for tool, said in results["sanitizer"].items()}
+        found = [
+            f"{tool}: {said}" for tool, said in results["sanitizer"].items() if said.startswith("status")
+        ]
+        assert not found, "; ".join(found)
 
     def time_kernel() -> None:
         for case in attention.DRY if dry else attention.TIMED:

@@ -51,4 +51,5 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"rankings through Triton, {name}: {figures}")
     for said, parts in (("skipped", results["skipped"]), ("FAILED", results["failed"])):
         lines += [f"{said} {part}: {why}" for part, why in parts.items()]
+    lines += [f"NOT SHOWN {what}" for what, right in results["checked"].items() if not right]
     return "\n".join(lines)

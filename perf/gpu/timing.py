@@ -9,13 +9,16 @@ from collections.abc import Callable
 import torch
 
 Work = Callable[[], object]
+WARM_UP_S = 0.1  # a device that was idle has lowered its clocks
 # Of dense bf16 products, operations per second, as the makers' data sheets have it; the first name that fits.
 DATA_SHEET = {
     "H100 PCIe": 756e12,
+    "NVL": 835e12,
     "H100": 989e12,
     "H200": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
 }
 
@@ -52,8 +55,10 @@ def median_ms(work: Work, device: torch.device, repeats: int = 30) -> float:
     """Median time of `work` by device events, after warm-up; by the host's clock on a CPU."""
     if device.type == "cpu":
         return statistics.median(_host_ms(work, device) for _ in range(2))
-    for _ in range(5):
+    until = time.monotonic() + WARM_UP_S
+    while time.monotonic() < until:
         work()
+        torch.cuda.synchronize()
     pairs = [
         (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)
     ]
