@@ -26,6 +26,9 @@ SUCCESS = re.compile(r'^nv_inference_request_success\{model="([^"]*)",[^}]*\} (\
 
 # What ensembles want besides a history, where it is not top_k alone; None: the item.
 TOP_1 = ("top_k", "INT32", 1)
+PATIENCE = (
+    0.6  # of a probe's time: under load a step refuses what it cannot answer in so long, and so is alive
+)
 EXTRA: dict[str, list[tuple[str, str, int | None]]] = {
     "rank": [TOP_1, ("candidates", "INT64", None)],
     "recommend_and_rank": [TOP_1, ("retrieve", "INT32", 1)],
@@ -69,7 +72,8 @@ def server_id(http_url: str, timeout_s: float) -> str:
 
 def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> ProbeAnswer:
     """One request for one item; never raises. No items is an answer: drafts verified at the end may be lost."""
-    wanted = [("history", "INT64", item_id), *EXTRA.get(ensemble, [TOP_1])]
+    due = ("deadline_ms", "INT64" if ensemble == "pre_infer" else "INT32", int(1e3 * PATIENCE * timeout_s))
+    wanted = [("history", "INT64", item_id), due, *EXTRA.get(ensemble, [TOP_1])]
     inputs = [
         {"name": name, "shape": [1, 1], "datatype": kind, "data": [item_id if value is None else value]}
         for name, kind, value in wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_config
+from genrec.errors import InputError
 from genrec.rank.kinds import hstu_of
 from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
@@ -35,6 +36,8 @@ class RankLookup(EachAlone):
         ticket = read_ticket(request, self._longest)
         ids = check_tensor(request, "item_ids", np.int64)
         prior = check_tensor(request, "prior", np.float32, len(ids))
+        if not np.isfinite(prior).all():
+            raise InputError("prior", f"has {prior[~np.isfinite(prior)][0]}", "finite numbers")
         user, items, order, delta = _taken(request)
         left_out = int(check_tensor(request, "left_out", np.int32, 1)[0])
         ticket.check_deadline("rank_lookup")
