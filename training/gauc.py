@@ -1,4 +1,4 @@
-"""GAUC: the area under the ROC curve within each user, weighted by impressions (MTGRBoost, section 6.1)."""
+"""GAUC: the area under the ROC curve within each user (MTGRBoost, section 6.1), weighted by his impressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items' KV computed before anyone asks for it (BAT, section 5.1)."""
+"""Items' KV computed before anyone asks for it (BAT, section 5.2)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ class GroupLayerNorm(nn.Module):
 
 
 class HstuLayer(nn.Module):
-    """u, v, q, k by one projection, attention without softmax, gated by u (MTGRBoost, eq. 1 and 2)."""
+    """u, v, q, k by one projection, attention without softmax, gated by u (MTGRBoost, eq. 1 to 3).
+
+    The norm is of what was attended to, before the gate, as Zhai et al. have it; equation 3 takes it behind the gate.
+    """
 
     def __init__(self, config: HstuConfig, norm: Callable[[int], nn.Module] = GroupLayerNorm) -> None:
         """`norm` makes a norm of [T, d] and the tokens' groups."""

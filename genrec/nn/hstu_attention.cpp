@@ -1,4 +1,4 @@
-// HSTU attention over ragged sequences (MTGRBoost, eq. 1 and section 5.2, operator fusion): forward and backward in
+// HSTU attention over ragged sequences (MTGRBoost, eq. 2 and section 5.2, operator fusion): forward and backward in
 // blocks of BLOCK queries by BLOCK keys, so that scores exist for one block at a time. Without a softmax, blocks just
 // add up. genrec/nn/hstu_attention.py says what it computes; which keys a query sees is computed, never stored.
 #include <algorithm>

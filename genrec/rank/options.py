@@ -12,7 +12,7 @@ from genrec.models.config import ModelConfig
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
 MOST_CANDIDATES = 512  # of a request
-USUAL_CANDIDATES = 100  # what a retrieval finds, where nobody says how many (BAT, Table 1)
+USUAL_CANDIDATES = 100  # what a retrieval finds, where nobody says how many (BAT, section 6.2)
 ORDERS = ("user", "item", "split", "whole")  # in which a ranking is computed; `whole` reuses nothing
 HISTORIES = ("codes", "tokens")  # what stands for an item in a history: its semantic ID, or its own tokens
 ONLY_USER = len(ORDERS)  # a plan that computes the user's entry and ranks nothing

@@ -1,8 +1,8 @@
-"""Batching by token capacity, with the service-level objective as the limit of waiting (xGR, section 7.1).
+"""Batching by token capacity (xGR, section 7).
 
 Requests of a recommender differ a hundredfold in length, so a batch is counted in tokens, padding included, not in
 requests. It goes when it is full or when its oldest request has waited for company, on one of several streams;
-while one computes, the host prepares the next (section 7.2), unless the only one is lent to who brings requests. A
+while one computes, the host prepares the next, unless the only one is lent to who brings requests. A
 request whose deadline the queue ahead of it already takes is refused when it is submitted: answering it late would cost
 those behind it their deadlines too. Estimates are held to what became of them: beyond capacity a third of the answers
 came too late without that.

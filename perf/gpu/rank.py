@@ -1,7 +1,7 @@
 """Rankings on a GPU: candidates over KV that is there, beside computing it, beside torch alone, and two floors.
 
-The shape is that of the paper's Books (BAT, Table 1: 1,586 tokens of a user, 15 of an item, 100 candidates) with the
-layers of Qwen3-1.7B, order `split`; random weights, as in `perf.gpu.requests`.
+The shape is that of the paper's Books (BAT, Table 1: 1,586 tokens of a user, 15 of an item; section 6.2: 100
+candidates) with the layers of Qwen3-1.7B, order `split`; random weights, as in `perf.gpu.requests`.
 
 python -m perf.gpu.rank LIBRARY      # the attention kernel's checks alone: what compute-sanitizer runs
 """

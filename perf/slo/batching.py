@@ -1,4 +1,4 @@
-"""Batches by tokens against Triton's dynamic batcher, on histories whose lengths follow a power law (xGR, section 7.1).
+"""Batches by tokens against Triton's dynamic batcher, on histories whose lengths follow a power law (xGR, section 7).
 
     genrec bench batching artifacts/long
 

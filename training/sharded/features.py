@@ -49,7 +49,7 @@ class MergedTable:
     """Tables of one dimension as one: an id has its table's number in the bits below the sign.
 
     Equation 8, as it is printed: of m tables, k = ceil(log2(m + 1)) bits; id = number << (63 - k) | raw id, numbers
-    from 0. (The text's example halves offsets, which fits neither the equation nor more than two tables.)
+    from 0. (The text's example halves offsets, which fits neither the equation nor ids of 61 bits.)
     """
 
     dimension: int

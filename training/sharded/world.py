@@ -1,4 +1,4 @@
-"""The processes that train together, as `torch.distributed` connects them: gloo on CPUs, NCCL on GPUs."""
+"""The processes that train together, as `torch.distributed` connects them by gloo, on CPUs."""
 
 from __future__ import annotations
 

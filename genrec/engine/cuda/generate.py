@@ -168,7 +168,7 @@ class CudaExecutor:
     ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`. Every beam is scored: graphs of a device have fixed shapes.
 
-        No KV of prompts is kept here, so nobody asks for `prompts` or has `pasts`.
+        No KV of prompts is kept here: `prompts` is shown none, and nobody has `pasts`.
         """
         answers: dict[int, Beams] = {}
         for index in {constraint.valid for constraint in constraints}:
