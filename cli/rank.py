@@ -85,8 +85,14 @@ def _of_a_server(
 def _of_this_process(
     a: argparse.Namespace, history: list[int], owner: int | None
 ) -> Iterator[Callable[..., Ranking]]:
-    from clients.rank_wire import RANK, RECOMMEND_AND_RANK, event_tensors, parse_ranking, rank_tensors
-    from clients.wire import recommend_and_rank_tensors
+    from clients.rank_wire import (
+        RANK,
+        RECOMMEND_AND_RANK,
+        event_tensors,
+        parse_ranking,
+        rank_tensors,
+        recommend_and_rank_tensors,
+    )
     from ensembles.local import LocalRecommender
     from genrec.rank.kinds import EVENT_INPUTS
 

@@ -25,6 +25,7 @@ from clients.rank_wire import (
     parse_ranking,
     pre_infer_tensors,
     rank_tensors,
+    recommend_and_rank_tensors,
 )
 from clients.wire import (
     CHANNEL,
@@ -39,7 +40,6 @@ from clients.wire import (
     check_timeout,
     check_url,
     parse,
-    recommend_and_rank_tensors,
     request_tensors,
     translate,
 )

@@ -68,6 +68,14 @@ def rank_tensors(
     return tensors
 
 
+def recommend_and_rank_tensors(
+    history: ArrayLike | None, retrieve: int, top_k: int, **optional: Any
+) -> dict[str, NDArray[Any]]:
+    """As `request_tensors`, and how many items the generator is to find."""
+    tensors = request_tensors(history, top_k, **optional)
+    return tensors | {"retrieve": integer("retrieve", retrieve, np.int32)}
+
+
 def event_tensors(
     ratings: ArrayLike | None, times: ArrayLike | None, now: int | None, features: ArrayLike | None
 ) -> dict[str, NDArray[Any]]:

@@ -21,8 +21,9 @@ from clients.rank_wire import (
     parse_ranking,
     pre_infer_tensors,
     rank_tensors,
+    recommend_and_rank_tensors,
 )
-from clients.wire import Question, recommend_and_rank_tensors
+from clients.wire import Question
 
 
 class Ranker(Client):

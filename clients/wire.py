@@ -112,16 +112,6 @@ def user_tensors(history: ArrayLike | None, user_id: int | None) -> dict[str, ND
     return tensors
 
 
-def recommend_and_rank_tensors(
-    history: ArrayLike | None, retrieve: int, top_k: int, **optional: Any
-) -> dict[str, NDArray[Any]]:
-    """As `request_tensors`, and how many items the generator is to find."""
-    return {
-        **request_tensors(history, top_k, **optional),
-        "retrieve": integer("retrieve", retrieve, np.int32),
-    }
-
-
 def whole_numbers(
     field: str, values: ArrayLike, dtype: type[np.signedinteger[Any]] = np.int64
 ) -> NDArray[Any]:
