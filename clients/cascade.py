@@ -21,7 +21,7 @@ from typing import NamedTuple, TypedDict
 
 from numpy.typing import ArrayLike
 
-from clients.aio import AsyncRanker, AsyncRecommender
+from clients.aio import AsyncRanker
 from clients.rank_wire import PreInference, Ranking
 from clients.ranker import Ranker
 from clients.recommender import Recommender
@@ -240,18 +240,6 @@ def recommended_by(recommender: Recommender, count: int = 100) -> Retrieve:
 
     def retrieve(request: CascadeRequest) -> Candidates:
         found = recommender.recommend(request.history, count, user_id=request.user_id, exclude_history=True)
-        return Candidates(found.item_ids, found.scores)
-
-    return retrieve
-
-
-def recommended_by_async(recommender: AsyncRecommender, count: int = 100) -> AsyncRetrieve:
-    """See `recommended_by`."""
-
-    async def retrieve(request: CascadeRequest) -> Candidates:
-        found = await recommender.recommend(
-            request.history, count, user_id=request.user_id, exclude_history=True
-        )
         return Candidates(found.item_ids, found.scores)
 
     return retrieve

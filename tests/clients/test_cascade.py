@@ -23,7 +23,6 @@ from clients.cascade import (
     CascadeError,
     CascadeRequest,
     recommended_by,
-    recommended_by_async,
 )
 from clients.errors import BadRequest
 from clients.rank_wire import Ranking
@@ -70,7 +69,12 @@ def ask(kind: str, server: RunningServer, protocol: Any, how: dict[str, Any], *r
 
     async def session() -> Any:
         async with AsyncRanker(url, protocol) as ranker, AsyncRecommender(url, protocol) as recommender:
-            retrieve = later(how["retrieve"]) if "retrieve" in how else recommended_by_async(recommender, 12)
+
+            async def recommended(request: CascadeRequest) -> Candidates:
+                found = await recommender.recommend(request.history, 12, exclude_history=True)
+                return Candidates(found.item_ids, found.scores)
+
+            retrieve = later(how["retrieve"]) if "retrieve" in how else recommended
             if "pre_process" in given:
                 given["pre_process"] = later(given["pre_process"])
             return await AsyncCascade(ranker, retrieve, **given).ask(*request)
