@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from genrec.errors import InputError
 from training.embedding.arrays import Int64
-from training.sharded.features import Ragged
 from training.sharded.world import World
-from training.shards.sequences import Chunk, Sequences
+from training.shards.sequences import Chunk, Ragged, Sequences
 
 Float64 = NDArray[np.float64]
 

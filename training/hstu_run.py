@@ -27,7 +27,7 @@ from training.hstu_settings import HstuSettings
 from training.ratings import HELD_OUT, Ratings
 from training.run import MOMENTS, Pace, Run
 from training.sharded.embeddings import ShardedEmbeddings
-from training.sharded.features import FeatureConfig, Ragged
+from training.sharded.features import FeatureConfig
 from training.sharded.world import World
 
 VALIDATION_USERS, VALIDATION_EVENTS = 1000, 40  # users, and how many events one needs at least
@@ -52,8 +52,7 @@ class ItemRows(torch.nn.Module):
     def forward(self, item: torch.Tensor) -> torch.Tensor:
         """[T, d] of int64[T], catalogue rows + 1; zeros for 0. All ranks call it."""
         known = item.nonzero()[:, 0]
-        ids = Ragged(item[known].numpy() - 1, np.array([0, len(known)]))
-        rows = self.embeddings({ITEM: ids})[ITEM]
+        rows = self.embeddings({ITEM: item[known].numpy() - 1})[ITEM]
         return rows.new_zeros(len(item), rows.shape[1]).index_copy(0, known, rows)
 
 
@@ -117,7 +116,7 @@ class HstuRun(Run[HstuRanker]):
     def _loss(self, samples: list[Sample], known: Known) -> torch.Tensor | None:
         """Summed over candidates, of tasks the mean; a rank without samples only helps the others look up."""
         if not samples:
-            self.embeddings({ITEM: Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64))})
+            self.embeddings({ITEM: np.zeros(0, np.int64)})
             return None
         with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
             logits = self.model(tokens_of(self.ratings, samples, known)).float()

@@ -27,7 +27,7 @@ from training.loop import Limits, train
 from training.ratings import Ratings
 from training.run import MOMENTS, Run
 from training.sharded.embeddings import ShardedEmbeddings
-from training.sharded.features import FeatureConfig, Ragged
+from training.sharded.features import FeatureConfig
 from training.sharded.world import World
 from training.timed import Timed
 
@@ -56,7 +56,7 @@ class WholeTable(torch.nn.Module):
 
     def __init__(self, embeddings: ShardedEmbeddings, items: int) -> None:
         super().__init__()
-        self.embeddings, self.ids = embeddings, Ragged(np.arange(items), np.array([0, items]))
+        self.embeddings, self.ids = embeddings, np.arange(items)
 
     @property
     def weight(self) -> torch.Tensor:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
+from tests.training.pooling import sums
 from tests.training.ranks import in_threads, on_ranks
 from tests.training.shards.test_sequences import COLUMNS, write_shards
 from training.balance import BalancedBatches, Cost, assign, cut
@@ -125,11 +126,12 @@ def test_an_exchange_keeps_ranks_busy_where_tokens_alone_do_not(ranks: int, by_t
 
 def train(world: World, batches: Any) -> tuple[np.ndarray, list[list[int]]]:
     """A weight and rows learn from balanced batches; the weight, and the users of every step."""
-    embeddings = ShardedEmbeddings([FeatureConfig("items", "item", 4, "sum")], world, seed=2)
+    embeddings = ShardedEmbeddings([FeatureConfig("items", "item", 4)], world, seed=2)
     weight = torch.nn.Parameter(torch.arange(4.0))
     step, users = TableStep(world, embeddings, [weight], torch.optim.SGD([weight], 0.5)), []
     for batch in batches:
-        found = embeddings({"items": batch.columns["items"]})["items"] @ weight
+        items = batch.columns["items"]
+        found = sums(embeddings({"items": items.values})["items"], items) @ weight
         step.add(((found - 1) ** 2).sum(), batch.count)
         step.update()
         users.append(batch.columns["user"].values.tolist())

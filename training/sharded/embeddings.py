@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
-import numpy as np
 import torch
 
 from genrec.errors import InputError
+from training.embedding.arrays import Int64
 from training.embedding.kernels import Kernels
 from training.embedding.optimizers import Optimizer
 from training.embedding.table import DynamicTable
-from training.sharded.features import FeatureConfig, MergedTable, Ragged, merge
+from training.sharded.features import FeatureConfig, MergedTable, merge
 from training.sharded.lookup import Dedup, ShardedTable, Traffic
 from training.sharded.world import World
 
@@ -35,8 +35,8 @@ class ShardedEmbeddings:
             )
             self.sharded[merged.dimension] = ShardedTable(table, world, dedup or Dedup())
 
-    def __call__(self, ids: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Per feature float32[total, dim], or [n, dim] where it is pooled; an empty sequence is pooled to zeros.
+    def __call__(self, ids: Mapping[str, Int64]) -> dict[str, torch.Tensor]:
+        """Per feature float32[n, dim] of its ids int64[n].
 
         All ranks call it, one with an empty batch too. Raises InputError, before anything is sent.
         """
@@ -49,7 +49,7 @@ class ShardedEmbeddings:
         for merged, packed in [(merged, self._packed(merged, ids)) for merged in self.merged]:
             vectors = self.sharded[merged.dimension].look_up([*packed.values()], self.stamp)
             found |= dict(zip(packed, vectors, strict=True))
-        return {each.name: pool(found[each.name], ids[each.name], each.pooling) for each in self.features}
+        return {each.name: found[each.name] for each in self.features}
 
     def collect(self) -> None:
         """Send the gradients of the look-ups since the last time to their owners; after every backward pass."""
@@ -89,17 +89,7 @@ class ShardedEmbeddings:
         parts = [sharded.traffic for sharded in self.sharded.values()]
         return Traffic(*(sum(getattr(part, each.name) for part in parts) for each in fields(Traffic)))
 
-    def _packed(self, merged: MergedTable, ids: Mapping[str, Ragged]) -> dict[str, np.ndarray]:
+    def _packed(self, merged: MergedTable, ids: Mapping[str, Int64]) -> dict[str, Int64]:
         """Merged ids of the features of one table."""
         mine = [feature for feature in self.features if feature.table in merged.tables]
-        return {feature.name: merged.pack(feature, ids[feature.name].values) for feature in mine}
-
-
-def pool(vectors: torch.Tensor, ids: Ragged, pooling: str) -> torch.Tensor:
-    """[total, dim] -> [n, dim] by sum or mean over each sequence; `none` leaves them as they are."""
-    if pooling == "none":
-        return vectors
-    lengths = torch.from_numpy(np.diff(ids.offsets))
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    sums = vectors.new_zeros(len(lengths), vectors.shape[1]).index_add(0, owner, vectors)
-    return sums / lengths.clamp(min=1)[:, None] if pooling == "mean" else sums
+        return {feature.name: merged.pack(feature, ids[feature.name]) for feature in mine}

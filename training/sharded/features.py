@@ -4,44 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from genrec.errors import InputError
 from training.embedding.arrays import Int64
 
-POOLINGS = ("none", "sum", "mean")
-
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """A feature. Features that name the same `table` share its rows: an item in the history and as a candidate.
-
-    `pooling` says what becomes of the ids of a sequence: a vector each (none), or one vector (sum, mean).
-    """
+    """A feature. Features that name the same `table` share its rows: an item in the history and as a candidate."""
 
     name: str
     table: str
     dimension: int
-    pooling: str = "none"
 
     def __post_init__(self) -> None:
         if not self.name or not self.table:
             raise InputError(
                 "feature", f"is {self.name!r} of table {self.table!r}", "names that are not empty"
             )
-        if self.pooling not in POOLINGS:
-            raise InputError(f"pooling of {self.name}", f"is {self.pooling!r}", ", ".join(POOLINGS))
         if self.dimension < 1:
             raise InputError(f"dimension of {self.name}", f"is {self.dimension}", "at least 1")
-
-
-class Ragged(NamedTuple):
-    """Ids of n sequences: `values` int64[total], sequence i is values[offsets[i] : offsets[i + 1]]."""
-
-    values: Int64
-    offsets: Int64
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,15 @@ import pyarrow.parquet as pq
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 from training.embedding.arrays import Int64
-from training.sharded.features import Ragged
 
 CHUNK_ROWS = 1024
+
+
+class Ragged(NamedTuple):
+    """Ids of n sequences: `values` int64[total], sequence i is values[offsets[i] : offsets[i + 1]]."""
+
+    values: Int64
+    offsets: Int64
 
 
 class Sequences(NamedTuple):

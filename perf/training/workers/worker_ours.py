@@ -9,7 +9,7 @@ from lookups import FEATURES, batches
 
 from training.embedding.optimizers import RowwiseAdagrad
 from training.sharded.embeddings import ShardedEmbeddings
-from training.sharded.features import FeatureConfig, Ragged
+from training.sharded.features import FeatureConfig
 from training.sharded.lookup import Dedup
 from training.sharded.world import World, join
 
@@ -24,7 +24,7 @@ def load(options: dict[str, Any]) -> dict[str, Any]:
     seeds = range(rank * shares, rank * shares + shares)
     drawn = [batches(options["vocabulary"], options["sequences"], options["steps"], seed) for seed in seeds]
     data = [
-        {name: _ragged([each[name] for each in step]) for name in FEATURES}
+        {name: np.concatenate([each[name][0] for each in step]) for name in FEATURES}
         for step in zip(*drawn, strict=True)
     ]
     embeddings = _embeddings(options["dim"], world, Dedup())
@@ -61,12 +61,7 @@ def _embeddings(dim: int, world: World, dedup: Dedup) -> ShardedEmbeddings:
     return ShardedEmbeddings(features, world, RowwiseAdagrad(1e-3), dedup=dedup)
 
 
-def _ragged(parts: list[tuple[np.ndarray, np.ndarray]]) -> Ragged:
-    values, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return Ragged(values, np.concatenate(([0], np.cumsum(lengths))))
-
-
-def _step(embeddings: ShardedEmbeddings, batch: dict[str, Ragged]) -> None:
+def _step(embeddings: ShardedEmbeddings, batch: dict[str, np.ndarray]) -> None:
     """The loss that every peer has: half the sum of squares of what was looked up."""
     found = embeddings(batch)
     (sum((each * each).sum() for each in found.values()) * 0.5).backward()

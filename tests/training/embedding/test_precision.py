@@ -16,7 +16,7 @@ from training.embedding.optimizers import RowAdam, RowwiseAdagrad
 from training.embedding.table import DynamicTable
 from training.embedding.vectors import LARGEST_HALF, MixedVectors, halved
 from training.sharded.embeddings import ShardedEmbeddings
-from training.sharded.features import FeatureConfig, Ragged
+from training.sharded.features import FeatureConfig
 from training.sharded.world import World
 from training.shards import checkpoint
 
@@ -124,7 +124,7 @@ def trained(folder: Path, first: int, last: int, resume: bool) -> tuple[ShardedE
     for step in range(first, last):
         draw = np.random.default_rng(step)
         ids = np.concatenate((HOT, draw.integers(8, 200, 6)))
-        found = made({"item": Ragged(ids, np.array([0, len(ids)]))})["item"]
+        found = made({"item": ids})["item"]
         (found * torch.from_numpy(draw.standard_normal(found.shape).astype(np.float32))).sum().backward()
         made.collect()
         made.step()

@@ -15,19 +15,21 @@ import pytest
 import torch
 
 from genrec.errors import InputError
+from tests.training.pooling import means, sums
 from tests.training.ranks import on_ranks
 from training.embedding.optimizers import RowAdam, RowwiseAdagrad
 from training.sharded.embeddings import ShardedEmbeddings
-from training.sharded.features import FeatureConfig, Ragged
+from training.sharded.features import FeatureConfig
 from training.sharded.lookup import Dedup
 from training.sharded.step import TableStep
 from training.sharded.world import PATIENCE_S, RankLost, World
+from training.shards.sequences import Ragged
 
 FEATURES = (
-    FeatureConfig("history", "item", 8, "mean"),
+    FeatureConfig("history", "item", 8),
     FeatureConfig("candidate", "item", 8),
     FeatureConfig("user", "user", 8),
-    FeatureConfig("tags", "tag", 4, "sum"),
+    FeatureConfig("tags", "tag", 4),
 )
 STEPS = 4
 
@@ -103,7 +105,10 @@ def train(
     for number in range(STEPS):
         mine = share(samples(number), world.rank, world.ranks)
         for rows in (mine[part::micro_batches] for part in range(micro_batches)):
-            found = embeddings({each.name: ragged(rows, each.name) for each in FEATURES})
+            ids = {each.name: ragged(rows, each.name) for each in FEATURES}
+            found = embeddings({name: each.values for name, each in ids.items()})
+            found["history"] = means(found["history"], ids["history"])
+            found["tags"] = sums(found["tags"], ids["tags"])
             labels = torch.tensor([row["label"][0] for row in rows], dtype=torch.float32)
             loss = torch.nn.functional.binary_cross_entropy_with_logits(model(found), labels, reduction="sum")
             step.add(loss if rows else None, len(rows))
@@ -163,7 +168,7 @@ def test_clipping_is_torchs(largest: float) -> None:
     weight, ids = torch.nn.Parameter(torch.arange(1.0, 5.0)), np.array([3, 5, 3, 9])
     table = torch.from_numpy(embeddings.sharded[4].table.look_up(np.array([3, 5, 9]))).requires_grad_()
     step = TableStep(World(), embeddings, [weight], torch.optim.SGD([weight], 0.1), largest)
-    step.add((embeddings({"user": Ragged(ids, np.arange(5))})["user"] @ weight).exp().sum(), 4)
+    step.add((embeddings({"user": ids})["user"] @ weight).exp().sum(), 4)
     told: list[float] = []
     step.embeddings.step = told.append  # type: ignore[method-assign]  # the scale that rows are given
     before = weight.detach().clone().requires_grad_()
@@ -204,7 +209,7 @@ def nan_on_one(world: World) -> str:
     embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], world)
     weight = torch.nn.Parameter(torch.ones(4))
     step = TableStep(world, embeddings, [weight], torch.optim.SGD([weight], 0.1))
-    ids = Ragged(np.arange(20), np.arange(21))
+    ids = np.arange(20)
     for bad in (True, False):
         before = embeddings.sharded[4].table.read(np.arange(20))
         found = embeddings({"user": ids})["user"] @ weight
@@ -231,7 +236,7 @@ def test_a_gradient_of_nan_reaches_no_table_on_any_rank() -> None:
 def bad_id_on_one(world: World) -> None:
     embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], world)
     ids = np.array([-7 if world.rank else 7])
-    embeddings({"user": Ragged(ids, np.array([0, 1]))})
+    embeddings({"user": ids})
 
 
 def test_a_bad_id_is_named_and_the_others_do_not_hang() -> None:
@@ -252,7 +257,7 @@ def told(world: World, work: Callable[[World], None]) -> str:
 
 def dies(world: World) -> str:
     embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], world)
-    ids = Ragged(np.arange(20), np.arange(21))
+    ids = np.arange(20)
     embeddings({"user": ids})
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -271,7 +276,7 @@ def test_when_a_rank_dies_the_others_say_so() -> None:
 
 def test_features_must_be_given_just_as_configured() -> None:
     embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], World())
-    nothing = Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64))
+    nothing = np.zeros(0, np.int64)
     with pytest.raises(InputError, match="features: lacks 'user'"):
         embeddings({})
     with pytest.raises(InputError, match=r"features: has 'item' .*just user"):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.training.pooling import means
 from tests.training.ranks import on_ranks
 from tests.training.shards.test_sequences import COLUMNS, write_shards
 from training.balance import BalancedBatches, Cost
@@ -23,7 +24,7 @@ from training.shards.sequences import read_shards
 def train(world: World, paths: list[Path], folder: str, resume: bool, stop: int) -> dict[str, Any]:
     """Learn from the shards with dropout, save after `stop` steps and end; or go on to the end of the data."""
     torch.manual_seed(world.rank)
-    embeddings = ShardedEmbeddings([FeatureConfig("items", "item", 4, "mean")], world, RowAdam(0.05))
+    embeddings = ShardedEmbeddings([FeatureConfig("items", "item", 4)], world, RowAdam(0.05))
     model = torch.nn.Linear(4, 1)
     with torch.no_grad():
         model.weight.fill_(0.3)
@@ -37,7 +38,9 @@ def train(world: World, paths: list[Path], folder: str, resume: bool, stop: int)
     batches = BalancedBatches(world, chunks, COLUMNS, "items", 12.0, cost=Cost(4.0), position=position)
     step, users = TableStep(world, embeddings, model.parameters(), optimizer), []
     for batch in batches:
-        found = torch.nn.functional.dropout(embeddings({"items": batch.columns["items"]})["items"], 0.3)
+        items = batch.columns["items"]
+        found = means(embeddings({"items": items.values})["items"], items)
+        found = torch.nn.functional.dropout(found, 0.3)
         step.add(((model(found) - 1) ** 2).sum(), batch.count)
         step.update()
         users.append(batch.columns["user"].values.tolist())
