@@ -109,17 +109,6 @@ class DynamicTable:
         gradients = self._vectors("gradients", gradients, len(rows))
         self.values.update(self.kernels, self.optimizer, self.state, rows, gradients, scale)
 
-    def update(self, ids: Int64, gradients: Float32, scale: float = 1.0) -> None:
-        """One step on ids [n], which may repeat: gradients [n, dim] of an id are summed first."""
-        ids = _checked(ids)
-        gradients = self._vectors("gradients", gradients, len(ids))
-        distinct, inverse = self.kernels.unique(ids)
-        rows = self.index.find(distinct)
-        if (rows < 0).any():
-            missing = distinct[rows < 0]
-            raise InputError("ids", f"has {missing[0]}, which has no row", "ids that were looked up")
-        self.apply(rows, sum_by(self.kernels, gradients, inverse, len(distinct)), scale)
-
     def evict(self, keep: int, policy: str = "lru") -> Int64:
         """Keep the `keep` rows last (lru) or most often (lfu) looked up; the ids that go, int64[any].
 

@@ -19,6 +19,7 @@ from training.embedding.table import DynamicTable, Rows, sum_by
 
 no_compiler = pytest.mark.skipif(not can_be_compiled(), reason="no g++: the compiled kernels are not here")
 KINDS = [pytest.param(Compiled, marks=no_compiler), Portable]
+FIRST = np.zeros(1, np.int32)  # row
 any_id = st.integers(-(2**63) + 1, 2**63 - 1)
 
 
@@ -198,7 +199,8 @@ def test_updates_follow_the_printed_formulas(kernels: Kernels, optimizer: Rowwis
     twin = {int(i): [v.astype(float), 0.0, 0.0, 0, None] for i, v in enumerate(table.look_up(np.arange(9)))}
     for _ in range(5):
         ids, gradients = draw.integers(0, 9, 20), draw.standard_normal((20, 6)).astype(np.float32)
-        table.update(ids, gradients, scale=0.5)
+        distinct, inverse = kernels.unique(ids)
+        table.apply(table.index.find(distinct), sum_by(kernels, gradients, inverse, len(distinct)), 0.5)
         for each in set(ids.tolist()):
             g, row = gradients[ids == each].sum(0, dtype=float) * 0.5, twin[each]
             row[3] += 1
@@ -227,7 +229,7 @@ def test_eviction_keeps_the_state_in_step(kernels: Kernels, policy: str, stays: 
     for stamp, ids in enumerate([[1, 2], [2, 2, 2], [4, 4, 4, 3]], 1):
         table.rows_of(np.array(ids, np.int64), stamp)
     everyone = np.array([1, 2, 3, 4], np.int64)
-    table.update(everyone, np.ones((4, 2), np.float32))
+    table.apply(table.index.find(everyone), np.ones((4, 2), np.float32))
     before = rows_by_id(table)
     gone = table.evict(2, policy)
     assert sorted(rows_by_id(table)) == stays and sorted(gone.tolist() + stays) == [1, 2, 3, 4]
@@ -244,8 +246,7 @@ def test_export_and_put_carry_everything_over_chunks(
 ) -> None:
     monkeypatch.setattr("training.embedding.arrays.CHUNK_BYTES", 1 << 10)
     table, ids = DynamicTable(4, RowAdam(), kernels=kernels), random_ids(700)
-    table.rows_of(ids, 3)
-    table.update(ids, np.random.default_rng(0).standard_normal((700, 4)).astype(np.float32))
+    table.apply(table.rows_of(ids, 3), np.random.default_rng(0).standard_normal((700, 4)).astype(np.float32))
     assert len(table.values.parts) > 20
     copy = DynamicTable(4, RowAdam(), kernels=kernels)
     for part in table.export(most=100):
@@ -279,11 +280,10 @@ def bad_rows(ids: list[int], width: int = 3) -> Rows:
         (lambda t: t.look_up(np.array([-(2**63)])), "marks an empty slot"),
         (lambda t: t.read(np.array([1.5])), "ids: is float64"),
         (lambda t: t.look_up(np.array([[1]])), r"shape \[1, 1\]"),
-        (lambda t: t.update(np.array([1]), np.array([[1, np.nan, 1]])), "gradients: has a value that is NaN"),
-        (lambda t: t.update(np.array([1]), np.full((1, 3), np.inf)), "gradients: has a value that is NaN"),
-        (lambda t: t.update(np.array([1]), np.full((1, 3), -2e18)), "too large .*numbers below 1e"),
-        (lambda t: t.update(np.array([1]), np.zeros((1, 4))), r"gradients: has shape \[1, 4\].*\[1, 3\]"),
-        (lambda t: t.update(np.array([2]), np.zeros((1, 3))), "ids: has 2, which has no row"),
+        (lambda t: t.apply(FIRST, np.array([[1, np.nan, 1]])), "gradients: has a value that is NaN"),
+        (lambda t: t.apply(FIRST, np.full((1, 3), np.inf)), "gradients: has a value that is NaN"),
+        (lambda t: t.apply(FIRST, np.full((1, 3), -2e18)), "too large .*numbers below 1e"),
+        (lambda t: t.apply(FIRST, np.zeros((1, 4))), r"gradients: has shape \[1, 4\].*\[1, 3\]"),
         (lambda t: t.evict(1, "oldest"), "evict: is 'oldest' to 1 rows .*lru or lfu"),
         (lambda t: t.put(bad_rows([3, 3])), "ids: has an id twice"),
         (lambda t: t.put(bad_rows([3], width=2)), r"vectors: has shape \[1, 2\].*\[1, 3\]"),
