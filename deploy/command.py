@@ -1,4 +1,4 @@
-"""The server's command line and environment, as pure functions: `ensembles.lint` checks what they give."""
+"""The server's command line and environment, as pure functions; tests lint what they give."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     python -m ensembles.lint model_repository
 
 A rule is one small function from the repository to messages; each message begins with the hazard it guards
-against and says why. What a config cannot show is guarded elsewhere: `ensembles.lint_argv` checks the
-server's command line (H6, H7, H9, H10), and `ELSEWHERE` below says where the rest is handled.
+against and says why. What a config cannot show is guarded elsewhere: tests check the server's command line (H6, H7,
+H9, H10), and docs/upkeep.md says where the rest is handled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,6 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import TYPE_STRING, ModelConfig
 
 from ensembles.served import MOST_INSTANCES
-
-ELSEWHERE = {
-    "H2": "no SLO by client cancel: the deadline is an input that steps enforce, and probes go by HTTP",
-    "H3": "a dead stub is not reported: deploy.supervisor counts stubs and sends deep probes",
-    "H5": "no max_inflight_requests in 2.51: the KV arena's slots are the bound, beyond it UNAVAILABLE",
-    "H9": "unauthenticated remote code execution before 25.07: loopback only, see ensembles.lint_argv",
-}
 
 
 @dataclass(frozen=True)

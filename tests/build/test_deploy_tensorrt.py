@@ -15,9 +15,9 @@ from deploy.server_files import ServerFiles
 from deploy.tensorrt import launch, manifest, place
 from deploy.tensorrt.manifest import Place
 from ensembles.lint import lint
-from ensembles.lint_argv import lint_argv
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
+from tests.ensembles.lint_argv import lint_argv
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Place("26.05", "10.15.1", "9.0", "a" * 64)

@@ -23,10 +23,10 @@ from deploy.command import command
 from deploy.launcher import RunningServer
 from deploy.ports import Ports, choose_ports
 from deploy.server_files import ServerFiles
-from ensembles.lint_argv import lint_argv
 from ensembles.served import served
 from genrec.errors import InputError
 from genrec.settings import Settings
+from tests.ensembles.lint_argv import lint_argv
 
 LEVELS = 3
 STEPS = {each.name: [step.model for step in each.steps] for each in served(LEVELS, draft=True, ranker=False)}

@@ -13,8 +13,8 @@ from tritonclient.grpc.model_config_pb2 import TYPE_STRING, ModelConfig
 from deploy.command import command
 from deploy.ports import Ports
 from deploy.server_files import ServerFiles
-from ensembles.lint import ELSEWHERE, lint
-from ensembles.lint_argv import lint_argv
+from ensembles.lint import lint
+from tests.ensembles.lint_argv import lint_argv
 
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 NOWHERE = Path("/nowhere")
@@ -208,7 +208,7 @@ def test_who_may_load_models_must_not_be_a_client() -> None:
 
 
 def test_every_hazard_has_a_place() -> None:
-    """H1 to H11 are linted or said to be handled elsewhere."""
-    folder = Path(__file__).resolve().parents[2] / "ensembles"
-    sources = (folder / "lint.py").read_text() + (folder / "lint_argv.py").read_text()
-    assert all(f"H{n}: " in sources or f"H{n}" in ELSEWHERE for n in range(1, 12))
+    """H1 to H11 are linted, but for what docs/upkeep.md says of deadlines (H2) and of the launcher (H3)."""
+    files = (REPOSITORY.parent / "ensembles" / "lint.py", Path(__file__).with_name("lint_argv.py"))
+    sources = "".join(each.read_text() for each in files)
+    assert [n for n in range(1, 12) if f"H{n}: " not in sources] == [2, 3]

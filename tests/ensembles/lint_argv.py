@@ -1,4 +1,4 @@
-"""The part of the lint that reads tritonserver's command line: hazards that no config.pbtxt can show."""
+"""A lint of tritonserver's command line, as deploy.command makes it: hazards that no config.pbtxt can show."""
 
 from __future__ import annotations
 
