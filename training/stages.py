@@ -1,4 +1,4 @@
-"""The stages a person calls, over an artifact folder: prepare -> tokenise -> train -> quality."""
+"""The stages a person calls, over an artifact folder: prepare -> tokenise -> train."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
 from genrec.manifest import stage_key
-from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.checkpoint import save_generator
 from genrec.tensor_file import write_tensors
 from training.data import Histories, stored_items
-from training.evaluate import evaluate, popularity_baseline, transition_baseline
 from training.recipes import Recipe, recipe_for
-from training.recommend import model_recommender
 from training.sharded.world import World
 from training.sources import WHEELS, open_source, read_tables
 from training.steps import Steps
@@ -149,21 +147,6 @@ def train(
     if world.rank == 0:
         save_generator(best, out / "model")
     return report
-
-
-def quality(
-    out: Path, beam_width: int = 128, remove_seen: bool = True, users: int | None = None
-) -> dict[str, object]:
-    """Test figures of the model and both baselines over the same users: {"model": ..., "popularity": ...}."""
-    catalogue, histories = Catalogue.load(out / CATALOGUE), load_histories(out)
-    asked = histories if users is None else histories.sample(users, seed=0)
-    contenders = {
-        "popularity": popularity_baseline(catalogue),
-        "transition counts": transition_baseline(catalogue, histories),
-        "model": model_recommender(load_generator(out / "model"), catalogue, beam_width),
-    }
-    figures = {n: evaluate(r, asked, "test", remove_seen, label=n) for n, r in contenders.items()}
-    return {**figures, "beam_width": beam_width}
 
 
 def load_histories(out: Path) -> Histories:
