@@ -36,7 +36,7 @@ from genrec.nn.model import Generator
 from genrec.progress import counting
 from genrec.search.lookup import lookup
 from training.data import Histories
-from training.evaluate import PAD, Recommender, evaluate
+from training.evaluate import PAD, evaluate
 from training.recipes import power_of_two
 from training.updates import cosine, follow, update
 from training.windows import batches, check_some, cut_windows, gather, training_rows, whole_share
@@ -61,46 +61,45 @@ class DraftSettings:
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
 
 
-def draft_recommender(
-    generator: Generator, head: DraftHead, catalogue: Catalogue, beam_width: int, mode: str = "every"
-) -> Recommender:
-    """Rank as serving does: states from torch, the rest by the very code that serves.
+class DraftRecommender:
+    """A `Recommender` that ranks as serving does: states from torch, the rest by the very code that serves."""
 
-    Mode `unverified` (Table 4) is mode `last` without its verification: what is no item leaves a gap (PAD).
-    """
-    index = ValidityIndex.build(
-        catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
-    )
-    valid = SemanticIdSet.build(index.paths(catalogue.levels))
+    def __init__(
+        self,
+        generator: Generator,
+        head: DraftHead,
+        catalogue: Catalogue,
+        beam_width: int,
+        mode: str = "every",
+    ) -> None:
+        self.generator, self.head, self.catalogue = generator, head, catalogue
+        self.beam_width, self.mode = beam_width, mode
+        self.index = ValidityIndex.build(
+            catalogue.codes, catalogue.codebook_sizes, catalogue.popularity, catalogue.item_ids
+        )
+        self.valid = SemanticIdSet.build(self.index.paths(catalogue.levels))
 
     @torch.no_grad()
-    def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
-        drafter = Drafter(generator.config, head.options, serving_tensors(generator, head))
-        rows = [catalogue.rows_of(h) for h in histories]
+    def __call__(self, histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
+        """Item ids int64[B, k]."""
+        drafter = Drafter(
+            self.generator.config, self.head.options, serving_tensors(self.generator, self.head)
+        )
+        rows = [self.catalogue.rows_of(h) for h in histories]
         rows = [r[r >= 0].astype(np.int64) for r in rows]
-        states = prompt_states(generator, head, *prompts(catalogue, drafter, rows)).numpy()
+        states = prompt_states(self.generator, self.head, *prompts(self.catalogue, drafter, rows)).numpy()
         ranking = np.full((len(rows), k), PAD)
         for line, r, s in zip(ranking, rows, states, strict=True):
-            excluded = np.unique(r) if remove_seen else r[:0]
-            if mode == "unverified":
-                line[:] = unverified(drafter, s, k, catalogue.item_ids[excluded])
-                continue
-            found = draft(mode, drafter, s, index, valid, beam_width, index.blocked(excluded))
-            answer = lookup(index, valid, catalogue.item_ids, found.semantic_ids, found.scores, k, excluded)
-            line[: len(answer.item_ids)] = answer.item_ids
+            ids = self.answer(drafter, s, k, np.unique(r) if remove_seen else r[:0])
+            line[: len(ids)] = ids
         return ranking
 
-    def unverified(drafter: Drafter, states: np.ndarray, k: int, seen: np.ndarray) -> np.ndarray:
-        """The k best tuples of codes as item ids; a tuple of several items is the most popular one's."""
-        found = draft("last", drafter, states, index, Anything(), beam_width)
-        best = found.semantic_ids[np.lexsort((found.semantic_ids, -found.scores))]
-        leaves = valid.find(best)
-        items = catalogue.item_ids[index.rows[index.first_child[-1][np.maximum(leaves, 0)]]]
-        ids = np.where(leaves >= 0, items, PAD)
-        ids = ids[~np.isin(ids, seen)][:k]
-        return np.concatenate((ids, np.full(k - len(ids), PAD)))
-
-    return recommend
+    def answer(self, drafter: Drafter, states: np.ndarray, k: int, excluded: np.ndarray) -> np.ndarray:
+        """The k best item ids, or fewer, by a prompt's states; none of the catalogue rows `excluded`."""
+        blocked = self.index.blocked(excluded)
+        found = draft(self.mode, drafter, states, self.index, self.valid, self.beam_width, blocked)
+        ids = self.catalogue.item_ids
+        return lookup(self.index, self.valid, ids, found.semantic_ids, found.scores, k, excluded).item_ids
 
 
 def prompts(catalogue: Catalogue, drafter: Drafter, rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -116,17 +115,6 @@ def prompts(catalogue: Catalogue, drafter: Drafter, rows: list[np.ndarray]) -> t
         line[: len(r) * config.levels] = (catalogue.codes[r] + np.array(config.code_offsets)).ravel()
         line[length : length + drafter.placeholders] = config.vocab_size + np.arange(drafter.placeholders)
     return torch.from_numpy(tokens), torch.from_numpy(lengths)
-
-
-class Anything(SemanticIdSet):
-    """A set that holds every semantic ID: verification that never says no."""
-
-    def __init__(self) -> None:
-        super().__init__(np.zeros(1, np.int64), np.zeros(1, np.int32))
-
-    def find(self, keys: np.ndarray) -> np.ndarray:
-        """All of them."""
-        return np.zeros(np.shape(keys), np.int32)
 
 
 class DraftRun:
@@ -196,7 +184,7 @@ def train_draft(
     batch_items = settings.batch_items or power_of_two(len(rows) / 1000, 256, 1024)
     tree = Tree.of(catalogue)
     sample = histories.sample(VALIDATION_USERS, seed=0)
-    recommend = draft_recommender(*run.average, catalogue, VALIDATION_BEAMS)
+    recommend = DraftRecommender(*run.average, catalogue, VALIDATION_BEAMS)
     epochs = settings.epochs or min(max(round(4_000_000 / len(rows)), 1), 12)
     log: list[dict[str, object]] = []
     begun = time.monotonic()

@@ -18,9 +18,10 @@ from genrec.nn.draft_checkpoint import load_draft
 from genrec.nn.draft_head import DraftHead
 from genrec.nn.draft_loss import CodeLoss, draft_losses
 from genrec.nn.model import Generator
+from perf.quality.draft_quality import Unverified
 from tests.oracles.draft_twin import plain_logits, plain_states
 from training.data import Histories
-from training.draft import DraftSettings, draft_recommender, train_draft
+from training.draft import DraftRecommender, DraftSettings, train_draft
 from training.evaluate import PAD
 from training.recipes import Recipe
 
@@ -203,14 +204,14 @@ def test_unverified_drafts_leave_gaps_where_verified_ones_answer(artifact: Path,
     generator, catalogue = load_generator(artifact / "model"), Catalogue.load(artifact / "catalogue.parquet")
     head = DraftHead(generator.config, DraftConfig()).eval()
     asked = [np.array([100, 101, 102]), np.array([107])]
-    whole = {mode: draft_recommender(generator, head, catalogue, 12, mode) for mode in ("last", "unverified")}
-    lists = {mode: recommend(asked, 6, remove_seen) for mode, recommend in whole.items()}
-    assert (lists["last"] == lists["unverified"]).all()
+    last = DraftRecommender(generator, head, catalogue, 12, "last")
+    unverified = Unverified(generator, head, catalogue, 12)
+    assert (last(asked, 6, remove_seen) == unverified(asked, 6, remove_seen)).all()
     holes = Catalogue(
         catalogue.item_ids[:7], catalogue.codes[:7], catalogue.titles[:7], catalogue.popularity[:7], SIZES
     )
-    (gaps,) = draft_recommender(generator, head, holes, 12, "unverified")([asked[0]], 12, False)
-    (full,) = draft_recommender(generator, head, holes, 12, "last")([asked[0]], 12, False)
+    (gaps,) = Unverified(generator, head, holes, 12)([asked[0]], 12, False)
+    (full,) = DraftRecommender(generator, head, holes, 12, "last")([asked[0]], 12, False)
     assert gaps[gaps != PAD].tolist() == full[:7].tolist() and (gaps == PAD).sum() == 5
 
 
