@@ -37,7 +37,7 @@ def train_hstu(
     All ranks call it, with the same model. Raises RankLost, ArtifactError.
     """
     run = HstuRun(world, ratings, model, settings, seed)
-    torch.manual_seed(seed * 65_537 + world.rank)  # dropout differs between ranks
+    world.seed_dropout(seed)
     report = train(world, run, Limits(settings.epochs, settings.patience, minutes), state, save_every_s)
     (items,) = run.embeddings.sharded.values()
     return run.best, {"seed": seed, **report, "bytes_per_key": round(items.table.bytes_per_key, 1)}

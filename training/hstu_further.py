@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from genrec import manifest
 from genrec.catalogue.files import CATALOGUE
@@ -90,7 +89,7 @@ def train_further(
     seed: int = 0,
 ) -> tuple[HstuRanker, dict[str, object]]:
     """Returns the average, and what happened. All ranks call it, with the same model. Raises RankLost."""
-    torch.manual_seed(seed * 65_537 + world.rank)  # dropout differs between ranks
+    world.seed_dropout(seed)
     run = FurtherRun(world, ratings, learnt, model, settings, seed)
     kept, loss = run.once()
     facts = {"events": len(learnt), "users": len(np.unique(ratings.users[learnt])), "updates": run.steps}

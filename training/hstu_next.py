@@ -38,7 +38,7 @@ def train_hstu_next(
     All ranks call it, with the same model. Raises RankLost, ArtifactError.
     """
     run = HstuNextRun(world, timed, model, settings, seed)
-    torch.manual_seed(seed * 65_537 + world.rank)  # dropout differs between ranks
+    world.seed_dropout(seed)
     limits = Limits(settings.epochs, settings.patience, minutes, settings.validate_every)
     report = train(world, run, limits, state, save_every_s)
     return run.best, {"seed": seed, **report}

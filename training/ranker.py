@@ -39,7 +39,7 @@ def train_ranker(
     Goes on from the checkpoint in `state`. All ranks call it, with the same ranker. Raises RankLost, ArtifactError.
     """
     run = RankerRun(world, ranker, places, candidates, settings, seed)
-    torch.manual_seed(seed * 65_537 + world.rank)  # dropout differs between ranks
+    world.seed_dropout(seed)
     report = train(world, run, Limits(settings.epochs, settings.patience, minutes), state, save_every_s)
     weight, figures = run.choose(run.best, candidates["validation"])
     run.best.options = replace(ranker.options, generator_weight=weight)

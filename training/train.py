@@ -59,7 +59,7 @@ def train_generator(
     """
     model = fresh_generator(settings, catalogue, seed, codebooks or [])
     run = GeneratorRun(world, model, settings, catalogue, histories, seed)
-    torch.manual_seed(seed * 65_537 + world.rank)  # dropout differs between ranks
+    world.seed_dropout(seed)
     limits = Limits(settings.epochs, settings.patience, minutes, settings.validate_every)
     report = train(world, run, limits, state, save_every_s)
     return run.best, {"seed": seed, "settings": settings.as_json(), **report}

@@ -130,7 +130,7 @@ def next_run(arm: str, timed: Timed, codes: torch.Tensor, settings: HstuNextSett
 
 def learn(run: HstuRun | HstuNextRun, limits: Limits, seed: int) -> None:
     """To the end, as `genrec train` does; arms of a seed drop the same."""
-    torch.manual_seed(seed * 65_537)
+    run.world.seed_dropout(seed)
     with TemporaryDirectory() as state:
         train(run.world, run, limits, Path(state), save_every_s=math.inf)
 

@@ -50,6 +50,10 @@ class World:
         self.rank = group.rank() if group else 0
         self.ranks = group.size() if group else 1
 
+    def seed_dropout(self, seed: int) -> None:
+        """Dropout is drawn by `seed` from here on, and differs between ranks."""
+        torch.manual_seed(seed * 65_537 + self.rank)
+
     def swap(self, values: NDArray, sent: Int64, received: Int64) -> NDArray:
         """Rows of [sum(sent), ...] to their ranks, in the order of ranks; what came, [sum(received), ...]."""
         if not self.group:

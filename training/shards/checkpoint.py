@@ -123,7 +123,7 @@ def load(folder: Path, world: World, embeddings: ShardedEmbeddings) -> Restored:
         own = f"{world.rank}.random.safetensors"
         torch.set_rng_state(_read(target / own, ranks[world.rank]["files"][own])["torch"])
     else:
-        torch.manual_seed(step * 65_537 + world.rank)
+        world.seed_dropout(step)
     embeddings.stamp = about["stamp"]
     position: dict[str, int] = {}
     for each in ranks:  # a rank may have told of shards that another has read further since
