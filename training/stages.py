@@ -25,7 +25,7 @@ from training.recipes import Recipe, recipe_for
 from training.sharded.world import World
 from training.sources import WHEELS, open_source, read_tables
 from training.steps import Steps
-from training.tokenise import item_vectors, read_semantic_ids, training_part
+from training.tokenise import EVERY_ITEM, item_vectors, lists_of, read_semantic_ids, training_part
 from training.train import train_generator
 from training.vectors.quantise import codebook_means, collisions, quantise
 from training.writing import write_data
@@ -124,12 +124,7 @@ def tokenise(
 
 def published_codes(path: Path, keys: list[str]) -> tuple[tuple[int, ...], np.ndarray]:
     """Codebook sizes, and codes int32[n, L] of the items `keys`. Raises InputError for an item without."""
-    given = read_semantic_ids(path)
-    missing = [key for key in keys if key not in given]
-    if missing:
-        problem = f"lacks {len(missing)} of {len(keys)} items, the first is {missing[0]!r}"
-        raise InputError(str(path), problem, "a semantic ID for every item")
-    codes = np.array([given[key] for key in keys], np.int32)
+    codes = lists_of(read_semantic_ids(path), keys, path, EVERY_ITEM).astype(np.int32)
     return check_sizes([int(c) + 1 for c in codes.max(axis=0)]), codes
 
 

@@ -7,12 +7,13 @@ information of items near each other in the training part of histories; both are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from genrec.catalogue.semantic_id import MAX_SIZE
 from genrec.errors import ArtifactError, InputError
@@ -29,6 +30,7 @@ SEMANTIC_IDS = (
     'JSON {item: ["<a_12>", "<b_3>", ...]} or CSV item,code_1,..,code_L, one length for all,'
     f" codes 0 to {MAX_SIZE - 1}"
 )
+EVERY_ITEM = "a semantic ID for every item"
 
 
 def item_vectors(
@@ -88,8 +90,6 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
     """
     given: dict[str, list[int]] = {}
     for place, item, codes in rows_of_items(path):
-        if item in given:
-            raise InputError(str(path), f"{place}: item {item!r} is there twice", SEMANTIC_IDS)
         if isinstance(codes, str):  # which would be taken for its letters
             raise InputError(
                 str(path), f"{place}: item {item!r} has {codes!r}, no list of codes", SEMANTIC_IDS
@@ -109,7 +109,7 @@ def rows_of_items(
 ) -> Iterator[tuple[str, str, list[object]]]:
     """(place for errors, item, its list as it is spelled) of every item of a file, JSON or with columns `name`_1, ....
 
-    Raises InputError.
+    Raises InputError, also for an item that is there twice.
     """
     return (_items_of_json if path.suffix == ".json" else _items_of_table)(path, name, accepted)
 
@@ -132,8 +132,23 @@ def _items_of_table(path: Path, name: str, accepted: str) -> Iterator[tuple[str,
         text(table, path, (each,)).to_pylist()
         for each in sorted(names, key=lambda each: int(each.rpartition("_")[2]))
     ]
+    seen: set[str] = set()
     for row, (key, *parts) in enumerate(zip(keys, *columns, strict=True)):
+        if key in seen:
+            raise InputError(str(path), f"{where(path, row)}: item {key!r} is there twice", accepted)
+        seen.add(key)
         yield where(path, row), key, parts
+
+
+def lists_of(
+    given: Mapping[str, list[int]], keys: Sequence[str], path: Path, accepted: str
+) -> NDArray[np.int64]:
+    """What a file gives for the items `keys`, a list of one length each: int64[n, l]. Raises InputError."""
+    missing = [key for key in keys if key not in given]
+    if missing:
+        problem = f"lacks {len(missing)} of {len(keys)} items, the first is {missing[0]!r}"
+        raise InputError(str(path), problem, accepted)
+    return np.array([given[key] for key in keys], np.int64)
 
 
 def code_of(value: object) -> int:

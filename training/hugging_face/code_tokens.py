@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
-from training.tokenise import SEMANTIC_IDS, code_of, rows_of_items
+from training.tokenise import EVERY_ITEM, SEMANTIC_IDS, code_of, lists_of, rows_of_items
 
 TOKENIZER = "tokenizer.json"
 HOLE = "{}"  # where a template has the code
@@ -54,17 +54,11 @@ def read_codes(
         templates = check_templates(templates or [_template(str(part), n) for n, part in enumerate(parts)])
         if len(parts) != len(templates):
             raise InputError(str(path), f"{place} has {len(parts)} codes, not {len(templates)}", SEMANTIC_IDS)
-        if key in given:
-            raise InputError(str(path), f"{place}: item {key!r} is there twice", SEMANTIC_IDS)
         try:
             given[key] = [_code(str(part), form) for part, form in zip(parts, templates, strict=True)]
         except ValueError as error:
             raise InputError(str(path), f"{place}: {error}", SEMANTIC_IDS) from error
-    missing = [key for key in keys if key not in given]
-    if missing:
-        problem = f"lacks {len(missing)} of {len(keys)} items, the first is {missing[0]!r}"
-        raise InputError(str(path), problem, "a semantic ID for every item")
-    return np.array([given[key] for key in keys], np.int32), templates or ()
+    return lists_of(given, keys, path, EVERY_ITEM).astype(np.int32), templates or ()
 
 
 def check_templates(templates: Sequence[str]) -> tuple[str, ...]:

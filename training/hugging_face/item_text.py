@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from genrec.errors import InputError
 from training.hugging_face.code_tokens import TOKENIZER
-from training.tokenise import rows_of_items
+from training.tokenise import lists_of, rows_of_items
 
 ACCEPTED = (
     "JSON {item: [73, 84, ...]} or CSV item,token_1,..,token_t,"
@@ -32,14 +32,8 @@ def read_item_text(path: Path, keys: Sequence[str], tokenizer: Tokenizer) -> tup
         length = length or len(parts)
         if len(parts) != length:
             raise InputError(str(path), f"{place} has {len(parts)} tokens, not {length}", ACCEPTED)
-        if key in given:
-            raise InputError(str(path), f"{place}: item {key!r} is there twice", ACCEPTED)
         given[key] = [_number(path, place, part, known) for part in parts]
-    missing = [key for key in keys if key not in given]
-    if missing:
-        problem = f"lacks {len(missing)} of {len(keys)} items, the first is {missing[0]!r}"
-        raise InputError(str(path), problem, ACCEPTED)
-    return np.array([given[key] for key in keys], np.int64), np.unique(list(given.values()))
+    return lists_of(given, keys, path, ACCEPTED), np.unique(list(given.values()))
 
 
 def _number(path: Path, place: str, part: object, known: set[int]) -> int:
