@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from genrec.errors import ArtifactError
 from genrec.files import check_regular, read_json
-from genrec.manifest import digest_file
+from genrec.manifest import anew, digest_file
 from genrec.models.config import ModelConfig
+from genrec.models.registry import CONFIG
 from genrec.nn.model import Generator
 from genrec.tensor_file import written
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # where a large model is in shards
-CONFIG = "config.json"
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -95,6 +95,14 @@ def fitting(stored: dict[str, Tensor], config: ModelConfig, path: Path) -> dict[
 def generator_digest(folder: Path) -> str:
     """How what is trained on a generator knows it: the sha256 of its weights, empty if they are in shards."""
     return digest_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else ""
+
+
+def check_trained_on_this(path: Path, stage: str) -> None:
+    """Raises ArtifactError for weights of `stage`, read before, of another generator than the one beside them."""
+    with safe_open(path, framework="pt") as file:
+        trained_on = (file.metadata() or {}).get("generator", "")
+    if trained_on != generator_digest(path.parent):
+        raise ArtifactError(path, f"was trained on another generator than {WEIGHTS}{anew(stage)}")
 
 
 def weights_file(folder: Path) -> Path:

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from genrec.draft.options import FORMAT, VERSION, DraftConfig
 from genrec.errors import ArtifactError
 from genrec.files import check_regular
-from genrec.manifest import anew
 from genrec.models.config import ModelConfig
-from genrec.nn.checkpoint import CONFIG, generator_digest, write_weights
-from genrec.nn.checkpoint import WEIGHTS as GENERATOR
+from genrec.models.registry import CONFIG
+from genrec.nn.checkpoint import check_trained_on_this, generator_digest, write_weights
 from genrec.nn.draft_head import DraftHead
 from genrec.nn.model import Generator
 from genrec.tensor_file import write_tensors
@@ -39,13 +38,10 @@ def load_draft(folder: Path) -> DraftHead:
     path = folder / WEIGHTS
     head = DraftHead(ModelConfig.load(folder / CONFIG), DraftConfig.load(folder / OPTIONS))
     try:
-        with safe_open(check_regular(path), framework="pt") as file:
-            trained_on = (file.metadata() or {}).get("generator", "")
-        head.load_state_dict(load_file(path))
+        head.load_state_dict(load_file(check_regular(path)))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ArtifactError(path, f"not this generator's draft head: {error}") from error
-    if trained_on != generator_digest(folder):
-        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}{anew('draft')}")
+    check_trained_on_this(path, "draft")
     return head.eval()
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
-from genrec.manifest import anew
-from genrec.nn.checkpoint import WEIGHTS as GENERATOR
-from genrec.nn.checkpoint import generator_digest, load_generator, write_weights
+from genrec.nn.checkpoint import check_trained_on_this, generator_digest, load_generator, write_weights
 from genrec.nn.ranker import Ranker
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 
@@ -38,16 +36,13 @@ def load_ranker(folder: Path) -> Ranker:
         raise ArtifactError(folder / OPTIONS, str(error)) from error
     ranker.options = options
     try:
-        with safe_open(check_regular(path), framework="pt") as file:
-            trained_on = (file.metadata() or {}).get("generator", "")
-        found = ranker.load_state_dict(load_file(path), strict=False)
+        found = ranker.load_state_dict(load_file(check_regular(path)), strict=False)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ArtifactError(path, f"not this generator's ranker: {error}") from error
     missing = [name for name in found.missing_keys if not _kept_elsewhere(ranker, name)]
     if missing or found.unexpected_keys:
         raise ArtifactError(path, f"lacks {missing[:3]} and has {found.unexpected_keys[:3]} too many")
-    if trained_on != generator_digest(folder):
-        raise ArtifactError(path, f"was trained on another generator than {GENERATOR}{anew('ranker')}")
+    check_trained_on_this(path, "ranker")
     return ranker.eval()
 
 

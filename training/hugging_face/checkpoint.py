@@ -26,7 +26,8 @@ from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.manifest import record, stage_key
 from genrec.models.config import MODEL_TYPES, ModelConfig
-from genrec.nn.checkpoint import CONFIG, EMBEDDING, HEAD, fitting, read_tensors, save_tensors, weights_file
+from genrec.models.registry import CONFIG
+from genrec.nn.checkpoint import EMBEDDING, HEAD, fitting, read_tensors, save_tensors, weights_file
 from genrec.progress import ticking
 from genrec.rank.item_tokens import find_tokens, save_item_tokens
 from training.hugging_face.code_tokens import (
