@@ -37,6 +37,7 @@ from genrec.progress import counting
 from genrec.search.lookup import lookup
 from training.data import Histories
 from training.evaluate import PAD, evaluate
+from training.padding import padded
 from training.recipes import power_of_two
 from training.updates import cosine, follow, update
 from training.windows import batches, check_some, cut_windows, gather, training_rows, whole_share
@@ -108,13 +109,11 @@ def prompts(catalogue: Catalogue, drafter: Drafter, rows: list[np.ndarray]) -> t
     The newest items that the generator reads; an empty history is as long as one item.
     """
     config = drafter.config
-    newest = [r[-config.max_history :] for r in rows]
-    lengths = np.array([max(len(r), 1) * config.levels for r in newest])
-    tokens = np.zeros((len(rows), int(lengths.max()) + drafter.placeholders), np.int64)
-    for line, r, length in zip(tokens, newest, lengths, strict=True):
-        line[: len(r) * config.levels] = (catalogue.codes[r] + np.array(config.code_offsets)).ravel()
-        line[length : length + drafter.placeholders] = config.vocab_size + np.arange(drafter.placeholders)
-    return torch.from_numpy(tokens), torch.from_numpy(lengths)
+    placeholders = config.vocab_size + np.arange(drafter.placeholders)
+    newest = [catalogue.codes[r[-config.max_history :]] + np.array(config.code_offsets) for r in rows]
+    histories = [codes.ravel() if len(codes) else np.zeros(config.levels, np.int64) for codes in newest]
+    tokens, lengths = padded([np.concatenate((history, placeholders)) for history in histories])
+    return tokens, lengths - drafter.placeholders
 
 
 class DraftRun:

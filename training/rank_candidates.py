@@ -27,6 +27,7 @@ from genrec.progress import counting
 from genrec.tensor_file import write_tensors
 from training.data import Histories
 from training.evaluate import SPLITS
+from training.padding import padded
 
 FILE_NAME = "rank_candidates.safetensors"  # in training/
 CANDIDATES, BEAM_WIDTH = 100, 128
@@ -89,12 +90,7 @@ def prompts(
     `rows` per user, `places` [B, 2], `tokens` int[n, m] of an item by catalogue row, the newest `most` items; `whole`
     makes one line of theirs.
     """
-    found = [whole(tokens[rows[user][:cut][-most:]]) for user, cut in places]
-    lengths = np.array([len(each) for each in found])
-    lines = np.zeros((len(places), lengths.max()), np.int64)
-    for line, each in zip(lines, found, strict=True):
-        line[: len(each)] = each
-    return torch.from_numpy(lines), torch.from_numpy(lengths)
+    return padded([whole(tokens[rows[user][:cut][-most:]]) for user, cut in places])
 
 
 def make_candidates(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from genrec.catalogue.items import Catalogue
 from genrec.models.prompt import Start, newest_start, prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.model import Generator
 from training.evaluate import PAD, Recommender
+from training.padding import padded
 
 
 def model_recommender(
@@ -30,14 +30,10 @@ def model_recommender(
         rows = [catalogue.rows_of(h) for h in histories]
         rows = [r[r >= 0].astype(np.int64) for r in rows]
         newest = [r[start(len(r), config.max_history) :] for r in rows]
-        lengths = np.array([config.prompt_length(len(r)) for r in newest])
-        tokens = np.zeros((len(rows), max(int(lengths.max()), 1)), np.int64)
-        for b, r in enumerate(newest):
-            tokens[b, : lengths[b]] = prompt_of(config, catalogue.codes[r] + offsets)
+        tokens, lengths = padded([prompt_of(config, catalogue.codes[r] + offsets) for r in newest])
         excluded = [np.unique(r) if remove_seen else r[:0] for r in rows]
         # An empty history has no last position; it reads the padding and its answer means nothing.
-        safe = torch.from_numpy(np.maximum(lengths, 1))
-        leaves, scores = beam_search(model, tree, torch.from_numpy(tokens), safe, excluded, beam_width)
+        leaves, scores = beam_search(model, tree, tokens, lengths.clamp(min=1), excluded, beam_width)
         found, _ = rank_items(tree, leaves, scores, excluded, k)
         return np.where(found >= 0, catalogue.item_ids[found], PAD)
 
