@@ -43,7 +43,7 @@ def attend_in_fp32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
 
 
 class ItemRows(torch.nn.Module):
-    """In the place of a ranker's plain item table: rows of `embeddings`, wherever they lie."""
+    """Used instead of a ranker's plain item table: rows of `embeddings`, wherever they lie."""
 
     def __init__(self, embeddings: ShardedEmbeddings) -> None:
         super().__init__()

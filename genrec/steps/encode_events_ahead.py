@@ -15,7 +15,7 @@ from genrec.steps.user_events import EventReader
 
 
 class EncodeEventsAhead(EachAlone):
-    """In the place of `EncodePrefix`: history, user_id, ratings, times, features, and when the ranking is due.
+    """Used instead of `EncodePrefix`: history, user_id, ratings, times, features, and when the ranking is due.
 
     When it is asked for is the candidates' alone: the user's tokens do not say it.
     """

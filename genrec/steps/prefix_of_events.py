@@ -14,7 +14,7 @@ PLAN = np.array([[ORDERS.index("user"), 1, 0]])
 
 
 class PrefixOfEvents:
-    """In the place of `PrefixChoice`: there is nothing to choose."""
+    """Used instead of `PrefixChoice`: there is nothing to choose."""
 
     def __init__(self, settings: Settings) -> None:
         self._pool = Pool(settings.pool) if settings.pool else None

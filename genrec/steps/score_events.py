@@ -23,7 +23,7 @@ from genrec.steps.ticket import Ticket, read_ticket
 
 
 class ScoreEvents(ScoresLater[HstuExecutor]):
-    """In the place of `ScoreCandidates`. The next delta is taken in between two requests."""
+    """Used instead of `ScoreCandidates`. The next delta is taken in between two requests."""
 
     def __init__(self, settings: Settings) -> None:
         self._config = chosen_hstu(settings.artifact, settings.ranker)

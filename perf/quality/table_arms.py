@@ -52,7 +52,7 @@ class StaticRun(HstuRun):
 
 
 class WholeTable(torch.nn.Module):
-    """In the place of a plain item table: a dynamic one, read whole."""
+    """Used instead of a plain item table: a dynamic one, read whole."""
 
     def __init__(self, embeddings: ShardedEmbeddings, items: int) -> None:
         super().__init__()

@@ -6,9 +6,9 @@
     <folder>/<step>/<rank>.<dimension>.<part>.safetensors   its rows: ids, vectors, state, marks
     <folder>/<step>/<rank>.random.safetensors, dense.safetensors
 
-An id belongs to the rank `fmix64(id) mod ranks`, whatever wrote it. Of W ranks that saved, rank r of W' therefore finds
-all its ids in the files of ranks f = r mod gcd(W, W'), and keeps those that are its own; the paper's modulo for sizes
-that are multiples of each other is the special case.
+An id belongs to the rank `fmix64(id) mod ranks`, whatever wrote it. So where W ranks saved and W' load, rank r reads
+only the files f with f = r mod gcd(W, W'), and keeps the ids that are its own; the paper's modulo for sizes that are
+multiples of each other is the special case.
 """
 
 from __future__ import annotations
