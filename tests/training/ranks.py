@@ -8,15 +8,18 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from training.sharded.world import World, join
 
 LIMIT_S = 300.0
+SLOW_S = 3
 START = multiprocessing.get_context("forkserver")
 START.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "training.sharded.step"])
 
@@ -90,6 +93,15 @@ class ThreadWorld(World):
         self.barrier.wait()
         assert len(came) == received.sum()
         return came
+
+    def meet(self) -> None:
+        self.barrier.wait()
+
+
+def impatient(world: World) -> World:
+    """Give a rank up that says nothing for SLOW_S."""
+    world.group = dist.new_group(timeout=timedelta(seconds=SLOW_S))
+    return world
 
 
 def in_threads(ranks: int, work: Callable[[World], Any]) -> list[Any]:

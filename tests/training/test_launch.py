@@ -15,6 +15,7 @@ import pytest
 
 from genrec.errors import InputError
 from tests.serving.processes import until
+from tests.training.ranks import SLOW_S, impatient
 from training.launch import on_ranks
 from training.sharded.world import World
 
@@ -51,6 +52,18 @@ def test_what_a_rank_raises_is_told() -> None:
         on_ranks(2, refuses, threads=2)
     with pytest.raises(Exception, match=r"rank [01] failed: LookupError: no such thing"):
         on_ranks(2, breaks, threads=2)
+
+
+def writes_last(world: World, path: Path) -> None:
+    impatient(world).meet()
+    if world.rank == 0:
+        time.sleep(SLOW_S + 2)
+        path.touch()
+
+
+def test_a_rank_that_writes_at_the_end_is_waited_for(tmp_path: Path) -> None:
+    on_ranks(2, writes_last, tmp_path / "model", threads=2)
+    assert (tmp_path / "model").exists()
 
 
 def test_alone_it_is_this_process() -> None:

@@ -16,7 +16,7 @@ from genrec.errors import GenrecError
 from training.embedding.arrays import Int64
 
 PATIENCE_S = 45  # a rank that says nothing for so long is given up
-LEADS_S = 7200  # that one rank may take for what it makes or fetches for all
+LEADS_S = 7200  # that one rank may take for what it makes, fetches or writes while others wait
 T = TypeVar("T")
 
 
@@ -89,21 +89,18 @@ class World:
         return self.swap(np.concatenate([values] * self.ranks), sent, counts)
 
     def meet(self) -> None:
-        """Go on when everyone has come here."""
-        self.gather(np.zeros(1, np.int64))
+        """Go on when everyone has come here; what some do alone before, as writing to a slow disk, may take LEADS_S."""
+        if self._patient:
+            _ask(self.rank, lambda: dist.barrier(group=self._patient))
 
     @contextmanager
     def lead_first(self) -> Iterator[None]:
-        """Rank 0 goes first, then all others: what it leaves behind need not be made again. It may take LEADS_S."""
+        """Rank 0 goes first, then all others: what it leaves behind need not be made again."""
         if self.rank:
-            self._await_the_first()
+            self.meet()
         yield
         if self.rank == 0:
-            self._await_the_first()
-
-    def _await_the_first(self) -> None:
-        if self._patient:
-            _ask(self.rank, lambda: dist.barrier(group=self._patient))
+            self.meet()
 
     def leave(self) -> None:
         """Go, after everyone has come here."""

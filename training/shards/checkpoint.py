@@ -151,6 +151,7 @@ def _together(world: World, target: Path, work: Callable[[], None] | None) -> No
             work()
     except (OSError, SafetensorError, ArtifactError) as error:
         problem = error
+    world.meet()  # a slow disk is no lost rank
     told = world.gather(np.array([problem is None], np.int64))
     if problem or not told.all():
         ranks = ", ".join(map(str, np.flatnonzero(1 - told[:, 0])))

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from genrec.errors import ArtifactError, InputError
-from tests.training.ranks import START, ThreadWorld, in_threads, on_ranks
+from tests.training.ranks import SLOW_S, START, ThreadWorld, impatient, in_threads, on_ranks
 from training.embedding.optimizers import RowAdam, RowwiseAdagrad
 from training.embedding.portable import mixed
 from training.embedding.table import Rows
@@ -203,6 +204,23 @@ def test_a_disk_that_is_full_for_one_rank_leaves_the_last_good_one(tmp_path: Pat
         assert "rank 1 could not save" in said and "the checkpoint before it stands" in said
         assert ("File too large" in said) == (rank == 1)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["000000005", "current.json"]
+    assert len(rows_of(load_one(tmp_path), 4).ids) == len(all_rows()[4].ids)
+
+
+def save_to_a_slow_disk(world: World, folder: str) -> None:
+    def slow(descriptor: int) -> None:
+        os.fsync = real
+        time.sleep(SLOW_S + 2)
+        real(descriptor)
+
+    real = os.fsync
+    if world.rank == 0:
+        os.fsync = slow
+    checkpoint.save(Path(folder), impatient(world), embeddings_of(world, all_rows()), 6, {}, {})
+
+
+def test_a_disk_that_is_slow_for_one_rank_is_waited_for(tmp_path: Path) -> None:
+    on_ranks(2, save_to_a_slow_disk, str(tmp_path))
     assert len(rows_of(load_one(tmp_path), 4).ids) == len(all_rows()[4].ids)
 
 
