@@ -62,7 +62,23 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     partial.unlink(missing_ok=True)  # of one that was ended
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
+    put(partial, path)
+
+
+def put(partial: Path, path: Path) -> None:
+    """Give a finished file the name `path`, durably: a loss of power leaves what was there before, or this whole."""
+    sync(partial)
     os.replace(partial, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """What a file holds, or the names in a folder, are on the disk when this returns. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

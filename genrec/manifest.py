@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
-from genrec.files import open_file, read_json
+from genrec.files import open_file, put, read_json, sync
 
 NAME = "manifest.json"
 # Of a file that was changed later than this, another change may leave all times alike.
@@ -118,10 +118,15 @@ def is_good(artifact: Path, stage: str, key: str) -> bool:
 
 
 def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts: dict[str, Any]) -> None:
-    """Enter a finished stage; the file is replaced as a whole."""
+    """Enter a finished stage; the file is replaced as a whole.
+
+    What it names is on the disk by then: what the stage was made from, as a checkpoint, may be removed.
+    """
     hashes = {str(path.relative_to(artifact)): digest_file(path) for path in sorted(outputs)}
+    for name in {each for path in map(Path, hashes) for each in (path, *path.parents)}:
+        sync(artifact / name)
     with _changing(artifact):
-        os.replace(_with(artifact, stage, {"key": key, "outputs": hashes, "facts": facts}), artifact / NAME)
+        put(_with(artifact, stage, {"key": key, "outputs": hashes, "facts": facts}), artifact / NAME)
 
 
 def replace(
@@ -139,8 +144,8 @@ def replace(
             raise ArtifactError(artifact / NAME, problem)
         partial = _with(artifact, stage, {**made, "outputs": {**made["outputs"], **hashes}, "facts": facts})
         for aside, path in written.items():
-            os.replace(aside, path)
-        os.replace(partial, artifact / NAME)
+            put(aside, path)
+        put(partial, artifact / NAME)
 
 
 @contextmanager

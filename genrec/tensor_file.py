@@ -6,7 +6,6 @@ What is written appears whole or not at all, and others may read it: a server ma
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from genrec.errors import ArtifactError
-from genrec.files import check_regular
+from genrec.files import check_regular, put
 
 LENGTH = struct.Struct("<Q")  # of the header, before it
 KINDS = {"F32": np.float32, "I32": np.int32, "I64": np.int64}  # that are mapped
@@ -40,7 +39,7 @@ def written(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.chmod(0o644)
-        os.replace(partial, path)
+        put(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

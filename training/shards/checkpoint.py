@@ -30,7 +30,7 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as as_bytes
 
 from genrec.errors import ArtifactError, InputError
-from genrec.files import open_file, read_json
+from genrec.files import open_file, read_json, sync, write_whole
 from training.embedding.optimizers import as_json
 from training.embedding.table import DynamicTable, Rows
 from training.sharded.embeddings import ShardedEmbeddings
@@ -82,10 +82,8 @@ def save(
         _write_json(target / f"{world.rank}.json", {"files": files, "position": dict(position)})
 
     def commit() -> None:
-        _sync(target)
-        _write_json(folder / f"{CURRENT}.new", {"step": target.name})
-        os.replace(folder / f"{CURRENT}.new", folder / CURRENT)
-        _sync(folder)
+        sync(target)
+        write_whole(folder / CURRENT, json.dumps({"step": target.name}))
 
     lead = world.rank == 0
     _together(world, target, prepare if lead else None)
@@ -246,12 +244,3 @@ def _write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """The names in a folder are on the disk too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
