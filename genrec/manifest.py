@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from genrec.errors import ArtifactError
 from genrec.files import open_file, put, read_json, sync
 
 NAME = "manifest.json"
+NEXT = f"{NAME}.partial"  # what it will be
 # Of a file that was changed later than this, another change may leave all times alike.
 SETTLED_NS = 2_000_000_000
 # Verbs that make a stage anew; `genrec import` made those of an imported artifact.
@@ -76,7 +77,10 @@ def stage_key(settings: dict[str, Any], inputs: Iterable[Path] = ()) -> str:
 
 def read(artifact: Path) -> dict[str, Any]:
     """The manifest, empty when there is none yet. Raises ArtifactError."""
-    path = artifact / NAME
+    return _read(artifact / NAME)
+
+
+def _read(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         return {}
     found = read_json(path)
@@ -110,11 +114,11 @@ def problem_of(outputs: Mapping[str, Any]) -> str | None:
 def is_good(artifact: Path, stage: str, key: str) -> bool:
     """Whether the stage was made with this key and all its files are as it left them."""
     entry = read(artifact).get(stage)
-    if entry is None or entry["key"] != key:
-        return False
-    return all(
-        (artifact / f).is_file() and digest_file(artifact / f) == sha for f, sha in entry["outputs"].items()
-    )
+    return entry is not None and entry["key"] == key and _as_made(artifact, entry["outputs"])
+
+
+def _as_made(artifact: Path, outputs: Mapping[str, str]) -> bool:
+    return all((artifact / f).is_file() and digest_file(artifact / f) == sha for f, sha in outputs.items())
 
 
 def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts: dict[str, Any]) -> None:
@@ -143,16 +147,28 @@ def replace(
             problem = f"{stage} was made anew by another process meanwhile; run this again"
             raise ArtifactError(artifact / NAME, problem)
         partial = _with(artifact, stage, {**made, "outputs": {**made["outputs"], **hashes}, "facts": facts})
+        sync(partial)
+        sync(artifact)  # from here on `complete` can end what a kill or a loss of power ends
         for aside, path in written.items():
             put(aside, path)
         put(partial, artifact / NAME)
+
+
+def complete(artifact: Path) -> None:
+    """Enter a stage whose files a process had put in place when it was killed: its entry was written before them."""
+    with _changing(artifact), suppress(ArtifactError):
+        entered = read(artifact)
+        for stage, entry in _read(artifact / NEXT).items():
+            if entry != entered.get(stage) and _as_made(artifact, entry["outputs"]):
+                put(_with(artifact, stage, entry), artifact / NAME)
 
 
 @contextmanager
 def making(artifact: Path, stage: str) -> Iterator[None]:
     """While one process makes a stage, others of this machine, or of its container, do not.
 
-    Raises ArtifactError where another is at it; one that is killed is not.
+    Raises ArtifactError where another is at it; one that is killed is not, and if that was at its very end it is
+    completed first.
     """
     folder = artifact.stat()
     with socket.socket(socket.AF_UNIX) as claim:
@@ -162,6 +178,7 @@ def making(artifact: Path, stage: str) -> Iterator[None]:
             if error.errno != errno.EADDRINUSE:
                 raise
             raise ArtifactError(artifact, f"another process makes its {stage} now; wait for it") from error
+        complete(artifact)
         yield
 
 
@@ -178,7 +195,7 @@ def _changing(artifact: Path) -> Iterator[None]:
 
 def _with(artifact: Path, stage: str, entry: dict[str, Any]) -> Path:
     """The manifest with this entry, beside the one that counts."""
-    partial = artifact / (NAME + ".partial")
+    partial = artifact / NEXT
     partial.write_text(json.dumps({**read(artifact), stage: entry}, indent=2) + "\n")
     return partial
 

@@ -127,6 +127,7 @@ def further_artifact(
 
 def _made(artifact: Path) -> dict[str, Any]:
     """What the manifest says of the model, which is as it was made. Raises InputError, ArtifactError."""
+    manifest.complete(artifact)
     made = manifest.read(artifact).get(STAGE)
     if made is None:
         raise InputError(

@@ -19,6 +19,17 @@ from genrec.manifest import record
 for number in range(100):
     record(Path(sys.argv[1]), f"{sys.argv[2]}{number}", "key", [], {})
 """
+DIES = """
+import os, sys
+from pathlib import Path
+from genrec import manifest
+def put(partial, path):
+    next(renames, None) or os._exit(9)
+    os.replace(partial, path)
+renames = iter([True] * int(sys.argv[2]))
+manifest.put, folder = put, Path(sys.argv[1])
+manifest.replace(folder, "hstu", manifest.read(folder)["hstu"], {folder / "aside": folder / "model"}, {"is": "new"})
+"""
 
 
 def test_processes_that_enter_stages_at_once_lose_none(tmp_path: Path) -> None:
@@ -43,6 +54,22 @@ def test_what_another_process_has_made_anew_is_not_replaced(tmp_path: Path) -> N
         manifest.replace(tmp_path, "hstu", made, {aside: model}, {})
     assert model.read_text() == "three" and manifest.read(tmp_path)["hstu"]["facts"] == {"is": "three"}
     manifest.verify(tmp_path)
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_killed_among_the_renames_it_is_completed_or_as_before(tmp_path: Path, renames: int) -> None:
+    model = tmp_path / "model"
+    model.write_text("old")
+    manifest.record(tmp_path, "hstu", "key", [model], {"is": "old"})
+    (tmp_path / "aside").write_text("new")
+    command = [sys.executable, "-c", DIES, str(tmp_path), str(renames)]
+    assert subprocess.run(command, cwd=ROOT).returncode == 9
+    with manifest.making(tmp_path, "data"):  # whatever comes next
+        manifest.verify(tmp_path)
+    expected = "new" if renames else "old"
+    assert model.read_text() == expected and manifest.read(tmp_path)["hstu"]["facts"] == {"is": expected}
+    manifest.record(tmp_path, "data", "key", [], {})
+    assert manifest.read(tmp_path).keys() == {"hstu", "data"}
 
 
 def test_a_stage_of_files_that_were_replaced_is_refused(tmp_path: Path) -> None:

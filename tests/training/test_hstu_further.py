@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from cli.main import main
 from genrec import manifest
 from genrec.catalogue.items import Catalogue
+from genrec.errors import ArtifactError
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.hstu import WEIGHTS
@@ -138,6 +139,26 @@ def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixtur
         assert all(np.array_equal(served[name], each.numpy()) for name, each in model.items())
     assert met[0].tolist() == [*range(12), 20, 21], "a's history, and what is new"
     assert met[1].tolist() == [21, 22], "what the new user did on Monday is history"
+
+
+def test_ended_between_model_and_manifest_it_is_completed(
+    artifact: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(partial: Path, path: Path) -> None:
+        if path.name == manifest.NAME:
+            raise KeyboardInterrupt
+        partial.replace(path)
+
+    events, item = artifact.parent / "events.csv", Catalogue.load(artifact / "catalogue.parquet").item_ids[20]
+    events.write_text(f"user,item,rating,timestamp\na,i{item},5,100\n")
+    train = ["train", str(artifact), "--recipe", "hstu-ranker", "--events", str(events)]
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "put", ended)
+        assert main(train) != 0
+    with pytest.raises(ArtifactError, match="is not the file that stage `hstu` made"):
+        manifest.verify(artifact)
+    assert main(train) == 0 and f"hstu: has learnt {events}" in capsys.readouterr().out
+    manifest.verify(artifact)
 
 
 def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
