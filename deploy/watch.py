@@ -49,6 +49,8 @@ class Watch:
     def take_stock(self) -> None:
         """The stubs that live now are those that should."""
         self.models = {pid: tritonserver.model_of(pid) for pid in tritonserver.living_stubs(self._session)}
+        for gone in self._stopped.keys() - {self._session, *self.models}:
+            del self._stopped[gone]  # nobody looks at it again: `silence` would wait for it without end
         self._count_answers()
 
     def processes(self) -> Trouble | None:

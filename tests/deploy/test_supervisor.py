@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from deploy import leftovers, supervisor, tritonserver
-from deploy.launch import Launch, LaunchError
-from deploy.ports import choose_ports
+from deploy import supervisor, tritonserver
+from deploy.launch import LaunchError
+from tests.deploy.launches import launch
 from tests.serving.processes import until
-
-
-def launch(folder: Path) -> Launch:
-    return Launch(
-        argv=lambda: ["/bin/sleep", "600"],
-        environment=dict(os.environ),
-        prefix=leftovers.own_prefix(),
-        secrets=(),
-        control_headers={},
-        verify=lambda: None,
-        unchanged=lambda: True,
-        prepare=lambda: None,
-        ports=choose_ports(),
-        item=lambda: 0,
-        ensembles=(),
-        log_file=folder / "server.log",
-        start_timeout_s=600.0,
-        probe_every_s=5.0,
-    )
 
 
 def test_whoever_stops_a_server_that_does_not_end_is_told(

@@ -1,20 +1,22 @@
-"""Which dead process takes the whole server along, and what a busy one is asked."""
+"""When a server is started anew: a dead process, a silent one after another was replaced, and one that is busy."""
 
 from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from deploy import probe
-from deploy.watch import ANSWERS_LATER, READS_REQUESTS
+from deploy import probe, tritonserver, watch
+from deploy.watch import ANSWERS_LATER, FAILED_PROBES, READS_REQUESTS, Trouble, Watch
 from ensembles.served import served
 from genrec.steps import STEPS
 from genrec.steps.later import AnswersLater
+from tests.deploy.launches import launch
 
 MODELS = Path(__file__).resolve().parents[2] / "model_repository"
 
@@ -61,3 +63,25 @@ def test_a_probe_is_due_before_nobody_listens(ensemble: str) -> None:
     server.server_close()
     (due,) = [tensor["data"] for tensor in asked if tensor["name"] == "deadline_ms"]
     assert 0 < due[0] < 5000
+
+
+def test_a_server_that_hangs_is_seen_after_a_stopped_process_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, model = {100: "S", 7: "S"}, "validity_lookup"
+    monkeypatch.setattr(watch, "STOPPED_S", -1.0)
+    monkeypatch.setattr(tritonserver, "state_of", lambda pid: states.get(pid, ""))
+    monkeypatch.setattr(tritonserver, "living_stubs", lambda session: sorted(states.keys() - {session}))
+    monkeypatch.setattr(tritonserver, "model_of", lambda _: model)
+    monkeypatch.setattr(probe, "infer_all", lambda _, asked, *__: dict.fromkeys(asked, "timed out"))
+    looks = Watch(replace(launch(tmp_path), ensembles=("recommend",)), 100)
+    states[7] = "T"
+    trouble = looks.processes()
+    assert trouble and trouble.models == {model}
+    assert looks.silence() is None, "it is known why nobody answers"
+    del states[7]
+    states[8] = "S"
+    looks.take_stock()
+    assert looks.processes() is None
+    *before, last = [looks.silence() for _ in range(FAILED_PROBES)]
+    assert not any(before) and last == Trouble(f"{FAILED_PROBES} probes failed")
