@@ -84,12 +84,20 @@ def infer(http_url: str, ensemble: str, item_id: int, timeout_s: float) -> Probe
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
             outputs = [o["name"] for o in json.load(response)["outputs"]]
     except urllib.error.HTTPError as error:
-        text = error.read().decode(errors="replace")
+        text = _said(error)
         # A step that sheds load (503 from inside the ensemble) is alive and says so.
         return ProbeAnswer(error.code == 503 and f"in ensemble '{ensemble}'" in text, f"{error.code}: {text}")
-    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         return ProbeAnswer(False, f"{type(error).__name__}: {error}")
     return ProbeAnswer(True) if "report" in outputs else ProbeAnswer(False, f"answered {outputs}, no report")
+
+
+def _said(refusal: urllib.error.HTTPError) -> str:
+    """What a refusal says. A server in trouble may hang up, or fall silent, before it has said all of it."""
+    try:
+        return refusal.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return f"cut short: {type(error).__name__}: {error}"
 
 
 def infer_all(http_url: str, ensembles: Sequence[str], item_id: int, timeout_s: float) -> dict[str, str]:
@@ -107,7 +115,7 @@ def load_model(http_url: str, model: str, headers: Mapping[str, str], timeout_s:
         with urllib.request.urlopen(request, timeout=timeout_s):
             return ""
     except urllib.error.HTTPError as error:
-        return error.read().decode(errors="replace")
+        return _said(error)
     except (OSError, http.client.HTTPException) as error:
         return f"{type(error).__name__}: {error}"
 

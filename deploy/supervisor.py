@@ -32,7 +32,7 @@ LONGEST_PAUSE_S = 30.0  # between starts
 SLOWER_RESTART = 3.0
 LEAST_RESTART_S = 30.0
 RELOAD_S = 20.0  # for one model
-BUILD_S, LOOK_AGAIN_S = 600.0, 1.0  # that a build may take while a model waits for it; between two looks
+BUILD_S, LOOK_AGAIN_S = 600.0, 1.0  # that a build may take while a model waits for it; after a look in vain
 GRACE_S = EXIT_TIMEOUT_S + 5
 GRACE_AFTER_RELOAD_S = 3.0  # what a dead process did not answer never ends, for Triton: it would wait in vain
 PASSING = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
@@ -168,9 +168,9 @@ class Supervisor:
         next_probe = time.monotonic() + every_s
         while not self._stopping.wait(min(WATCH_S, every_s)):
             server_log.rotate(self._launch.log_file)
-            trouble = watch.processes()
-            if not trouble and time.monotonic() >= next_probe:
-                trouble = watch.silence()
+            asks = time.monotonic() >= next_probe
+            trouble = self._look(watch, asks)
+            if asks:
                 next_probe = time.monotonic() + (min(1.0, every_s) if watch.in_doubt else every_s)
             if not trouble:
                 continue
@@ -183,6 +183,14 @@ class Supervisor:
                 log.warning("the server answers again (pid %d)", self.pid)
             self.restarts += 1
             next_probe = time.monotonic() + every_s
+
+    def _look(self, watch: Watch, asks: bool) -> Trouble | None:
+        """What is wrong; `asks` for answers too. A look that fails is no reason to end a server that may be well."""
+        try:
+            return watch.processes() or (watch.silence() if asks else None)
+        except Exception as error:  # of whatever stood in a file or an answer
+            self._stopping.wait(LOOK_AGAIN_S)
+            return watch.could_not_look(error)
 
     def _waits(self, trouble: Trouble) -> bool:
         """Whether models that died stay away for now, as a file is not as it was made: a build may be under way.

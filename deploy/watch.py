@@ -24,6 +24,7 @@ STOPPED_S = 3.0  # that a process may be stopped, by someone who looks at it
 PROBE_TIMEOUT_S = 5.0
 METRICS_TIMEOUT_S = 1.0
 FAILED_PROBES = 3  # in a row: one slow answer is no reason to throw away every request in flight
+LOOK = "the look itself"  # among the ensembles whose failed probes are counted
 log = logging.getLogger("genrec.serve")
 
 
@@ -102,13 +103,24 @@ class Watch:
                 "%s: probe %d of %d failed: %s",
                 ensemble, self._failed[ensemble], FAILED_PROBES, problems[ensemble],
             )  # fmt: skip
+        self._failed[LOOK] = 0
+        return self._too_many()
+
+    def could_not_look(self, error: Exception) -> Trouble | None:
+        """Counts as a failed probe: the server may be well, but nobody knows any more."""
+        self._failed[LOOK] += 1
+        what = f"{type(error).__name__}: {error}"
+        log.warning("look %d of %d failed: %s", self._failed[LOOK], FAILED_PROBES, what)
+        return self._too_many()
+
+    def _too_many(self) -> Trouble | None:
         if any(count >= FAILED_PROBES for count in self._failed.values()):
             return Trouble(f"{FAILED_PROBES} probes failed")
         return None
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the last probe of an ensemble failed."""
+        """Whether the last probe of an ensemble, or the last look, failed."""
         return any(self._failed.values())
 
     def known_item(self) -> int:

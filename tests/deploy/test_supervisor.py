@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy import supervisor, tritonserver
-from deploy.launch import LaunchError
+from deploy import probe, supervisor, tritonserver
+from deploy.launch import Launch, LaunchError
+from deploy.supervisor import Supervisor
+from deploy.watch import FAILED_PROBES
 from tests.deploy.launches import launch
 from tests.serving.processes import until
 
@@ -30,3 +35,34 @@ def test_whoever_stops_a_server_that_does_not_end_is_told(
         with pytest.raises(LaunchError, match="stopped while starting"):
             starting.result()
     until(lambda: all(member.state in "ZX" for member in tritonserver.members(pid)))
+
+
+@contextmanager
+def supervised(about: Launch, on_start: Callable[[], None] = lambda: None) -> Iterator[Supervisor]:
+    """A server that is taken for ready at once, and answers all probes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Supervisor, "_not_ready", lambda *_: "")
+        patch.setattr(probe, "infer_all", lambda *_: {})
+        patch.setattr(supervisor, "LOOK_AGAIN_S", 0.0)
+        running = Supervisor(replace(about, ensembles=("recommend",), probe_every_s=0.01))
+        running.start_and_wait(on_start)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+@pytest.mark.parametrize(("failing", "restarts"), [(FAILED_PROBES - 1, 0), (FAILED_PROBES, 1)])
+def test_looks_that_fail_count_as_failed_probes(tmp_path: Path, failing: int, restarts: int) -> None:
+    """A file may hold what its reader never thought of."""
+    looks: list[int] = []
+
+    def item() -> int:
+        looks.append(len(looks))
+        if 1 <= looks[-1] <= failing:
+            raise NotImplementedError
+        return 0
+
+    with supervised(replace(launch(tmp_path), item=item)) as running:
+        until(lambda: len(looks) > 3 * FAILED_PROBES or running.error)
+        assert (running.restarts, running.error) == (restarts, None)
