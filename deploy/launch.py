@@ -50,7 +50,7 @@ class Launch:
     secrets: tuple[str, ...]  # to hide in argv
     control_headers: dict[str, str]  # over HTTP, to load a model again
     verify: Callable[[], None]  # that the artifact's files are as they were made
-    unchanged: Callable[[], bool]  # whether that is as it was at the last start
+    unchanged: Callable[[], bool]  # whether that is as it was at the last start; raises ArtifactError
     prepare: Callable[[], None]
     ports: Ports
     item: Callable[[], int]  # an item id to probe with, of the catalogue as it is now

@@ -207,7 +207,7 @@ def _launch(
     verified, started_with = partial(verify, artifact, digests), [""]
 
     def unchanged() -> bool:
-        return (artifact / MANIFEST).is_file() and digest_file(artifact / MANIFEST) == started_with[0]
+        return digest_file(artifact / MANIFEST) == started_with[0]
 
     def prepare() -> None:
         started_with[0] = digest_file(artifact / MANIFEST)

@@ -176,8 +176,7 @@ class Supervisor:
                 continue
             if trouble.models and self._waits(trouble):
                 continue
-            sound = not self._unsound_since and self._launch.unchanged()
-            if not (trouble.models and sound and self._reload(watch, trouble)):
+            if not (self._may_reload(trouble) and self._reload(watch, trouble)):
                 log.warning("restarting the server: %s", trouble.told)
                 watch = self._restart()
                 log.warning("the server answers again (pid %d)", self.pid)
@@ -209,6 +208,16 @@ class Supervisor:
         else:
             self._unsound_since = 0.0
         return False
+
+    def _may_reload(self, trouble: Trouble) -> bool:
+        """Whether models suffice, of the artifact that the others read. A restart waits for one that cannot be read."""
+        if not trouble.models or self._unsound_since:
+            return False
+        try:
+            return self._launch.unchanged()
+        except ArtifactError as error:
+            log.warning("%s", error)
+            return False
 
     def _reload(self, watch: Watch, trouble: Trouble) -> bool:
         """Give models new processes, one after the other; whether all ensembles answer then."""

@@ -13,7 +13,8 @@ import pytest
 from deploy import probe, supervisor, tritonserver
 from deploy.launch import Launch, LaunchError
 from deploy.supervisor import Supervisor
-from deploy.watch import FAILED_PROBES
+from deploy.watch import FAILED_PROBES, Trouble, Watch
+from genrec.errors import ArtifactError
 from tests.deploy.launches import launch
 from tests.serving.processes import until
 
@@ -66,3 +67,20 @@ def test_looks_that_fail_count_as_failed_probes(tmp_path: Path, failing: int, re
     with supervised(replace(launch(tmp_path), item=item)) as running:
         until(lambda: len(looks) > 3 * FAILED_PROBES or running.error)
         assert (running.restarts, running.error) == (restarts, None)
+
+
+@pytest.mark.parametrize("model", ["", "decode"], ids=["server", "model"])
+def test_a_manifest_that_cannot_be_read_is_waited_for_by_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """Whether the whole server is in trouble or one model of it."""
+    told = iter([Trouble("something has died", frozenset(filter(None, [model])))])
+
+    def unchanged() -> bool:
+        raise ArtifactError("manifest.json", "cannot be read: Stale file handle")
+
+    monkeypatch.setattr(Watch, "processes", lambda _: next(told, None))
+    with supervised(replace(launch(tmp_path), unchanged=unchanged)) as running:
+        first = running.pid
+        until(lambda: running.restarts or running.error)
+        assert running.error is None and running.pid not in (0, first)
