@@ -56,6 +56,7 @@ class Supervisor:
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._on_start: Callable[[], None] = lambda: None
+        self._told_of = 0  # the pid of the last server for which that ran well
 
     @property
     def pid(self) -> int:
@@ -68,7 +69,10 @@ class Supervisor:
         return self._launch.prefix
 
     def start_and_wait(self, on_start: Callable[[], None]) -> None:
-        """Start; return when the first deep probe is answered. `on_start` runs after each good start."""
+        """Start; return when the first deep probe is answered. `on_start` runs after each good start.
+
+        An OSError of it ends the first one; after others, as on a full disk, it is tried again until there is none.
+        """
         self._on_start = on_start
         self._thread.start()
         try:
@@ -101,6 +105,8 @@ class Supervisor:
             begun = time.monotonic()
             watch = self._start(self._launch.start_timeout_s)
             self._first_start_s = time.monotonic() - begun
+            self._on_start()
+            self._told_of = self.pid
             self._begun.set()
             self._keep(watch)
         except Exception as error:  # handed to whoever waits
@@ -146,7 +152,6 @@ class Supervisor:
             problem = self._not_ready(left)
             if not problem:
                 break
-        self._on_start()
         return Watch(launch, self.pid)
 
     def _not_ready(self, left_s: float) -> str:
@@ -171,6 +176,7 @@ class Supervisor:
             asks = time.monotonic() >= next_probe
             trouble = self._look(watch, asks)
             if asks:
+                self._tell()
                 next_probe = time.monotonic() + (min(1.0, every_s) if watch.in_doubt else every_s)
             if not trouble:
                 continue
@@ -179,9 +185,20 @@ class Supervisor:
             if not (self._may_reload(trouble) and self._reload(watch, trouble)):
                 log.warning("restarting the server: %s", trouble.told)
                 watch = self._restart()
+                self._tell()
                 log.warning("the server answers again (pid %d)", self.pid)
             self.restarts += 1
             next_probe = time.monotonic() + every_s
+
+    def _tell(self) -> None:
+        """Run `on_start` once for a server. It answers: what cannot be written of it is no reason to start it again."""
+        if self._told_of == self.pid:
+            return
+        try:
+            self._on_start()
+            self._told_of = self.pid
+        except OSError as error:
+            log.warning("what tells of the server cannot be written: %s", error)
 
     def _look(self, watch: Watch, asks: bool) -> Trouble | None:
         """What is wrong; `asks` for answers too. A look that fails is no reason to end a server that may be well."""

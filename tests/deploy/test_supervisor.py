@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -84,3 +85,22 @@ def test_a_manifest_that_cannot_be_read_is_waited_for_by_a_restart(
         first = running.pid
         until(lambda: running.restarts or running.error)
         assert running.error is None and running.pid not in (0, first)
+
+
+def test_a_full_disk_does_not_restart_a_server_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tells of it is written when there is room."""
+    troubles = iter([Trouble("something has died")])
+    starts: list[str] = []
+    tries: list[int] = []  # how many servers had been started
+
+    def write() -> None:
+        tries.append(len(starts))
+        if 2 <= len(tries) <= 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Watch, "processes", lambda _: next(troubles, None))
+    with supervised(replace(launch(tmp_path), prepare=lambda: starts.append("a server")), write) as running:
+        until(lambda: len(tries) == 4 or running.error)
+        assert running.error is None and tries == [1, 2, 2, 2], "the second server is there from then on"
