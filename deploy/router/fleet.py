@@ -84,10 +84,12 @@ class Fleet:
             raise
         if share == 100:
             over, self.serving, self.coming, self.share = self.serving, self.coming, None, 0
-            self._stop(over)
+            try:
+                self._write_state()  # first: the old ones may not end as they should
+            finally:
+                self._stop(over)
         elif share == 0:
             self._undo()
-        self._write_state()
 
     def close(self) -> None:
         """End all servers, though one does not end as it should; its error is raised then."""
@@ -144,9 +146,9 @@ class Fleet:
     def _shift(self, share: int, tell: Tell) -> None:
         assert self.coming
         tell(f"{share} % of the users go to {self.coming.artifact}")
+        self.share = share
         new = dict.fromkeys(self.coming.places, share)
         self._weigh(new | dict.fromkeys(self.serving.places, 100 - share))
-        self.share = share
 
     def _weigh(self, weights: dict[str, int]) -> None:
         """The largest first, so that at no moment nobody has weight."""

@@ -27,7 +27,9 @@ LOOK_S = 0.5
 
 
 class RolloutFailed(GenrecError):
-    """The router's message of why it did not go where it was told to; it is where it was before."""
+    """The router's message of why it did not go where it was told to, and is where it was before; or, where the old
+    servers did not end as they should, of that: it is where it was told to be.
+    """
 
 
 def route(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import threading
@@ -20,7 +21,7 @@ from deploy.launcher import RunningServer
 from deploy.ports import Ports, choose_ports
 from deploy.router import fleet as fleets
 from deploy.router.config import ServerPlace
-from deploy.router.fleet import Fleet, Generation
+from deploy.router.fleet import STATE, Fleet, Generation
 from deploy.router.haproxy import CONFIG, SETTLED_S, Router, RouterError, running_router
 from deploy.router.limits import Limits
 from genrec.errors import InputError
@@ -106,6 +107,30 @@ def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended:
     with pytest.raises(RouterError):
         fleet._stop(fleet.serving)
     assert ended == [OLD]
+
+
+def state(fleet: Fleet) -> dict[str, object]:
+    found: dict[str, object] = json.loads((fleet.router.folder / STATE).read_text())
+    return found
+
+
+def test_the_new_artifact_is_known_as_served_though_the_old_servers_do_not_end(fleet: Fleet) -> None:
+    """Or no rollout would find the router of what it serves."""
+
+    def never() -> None:
+        raise TimeoutError("old does not end")
+
+    fleet.serving.stack.callback(never)
+    with pytest.raises(TimeoutError, match="old does not end"):
+        fleet.move(NEW, 100)
+    assert state(fleet) == {"serving": str(NEW), "coming": "", "share": 0}
+
+
+def test_the_share_is_known_while_the_old_servers_give_their_last_answers(fleet: Fleet) -> None:
+    shares: list[object] = []
+    fleet.move(NEW, 30)
+    fleet.move(NEW, 100, lambda _: shares.append(state(fleet)["share"]))
+    assert shares == [30, 100]
 
 
 def test_a_server_that_does_not_end_keeps_no_other_from_ending(fleet: Fleet, ended: list[Path]) -> None:
