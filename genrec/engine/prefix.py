@@ -7,10 +7,8 @@ from genrec.kv.entries import EntryLayout
 from genrec.pool.keys import item_words, owner_key, user_words, words
 from genrec.pool.look import look
 from genrec.pool.pool import Pool
-from genrec.rank.choice import Choice, Request, choice, policy
+from genrec.rank.choice import Choice, Fixed, Request, choice, policy
 from genrec.rank.options import ORDERS
-
-FIXED = ("recompute", "user", "item", "split")  # policies that choose whatever the pool has
 
 
 class PrefixChooser:
@@ -21,9 +19,9 @@ class PrefixChooser:
         self._order = name if name in ORDERS else "whole"
         self._layout, self._model, self._pool = layout, model, pool
         self.policy = None
-        if pool and name not in FIXED:
+        if pool and not isinstance(rule := policy(name, pool.hotness), Fixed):
             # It asks the pool for room by its own measure
-            self.policy = pool.rule = policy(name, pool.hotness)
+            self.policy = pool.rule = rule
 
     def choose(self, owner: int | None, tokens: Array, candidates: Array, now: int) -> Choice:
         """What to do with a history int32[S] and candidates int32[C, t] at `now` (ns)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,28 +75,16 @@ class Policy(Recency):
         raise NotImplementedError
 
 
-class Recompute(Policy):
-    """No reuse."""
+class Fixed(Policy):
+    """One order, whatever is in the pool."""
+
+    def __init__(self, hotness: Hotness, order: str) -> None:
+        super().__init__(hotness)
+        self._order = order
 
     def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
-        """Whole."""
-        return choice(request, "whole")
-
-
-class User(Policy):
-    """The user first, always: what serving systems with a prefix cache do."""
-
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
-        """User order."""
-        return choice(request, "user")
-
-
-class Item(Policy):
-    """The items first, always."""
-
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
-        """Item order."""
-        return choice(request, "item")
+        """That order."""
+        return choice(request, self._order)
 
 
 class Agnostic(Policy):
@@ -163,17 +152,13 @@ class Hazard(Policy):
         self._hotness.price += 0.01 * (worth - self._hotness.price)
 
 
-class Split(Policy):
-    """Both at once: keeping costs no computation, because the user's KV does not depend on the items."""
-
-    def choose(self, request: Request, owner: Words, now: int, room: Callable[[], Room]) -> Choice:
-        """Split order."""
-        return choice(request, "split")
-
-
-POLICIES: dict[str, type[Policy]] = {
-    "recompute": Recompute, "user": User, "item": Item, "agnostic": Agnostic, "greedy": Greedy, "past": Past,
-    "hazard": Hazard, "split": Split,
+POLICIES: dict[str, Callable[[Hotness], Policy]] = {
+    "recompute": partial(Fixed, order="whole"),
+    "user": partial(Fixed, order="user"),  # always first: what serving systems with a prefix cache do
+    "item": partial(Fixed, order="item"),
+    "agnostic": Agnostic, "greedy": Greedy, "past": Past, "hazard": Hazard,
+    # Both at once: keeping costs no computation, because the user's KV does not depend on the items.
+    "split": partial(Fixed, order="split"),
 }  # fmt: skip
 
 
