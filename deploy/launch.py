@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy import leftovers
-from deploy.ports import LOOPBACK, Ports
+from deploy.ports import Ports
 from deploy.private import PrivateFolder
 from genrec.errors import GenrecError, InputError
 
@@ -68,13 +68,3 @@ class Launch:
     def swap(self) -> Path:
         """The folder in which its processes agree on a catalogue version."""
         return leftovers.SHM / f"{self.prefix}{leftovers.SWAP}"
-
-    @property
-    def http(self) -> str:
-        """host:port of HTTP."""
-        return f"{LOOPBACK}:{self.ports.http}"
-
-    @property
-    def metrics(self) -> str:
-        """host:port of the metrics."""
-        return f"{LOOPBACK}:{self.ports.metrics}"

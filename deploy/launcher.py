@@ -84,17 +84,17 @@ class RunningServer:
     @property
     def http_url(self) -> str:
         """host:port of KServe v2 over HTTP."""
-        return f"{LOOPBACK}:{self.ports.http}"
+        return self.ports.http_url
 
     @property
     def grpc_url(self) -> str:
         """host:port of KServe v2 over gRPC."""
-        return f"{LOOPBACK}:{self.ports.grpc}"
+        return self.ports.grpc_url
 
     @property
     def metrics_url(self) -> str:
         """host:port of the Prometheus metrics (path /metrics)."""
-        return f"{LOOPBACK}:{self.ports.metrics}"
+        return self.ports.metrics_url
 
     @property
     def http_headers(self) -> dict[str, str]:

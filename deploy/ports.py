@@ -16,11 +16,26 @@ ATTEMPTS = 200
 
 @dataclass(frozen=True)
 class Ports:
-    """The three ports of a server."""
+    """The three ports of a server on this machine, and host:port of each."""
 
     http: int
     grpc: int
     metrics: int
+
+    @property
+    def http_url(self) -> str:
+        """Of KServe v2 over HTTP."""
+        return f"{LOOPBACK}:{self.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Of KServe v2 over gRPC."""
+        return f"{LOOPBACK}:{self.grpc}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Of the Prometheus metrics (path /metrics)."""
+        return f"{LOOPBACK}:{self.metrics}"
 
 
 def is_free(port: int) -> bool:

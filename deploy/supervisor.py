@@ -157,15 +157,15 @@ class Supervisor:
     def _not_ready(self, left_s: float) -> str:
         """What is still missing. The first answers may wait for compilation: no shorter limit than the start's own."""
         launch = self._launch
-        if not probe.server_id(launch.http, timeout_s=1.0).startswith(launch.prefix):
+        if not probe.server_id(launch.ports.http_url, timeout_s=1.0).startswith(launch.prefix):
             return "it does not answer"
-        problems = probe.infer_all(launch.http, launch.ensembles, launch.item(), left_s)
+        problems = probe.infer_all(launch.ports.http_url, launch.ensembles, launch.item(), left_s)
         if problems:
             return "; ".join(problems.values())
         # Bound last, after the server answers: another may have taken the port meanwhile.
-        answered = probe.answered(launch.metrics, timeout_s=1.0) or {}
+        answered = probe.answered(launch.ports.metrics_url, timeout_s=1.0) or {}
         missing = [ensemble for ensemble in launch.ensembles if ensemble not in answered]
-        return f"no metrics of it at {launch.metrics}" if missing else ""
+        return f"no metrics of it at {launch.ports.metrics_url}" if missing else ""
 
     def _keep(self, watch: Watch) -> None:
         """Watch and mend until stopped."""
@@ -249,11 +249,11 @@ class Supervisor:
                 agreement.forget(launch.swap, pid)
         for model in sorted(trouble.models):
             launch.private.mark_changed(model)
-            if problem := probe.load_model(launch.http, model, launch.control_headers, RELOAD_S):
+            if problem := probe.load_model(launch.ports.http_url, model, launch.control_headers, RELOAD_S):
                 log.warning("%s cannot be loaded again: %s", model, problem)
                 return False
             leftovers.close_to_others(launch.prefix)
-        problems = probe.infer_all(launch.http, launch.ensembles, watch.known_item(), RELOAD_S)
+        problems = probe.infer_all(launch.ports.http_url, launch.ensembles, watch.known_item(), RELOAD_S)
         if problems:
             log.warning("%s", "; ".join(problems.values()))
             return False

@@ -89,9 +89,8 @@ class Watch:
             return None
         answering = self._count_answers()
         silent = [ensemble for ensemble in self._launch.ensembles if ensemble not in answering]
-        problems = (
-            probe.infer_all(self._launch.http, silent, self.known_item(), PROBE_TIMEOUT_S) if silent else {}
-        )
+        url = self._launch.ports.http_url
+        problems = probe.infer_all(url, silent, self.known_item(), PROBE_TIMEOUT_S) if silent else {}
         if problems:
             answering |= self._count_answers()
         for ensemble in self._launch.ensembles:
@@ -133,7 +132,7 @@ class Watch:
 
     def _count_answers(self) -> set[str]:
         """The ensembles that have answered anyone since the last count that could be read."""
-        now = probe.answered(self._launch.metrics, METRICS_TIMEOUT_S)
+        now = probe.answered(self._launch.ports.metrics_url, METRICS_TIMEOUT_S)
         if now is None:
             return set()
         before, self._answered = self._answered, now

@@ -38,25 +38,10 @@ class RouterError(GenrecError):
 class Router:
     """A running HAProxy. Only the thread that started it may outlive it."""
 
-    ports: Ports
+    ports: Ports  # those of the metrics: HAProxy's own
     folder: Path
     process: subprocess.Popen[bytes]
     started: float  # on the monotonic clock
-
-    @property
-    def grpc_url(self) -> str:
-        """host:port of KServe v2 over gRPC."""
-        return f"{LOOPBACK}:{self.ports.grpc}"
-
-    @property
-    def http_url(self) -> str:
-        """host:port of KServe v2 over HTTP."""
-        return f"{LOOPBACK}:{self.ports.http}"
-
-    @property
-    def metrics_url(self) -> str:
-        """host:port of HAProxy's own Prometheus metrics (path /metrics)."""
-        return f"{LOOPBACK}:{self.ports.metrics}"
 
     def fill(self, place: str, ports: Ports) -> None:
         """Put a server that answers into an empty place; it gets nobody before it is weighed."""
@@ -185,7 +170,7 @@ def _wait(router: Router) -> None:
         if router.process.poll() is not None:
             raise RouterError(f"haproxy: ended with {router.process.returncode}: {router.log()}")
         try:
-            with urllib.request.urlopen(f"http://{router.metrics_url}/metrics", timeout=1):
+            with urllib.request.urlopen(f"http://{router.ports.metrics_url}/metrics", timeout=1):
                 return
         except OSError:
             time.sleep(LOOK_S)

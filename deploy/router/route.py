@@ -44,8 +44,8 @@ def route(
     """Serve an artifact with so many servers behind a router, until SIGINT or SIGTERM. Raises as `running_fleet`."""
     ports = choose_ports(http_port, grpc_port, metrics_port)
     with until_interrupted(), running_fleet(artifact, servers, limits, ports, **options) as fleet:
-        router = fleet.router
-        print(f"http {router.http_url}  grpc {router.grpc_url}  metrics http://{router.metrics_url}/metrics")
+        at = fleet.router.ports
+        print(f"http {at.http_url}  grpc {at.grpc_url}  metrics http://{at.metrics_url}/metrics")
         for server in fleet.serving.servers:
             print(f"  server: http {server.http_url}  metrics http://{server.metrics_url}/metrics")
         print("`genrec rollout` changes the artifact; Ctrl-C ends it", flush=True)

@@ -69,7 +69,7 @@ def behind_router(artifact: Path, ensemble: str, **options: Any) -> Iterator[end
     from deploy.router.fleet import running_fleet  # here: a client machine needs no server
 
     with running_fleet(artifact, 1, Limits(), choose_ports(), ensembles=(ensemble,), **options) as fleet:
-        yield endpoints.Endpoint(fleet.router.grpc_url, ensemble=ensemble)
+        yield endpoints.Endpoint(fleet.router.ports.grpc_url, ensemble=ensemble)
 
 
 def against_goals(most: float, loads: Sequence[LoadShare], deadline_ms: int) -> dict[str, float | None]:

@@ -111,7 +111,7 @@ async def _drive(
     fleet: Fleet, folders: dict[str, Path], offset: int, histories: traffic.Histories, a: argparse.Namespace
 ) -> tuple[RolloutChecker, list[ReplayedRequest], list[float]]:
     """The checker, what became of every request, and the time of each move; the load lasts as long as both."""
-    async with AsyncRecommender(fleet.router.grpc_url) as client:
+    async with AsyncRecommender(fleet.router.ports.grpc_url) as client:
         checker = RolloutChecker(client, offset)
         for number in range(WARM_UP):
             await checker.recommend(histories[number % len(histories)], a.top_k)

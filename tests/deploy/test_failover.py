@@ -55,7 +55,7 @@ def test_a_request_on_its_way_to_a_server_that_is_marked_as_down_is_answered_by_
             ServerPlace("a2", server.ports.http, server.ports.grpc, 100),
         ]
         router = stack.enter_context(running_router(places, 2, Limits(), choose_ports()))
-        client = stack.enter_context(Recommender(router.grpc_url))
+        client = stack.enter_context(Recommender(router.ports.grpc_url))
         thread = stack.enter_context(ThreadPoolExecutor(1))
 
         def ask(user: int) -> list[int]:

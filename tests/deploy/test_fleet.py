@@ -179,7 +179,7 @@ def busy(fleet: Fleet) -> Iterator[Fleet]:
         def log_message(self, *_: object) -> None:
             pass
 
-    router, url = fleet.router, f"http://{fleet.router.http_url}/v2"
+    router, url = fleet.router, f"http://{fleet.router.ports.http_url}/v2"
 
     def ready() -> bool:
         with suppress(OSError):  # the router has not looked yet

@@ -53,7 +53,7 @@ def ready_server(name: str, answer: Callable[[], str]) -> Iterator[ServerPlace]:
 
 def ask(router: Router, user: int, after_s: float = 0.0) -> str:
     """Who answered, or what the router said; the body comes so long after the head."""
-    with closing(HTTPConnection(router.http_url, timeout=60)) as connection:
+    with closing(HTTPConnection(router.ports.http_url, timeout=60)) as connection:
         connection.putrequest("POST", "/v2/models/recommend/infer")
         connection.putheader("x-gr-user", str(user))
         connection.putheader("content-length", "2")

@@ -147,7 +147,7 @@ class TestServed:
         load(asked, items)
         settled(asked, 20)
         samples = quiet(asked)
-        samples += scrape(routed.metrics_url) if routed else []
+        samples += scrape(routed.ports.metrics_url) if routed else []
         for query in [*QUERIES, *EXPRESSIONS]:
             labels = grouped_by(query)
             for selector in selectors(query):
@@ -249,7 +249,7 @@ class TestServed:
     def test_prometheus_itself_evaluates_every_query_and_every_rule(
         self, asked: RunningServer, routed: Router | None, items: list[int], tmp_path: Path
     ) -> None:
-        addresses = [asked.metrics_url, *([routed.metrics_url] if routed else [])]
+        addresses = [asked.metrics_url, *([routed.ports.metrics_url] if routed else [])]
         queries = [q for q in QUERIES if routed or "haproxy_" not in q]
         (tmp_path / "prometheus.yml").write_text(
             "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"

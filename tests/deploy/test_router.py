@@ -86,7 +86,7 @@ def test_with_no_server_the_client_is_told_so(protocol: str) -> None:
     nobody = choose_ports()
     dead = ServerPlace("a1", nobody.http, nobody.grpc, 100)
     with running_router([dead, ServerPlace("b1")], 1, Limits(), choose_ports()) as router:
-        url = router.grpc_url if protocol == "grpc" else router.http_url
+        url = router.ports.grpc_url if protocol == "grpc" else router.ports.http_url
         with Recommender(url, protocol) as recommender:
             for _ in range(3):
                 with pytest.raises(Unreachable, match="no server is ready"):
@@ -131,7 +131,8 @@ def homes(router: Router, servers: list[RunningServer], protocol: str, items: li
             total(scrape(s.metrics_url), "nv_inference_request_success", model="recommend") for s in servers
         ]
 
-    url, found, before = router.grpc_url if protocol == "grpc" else router.http_url, {}, answered()
+    url = router.ports.grpc_url if protocol == "grpc" else router.ports.http_url
+    found, before = {}, answered()
     with Recommender(url, protocol) as recommender:
         for user in USERS:
             recommender.recommend(items[:3], user_id=user)
@@ -143,7 +144,7 @@ def homes(router: Router, servers: list[RunningServer], protocol: str, items: li
 
 def pre_inferred(router: Router, history: list[int]) -> None:
     """Every user's prefix is in a pool, made by a signal over one of the protocols."""
-    with Ranker(router.grpc_url) as over_grpc, Ranker(router.http_url, "http") as over_http:
+    with Ranker(router.ports.grpc_url) as over_grpc, Ranker(router.ports.http_url, "http") as over_http:
         for user in USERS:
             signal = partial(
                 (over_grpc if user % 2 else over_http).pre_infer, history, user, deadline_ms=60_000
@@ -154,7 +155,7 @@ def pre_inferred(router: Router, history: list[int]) -> None:
 def ranked(router: Router, history: list[int], candidates: list[int]) -> tuple[list[list[int]], list[int]]:
     """Each user's ranking, over the protocol that his signal did not take, and the users whose prefix was not there."""
     answers, missed = [], []
-    with Ranker(router.grpc_url) as over_grpc, Ranker(router.http_url, "http") as over_http:
+    with Ranker(router.ports.grpc_url) as over_grpc, Ranker(router.ports.http_url, "http") as over_http:
         for user in USERS:
             found = (over_http if user % 2 else over_grpc).rank(history, candidates, user_id=user)
             answers.append(found.item_ids.tolist())
@@ -209,7 +210,7 @@ class TestServed:
     ) -> None:
         limits = Limits(in_flight=1, waiting=1, wait_ms=20)
         with running_router(places(servers), 2, limits, choose_ports()) as tight:
-            url = tight.grpc_url if protocol == "grpc" else tight.http_url
+            url = tight.ports.grpc_url if protocol == "grpc" else tight.ports.http_url
             with Recommender(url, protocol) as recommender, ThreadPoolExecutor(24) as pool:
                 found = Counter(pool.map(lambda n: outcome(recommender, items[:3], n), range(96)))
                 until(lambda: tight.busy(["a1", "a2"]) == 0)
@@ -218,7 +219,7 @@ class TestServed:
             assert found["answered"] >= 2 and refused >= 1
             assert found["answered"] + refused == 96, found
             code = total(
-                scrape(tight.metrics_url),
+                scrape(tight.ports.metrics_url),
                 "haproxy_backend_http_responses_total",
                 proxy=f"be_{protocol}",
                 code="5xx",
@@ -226,7 +227,7 @@ class TestServed:
             assert code == refused
 
     def test_only_inference_and_health_are_open(self, router: Router) -> None:
-        with tritonclient.grpc.InferenceServerClient(router.grpc_url) as client:
+        with tritonclient.grpc.InferenceServerClient(router.ports.grpc_url) as client:
             assert client.is_server_ready() and client.is_model_ready("recommend")
             for call in (
                 client.get_model_repository_index,
@@ -245,13 +246,13 @@ class TestServed:
             "/v2/systemsharedmemory/status": 404,
             "/metrics": 404,
         }.items():
-            assert status_of(f"http://{router.http_url}{path}") == status, path
+            assert status_of(f"http://{router.ports.http_url}{path}") == status, path
         request = urllib.request.Request(
-            f"http://{router.http_url}/v2/models/recommend/infer", b"{}", method="POST"
+            f"http://{router.ports.http_url}/v2/models/recommend/infer", b"{}", method="POST"
         )
         request.add_header("content-length", str(1 << 30))
         assert status_of(request) == 413
-        with closing(HTTPConnection(router.http_url, timeout=30)) as chunks:
+        with closing(HTTPConnection(router.ports.http_url, timeout=30)) as chunks:
             chunks.putrequest("POST", "/v2/models/recommend/infer")
             chunks.putheader("transfer-encoding", "chunked")
             chunks.endheaders()  # and no chunk: the router need not read what it refuses, and may have hung up
@@ -266,7 +267,7 @@ class TestServed:
         with Ranker(servers[1].grpc_url) as ranker:
             want = ranker.rank(history, candidates).item_ids.tolist()
         os.kill(servers[0].pid, signal.SIGKILL)
-        with Recommender(router.grpc_url) as recommender:
+        with Recommender(router.ports.grpc_url) as recommender:
             assert [outcome(recommender, items[:3], user) for user in USERS] == ["answered"] * len(USERS)
         answers, missed = ranked(router, history, candidates)
         assert answers == [want] * len(USERS)
@@ -293,4 +294,4 @@ def status_of(request: str | urllib.request.Request) -> int:
 
 def up(router: Router) -> float:
     """How many servers HAProxy takes for ready."""
-    return total(scrape(router.metrics_url), "haproxy_server_status", proxy="be_grpc", state="UP")
+    return total(scrape(router.ports.metrics_url), "haproxy_server_status", proxy="be_grpc", state="UP")
