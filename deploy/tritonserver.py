@@ -20,60 +20,7 @@ MOST_REGION_BYTES = 32 << 20
 STUB_NAME = "triton_python_b"  # the kernel cuts names at 15 characters
 KILLED_S = 10.0  # for a process to end that got SIGKILL
 MOST_FILES = 65536  # descriptors: a connection takes one, and Triton logs without end when it has none left
-# Runs in the child before exec: when the launcher is killed, the server gets SIGTERM and ends its stubs
-# itself. A script, not a preexec_fn, which may deadlock in a process with threads. Where it may not be traced, it puts
-# the hidden arguments where they were meant to be. Python ignores SIGXFSZ, and so does what it becomes: a region that
-# would grow too large is an error of the request. A child stays behind and ends what the server leaves: stubs that were
-# just starting were seen to wait for ever for a server that had ended, before any code of ours was in them. Where its
-# launcher has ended too, it removes their files in /dev/shm: users' KV is among them.
-GUARD = """
-import ctypes, os, resource, signal, sys, time
-parent, most_files, most_bytes, prefix, place, hidden, *argv = sys.argv[1:]
-libc = ctypes.CDLL(None)
-libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-os.umask(0o077)  # Triton makes its shared memory by it, in which prompts pass
-def limit(kind, wanted):
-    most = resource.getrlimit(kind)[1]
-    return wanted if most == resource.RLIM_INFINITY else min(wanted, most), most
-least = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-files, most = limit(resource.RLIMIT_NOFILE, int(most_files))
-resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, files), most))
-resource.setrlimit(resource.RLIMIT_FSIZE, limit(resource.RLIMIT_FSIZE, int(most_bytes)))
-def end_what_is_left(session):
-    while os.getppid() == session:
-        time.sleep(0.5)
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
-            if pid != os.getpid() and os.getsid(pid) == session:
-                os.kill(pid, signal.SIGKILL)
-        except OSError:  # it has ended, or is not ours to look at
-            pass
-def launcher_lives(pid, started):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            state, *fields = stat.read().rpartition(")")[2].split()
-        return state not in "ZX" and fields[18] == started
-    except OSError:
-        return False
-def remove_files():
-    import glob, shutil
-    for path in glob.glob(f"/dev/shm/{prefix}*"):
-        try:
-            if os.lstat(path).st_uid == os.geteuid():
-                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
-        except OSError:  # another removes it too
-            pass
-if os.getppid() == int(parent):
-    server = os.getpid()
-    if not os.fork():
-        end_what_is_left(server)
-        if prefix and not launcher_lives(*prefix.split("-")[2:4]):
-            remove_files()
-        os._exit(0)
-    if libc.ptrace(0, 0, 0, 0):  # PTRACE_TRACEME
-        argv = [os.environ[hidden + a[len(place):]] if a.startswith(place) else a for a in argv]
-    os.execv(argv[0], argv)
-"""
+GUARD = Path(__file__).resolve().with_name("guard.py")  # a program: it runs in the child before exec
 
 
 class Member(NamedTuple):
@@ -100,7 +47,7 @@ def start(
     guard = [str(os.getpid()), str(MOST_FILES), str(MOST_REGION_BYTES), prefix, hidden.PLACE, hidden.HIDDEN]
     with open(log_file, "ab", opener=_private) as output:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", GUARD, *guard, *shown],
+            [sys.executable, "-I", "-S", GUARD, *guard, *shown],
             env=environment | meant,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -54,8 +54,9 @@ def test_a_hidden_argument_arrives(tmp_path: Path) -> None:
 def test_where_nobody_may_trace_the_server_starts_and_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused = tritonserver.GUARD.replace("libc.ptrace(0, 0, 0, 0)", "-1")
-    assert refused != tritonserver.GUARD
+    refused = tmp_path / "guard.py"
+    refused.write_text(tritonserver.GUARD.read_text().replace("libc.ptrace(PTRACE_TRACEME, 0, 0, 0)", "-1"))
+    assert refused.read_text() != tritonserver.GUARD.read_text()
     monkeypatch.setattr(tritonserver, "GUARD", refused)
     argv = [sys.executable, "-c", SAY.replace("; sys.stdin.read()", ""), "--key=sesame"]
     process = tritonserver.start(argv, dict(os.environ), tmp_path / "log", ("sesame",))
