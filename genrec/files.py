@@ -101,6 +101,17 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """One of those who ask for it at a time, whichever process they are in; the others wait. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
     """Whether it could be locked: another has it, or its file system has no locks."""
     descriptor = os.open(folder, os.O_RDONLY)

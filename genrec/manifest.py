@@ -6,7 +6,6 @@ Per stage: `key`, a hash over settings and inputs; `outputs`, the sha256 of ever
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
-from genrec.files import open_file, put, read_json, sync
+from genrec.files import locked_folder, open_file, put, read_json, sync
 
 NAME = "manifest.json"
 NEXT = f"{NAME}.partial"  # what it will be
@@ -129,7 +128,7 @@ def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts:
     hashes = {str(path.relative_to(artifact)): digest_file(path) for path in sorted(outputs)}
     for name in {each for path in map(Path, hashes) for each in (path, *path.parents)}:
         sync(artifact / name)
-    with _changing(artifact):
+    with locked_folder(artifact):
         put(_with(artifact, stage, {"key": key, "outputs": hashes, "facts": facts}), artifact / NAME)
 
 
@@ -142,7 +141,7 @@ def replace(
     ArtifactError where the stage is no longer as it was `made`: another process has replaced it meanwhile.
     """
     hashes = {str(path.relative_to(artifact)): digest_file(aside) for aside, path in written.items()}
-    with _changing(artifact):
+    with locked_folder(artifact):
         if read(artifact).get(stage) != made:
             problem = f"{stage} was made anew by another process meanwhile; run this again"
             raise ArtifactError(artifact / NAME, problem)
@@ -156,7 +155,7 @@ def replace(
 
 def complete(artifact: Path) -> None:
     """Enter a stage whose files a process had put in place when it was killed: its entry was written before them."""
-    with _changing(artifact), suppress(ArtifactError):
+    with locked_folder(artifact), suppress(ArtifactError):
         entered = read(artifact)
         for stage, entry in _read(artifact / NEXT).items():
             if entry != entered.get(stage) and _as_made(artifact, entry["outputs"]):
@@ -180,17 +179,6 @@ def making(artifact: Path, stage: str) -> Iterator[None]:
             raise ArtifactError(artifact, f"another process makes its {stage} now; wait for it") from error
         complete(artifact)
         yield
-
-
-@contextmanager
-def _changing(artifact: Path) -> Iterator[None]:
-    """One change of the manifest at a time, whichever process makes it."""
-    folder = os.open(artifact, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
 
 
 def _with(artifact: Path, stage: str, entry: dict[str, Any]) -> Path:

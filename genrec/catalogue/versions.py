@@ -8,7 +8,6 @@ same in every version that has it, so what was computed for a prompt holds in al
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from genrec import manifest
 from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS, VALID_IDS, VALIDITY
 from genrec.errors import ArtifactError, InputError
-from genrec.files import read_json, write_whole
+from genrec.files import locked_folder, read_json, write_whole
 
 BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
@@ -127,12 +126,8 @@ def locked(artifact: Path) -> Iterator[None]:
     """One change of an artifact's versions at a time, whichever process makes it."""
     versions_of(artifact)
     (artifact / FOLDER).mkdir(exist_ok=True)
-    handle = os.open(artifact / FOLDER, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked_folder(artifact / FOLDER):
         yield
-    finally:
-        os.close(handle)
 
 
 def check_files(artifact: Path, version: int) -> None:
