@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy import hidden
+from genrec.files import private
 from genrec.process import GONE, stat_of
 
 # The one bound on a model's region in /dev/shm that 2.51 leaves: inputs are copied there before any model sees them,
@@ -45,7 +46,7 @@ def start(
     """
     shown, meant = hidden.split(argv, secrets)
     guard = [str(os.getpid()), str(MOST_FILES), str(MOST_REGION_BYTES), prefix, hidden.PLACE, hidden.HIDDEN]
-    with open(log_file, "ab", opener=_private) as output:
+    with open(log_file, "ab", opener=private) as output:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", GUARD, *guard, *shown],
             env=environment | meant,
@@ -60,10 +61,6 @@ def start(
         end(process, grace_s=0)
         raise
     return process
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def state_of(pid: int) -> str:

@@ -53,6 +53,11 @@ def check_regular(path: Path) -> Path:
     return path
 
 
+def private(path: str, flags: int) -> int:
+    """An opener for `open`: a file that it makes is for this user alone."""
+    return os.open(path, flags, 0o600)
+
+
 def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     """Put a file of `text` in the place of `path`: who reads it finds all of the old one or all of the new one.
 

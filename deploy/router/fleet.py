@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -25,6 +24,7 @@ from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, running_router
 from deploy.router.limits import MOST_SERVERS, Limits
 from genrec.errors import InputError
+from genrec.files import write_whole
 
 STATE = "fleet.json"  # in the router's folder: what it serves
 DRAIN_S = 65.0  # no client waits longer for an answer than a minute
@@ -203,9 +203,7 @@ class Fleet:
         """For those who look for the router of an artifact."""
         coming = str(self.coming.artifact) if self.coming else ""
         about = {"serving": str(self.serving.artifact), "coming": coming, "share": self.share}
-        partial = self.router.folder / f"{STATE}.partial"
-        partial.write_text(json.dumps(about))
-        os.replace(partial, self.router.folder / STATE)
+        write_whole(self.router.folder / STATE, json.dumps(about))
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from genrec import metrics
 from genrec.errors import ArenaFull, ArtifactError, InputError, StaleHandle
+from genrec.files import private
 from genrec.process import lives, started
 
 FREE, HELD, IDLE, DONE = range(4)
@@ -111,7 +112,7 @@ class Arena:
                 f"{slots} slots take {size >> 20} MiB",
                 f"{free.f_bavail * free.f_frsize >> 20} MiB free",
             )
-        with open(path, "xb", opener=_private) as file:
+        with open(path, "xb", opener=private) as file:  # it holds what users did
             os.posix_fallocate(file.fileno(), 0, size)
             header = np.array([MAGIC, secrets.randbits(62) + 1, total, slot_bytes, data, 0, 0, 0], np.int64)
             file.write(header.tobytes())
@@ -245,11 +246,6 @@ def _turn(number: int) -> str:
     if number == 0:
         return "prefill"
     return f"beam_search of level {number // 2 + 1}" if number % 2 else f"decode of level {number // 2}"
-
-
-def _private(path: str, flags: int) -> int:
-    """Open for this user only: the arena holds what users did."""
-    return os.open(path, flags, 0o600)
 
 
 def _free_finished(table: NDArray[np.int64]) -> None:
