@@ -93,6 +93,12 @@ def read_prompt(
     ticket = read_ticket(request, min(most, len(tokens)))
     if len(tokens) > most:
         raise InputError("tokens", f"has {len(tokens)} values", f"at most {most}")
-    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
-        raise InputError("tokens", f"span {tokens.min()} to {tokens.max()}", f"0 to {config.vocab_size - 1}")
+    if len(tokens):
+        check_range("tokens", tokens, config.vocab_size - 1)
     return tokens, ticket
+
+
+def check_range(field: str, values: NDArray[np.int32], most: int) -> None:
+    """Refuse values, one at least, that are not all from 0 to `most`. Raises InputError."""
+    if not 0 <= int(values.min()) <= int(values.max()) <= most:
+        raise InputError(field, f"span {values.min()} to {values.max()}", f"0 to {most}")

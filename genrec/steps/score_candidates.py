@@ -23,7 +23,7 @@ from genrec.schedule.relay import PARTS, PATIENCE
 from genrec.schedule.shard import Shard
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
-from genrec.steps.prompts import read_prompt, spans, warm_up
+from genrec.steps.prompts import check_range, read_prompt, spans, warm_up
 from genrec.steps.scores_later import Ranking, ScoresLater
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
@@ -126,9 +126,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
             raise InputError(
                 field, f"has {len(values)} values", f"{each} for each of 1 to {MOST_CANDIDATES} items"
             )
-        if not 0 <= int(values.min()) <= int(values.max()) < self._config.vocab_size:
-            limit = f"0 to {self._config.vocab_size - 1}"
-            raise InputError(field, f"span {values.min()} to {values.max()}", limit)
+        check_range(field, values, self._config.vocab_size - 1)
         return values.reshape(-1, each)
 
     def _try(self, executor: RankExecutor, span: int) -> None:

@@ -18,6 +18,7 @@ from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
 from genrec.steps.followed_deltas import FollowedDeltas
+from genrec.steps.prompts import check_range
 from genrec.steps.scores_later import Ranking, ScoresLater
 from genrec.steps.ticket import Ticket, read_ticket
 
@@ -53,7 +54,7 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         tokens = tokens[: ticket.prompt_length]
         limits = {ITEM: c.items, RATING: RATINGS, FEATURE: c.features, TIME: LIMIT - 1}
         for column in range(c.token_size):
-            _check_range("tokens", tokens[:, column], limits.get(column, c.code_rows - 1))
+            check_range("tokens", tokens[:, column], limits.get(column, c.code_rows - 1))
         if (np.diff((tokens[:, FEATURE] > 0).astype(np.int8)) > 0).any():
             raise InputError("tokens", "have a feature behind an event", "features first")
         return tokens, ticket
@@ -71,9 +72,9 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         codes = _rows(request, "codes", c.token_size - CODES, MOST_CANDIDATES)
         if len(codes) != len(candidates):
             raise InputError("codes", f"are of {len(codes)} items", f"{len(candidates)}, as candidates")
-        _check_range("candidates", candidates[:, 0], c.items)
-        _check_range("candidates", candidates[:, 1], LIMIT - 1)
-        _check_range("codes", codes, c.code_rows - 1)
+        check_range("candidates", candidates[:, 0], c.items)
+        check_range("candidates", candidates[:, 1], LIMIT - 1)
+        check_range("codes", codes, c.code_rows - 1)
         rows = np.concatenate((candidates[:, :1], codes), 1)
         came_ns = owner.came_ns if owner.named else None
         asked = HstuRequest(owner.whose, tokens, rows, int(candidates[0, 1]), came_ns)
@@ -92,8 +93,3 @@ def _rows(request: Tensors, field: str, each: int, most: int) -> NDArray[np.int3
     if not len(values) or len(values) % each or len(values) > each * most:
         raise InputError(field, f"has {len(values)} values", f"{each} for each of 1 to {most}")
     return values.reshape(-1, each)
-
-
-def _check_range(field: str, values: NDArray[np.int32], most: int) -> None:
-    if not 0 <= int(values.min()) <= int(values.max()) <= most:
-        raise InputError(field, f"span {values.min()} to {values.max()}", f"0 to {most}")
