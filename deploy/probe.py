@@ -49,8 +49,8 @@ def known_item(artifact: Path) -> int:
 
     Of the one before where that cannot be read: servers serve it on.
     """
-    pointer, problem = read_current(artifact), None
-    for version in (pointer.version, *reversed(pointer.before)):
+    problem = None
+    for version in read_current(artifact).newest_first:
         path = folder_of(artifact, version) / CATALOGUE
         try:
             batch = next(pq.ParquetFile(path).iter_batches(batch_size=1, columns=["item_id"]))

@@ -40,6 +40,11 @@ class Current(NamedTuple):
     before: tuple[int, ...] = ()
     highest: int = BASE
 
+    @property
+    def newest_first(self) -> tuple[int, ...]:
+        """The current version, then those to roll back to."""
+        return (self.version, *reversed(self.before))
+
     def to(self, version: int) -> Current:
         """After a switch; to the version that is current already it only counts."""
         before = self.before if version == self.version else (*self.before, self.version)
@@ -101,8 +106,8 @@ def to_start_with(artifact: Path) -> int:
 
     Raises ArtifactError about the first where none of those before is sound.
     """
-    pointer, problem = read_current(artifact), None
-    for version in (pointer.version, *reversed(pointer.before)):
+    problem = None
+    for version in read_current(artifact).newest_first:
         try:
             check_files(artifact, version)
         except ArtifactError as error:
