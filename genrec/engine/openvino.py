@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, DecodePass, Passes, Past
-from genrec.engine.openvino_graphs import InferRequest, OpenVinoGraphs
+from genrec.engine.openvino_graphs import OpenVinoGraphs, Stream
 
 MOST_TOKENS = 1024  # of one prefill call: more prompts at once only take memory
 MOST_SCORES = 400_000  # beams x prompt tokens of one decode call, per head
@@ -24,15 +23,14 @@ def load_passes(folder: Path, kv_type: str, threads: int, streams: int) -> list[
     return [OpenVinoPasses(graphs) for _ in range(streams)]
 
 
-class OpenVinoPasses:
+class OpenVinoPasses(Stream):
     """See `genrec.engine.interface.Passes`."""
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
-        self._graphs = graphs
+        super().__init__(graphs)
         # Where attention is not one operation, what goes on behind a past writes out all of its scores.
         self.resumes = graphs.has("resume") and not graphs.writes_scores
         self.resumes_drafts = graphs.has("resume_draft") and not graphs.writes_scores
-        self._requests: dict[str, InferRequest] = {}
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """See `Passes.prefill`."""
@@ -84,12 +82,6 @@ class OpenVinoPasses:
             found.append(request.get_output_tensor(0).data.copy())
         states: NDArray[np.float32] = np.concatenate(found)
         return states
-
-    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
-        file = self._graphs.file_of(name)
-        if file not in self._requests:
-            self._requests[file] = self._graphs.new_request(file)
-        return self._requests[file].infer(name, inputs, outputs)
 
 
 def _rows(tokens: Array) -> list[slice]:

@@ -177,6 +177,21 @@ class InferRequest:
             self._request.set_output_tensor(place, tensor)
 
 
+class Stream:
+    """One of those who run graphs at the same time: an infer request of its own for each graph that it meets."""
+
+    def __init__(self, graphs: OpenVinoGraphs) -> None:
+        self._graphs = graphs
+        self._requests: dict[str, InferRequest] = {}
+
+    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+        """Run pass `name`, as `InferRequest.infer` does. Raises ArtifactError where its graph cannot be loaded."""
+        file = self._graphs.file_of(name)
+        if file not in self._requests:
+            self._requests[file] = self._graphs.new_request(file)
+        return self._requests[file].infer(name, inputs, outputs)
+
+
 def _ports(ports: Sequence[Any]) -> dict[str, list[tuple[int, ov.Tensor]]]:
     """Pass -> its ports' places, and an empty tensor for each, without weights. A graph of one pass has no pass in its
     names.

@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, HstuPasses, RankPasses, Split, UserName
 from genrec.engine.openvino import MOST_TOKENS
-from genrec.engine.openvino_graphs import RANK_TOGETHER, RANKINGS, InferRequest, OpenVinoGraphs
+from genrec.engine.openvino_graphs import RANK_TOGETHER, RANKINGS, OpenVinoGraphs, Stream
 from genrec.models.config import ModelConfig
 from genrec.rank.hstu import HstuConfig
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.settings import Settings
 
 
-class OpenVinoRanker:
+class OpenVinoRanker(Stream):
     """See `genrec.engine.interface.RankPasses`. One at a time per object."""
 
     def __init__(self, graphs: OpenVinoGraphs, config: ModelConfig) -> None:
-        self._graphs, self._config = graphs, config
-        self._requests: dict[str, InferRequest] = {}
+        super().__init__(graphs)
+        self._config = config
         self.most = RANKINGS if graphs.has(RANK_TOGETHER) else 1
 
     def rehearse(self, candidates: int) -> None:
@@ -78,12 +78,6 @@ class OpenVinoRanker:
         states = np.empty((1, count, self._config.hidden_size), np.float32)
         self._infer(name, inputs, [states])
         return states[0]
-
-    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        file = self._graphs.file_of(name)
-        if file not in self._requests:
-            self._requests[file] = self._graphs.new_request(file)
-        self._requests[file].infer(name, inputs, outputs)
 
 
 def load_rankers(folder: Path, config: ModelConfig, kv_type: str, settings: Settings) -> list[RankPasses]:
