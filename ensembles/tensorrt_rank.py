@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from build.tensorrt.profiles import MAX_BATCH
-from build.tensorrt.ranker import RANK
+from build.tensorrt.ranker import RANK, plan_ranker
 from ensembles import rank, recommend_and_rank
 from ensembles.description import Ensemble, Model, Step, WarmUp
 from ensembles.recommend import ENCODE_HISTORY, NO_PROMPT, SCORES, TICKET
@@ -25,6 +26,8 @@ from ensembles.tensorrt import (
     recommend_tensorrt,
     shared_kv,
 )
+from genrec.artifact import load_config
+from genrec.draft.options import has_draft, load_options
 from genrec.models.config import ModelConfig
 from genrec.rank.options import RankerConfig
 from genrec.settings import SPAN
@@ -126,3 +129,10 @@ def served_tensorrt(
         else (rank_tensorrt(config, ranker, kv_type), recommend_and_rank_tensorrt(config, ranker, kv_type))
     )
     return (recommend_tensorrt(config, kv_type), *drafts, *rankings)
+
+
+def ensembles_of(artifact: Path, kv_type: str) -> tuple[Ensemble, ...]:
+    """What an artifact's plans of this type serve. Raises ArtifactError."""
+    config = load_config(artifact)
+    placeholders = load_options(artifact).placeholder_tokens(config) if has_draft(artifact) else None
+    return served_tensorrt(config, kv_type, placeholders, plan_ranker(artifact))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from build.tensorrt.profiles import MAX_BATCH
-from build.tensorrt.ranker import plan_ranker
 from deploy import leftovers
 from deploy.command import command, environment
 from deploy.ports import Ports
@@ -24,12 +23,10 @@ from deploy.server_files import find_server
 from deploy.tensorrt import manifest, place
 from ensembles.render_tensorrt import repository
 from ensembles.tensorrt import Plan
-from ensembles.tensorrt_rank import served_tensorrt
+from ensembles.tensorrt_rank import ensembles_of
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import catalogue_id, read_current
-from genrec.draft.load import load_drafter
-from genrec.draft.options import has_draft
 from genrec.errors import ArtifactError
 from genrec.manifest import verify
 from genrec.models.config import ModelConfig
@@ -79,14 +76,12 @@ def prepare(artifact: Path, run_dir: Path, here: manifest.Place, beam_width: int
     kv_type = manifest.check(plans, here)
     out = run_dir / "model_repository"
     shutil.rmtree(out, ignore_errors=True)
-    config = load_config(artifact)
-    placeholders = load_drafter(artifact, config).placeholders if has_draft(artifact) else None
-    ensembles = served_tensorrt(config, kv_type, placeholders, plan_ranker(artifact))
+    ensembles = ensembles_of(artifact, kv_type)
     wanted = {each.name for of in ensembles for each in of.models if isinstance(each, Plan)}
     if missing := sorted(name for name in wanted if not (plans / f"{name}.plan").is_file()):
         raise ArtifactError(plans / f"{missing[0]}.plan", "is missing; build the engines again")
     repository(ensembles, plans, PYTHON_MODELS, out)
-    return out, memory_pools(config, kv_type, beam_width)
+    return out, memory_pools(load_config(artifact), kv_type, beam_width)
 
 
 def main() -> None:

@@ -16,16 +16,13 @@ import numpy as np
 import onnxruntime
 
 from build.tensorrt.graphs import plan_graph
-from build.tensorrt.ranker import plan_ranker
-from ensembles.description import Ensemble, Model
+from ensembles.description import Model
 from ensembles.local import LocalRuntime, request
 from ensembles.tensorrt import Plan
-from ensembles.tensorrt_rank import served_tensorrt
+from ensembles.tensorrt_rank import ensembles_of
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
-from genrec.draft.load import load_drafter
-from genrec.draft.options import has_draft
 from genrec.errors import GenrecError
 from genrec.models.config import ModelConfig
 from genrec.settings import Settings
@@ -49,20 +46,13 @@ class PlanOnCpu:
         return [dict(zip(self._names, self._session.run(None, r), strict=True)) for r in requests]
 
 
-def ensembles_of(artifact: Path) -> tuple[Ensemble, ...]:
-    """What the artifact's plans would serve, in float32."""
-    config = load_config(artifact)
-    placeholders = load_drafter(artifact, config).placeholders if has_draft(artifact) else None
-    return served_tensorrt(config, "f32", placeholders, plan_ranker(artifact))
-
-
 class ReferenceRuntime(LocalRuntime):
     """The local runtime of a tensorrt ensemble, by its name, on a CPU."""
 
     def __init__(self, artifact: Path, beam_width: int, name: str = "recommend") -> None:
         self._artifact, self._config = artifact, load_config(artifact)
         settings = Settings(artifact, artifact / "no-arena", beam_width, "tensorrt")
-        super().__init__({each.name: each for each in ensembles_of(artifact)}[name], settings)
+        super().__init__({each.name: each for each in ensembles_of(artifact, "f32")}[name], settings)
 
     def _step(self, model: Model, settings: Settings) -> steps.Step:
         """ONNX Runtime in the plans' place."""
@@ -124,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     found = [
         compare(options.artifact, options.grpc, options.requests, options.beam_width, each.name)
-        for each in ensembles_of(options.artifact)
+        for each in ensembles_of(options.artifact, "f32")
     ]
     print("\n".join(map(json.dumps, found)))
     sys.exit(any(f["agreement"] < AGREEMENT or f["worst_score_gap"] > SCORE_TOLERANCE for f in found))
