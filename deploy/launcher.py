@@ -196,14 +196,9 @@ def _launch(
     """One server on these ports."""
     prefix, control = leftovers.own_prefix(), secrets.token_urlsafe(24)
     private = PrivateFolder.of(prefix)
-    arena, swap, pool = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP, POOL))
-    settings = Settings(private.name(artifact, "artifact"), arena, **given, swap=swap)
-    wanted = _ensembles(artifact, settings.target, options.ensembles, settings.ranker)
-    ensembles = with_instances(wanted, options.instances)
+    settings, ensembles = _served_by(artifact, options, given, prefix)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
-    settings = with_pool(settings, artifact, names, pool)
-
     verified, started_with = partial(verify, artifact, digests), [""]
 
     def unchanged() -> bool:
@@ -245,6 +240,17 @@ def _launch(
         start_timeout_s=options.start_timeout_s,
         probe_every_s=options.probe_every_s,
     )
+
+
+def _served_by(
+    artifact: Path, options: Options, given: dict[str, Any], prefix: str
+) -> tuple[Settings, tuple[Ensemble, ...]]:
+    """What the steps of the server with that prefix are told, and the ensembles it serves. Raises InputError."""
+    arena, swap, pool = (leftovers.SHM / f"{prefix}{name}" for name in ("arena", leftovers.SWAP, POOL))
+    settings = Settings(PrivateFolder.of(prefix).name(artifact, "artifact"), arena, **given, swap=swap)
+    wanted = _ensembles(artifact, settings.target, options.ensembles, settings.ranker)
+    ensembles = with_instances(wanted, options.instances)
+    return with_pool(settings, artifact, [ensemble.name for ensemble in ensembles], pool), ensembles
 
 
 def _ensembles(

@@ -87,26 +87,13 @@ def expand(
 
     The result lies in `scratch` when one is given: then a step allocates no array at all.
     """
-    index = constraint.valid
-    if not 1 <= level <= index.levels or (level == 1) != (beams is None):
-        raise InputError("level", f"is {level}", f"1 to {index.levels}, with beams from level 2 on")
-    if width < 1:
-        raise InputError("width", f"is {width}", "at least 1")
-    parent = _ROOT if beams is None else beams
-    size = index.codebook_sizes[level - 1]
+    index, parent = constraint.valid, _ROOT if beams is None else beams
     work = of_thread() if scratch is None else scratch
     work.fit(len(parent), 0)
     rows = work.all_beams[: len(parent)] if scored is None else scored
-    if logits.dtype != np.float32 or logits.shape != (len(rows), size):
-        have = f"is {logits.dtype}{list(logits.shape)}"
-        raise InputError("logits", have, f"float32[{len(rows)}, {size}]")
+    nodes, scores, paths, total = _checked(index, level, logits, beams, width, rows)
     pointers, codes = index.children_into(level), index.codes[level - 1]
-    nodes, scores = _as(parent.nodes, np.int32), _as(parent.scores, np.float32)
-    paths = _as(parent.paths, np.int64)
-    total = _family_sizes(nodes, scores, pointers) if len(nodes) == len(scores) == len(paths) else -1
-    if total < 0:
-        problem = f"are not ascending nodes of level {level - 1}, each with a path and a finite or -inf score"
-        raise InputError("beams", problem, f"nodes 0 to {len(pointers) - 2}")
+    size = index.codebook_sizes[level - 1]
     work.fit(len(parent), total)
     blocked = constraint.blocked
     hidden = _NOTHING if blocked is None else _as(blocked.at(level), np.int32)
@@ -132,6 +119,31 @@ def expand(
         out.paths, out.nodes, out.scores, out.parents,
     )  # fmt: skip
     return out
+
+
+def _checked(
+    index: ValidityIndex, level: int, logits: Array, beams: Beams | None, width: int, rows: Array
+) -> tuple[Array, Array, Array, int]:
+    """Of the beams to extend nodes int32[W], scores float32[W], paths int64[W], and how many children all of them have.
+
+    `rows`: the places of those that logits have a row for. Raises InputError.
+    """
+    if not 1 <= level <= index.levels or (level == 1) != (beams is None):
+        raise InputError("level", f"is {level}", f"1 to {index.levels}, with beams from level 2 on")
+    if width < 1:
+        raise InputError("width", f"is {width}", "at least 1")
+    size = index.codebook_sizes[level - 1]
+    if logits.dtype != np.float32 or logits.shape != (len(rows), size):
+        have = f"is {logits.dtype}{list(logits.shape)}"
+        raise InputError("logits", have, f"float32[{len(rows)}, {size}]")
+    parent, pointers = _ROOT if beams is None else beams, index.children_into(level)
+    nodes, scores = _as(parent.nodes, np.int32), _as(parent.scores, np.float32)
+    paths = _as(parent.paths, np.int64)
+    total = _family_sizes(nodes, scores, pointers) if len(nodes) == len(scores) == len(paths) else -1
+    if total < 0:
+        problem = f"are not ascending nodes of level {level - 1}, each with a path and a finite or -inf score"
+        raise InputError("beams", problem, f"nodes 0 to {len(pointers) - 2}")
+    return nodes, scores, paths, total
 
 
 def ranked(beams: Beams) -> npt.NDArray[np.int64]:
