@@ -15,7 +15,11 @@ MOST = 1 << 40  # tokens: more than any batch has
 
 
 class BatchCost:
-    """seconds = fixed + tokens * slope, both at least 0, by least squares. For one thread at a time."""
+    """seconds = fixed + tokens * slope, both at least 0, by least squares. For one thread at a time.
+
+    Of a queue's batches, and of fetching or computing items: there a token costs the same whatever stands before it.
+    For a pass over a user's long history see `genrec.schedule.cost.PassCost`.
+    """
 
     def __init__(self) -> None:
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0  # sums
@@ -33,8 +37,8 @@ class BatchCost:
         self._squares = MEMORY * self._squares + tokens * tokens
         self._products = MEMORY * self._products + tokens * seconds
 
-    def hope(self) -> None:
-        """What was seen counts for half: who left it alone because it was slow tries again."""
+    def forgive(self) -> None:
+        """Halve the learnt seconds, so that a caller who skipped this work as too slow tries it again."""
         self._seconds, self._products = self._seconds / 2, self._products / 2
 
     def seconds(self, batches: int, tokens: int) -> float:

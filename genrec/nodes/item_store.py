@@ -155,4 +155,4 @@ class ItemStore:
     def _rest(self, now: float) -> None:
         """It was too slow, or would have been: after a while it may be faster."""
         self._rest_until = now + RETRY_S
-        self._fetch.hope()
+        self._fetch.forgive()

@@ -20,6 +20,9 @@ class PassCost:
 
     A pass of `new` tokens behind `past` ones looks at new * (past + new / 2) pairs of tokens. No factor is negative: a
     longer history is never cheaper. Safe between threads.
+
+    Of rankings, and of users' KV computed ahead. For whole batches see `genrec.batch_cost.BatchCost`, which has no
+    pairs.
     """
 
     def __init__(self) -> None:
