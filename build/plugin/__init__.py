@@ -1,1 +1,1 @@
-"""The attention of a decode step as a TensorRT plugin: kernel, glue, oracle."""
+"""CUDA and CPU kernels (attention, fused operations), the TensorRT plugin, OpenVINO operations, and a slow twin."""

@@ -150,7 +150,7 @@ class HstuPasses(Protocol):
 class Executor(Protocol):
     """Whole requests in one call: the loop over the levels without hops between models."""
 
-    captures: bool  # whether a shape not rehearsed is so slow that all are, before the server is ready
+    captures: bool  # whether a new shape is so slow the first time that all are rehearsed before the server is ready
     resumes: bool  # whether it takes `pasts`
 
     def answers(

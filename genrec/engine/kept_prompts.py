@@ -40,7 +40,7 @@ WORTH = 2e8
 
 
 class Visit(NamedTuple):
-    """A request of an owner."""
+    """One request of a user, with the pool entry found for it."""
 
     owner: Owner
     found: UserEntry | None  # what the pool has of its prompt, held until `release`
@@ -60,7 +60,7 @@ class KeptPrompts:
 
     @classmethod
     def of(cls, settings: Settings, config: ModelConfig, resumes: bool) -> KeptPrompts | None:
-        """None where there is no pool, or nobody to read them; `resumes`: who keeps them would."""
+        """None where there is no pool or nothing reads the entries. `resumes`: the caller can start from one."""
         if settings.pool is None:
             return None
         if _ranked(settings):

@@ -68,7 +68,7 @@ def _indexed(boundary: int, last: int) -> bool:
 
 @njit(cache=True, nogil=True, inline="always")
 def _highest(last: int) -> int:
-    """Of the boundaries up to `last` that the index knows of every longer entry."""
+    """The last boundary <= `last` that the index has for every longer entry too."""
     highest = last - last % EVERY if last >= EVERY else last
     while not _indexed(highest, 0):
         highest -= 1

@@ -159,7 +159,7 @@ class Pool:
         """What was written can be found from now on, by all processes; it leaves after `lease_s` if nobody uses it."""
         until = self.clock() + int(min(lease_s * 1e9, self._ttl))
 
-        self._surely(lambda pool, table: users.publish(table, pool.users, writing, pool.seat(), until))
+        self._now_or_next(lambda pool, table: users.publish(table, pool.users, writing, pool.seat(), until))
 
     def abandon(self, writing: Writing) -> None:
         """What was written is nobody's."""
@@ -168,11 +168,11 @@ class Pool:
             if users.is_writing(table, writing.entry, writing.generation, pool.seat()):
                 leaving.free(table, pool.users, writing.entry)
 
-        self._surely(drop)
+        self._now_or_next(drop)
 
     def release(self, entry: UserEntry) -> None:
         """Nobody here reads it any more; once for every find."""
-        self._surely(lambda pool, t: leaving.unpin(t, pool.users, entry.entry, entry.generation, pool.seat()))
+        self._now_or_next(lambda p, t: leaving.unpin(t, p.users, entry.entry, entry.generation, p.seat()))
 
     # Items.
 
@@ -231,7 +231,7 @@ class Pool:
     ) -> None:
         mine = np.array([row for row in rows.tolist() if row in self._filling], np.int32)
         generations = np.array([self._filling.pop(row) for row in mine.tolist()], np.int64)
-        self._surely(lambda pool, table: end(table, mine, generations, pool.seat()))
+        self._now_or_next(lambda pool, table: end(table, mine, generations, pool.seat()))
 
     # Both.
 
@@ -255,8 +255,8 @@ class Pool:
             items.sweep(table, dead)
             table.processes[dead] = 0
 
-    def _surely(self, work: Callable[[Mapping, PoolTable], None]) -> None:
-        """Do it now, or before anything else is done: left undone it would hold a place for good."""
+    def _now_or_next(self, work: Callable[[Mapping, PoolTable], None]) -> None:
+        """Run it now; without the lock, first at the next one. Dropping it would leak the entry."""
 
         def done(pool: Mapping, table: PoolTable) -> bool:
             work(pool, table)

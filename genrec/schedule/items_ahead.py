@@ -1,8 +1,8 @@
 """Items' KV computed before anybody asks, while the engine has nothing to do (BAT, section 5.2).
 
 What ought to be in the pool is what is asked for most, and of the rest the most popular: at the start of a server,
-after a change of the catalogue and, as requests are counted, now and then. What of it is missing is computed in small
-batches that stand behind everything else in the rankings' queue. Of a full pool, only what is clearly colder leaves.
+after a change of the catalogue and, as requests are counted, now and then. Missing items are computed in small batches
+at the lowest priority of the rankings' queue. Of a full pool, only what is clearly colder leaves.
 
 Of several nodes, each has the hot ones in its pool and puts its own share of all into their store (`shard`).
 """

@@ -86,7 +86,7 @@ class Relay:
     def at_risk_from(self, deadline_s: float | None, step: int) -> int:
         """Items of `step` tokens each in the shortest history whose ranking is at risk, as the queue is; 0: not known.
 
-        A client need not say anything of a shorter one.
+        Clients need not announce shorter histories.
         """
         if self._jobs is None or not self._most_s:
             return 0

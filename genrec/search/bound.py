@@ -29,7 +29,9 @@ FIRST, UP, DOWN = 1.5, 1.2, 0.99
 
 
 def floor_of(beams: Beams, undecided: Int64, width: int, wanted: int, scratch: Scratch) -> float:
-    """The score that a beam left out must have to matter to these, its level's or the next one's; -inf where any may.
+    """The least score at which an omitted beam could still change the kept beams, of its level or the next.
+
+    -inf if any could.
 
     `undecided` are the places of those that are no items yet, `wanted` items are the answer, `width` beams are kept.
 

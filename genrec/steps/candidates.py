@@ -29,7 +29,7 @@ class Candidates(NamedTuple):
 
 
 def read_candidates(request: Tensors, catalogue: Catalogue, retrieved: bool) -> Candidates:
-    """Those of a request; of a retrieval's none may be left. Raises InputError."""
+    """Those of a request. A retrieval may leave none; a client's list may not be empty. Raises InputError."""
     asked = check_tensor(request, "candidates", np.int64, most=MOST_CANDIDATES)
     rows = catalogue.rows_of(asked)
     _, first = np.unique(rows, return_index=True)

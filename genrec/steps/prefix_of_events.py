@@ -1,4 +1,4 @@
-"""Which KV a ranking of an HSTU ranker begins with: the user's. Its candidates are a token each, and have none."""
+"""Which KV a ranking of an HSTU ranker begins with: the user's. A candidate is one token; no item KV is reused."""
 
 from __future__ import annotations
 

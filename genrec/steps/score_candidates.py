@@ -30,7 +30,7 @@ from genrec.steps.versioned import Versioned
 
 
 class ScoreCandidates(ScoresLater[RankExecutor]):
-    """By a ranker over the generator's layers; no delta changes it."""
+    """Scores with the discriminant ranker. Model deltas (HSTU only) do not apply."""
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
