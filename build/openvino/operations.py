@@ -39,13 +39,13 @@ def can_be_compiled(kv_type: str) -> bool:
     return any(map(runs_here, sets_of(kv_type))) and shutil.which("g++") is not None
 
 
-def library(name: str, machine: tuple[str, ...] = ()) -> bytes:
+def library(name: str) -> bytes:
     """The library for an instruction set and the OpenVINO that is installed, whose wheel has what is needed.
 
-    `machine` are flags of the compiler in place of the set's own. Raises ArtifactError.
+    Raises ArtifactError.
     """
     root = Path(ov.__file__).parent
-    flags = [f'-DSET="set_{name}.hpp"', *(machine or MACHINES[name]), *FLAGS]
+    flags = [f'-DSET="set_{name}.hpp"', *MACHINES[name], *FLAGS]
     flags += ["-isystem", str(root / "include"), f"-L{root / 'libs'}", f'-DRELEASE="{ov.__version__}"']
     links = [f"-l:{next((root / 'libs').glob(f'{each}.so.*')).name}" for each in ("libopenvino", "libtbb")]
     source = str(FOLDER / "openvino" / "op.cpp")

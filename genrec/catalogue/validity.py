@@ -123,13 +123,6 @@ class ValidityIndex:
         """Pointers from the nodes of level-1 into `level`: int32[P_{level-1} + 1]; level 1 has the root."""
         return self.root if level == 1 else self.first_child[level - 2]
 
-    def leaf_count(self, level: int) -> Int32:
-        """Number of leaves below every node of a level: int32[P_l]."""
-        first = np.arange(self.node_count(level) + 1, dtype=np.int32)
-        for pointers in self.first_child[level - 1 : -1]:
-            first = pointers[first]
-        return np.diff(first)
-
     def paths(self, level: int) -> Int64:
         """The mixed-radix integer of every node of a level, ascending: int64[P_l]. At L: the semantic IDs."""
         out = np.zeros(1, np.int64)

@@ -35,7 +35,7 @@ class Layout:
 
     config: ModelConfig
     width: int
-    kv_type: str = "f32"
+    kv_type: str
 
     @property
     def slot_bytes(self) -> int:

@@ -125,14 +125,11 @@ class Scheduler(Generic[T]):
             self._offered.append((Waiting(item, tokens, self._clock(), math.inf, math.inf), pause_s))
             self._changed.notify()
 
-    def withdraw(self, item: T) -> bool:
-        """Take back what waits still."""
+    def withdraw(self, item: T) -> None:
+        """Take back an item, if it waits still."""
         with self._changed:
-            left = [each for each in self._queue if each.item is not item]
-            withdrawn = len(left) < len(self._queue)
-            self._queue = left
-            metrics.QUEUE_REQUESTS.set(len(left))
-            return withdrawn
+            self._queue = [each for each in self._queue if each.item is not item]
+            metrics.QUEUE_REQUESTS.set(len(self._queue))
 
     def ahead_s(self, due_s: float) -> float:
         """What one that is due then would wait."""

@@ -77,11 +77,6 @@ def rendered(root: Path) -> dict[Path, bytes]:
     return made
 
 
-def markers(path: Path) -> list[str]:
-    """Names of the result tables of a document."""
-    return [match["name"] for match in BLOCK.finditer(path.read_text()) if match["name"]]
-
-
 def _document(path: Path, root: Path) -> bytes:
     text = path.read_text()
     if len(OPENED.findall(text)) != len(BLOCK.findall(text)):

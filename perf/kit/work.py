@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from genrec.catalogue.validity import ValidityIndex
 from genrec.models.config import ModelConfig
 from perf.kit.machine import Roofline
@@ -39,9 +42,17 @@ class Work:
         return {"prefill": 1000 * prefill, "decode": 1000 * decode}
 
 
+def leaf_count(index: ValidityIndex, level: int) -> NDArray[np.int32]:
+    """Number of leaves below every node of a level: int32[P_l]."""
+    first = np.arange(index.node_count(level) + 1, dtype=np.int32)
+    for pointers in index.first_child[level - 1 : -1]:
+        first = pointers[first]
+    return np.diff(first)
+
+
 def beams_of_passes(index: ValidityIndex, width: int) -> list[float]:
     """How many beams the passes of the levels 2 to L have to score, were the beams of a level like its nodes."""
-    shares = [float((index.leaf_count(level) > 1).mean()) for level in range(1, index.levels)]
+    shares = [float((leaf_count(index, level) > 1).mean()) for level in range(1, index.levels)]
     return [share * min(width, index.node_count(level)) for level, share in enumerate(shares, 1)]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -30,7 +31,9 @@ def library_of(instructions: InstructionSet, folder: Path) -> Path:
         path.write_bytes(library(instructions.name))
     elif lacks <= TILES:
         flags = [flag for flag in MACHINES[instructions.name] if "amx" not in flag]
-        path.write_bytes(library(instructions.name, (*flags, "-include", str(FOLDER / "emulate_tiles.hpp"))))
+        flags += ["-include", str(FOLDER / "emulate_tiles.hpp")]
+        with patch.dict(MACHINES, {instructions.name: flags}):
+            path.write_bytes(library(instructions.name))
     else:
         pytest.skip(f"{instructions.name}: this CPU lacks {', '.join(sorted(lacks))}")
     return path
