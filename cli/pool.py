@@ -53,7 +53,7 @@ def run(a: argparse.Namespace) -> None:
 
 def _done(a: argparse.Namespace, path: Path) -> str:
     """What was done in one pool, or what is in it."""
-    from genrec.nodes.held import Held
+    from genrec.nodes.node_share import NodeShare
     from genrec.pool.forget import forget
     from genrec.pool.keys import owner_key
     from genrec.pool.pool import Pool
@@ -64,8 +64,8 @@ def _done(a: argparse.Namespace, path: Path) -> str:
     if a.action == "forget":
         deleted = _in_reach(path, lambda: forget(pool, owner_key(pool.secret, a.user)))
         return f"{deleted} entries of user {a.user} deleted"
-    usage, held = _in_reach(path, pool.usage), Held.load(path)
-    said = {**usage, "node": held.node, "nodes": held.nodes, "replicated": f"{held.replicated:.1%}"}
+    usage, share = _in_reach(path, pool.usage), NodeShare.load(path)
+    said = {**usage, "node": share.node, "nodes": share.nodes, "replicated": f"{share.replicated:.1%}"}
     return "\n".join(f"  {name:>16}  {number}" for name, number in said.items())
 
 

@@ -9,7 +9,7 @@ from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load_ranker import load_rank_executors
 from genrec.errors import ArtifactError
 from genrec.manifest import verify
-from genrec.nodes.held import Held
+from genrec.nodes.node_share import NodeShare
 from genrec.nodes.placement import items_on
 from genrec.pool.pool import Pool
 from genrec.progress import counting
@@ -34,10 +34,10 @@ def fill(settings: Settings) -> int:
     if row_bytes not in (0, executor.items.bytes):
         problem = f"has rows of {row_bytes} bytes, and an item of these engines takes {executor.items.bytes}"
         raise ArtifactError(settings.pool, f"{problem}: start its server again")
-    held = Held.load(settings.pool) if settings.pool else Held()
+    share = NodeShare.load(settings.pool) if settings.pool else NodeShare()
     order = np.argsort(-items.popularity, kind="stable")
-    placed = held.place(items.popularity, executor.items.words(items.tokens))
-    order, done = order[np.isin(order, items_on(placed, held.node))][: executor.items.places], 0
+    placed = share.place(items.popularity, executor.items.words(items.tokens))
+    order, done = order[np.isin(order, items_on(placed, share.node))][: executor.items.places], 0
     with counting("items", len(order), "item") as bar:
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]

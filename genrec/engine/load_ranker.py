@@ -19,8 +19,8 @@ from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
 from genrec.manifest import digest_file
 from genrec.models.config import ModelConfig
-from genrec.nodes.held import Held
 from genrec.nodes.item_store import ItemStore
+from genrec.nodes.node_share import NodeShare
 from genrec.pool.pool import Pool
 from genrec.pool.tier import open_tier
 from genrec.rank.choice import policy
@@ -57,7 +57,7 @@ def create_pool(settings: Settings, config: ModelConfig) -> None:
     assert settings.pool is not None
     Pool.create(settings.pool, *pool_sizes(settings, config))
     if settings.nodes > 1:
-        Held(settings.node, settings.nodes).save(settings.pool)
+        NodeShare(settings.node, settings.nodes).save(settings.pool)
 
 
 def pool_sizes(settings: Settings, config: ModelConfig) -> tuple[int, int, int, int]:

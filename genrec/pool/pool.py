@@ -38,7 +38,7 @@ BUSY_S = 1.0  # who could not have the table does not wait for it again so soon:
 NOTHING: Bytes = np.zeros(0, np.uint8)
 NO_ROWS = np.zeros(0, np.int64)
 T = TypeVar("T")
-Held = tuple[UserEntry | None, Writing | None]
+FoundOrRoom = tuple[UserEntry | None, Writing | None]
 
 
 class Pool:
@@ -112,16 +112,18 @@ class Pool:
         named, wanted = words(hashes), Wanted(span, size, owner, came_ns, lives_s)
         return self.locked(lambda m, t: self._take(m, t, named, wanted), None)
 
-    def hold_user(self, hashes: Keys, tokens_per_boundary: int, tokens: int, wanted: Wanted | None) -> Held:
+    def hold_user(
+        self, hashes: Keys, tokens_per_boundary: int, tokens: int, wanted: Wanted | None
+    ) -> FoundOrRoom:
         """`find_user`, and `write_user` of what is `wanted` if less than `tokens` were found, under one lock."""
         asked = words(hashes)
 
-        def hold(pool: Mapping, table: PoolTable) -> Held:
+        def hold(pool: Mapping, table: PoolTable) -> FoundOrRoom:
             found = self._find(pool, table, asked, tokens_per_boundary)
             whole = found is not None and found.tokens == tokens
             return found, None if whole or wanted is None else self._take(pool, table, asked, wanted)
 
-        nothing: Held = None, None
+        nothing: FoundOrRoom = None, None
         return self.locked(hold, nothing)
 
     def _find(self, pool: Mapping, table: PoolTable, asked: Words, step: int) -> UserEntry | None:
@@ -158,7 +160,6 @@ class Pool:
     def commit(self, writing: Writing, lease_s: float = inf) -> None:
         """What was written can be found from now on, by all processes; it leaves after `lease_s` if nobody uses it."""
         until = self.clock() + int(min(lease_s * 1e9, self._ttl))
-
         self._now_or_next(lambda pool, table: users.publish(table, pool.users, writing, pool.seat(), until))
 
     def abandon(self, writing: Writing) -> None:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from genrec import metrics
 from genrec.engine.ranking import RankExecutor
 from genrec.errors import InputError
-from genrec.nodes.held import Held
 from genrec.nodes.item_store import PUT_S, ItemStore
+from genrec.nodes.node_share import NodeShare
 from genrec.nodes.placement import Cluster, owners_of, sharded_share
 from genrec.pool.keys import Words
 from genrec.schedule.cost import PassCost
@@ -41,11 +41,11 @@ class Shard:
     """What this node puts into the store, and what it keeps of the hot ones."""
 
     def __init__(
-        self, store: ItemStore, held: Held, pool: Path, most_items: int, cost: PassCost, scheduler: Scheduler[Any],
-        item_tokens: int, batch_s: float, clock: Callable[[], float] = time.monotonic,
+        self, store: ItemStore, share: NodeShare, pool: Path, most_items: int, cost: PassCost,
+        scheduler: Scheduler[Any], item_tokens: int, batch_s: float, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """At most `most_items` are put. `cost`: of rankings, in seconds. What is held is written into `pool`."""
-        self._store, self.held, self._pool, self._most, self._cost = store, held, pool, most_items, cost
+        self._store, self.share, self._pool, self._most, self._cost = store, share, pool, most_items, cost
         self._item_tokens, self._clock = item_tokens, clock
         self.work = IdleItems(scheduler, item_tokens, batch_s, clock)
         self._put: set[bytes] = set()  # keys
@@ -66,7 +66,7 @@ class Shard:
         prefill_s = self._cost.seconds(True, 0, int(self._user_tokens))
         try:
             cluster = Cluster(
-                self.held.nodes, self._store.tokens_a_second, prefill_s, max(round(self._candidates), 1),
+                self.share.nodes, self._store.tokens_a_second, prefill_s, max(round(self._candidates), 1),
                 self._item_tokens, fetch_s=self._store.fetch_s,
             )  # fmt: skip
         except InputError:  # something that was measured is no number
@@ -75,17 +75,17 @@ class Shard:
 
     def place(self, frequencies: NDArray[np.float64], keys: Words) -> NDArray[np.int32]:
         """Where items lie, as `placement.place`, by what was measured; told to who looks at the pool."""
-        held = replace(self.held, sharded=self.sharded())
-        placed = held.place(frequencies, keys)
-        held = held.of(placed)
-        if held != self.held:
-            self.held = held
-            held.save(self._pool)
+        share = replace(self.share, sharded=self.sharded())
+        placed = share.place(frequencies, keys)
+        share = share.of(placed)
+        if share != self.share:
+            self.share = share
+            share.save(self._pool)
         return placed
 
     def plan(self, tokens: NDArray[np.int32], keys: Words, hottest: Places) -> None:
         """Put what of its share is not in the store: of items int32[m, t] with keys uint64[m, 2], hottest first."""
-        own = hottest[owners_of(keys[hottest], self.held.nodes) == self.held.node][: self._most]
+        own = hottest[owners_of(keys[hottest], self.share.nodes) == self.share.node][: self._most]
         names = [key.tobytes() for key in keys[own]]
         self._put &= set(names)
         if self._store.ready:

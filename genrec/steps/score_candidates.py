@@ -12,9 +12,9 @@ from genrec.artifact import load_config
 from genrec.engine.load_ranker import chosen_prefix, load_rank_executors
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest, Scored
 from genrec.errors import InputError
-from genrec.nodes.held import Held
 from genrec.nodes.item_store import ItemStore
 from genrec.nodes.mooncake import TRAILER
+from genrec.nodes.node_share import NodeShare
 from genrec.pool.owner import Owner
 from genrec.rank.item_tokens import DistinctItems
 from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, USUAL_CANDIDATES, RankerConfig
@@ -66,7 +66,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
         if self._store and settings.pool:
             room = (settings.store_mb << 20) // (executor.items.bytes + TRAILER)
             shard = Shard(
-                self._store, Held(settings.node, settings.nodes), settings.pool, room, self._relay.cost,
+                self._store, NodeShare(settings.node, settings.nodes), settings.pool, room, self._relay.cost,
                 self._scheduler, executor.items.tokens, batch_s,
             )  # fmt: skip
         items = ItemsAhead(executor, self._scheduler, lambda: self._versions.latest, batch_s, shard)

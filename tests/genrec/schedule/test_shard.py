@@ -17,8 +17,8 @@ from genrec.batch_cost import BatchCost
 from genrec.engine.fill import fill
 from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankPlan, RankRequest, Reuse
-from genrec.nodes.held import Held
 from genrec.nodes.item_store import RETRY_S, ItemStore
+from genrec.nodes.node_share import NodeShare
 from genrec.nodes.placement import EVERYWHERE, Cluster, owners_of, sharded_share
 from genrec.pool.pool import Pool
 from genrec.rank.item_tokens import DistinctItems
@@ -51,7 +51,7 @@ class Node:
         self.scheduler: Scheduler[Any] = Scheduler([self._run], 1, 0.0, 1)
         clock = lambda: self.now  # noqa: E731
         self.shard = Shard(
-            self.store, Held(node, 2), settings.pool, most, self.cost, self.scheduler, T, 0.01, clock
+            self.store, NodeShare(node, 2), settings.pool, most, self.cost, self.scheduler, T, 0.01, clock
         )
         self.ahead = ItemsAhead(
             self.executor, self.scheduler, lambda: (1, self.items), 0.01, self.shard, clock
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def own(self) -> NDArray[np.int64]:
-        return np.flatnonzero(owners_of(self.keys, 2) == self.shard.held.node)
+        return np.flatnonzero(owners_of(self.keys, 2) == self.shard.share.node)
 
     def in_store(self) -> NDArray[np.int64]:
         found = self.folder.have_items(self.keys, 1.0)
@@ -187,8 +187,8 @@ def test_no_more_is_put_than_there_is_memory_for_and_the_hottest_first(node: Cal
 def test_what_every_node_holds_follows_from_what_is_measured(node: Callable[..., Node]) -> None:
     near = node(0)
     near.look()
-    assert near.shard.held.sharded == 0, "nothing is measured: all that there is room for"
-    assert near.shard.held.replicated > 0.9
+    assert near.shard.share.sharded == 0, "nothing is measured: all that there is room for"
+    assert near.shard.share.replicated > 0.9
     near.ask(np.arange(40))
     near.store._fetch = BatchCost()
     for items in (1, 40):
@@ -200,9 +200,9 @@ def test_what_every_node_holds_follows_from_what_is_measured(node: Callable[...,
     share = sharded_share(Cluster(2, *measured, fetch_s=near.store.fetch_s))
     assert 0 < share < 1 and near.shard.sharded() == pytest.approx(share)
     near.look()
-    held = Held.load(near.pool)
-    assert held == near.shard.held and held.sharded == pytest.approx(share) and 0 < held.replicated < 0.2
-    placed = held.place(near.ahead._heat.of(near.items.tokens) + near.items.popularity / 1e6, near.keys)
+    told = NodeShare.load(near.pool)
+    assert told == near.shard.share and told.sharded == pytest.approx(share) and 0 < told.replicated < 0.2
+    placed = told.place(near.ahead._heat.of(near.items.tokens) + near.items.popularity / 1e6, near.keys)
     assert set(np.flatnonzero(placed == EVERYWHERE)) <= set(range(40)), "those that were asked for"
 
 
@@ -215,9 +215,9 @@ def test_fill_computes_what_its_node_is_to_hold(tiny_ranker: Path, tmp_path: Pat
     executor = load_rank_executors(settings, config)[0]
     keys = executor.items.words(items.tokens)
     for sharded in (1.0, 0.3):
-        held = Held(1, 2, sharded)
-        held.save(pool)
-        want = np.isin(held.place(items.popularity, keys), (EVERYWHERE, 1))
+        share = NodeShare(1, 2, sharded)
+        share.save(pool)
+        want = np.isin(share.place(items.popularity, keys), (EVERYWHERE, 1))
         before = executor.items.absent(keys)
         assert fill(settings) == (want & before).sum() > 0
         np.testing.assert_array_equal(executor.items.absent(keys), ~want)

@@ -19,7 +19,7 @@ FILE_NAME = "placement.json"
 
 
 @dataclass(frozen=True)
-class Held:
+class NodeShare:
     """This is `node` of `nodes`; a share `sharded` of accesses may go to items that are not on every node.
 
     `replicated` is the share of items that are, of those that were placed last.
@@ -36,9 +36,9 @@ class Held:
             return np.full(len(keys), EVERYWHERE, np.int32)
         return place(frequencies, self.nodes, self.sharded, owners_of(keys, self.nodes))
 
-    def of(self, placed: NDArray[np.int32]) -> Held:
+    def of(self, placed: NDArray[np.int32]) -> NodeShare:
         """The same with what was placed."""
-        return Held(self.node, self.nodes, self.sharded, replicated(placed))
+        return NodeShare(self.node, self.nodes, self.sharded, replicated(placed))
 
     def save(self, pool: Path) -> None:
         """Into the pool's folder, whole or not at all."""
@@ -47,7 +47,7 @@ class Held:
         new.rename(pool / FILE_NAME)
 
     @classmethod
-    def load(cls, pool: Path) -> Held:
+    def load(cls, pool: Path) -> NodeShare:
         """Of a pool; of one that says nothing, all. Raises ArtifactError."""
         path = pool / FILE_NAME
         if not path.exists():
