@@ -47,10 +47,7 @@ class Pool:
     create = staticmethod(mapping.create)
 
     def __init__(
-        self,
-        folder: Path,
-        clock: Callable[[], int] = time.monotonic_ns,
-        ttl_s: float = TTL_S,
+        self, folder: Path, clock: Callable[[], int] = time.monotonic_ns, ttl_s: float = TTL_S
     ) -> None:
         """Map a pool; where there is none it is `lost`. `clock` (ns) is one for all processes. A user's entry lives
         `ttl_s`. `rule`, an attribute, says which leave first: the least recently used, or a policy of `choice`.

@@ -109,10 +109,12 @@ class _Together:
         """From any thread, once per place."""
         if threading.get_ident() == self._thread:
             self._given[place] = response
-        elif self._sending:
-            self._sending.submit(_send, self._name, sender, response)
-        else:
-            _send(self._name, sender, response)
+            return
+        if self._sending:
+            with suppress(RuntimeError):  # the system has no thread to give
+                self._sending.submit(_send, self._name, sender, response)
+                return
+        _send(self._name, sender, response)
 
     def end(self) -> list[Any] | None:
         """What goes back; None when nothing does."""

@@ -254,6 +254,9 @@ def test_who_answers_does_not_wait_until_it_is_sent(adapter: ModuleType) -> None
         goes_on.set()
     ((response, _),) = sender.sent
     np.testing.assert_array_equal(response.tensors["y"], [[7]])
+    adapter.defer("later", step, OUTPUTS, [made], sending)
+    step.held[1][1]({"y": answer})  # no thread can be had: that one has ended
+    assert len(sender.sent) == 2
 
 
 def test_model_class(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
