@@ -1,11 +1,12 @@
-"""Probes of a server that does not answer as servers do."""
+"""Probes of a server that is busy, or does not answer as servers do."""
 
 from __future__ import annotations
 
-import socket
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -16,19 +17,21 @@ NO_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """Where one who asks is given these bytes, and nothing after them."""
+def answering(answer: bytes, asked: list[bytes] | None = None) -> Iterator[str]:
+    """Where one who asks is given these bytes, and nothing after them. What he said is added to `asked`."""
 
-    def say() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.recv(1 << 16)
-            connection.sendall(answer)
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            said = self.rfile.read(int(self.headers["content-length"]))  # or hanging up would be a reset
+            (asked if asked is not None else []).append(said)
+            self.wfile.write(answer)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
-        said = pool.submit(say)
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        said.result()
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http, ThreadPoolExecutor(1) as pool:
+        pool.submit(http.handle_request)
+        yield f"127.0.0.1:{http.server_port}"
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,14 @@ def test_whatever_is_answered_a_probe_says_what_is_wrong(answer: bytes, problem:
 def test_a_model_that_cannot_be_loaded_is_told_though_the_answer_is_cut_short() -> None:
     with answering(CUT_SHORT) as url:
         assert probe.load_model(url, "decode", {}, 30).startswith("cut short: IncompleteRead")
+
+
+@pytest.mark.parametrize("ensemble", ["recommend", "rank", "recommend_and_rank", "pre_infer"])
+def test_a_probe_is_due_before_nobody_listens(ensemble: str) -> None:
+    """So a server under load refuses it in time, which shows that it lives."""
+    refusal = f'{{"error": "in ensemble \'{ensemble}\', deadline_ms: too late"}}'.encode()
+    said: list[bytes] = []
+    with answering(b"HTTP/1.1 503 Busy\r\n\r\n" + refusal, said) as url:
+        assert probe.infer(url, ensemble, 7, 5.0).alive
+    (due,) = [each["data"] for each in json.loads(said[0])["inputs"] if each["name"] == "deadline_ms"]
+    assert 0 < due[0] < 5000

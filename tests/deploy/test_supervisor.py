@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import probe, supervisor, tritonserver
+from deploy import supervisor, tritonserver
 from deploy.launch import Launch, LaunchError
 from deploy.supervisor import Supervisor
 from deploy.watch import FAILED_PROBES, Trouble, Watch
@@ -39,59 +39,77 @@ def test_whoever_stops_a_server_that_does_not_end_is_told(
     until(lambda: all(member.state in "ZX" for member in tritonserver.members(pid)))
 
 
+class Planted(Watch):
+    """Its looks at processes find, or raise, what stands in `found`, one after the other, and then nothing."""
+
+    def __init__(self, about: Launch, session: int, found: list[Trouble | Exception | None]) -> None:
+        super().__init__(about, session)
+        self._found = found
+
+    def processes(self) -> Trouble | None:
+        found = self._found.pop(0) if self._found else None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class Ready(Supervisor):
+    """Its server is taken for ready at once, and watched by `Planted`."""
+
+    def __init__(self, about: Launch, found: list[Trouble | Exception | None]) -> None:
+        super().__init__(replace(about, probe_every_s=0.01))
+        self._found = found
+
+    def _not_ready(self, _: float) -> str:
+        return ""
+
+    def _start(self, timeout_s: float) -> Watch:
+        super()._start(timeout_s)
+        return Planted(self._launch, self.pid, self._found)
+
+
 @contextmanager
-def supervised(about: Launch, on_start: Callable[[], None] = lambda: None) -> Iterator[Supervisor]:
-    """A server that is taken for ready at once, and answers all probes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Supervisor, "_not_ready", lambda *_: "")
-        patch.setattr(probe, "infer_all", lambda *_: {})
-        patch.setattr(supervisor, "LOOK_AGAIN_S", 0.0)
-        running = Supervisor(replace(about, ensembles=("recommend",), probe_every_s=0.01))
-        running.start_and_wait(on_start)
-        try:
-            yield running
-        finally:
-            running.stop()
+def supervised(
+    about: Launch, found: list[Trouble | Exception | None], on_start: Callable[[], None] = lambda: None
+) -> Iterator[Supervisor]:
+    running = Ready(about, found)
+    running.start_and_wait(on_start)
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 @pytest.mark.parametrize(("failing", "restarts"), [(FAILED_PROBES - 1, 0), (FAILED_PROBES, 1)])
-def test_looks_that_fail_count_as_failed_probes(tmp_path: Path, failing: int, restarts: int) -> None:
+def test_looks_that_fail_count_as_failed_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, restarts: int
+) -> None:
     """A file may hold what its reader never thought of."""
-    looks: list[int] = []
-
-    def item() -> int:
-        looks.append(len(looks))
-        if 1 <= looks[-1] <= failing:
-            raise NotImplementedError
-        return 0
-
-    with supervised(replace(launch(tmp_path), item=item)) as running:
-        until(lambda: len(looks) > 3 * FAILED_PROBES or running.error)
+    monkeypatch.setattr(supervisor, "LOOK_AGAIN_S", 0.0)
+    found = [*[NotImplementedError()] * failing, None, None]
+    with supervised(launch(tmp_path), found) as running:
+        until(lambda: not found or running.error)
         assert (running.restarts, running.error) == (restarts, None)
 
 
-@pytest.mark.parametrize("model", ["", "decode"], ids=["server", "model"])
+@pytest.mark.parametrize("models", [frozenset(), frozenset({"decode"})], ids=["server", "model"])
 def test_a_manifest_that_cannot_be_read_is_waited_for_by_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+    tmp_path: Path, models: frozenset[str]
 ) -> None:
     """Whether the whole server is in trouble or one model of it."""
-    told = iter([Trouble("something has died", frozenset(filter(None, [model])))])
 
     def unchanged() -> bool:
         raise ArtifactError("manifest.json", "cannot be read: Stale file handle")
 
-    monkeypatch.setattr(Watch, "processes", lambda _: next(told, None))
-    with supervised(replace(launch(tmp_path), unchanged=unchanged)) as running:
+    about = replace(launch(tmp_path), unchanged=unchanged)
+    with supervised(about, [Trouble("something has died", models)]) as running:
         first = running.pid
         until(lambda: running.restarts or running.error)
         assert running.error is None and running.pid not in (0, first)
 
 
-def test_a_full_disk_does_not_restart_a_server_that_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_does_not_restart_a_server_that_answers(tmp_path: Path) -> None:
     """What tells of it is written when there is room."""
-    troubles = iter([Trouble("something has died")])
     starts: list[str] = []
     tries: list[int] = []  # how many servers had been started
 
@@ -100,7 +118,7 @@ def test_a_full_disk_does_not_restart_a_server_that_answers(
         if 2 <= len(tries) <= 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Watch, "processes", lambda _: next(troubles, None))
-    with supervised(replace(launch(tmp_path), prepare=lambda: starts.append("a server")), write) as running:
+    about = replace(launch(tmp_path), prepare=lambda: starts.append("a server"))
+    with supervised(about, [Trouble("something has died")], write) as running:
         until(lambda: len(tries) == 4 or running.error)
         assert running.error is None and tries == [1, 2, 2, 2], "the second server is there from then on"
