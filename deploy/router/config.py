@@ -5,7 +5,9 @@
 - A server gets so many requests at once, and so many more wait for a short time. What is beyond that is refused here:
   inside Triton a refusal costs a core, and goodput falls beyond the capacity. Each has a queue of its own, so that one
   that hangs fills no other's.
-- Only inference, metadata and health pass; what controls a server does not.
+- Only inference, metadata and health pass; what controls a server does not. Over HTTP inference is that of ensembles:
+  some inner models can be asked so that Triton 2.51 never answers. Over gRPC the name is in the message, where a second
+  one, behind all that HAProxy has read of it, takes the place of the first: there nothing is kept from inner models.
 - A client's cancel is passed on, and can end a Triton 2.51 (H2): `deadline_ms` is the way to give up here too.
 """
 
@@ -19,6 +21,7 @@ from string import Template
 from clients.wire import USER_HEADER
 from deploy.ports import LOOPBACK, Ports
 from deploy.router.limits import Limits
+from ensembles.served import served
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg")
 NO_SERVER = 1  # the port of a place that no server has yet; such a place is disabled
@@ -26,7 +29,11 @@ BALANCE_FACTOR = 200  # percent of the mean load that a server takes at most
 MOST_BYTES = 64 << 20  # of a body over HTTP: what current Triton accepts
 BACKENDS = ("be_grpc", "be_http")
 OPEN_CALLS = ("ModelInfer", "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata")
-OPEN_PATHS = r"^/v2(/health/(live|ready)|/models/[^/]+(/versions/[0-9]+)?(/infer|/ready)?)?/?$"
+ENSEMBLES = "|".join(each.name for each in served(1, draft=True, ranker=True))
+OPEN_PATHS = (
+    r"^/v2(/health/(live|ready)|/models/[^/]+(/versions/[0-9]+)?(/ready)?"
+    rf"|/models/({ENSEMBLES})(/versions/[0-9]+)?/infer)?/?$"
+)
 
 
 @dataclass(frozen=True)
