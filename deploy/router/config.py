@@ -26,7 +26,7 @@ from ensembles.served import served
 TEMPLATE = Path(__file__).with_name("haproxy.cfg")
 NO_SERVER = 1  # the port of a place that no server has yet; such a place is disabled
 BALANCE_FACTOR = 200  # percent of the mean load that a server takes at most
-MOST_BYTES = 64 << 20  # of a body over HTTP: what current Triton accepts
+MOST_BYTES = 64 << 20  # of a body over either protocol: what current Triton accepts over HTTP
 BACKENDS = ("be_grpc", "be_http")
 OPEN_CALLS = ("ModelInfer", "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata")
 ENSEMBLES = "|".join(each.name for each in served(1, draft=True, ranker=True))
