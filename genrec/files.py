@@ -37,14 +37,22 @@ def open_file(path: Path) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        made = f"; `genrec {MADE_BY[path.name]}` makes it" if path.name in MADE_BY else ""
-        raise ArtifactError(path, f"cannot be read: {error.strerror}{made}") from error
+        raise ArtifactError(path, f"cannot be read: {error.strerror}{_remedy(path)}") from error
     except ValueError as error:  # a NUL in the name
         raise ArtifactError(repr(str(path)), f"cannot be read: {error}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ArtifactError(path, "is not a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def _remedy(path: Path) -> str:
+    """The end of an error about a file that cannot be read: which command makes it; "" where none does."""
+    made, folder = MADE_BY.get(path.name), path.parent
+    # `genrec data` leaves a source.json too: items without one were imported.
+    if path.name == "histories.parquet" and (folder / "items.parquet").exists():
+        made = "data" if (folder / "source.json").exists() else "import --interactions"
+    return f"; `genrec {made}` makes it" if made else ""
 
 
 def check_regular(path: Path) -> Path:

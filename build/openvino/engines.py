@@ -25,9 +25,12 @@ GRAPHS = 8  # raised when the same ONNX becomes other engines, so that artifacts
 def build_engines(artifact: Path, kv_type: str = "") -> bool:
     """OpenVINO engines of the artifact's ONNX, of one type or of all that can be built here. Whether work was done.
 
-    A CPU that lacks the instructions of one type serves the other (`genrec.engine.instructions.engine_of`).
+    A CPU that lacks the instructions of one type serves the other (`genrec.engine.instructions.engine_of`). Raises
+    ArtifactError.
     """
     types, longest = _types(kv_type), _longest(artifact)
+    if not (artifact / "onnx").is_dir():
+        raise ArtifactError(artifact / "onnx", "is missing; `genrec export` makes it")
     settings = {
         "types": types,
         "openvino": openvino.get_version(),

@@ -12,6 +12,7 @@ from cli.main import main, parser
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.versions import BASE, check_files
 from genrec.errors import ArtifactError
+from genrec.files import open_file
 from genrec.manifest import COMMANDS, anew, digest_file, outdated, read, record, verify
 from genrec.nn.checkpoint import load_generator, save_generator
 
@@ -64,6 +65,27 @@ def test_an_export_of_an_earlier_generator(
     says = "onnx is of an earlier model/model.safetensors: `genrec export` and `genrec build` make it anew"
     assert main(["build", str(artifact)]) == 0 and says in capsys.readouterr().err
     assert main(["serve", str(artifact), "--ensembles", "none"]) == 2 and says in capsys.readouterr().err
+
+
+def test_engines_without_an_export(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    artifact = shutil.copytree(tiny, tmp_path / "artifact", ignore=shutil.ignore_patterns("onnx"))
+    assert main(["build", str(artifact)]) == 2
+    assert "artifact/onnx: is missing; `genrec export` makes it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("there", "command"),
+    [
+        ([], "data"),
+        (["items.parquet", "source.json"], "data"),
+        (["items.parquet"], "import --interactions"),  # as an import leaves it without them
+    ],
+)
+def test_histories_that_are_missing(there: list[str], command: str, tmp_path: Path) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    with pytest.raises(ArtifactError, match=rf"No such file or directory; `genrec {command}` makes it$"):
+        open_file(tmp_path / "histories.parquet")
 
 
 def test_an_index_of_an_earlier_catalogue(tiny: Path, tmp_path: Path) -> None:

@@ -129,6 +129,9 @@ def _made(artifact: Path) -> Iterator[Path]:
 
 def _hugging_face_config(path: Path) -> dict[str, Any]:
     """Of an architecture that we have. Raises ArtifactError, InputError."""
+    if not path.exists():
+        limit = "a Hugging Face folder, with config.json, tokenizer.json and safetensors"
+        raise InputError("source", f"{path.parent} has no {path.name}", limit)
     raw = read_json(path)
     if not isinstance(raw, dict):
         raise ArtifactError(path, "is not a model configuration: no object")

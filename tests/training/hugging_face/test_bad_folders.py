@@ -115,6 +115,10 @@ def swap_levels(content: dict) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no model": (
+        lambda folder: (folder / "checkpoint/config.json").unlink(),
+        r"source: \S+checkpoint has no config\.json \(accepted: a Hugging Face folder",
+    ),
     "a shard is missing": (
         lambda folder: shard(folder).unlink(),
         r"model\.safetensors\.index\.json: names the file model-00002-of-\d+\.safetensors, which is not there",
