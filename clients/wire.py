@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import BadStatusLine, HTTPException
 from ipaddress import IPv6Address
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
@@ -43,6 +43,8 @@ MAX_PORT = 65_535
 Protocols = Literal["grpc", "http"]
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] )?(in ensemble '[^']*', )?")
 _SHED = ("router: ", "in ensemble '", "Exceeds maximum queue size", "Request timeout expired")
+_UNKNOWN = re.compile(r"unknown model: '([^']*)' is not found")
+_NO_GRPC = ("Socket closed", "Failed parsing HTTP/2")  # the first also where a server ends just then
 _NOT_CONNECTED = (OSError, aiohttp.ClientError, HTTPException)  # also what speaks another protocol
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]+)|\[(?P<six>[0-9A-Za-z:.%]+)\]):(?P<port>[0-9]{1,5})")
@@ -229,6 +231,11 @@ def translate(error: Exception, url: str, timeout_s: float) -> GenrecError:
     if isinstance(error, InferenceServerException):
         status = str(error.status() or "").removeprefix("StatusCode.")
         return _translate_status(status, str(error.message() or ""), url, timeout_s)
+    # Subclasses of these are connections that the other side closed. Their messages have the bytes that came.
+    if type(error) in (BadStatusLine, aiohttp.ClientResponseError):
+        return Unreachable(
+            f"{url}: does not answer in HTTP; is this the gRPC port? It takes the protocol grpc"
+        )
     if isinstance(error, _NOT_CONNECTED):
         return Unreachable(f"{url}: {type(error).__name__}: {error}")
     return ServerError(f"{url}: {type(error).__name__}: {error}")
@@ -239,13 +246,20 @@ def _translate_status(status: str, message: str, url: str, timeout_s: float) -> 
     if status in ("INVALID_ARGUMENT", "400"):
         return BadRequest(text)
     if status in ("NOT_FOUND", "404"):
+        if found := _UNKNOWN.search(text):
+            text = f"does not serve `{found[1]}`: its artifact lacks a model for it, or --ensembles leaves it out"
         return Unreachable(f"{url}: {text}")
     if status == "DEADLINE_EXCEEDED":
         return TimedOut(f"{url}: no answer within {timeout_s:g} s")
     if status in ("UNAVAILABLE", "503", "CANCELLED", "502", "504"):
         # gRPC has one code for "this server sheds load" and for "there is no server"; the text tells them
         # apart.
-        return Overloaded(text) if any(mark in message for mark in _SHED) else Unreachable(f"{url}: {text}")
+        if any(mark in message for mark in _SHED):
+            return Overloaded(text)
+        hint = (
+            "; is this the HTTP port? It takes the protocol http" if any(m in text for m in _NO_GRPC) else ""
+        )
+        return Unreachable(f"{url}: {text}{hint}")
     return ServerError(f"{url}: [{status}] {text}")
 
 

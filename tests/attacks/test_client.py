@@ -123,7 +123,7 @@ def test_who_speaks_another_protocol_is_not_there() -> None:
     with ThreadingHTTPServer((LOOPBACK, 0), Grpc) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         url = f"{LOOPBACK}:{web.server_port}"
-        with Recommender(url, "http") as recommender, pytest.raises(Unreachable, match="BadStatusLine"):
+        with Recommender(url, "http") as recommender, pytest.raises(Unreachable, match="gRPC port"):
             recommender.recommend([1])
         web.shutdown()
 

@@ -114,7 +114,7 @@ def test_overloaded(server: RunningServer, items: list[int], kind: str, protocol
 def test_unreachable(server: RunningServer, closed_url: str, kind: str, protocol: str) -> None:
     with pytest.raises(Unreachable, match=closed_url):
         call(kind, closed_url, protocol, [1])
-    with pytest.raises(Unreachable, match="unknown model"):
+    with pytest.raises(Unreachable, match="does not serve `nowhere`: "):
         call(kind, url_of(server, protocol), protocol, [1], model="nowhere")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
@@ -146,6 +148,32 @@ def test_errors_of_triton(status: str | None, message: str, expected: type[Genre
     found = wire.translate(InferenceServerException(message, status), "host:1", 2.0)
     assert type(found) is expected
     assert "in ensemble" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "said"),
+    [
+        ("StatusCode.NOT_FOUND", "Request for unknown model: 'rank' is not found", "does not serve `rank`"),
+        ("404", "Request for unknown model: 'rank' is not found", "does not serve `rank`"),
+        ("StatusCode.UNAVAILABLE", "Socket closed", "is this the HTTP port?"),
+        ("StatusCode.UNAVAILABLE", "Failed parsing HTTP/2 (Expected SETTINGS", "is this the HTTP port?"),
+    ],
+)
+def test_what_to_look_at_is_said(status: str, message: str, said: str) -> None:
+    assert said in str(wire.translate(InferenceServerException(message, status), "h:1", 1.0))
+
+
+def test_an_answer_in_another_protocol_is_not_printed() -> None:
+    info: Any = None
+    bad_status = [
+        BadStatusLine("\x00\x00\x18\x04"),
+        aiohttp.ClientResponseError(info, (), status=400, message="Bad status line: b'\\x00\\x00\\x18"),
+    ]
+    for error in bad_status:
+        found = wire.translate(error, "h:1", 1.0)
+        assert type(found) is Unreachable and "is this the gRPC port?" in str(found)
+        assert "\x00" not in str(found) and "x18" not in str(found)
+    assert "gRPC" not in str(wire.translate(RemoteDisconnected("closed"), "h:1", 1.0))
 
 
 def test_a_bad_request_has_the_parts_of_the_input_error() -> None:
