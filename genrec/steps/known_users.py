@@ -33,8 +33,10 @@ class KnownUsers:
         """The request; without a `history`, with the whole one of its `user_id`, and with `times` those too where they
         are known. Raises InputError, ArtifactError.
         """
-        if "history" in request or "user_id" not in request:
+        if "history" in request:
             return request
+        if "user_id" not in request:
+            raise InputError("history", "is missing", f"int64[n], or the user_id of a user of {HISTORIES}")
         if not self._path.exists():
             raise InputError("history", "is missing", f"int64[n]; {HISTORIES} is not in the artifact")
         user = int(check_tensor(request, "user_id", np.int64, 1)[0])

@@ -54,7 +54,11 @@ def test_what_a_request_brings_counts(saved: Histories, tmp_path: Path) -> None:
     known = KnownUsers(tmp_path)
     brought = asks(int(saved.user_ids[0]), history=[1, 2])
     assert known.complete(brought, times=True) is brought
-    assert known.complete({}) == {}, "who is not named is not looked for"
+
+
+def test_who_gives_neither_history_nor_user_is_told_of_both(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"history: is missing \(accepted: int64\[n\], or the user_id of"):
+        KnownUsers(tmp_path).complete({})
 
 
 @pytest.mark.parametrize("user", [-(2**63), -6, -4, 0, 116, 2**63 - 1])
