@@ -16,8 +16,12 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Where interactions and semantic IDs come from."""
     add_artifact(parser)
     parser.add_argument("--source", help="ml-100k, ml-1m, or a folder that holds a data set")
-    parser.add_argument("--interactions", type=Path, help="CSV or Parquet: user, item, timestamp")
-    parser.add_argument("--items", type=Path, help="CSV or Parquet: item, title")
+    parser.add_argument(
+        "--interactions", type=Path, help="CSV, TSV or Parquet: user, item, timestamp; or sequences"
+    )
+    parser.add_argument(
+        "--items", type=Path, help="required beside --interactions: CSV, TSV, Parquet or JSON: item, title"
+    )
     parser.add_argument(
         "--ray",
         metavar="ADDRESS",

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.progress import counting
-from training.tables import BLOCK_ROWS, ITEM, TIME, USER, check_file, read_blocks, required, where
+from training.tables import BLOCK_ROWS, ITEM, TIME, USER, check_file, header_of, read_blocks, required, where
 from training.times import seconds
 
 TABLES = (".parquet", ".csv", ".tsv", ".inter")
@@ -55,6 +55,14 @@ def read_interactions(path: Path) -> Iterator[pa.Table]:
     for first, table in read_blocks(path, (USER, ITEM, TIME)):
         users, items = (required(table, path, names, first) for names in (USER, ITEM))
         yield pa.table([users, items, seconds(table, path, first)], schema=SCHEMA)
+
+
+def unread_columns(path: Path) -> list[str]:
+    """Those of a table that can be read, or of the first of a folder, which are not in SCHEMA."""
+    first = files_of(path)[0]
+    names = [] if first.suffix in SEQUENCES else header_of(first)
+    read = {next((each for each in group if each in names), "") for group in (USER, ITEM, TIME)}
+    return [name for name in names if name not in read]
 
 
 def place_of(source: Path, rows: Path, column: str, key: str) -> tuple[str, str]:

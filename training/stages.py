@@ -21,6 +21,7 @@ from genrec.manifest import stage_key
 from genrec.nn.checkpoint import save_generator
 from genrec.tensor_file import write_tensors
 from training.data import Histories, stored_items
+from training.interactions import unread_columns
 from training.recipes import Recipe, recipe_for
 from training.sharded.world import World
 from training.sources import WHEELS, open_source, read_tables
@@ -57,11 +58,13 @@ def prepare(
             notes = write_data(found, out, cluster)
     elif interactions is not None and items is not None:
         notes = write_data(read_tables(interactions, items), out, cluster)
+        if unread := unread_columns(interactions):
+            notes.append(f"columns of {interactions.name} that are not read: {', '.join(unread)}")
     elif interactions is None and items is None:
         raise InputError("source", "is missing", "a name, a folder, or --interactions with --items")
     else:
         missing, given = ("items", "interactions") if items is None else ("interactions", "items")
-        raise InputError(missing, "is missing", f"a CSV or Parquet file, beside --{given}")
+        raise InputError(missing, "is missing", f"a CSV, TSV or Parquet file, beside --{given}")
     said: dict[str, object] = {"name": Path(source).name if source else "own"}
     if source and source not in WHEELS:
         said["folder"] = True  # a named set's recipe suits its namesake, its ratings do not

@@ -26,6 +26,8 @@ GENRE = ("genre", "genres", "class", "category")
 YEAR = ("release_year",)
 BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+JSON_LINES = (".jsonl", ".ndjson")
+SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 csv.field_size_limit(1 << 30)  # a field may be as long as pyarrow takes it
 
 
@@ -53,15 +55,24 @@ def read_blocks(path: Path, wanted: Sequence[tuple[str, ...]] = ()) -> Iterator[
         raise InputError(str(path), "is empty", "at least one row under the header")
 
 
+def header_of(path: Path) -> list[str]:
+    """Names of the columns of CSV, TSV or Parquet that can be read."""
+    if path.suffix == ".parquet":
+        return clean(pq.read_schema(path).names)
+    return clean(next(_lines(path), (1, []))[1])
+
+
 def clean(names: list[str]) -> list[str]:
     """Names of columns without the types that RecBole writes behind them."""
     return [name.split(":")[0].strip() for name in names]
 
 
 def check_file(path: Path, accepted: str) -> None:
-    """Raises InputError for what is not there, or cannot be read as a file: a folder, a pipe."""
+    """Raises InputError for what is not there, or is no such file: a folder, a pipe, of another kind by its name."""
     if not path.is_file():
         raise InputError(str(path), "is not a regular file" if path.exists() else "does not exist", accepted)
+    if path.suffix in JSON_LINES:
+        raise InputError(str(path), "is JSON Lines, as its name says", accepted)
     if path.suffix in COMPRESSED:
         raise InputError(
             str(path), f"is compressed, as its name says ({path.suffix})", f"{accepted}, unpacked"
@@ -132,7 +143,16 @@ def column(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool =
     if optional:
         return pa.chunked_array([pa.array([""] * table.num_rows, pa.string())])
     problem = f"has no column {' or '.join(names)} (it has {', '.join(table.column_names)})"
-    raise InputError(str(path), problem, f"a column named {names[0]}")
+    limit = f"a column named {' or '.join(names)}"
+    if separator := _separator_of(table.column_names):
+        problem += f": its fields are separated by {separator}"
+        limit += f", fields separated by {'commas' if path.suffix.lower() == '.csv' else 'tabs'}"
+    raise InputError(str(path), problem, limit)
+
+
+def _separator_of(header: list[str]) -> str:
+    """What seems to separate the fields of a header that was read as one; "" where nothing does."""
+    return next((SEPARATORS[each] for each in SEPARATORS if len(header) == 1 and each in header[0]), "")
 
 
 def name_of(table: pa.Table, names: tuple[str, ...]) -> str:

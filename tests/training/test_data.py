@@ -19,6 +19,7 @@ from training import data
 from training.data import Histories
 from training.keys import number_keys
 from training.sources import open_source, read_folder, read_tables
+from training.stages import prepare
 from training.tables import read_table
 from training.writing import write_data
 
@@ -108,7 +109,21 @@ GOOD = "user,item,timestamp\n1,10,1\n1,11,2\n1,12,3\n"
     ("interactions", "items", "named"),
     [
         (GOOD.replace("timestamp", "when"), ITEMS, ["interactions.csv", "timestamp", "when"]),
-        (GOOD.replace("user", "u"), ITEMS, ["interactions.csv", "no column user"]),
+        (
+            GOOD.replace("user", "u"),
+            ITEMS,
+            ["interactions.csv", "no column user", "a column named user or user_id"],
+        ),
+        (
+            GOOD.replace(",", ";"),
+            ITEMS,
+            ["fields are separated by semicolons", "user or user_id, fields separated by c"],
+        ),
+        (
+            GOOD,
+            ITEMS.replace(",", "\t"),
+            ["items.csv", "fields are separated by tabs", "fields separated by commas"],
+        ),
         (GOOD, ITEMS.replace("title", "t"), ["items.csv", "no column title"]),
         (GOOD.replace("1,11,2", "1,11,soon"), ITEMS, ["interactions.csv", "timestamp", "line 3", "'soon'"]),
         (GOOD.replace("1,11,2", "1,11,"), ITEMS, ["timestamp", "line 3"]),
@@ -145,6 +160,31 @@ def test_names_stay_text_after_an_empty_first_line(tmp_path: Path) -> None:
     rows = "".join(f"{user},{item},{item}\n" for user in ("007", "7") for item in (10, 11, 12))
     write_data(read_tables(*files(tmp_path, f"\nuser,item,timestamp\n{rows}")), tmp_path)
     assert len(histories(tmp_path)) == 2
+
+
+def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
+    shown, described = files(
+        tmp_path, "user,rating,item_id,item,time:float\n1,5,9,10,1\n1,4,9,11,2\n1,3,9,12,3\n"
+    )
+    told = "columns of {} that are not read: rating, item_id"
+    assert told.format(shown.name) in prepare(tmp_path / "csv", interactions=shown, items=described)
+    pq.write_table(read_table(shown), tmp_path / "i.parquet")
+    whole = prepare(tmp_path / "parquet", interactions=tmp_path / "i.parquet", items=described)
+    assert told.format("i.parquet") in whole
+    (tmp_path / "s.txt").write_text("1 10 11 12\n")
+    for name, rows in {"s.txt": None, "interactions.csv": GOOD}.items():
+        if rows:
+            shown.write_text(rows)
+        notes = prepare(tmp_path / "all", interactions=tmp_path / name, items=described)
+        assert not any("not read" in note for note in notes)
+
+
+def test_json_lines_are_named(tmp_path: Path) -> None:
+    (tmp_path / "clicks.jsonl").write_text('{"user": 1, "item": 10, "timestamp": 1}\n')
+    with pytest.raises(
+        InputError, match=r"clicks\.jsonl: is JSON Lines, as its name says \(accepted: a CSV, TSV or"
+    ):
+        read_tables(tmp_path / "clicks.jsonl", files(tmp_path, GOOD)[1])
 
 
 def test_missing_file_and_unknown_source(tmp_path: Path) -> None:
