@@ -12,6 +12,11 @@ EXTRAS = {
     "torch": "train", "faiss": "train", "duckdb": "train", "ray": "ray", "tokenizers": "train", "onnx": "export",
     "onnxscript": "export", "openvino": "serve", "pytriton": "serve", "matplotlib": "perf",
 }  # fmt: skip
+# Of what all of them have, the one that a verb needs besides; `serve` for any other.
+OF_VERBS = {
+    "data": "train", "import": "train", "train": "train", "evaluate": "train", "export": "export", "build": "build",
+    "catalogue": "build", "web": "web", "sweep": "perf", "bench": "perf",
+}  # fmt: skip
 
 
 def main() -> int:
@@ -24,7 +29,7 @@ def main() -> int:
         name = (error.name or "").partition(".")[0]
         if name in ("genrec", "cli", ""):
             raise
-        extra = EXTRAS.get(name, "serve")
+        extra = EXTRAS.get(name) or OF_VERBS.get(sys.argv[1], "serve")
         print(
             f"genrec: {name} is not installed; it is in the extra {extra}: pip install '.[{extra}]'",
             file=sys.stderr,

@@ -71,6 +71,8 @@ def test_the_command_names_the_extra_that_is_missing(wheel):
     done = run(wheel, door.format(["serve", "nowhere"]))
     assert done.returncode == 2 and "pip install '.[serve]'" in done.stderr
     assert "Traceback" not in done.stderr
+    of_data = run(wheel, door.format(["data", "nowhere"])).stderr
+    assert "it is in the extra train: pip install '.[train]'" in of_data, "not that of serve"
     assert run(wheel, door.format(["--help"])).returncode == 0
 
 
