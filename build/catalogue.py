@@ -111,7 +111,7 @@ def read_item_ids(items: str) -> NDArray[np.int64]:
         return np.array([int(item) for item in items.split(",")], np.int64)
     except (ValueError, OverflowError) as error:
         limit = "whole numbers as 1,2,3, or a CSV or Parquet file with a column item"
-        raise InputError("items", f"{items!r} cannot be read: {error}", limit) from error
+        raise InputError("items", f"are {items!r}", limit) from error
 
 
 def _is_file(path: Path) -> bool:

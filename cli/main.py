@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from cli import (
@@ -133,6 +134,7 @@ def parser() -> argparse.ArgumentParser:
     # No option may be shortened: `evaluate --user 3` would be taken for `--users 3`.
     whole = {"allow_abbrev": False}
     top = argparse.ArgumentParser(prog="genrec", description="Generative recommendation on Triton.", **whole)
+    top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
         epilog = f"example: genrec {name} {verb.example}"
@@ -140,6 +142,13 @@ def parser() -> argparse.ArgumentParser:
             verbs.add_parser(name, help=verb.does, description=verb.does, epilog=epilog, **whole)
         )
     return top
+
+
+def _version() -> str:
+    try:
+        return version("genrec-triton")
+    except PackageNotFoundError:
+        return "of a folder that is not installed"
 
 
 def main(argv: list[str] | None = None) -> int:

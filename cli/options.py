@@ -77,7 +77,9 @@ def at_least(low: int, most: int = 2**63 - 1) -> Callable[[str], int]:
     """A whole number of `low` to `most`."""
 
     def read(text: str) -> int:
-        limit = f"a whole number, {low} to {most}"
+        limit = (
+            f"a whole number, {low} to {most}" if most < 2**63 - 1 else f"a whole number of at least {low}"
+        )
         try:
             number = int(text)
         except ValueError as error:

@@ -55,7 +55,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["data", "a", "--codebook-sizes=0"], r"--codebook-sizes: is '0' \(accepted: .*sizes 1 to"),
         (["data", "a", "--codebook-sizes=8,x"], r"--codebook-sizes: is '8,x' \(accepted: whole numbers"),
         (["data", "a", "--codebook-sizes="], "--codebook-sizes: is ''"),
-        (["evaluate", "a", "--users", "0"], r"--users: is '0' \(accepted: a whole number, 1 to"),
+        (["evaluate", "a", "--users", "0"], r"--users: is '0' \(accepted: a whole number of at least 1\)"),
         (["evaluate", "a", "--users", "-3"], "--users: is '-3'"),
         (["evaluate", "a", "--users", "many"], "--users: is 'many'"),
         (["train", "a", "--seed", "-1"], "--seed: is '-1'"),
@@ -127,6 +127,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["rank", "a", "--history", "1", "--candidates", f"5,{2**64}"], f"candidates: holds {2**64} "),
         (["serve", "a", "--run-dir", __file__], r"--run-dir: is .* \(accepted: a folder.*this is a file"),
         (["serve", __file__], r"artifact: is .* \(accepted: a folder.*this is a file"),
+        (["catalogue", "remove", "a", "sku-1"], r"items: are 'sku-1' \(accepted: whole numbers as 1,2,3"),
         (["catalogue", "status", __file__], "artifact: is .*this is a file"),
         (["build", "x" * 5000], "artifact: is .*name of a folder: .*too long"),
     ],
@@ -135,6 +136,12 @@ def test_an_option_out_of_range_is_named(
     capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     assert re.search(named, refused(capsys, *arguments))
+
+
+def test_its_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0 and re.match(r"genrec (\d+\.\d+|of a folder)", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
