@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import genrec.nn
@@ -91,8 +92,9 @@ def _aside(folder: Path) -> Iterator[Path]:
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:
+    others, processes = set(active_children()), min(len(names), os.cpu_count() or 1)
     with (
-        ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), get_context("spawn")) as pool,
+        ProcessPoolExecutor(processes, get_context("spawn"), _leave_interrupts) as pool,
         ticking("export to ONNX", len(names), "graph") as bar,
     ):
         jobs = [pool.submit(_export, writer, model_folder, name, folder) for name in names]
@@ -101,8 +103,15 @@ def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: P
                 job.result()
                 bar.update()
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.terminate()
             raise
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C goes to all processes of a terminal; the one that started us ends us."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _export(writer: str, model_folder: Path, name: str, folder: Path) -> None:
