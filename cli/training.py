@@ -14,7 +14,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     """What can be trained, and how."""
     add_artifact(train)
     # Ranks draw from products of it, which must fit 64 bits.
-    train.add_argument("--seed", type=at_least(0, 2**32 - 1), default=0)
+    train.add_argument("--seed", type=at_least(0, 2**32 - 1), default=0, help="of what is random; default: 0")
     train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
     beside = train.add_mutually_exclusive_group()
     beside.add_argument(
