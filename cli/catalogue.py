@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.options import add_artifact
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ACTIONS = {
     "add": ("a new version with more items", "genrec catalogue add artifacts/ml-100k new_items.csv"),
@@ -30,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="CSV or Parquet: item, title, code_1, ..., code_L or like, and token_1, ... where items have own",
     )
-    made["remove"].add_argument("items", help="item ids as 1,2,3, or a CSV or Parquet file: item")
+    made["remove"].add_argument(
+        "items", help="item ids as 1,2,3, keys of items.parquet, or a CSV or Parquet file: item"
+    )
     for action in ("add", "remove"):
         made[action].add_argument(
             "--base",
@@ -43,14 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(a: argparse.Namespace) -> None:
     """Do it, and print the status."""
     if a.action in ("add", "remove"):
-        from build.catalogue import add_items, read_item_ids, remove_items
+        from build.catalogue import add_items, remove_items
         from genrec import manifest
         from genrec.catalogue.versions import MADE, folder_of
 
         version = (
             add_items(a.artifact, a.items, a.base)
             if a.action == "add"
-            else remove_items(a.artifact, read_item_ids(a.items), a.base)
+            else remove_items(a.artifact, ids_of(a.artifact, a.items), a.base)
         )
         base = manifest.read(folder_of(a.artifact, version))[MADE]["facts"]["from"]
         served = f"`genrec catalogue swap {a.artifact} {version}` serves it"
@@ -61,6 +68,32 @@ def run(a: argparse.Namespace) -> None:
         now = switch(a.artifact, a.version) if a.action == "swap" else roll_back(a.artifact)
         print(f"version {now.version} is current, in {len(servers_of(a.artifact))} running servers")
     print("\n".join(status_lines(a.artifact)))
+
+
+def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
+    """Ids of a file or a list; of a list of keys, as the data set spells its items, from `items.parquet`. Raises
+    InputError, ArtifactError.
+    """
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from build.catalogue import read_item_ids
+    from genrec.errors import InputError
+    from genrec.files import check_regular
+
+    known = artifact / "items.parquet"
+    try:
+        return read_item_ids(items)
+    except InputError as error:
+        if error.field != "items" or not known.exists():
+            raise
+        limit = f"{error.limit}, or keys of items.parquet"
+    table = pq.read_table(check_regular(known), columns=["item_id", "key"])
+    ids = dict(zip(table["key"].to_pylist(), table["item_id"].to_pylist(), strict=True))
+    try:
+        return np.array([ids[key] for key in items.split(",")], np.int64)
+    except KeyError as error:
+        raise InputError("items", f"has {error}, which is no key", limit) from error
 
 
 def status_lines(artifact: Path) -> list[str]:

@@ -28,7 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         add_artifact(made)
         if action == "forget":
-            made.add_argument("user", type=whole_number, help="the user_id of the requests")
+            made.add_argument(
+                "user", type=_user, help="the user_id of the requests, or as the source spells him"
+            )
+
+
+def _user(text: str) -> int | str:
+    return whole_number(text) if text.removeprefix("-").isdecimal() else text
+
+
+def user_id_of(artifact: Path, user: int | str) -> int:
+    """Of one who is named as the source spells him, from the histories. Raises InputError, ArtifactError."""
+    if isinstance(user, int):
+        return user
+    from cli.show import user_of
+
+    return int(user_of(artifact, user).user_ids[0])
 
 
 def run(a: argparse.Namespace) -> None:
@@ -62,7 +77,8 @@ def _done(a: argparse.Namespace, path: Path) -> str:
         return f"{_fill(a.artifact, path)} items computed"
     pool = Pool(path)
     if a.action == "forget":
-        deleted = _in_reach(path, lambda: forget(pool, owner_key(pool.secret, a.user)))
+        user = user_id_of(a.artifact, a.user)
+        deleted = _in_reach(path, lambda: forget(pool, owner_key(pool.secret, user)))
         return f"{deleted} entries of user {a.user} deleted"
     usage, share = _in_reach(path, pool.usage), NodeShare.load(path)
     said = {**usage, "node": share.node, "nodes": share.nodes, "replicated": f"{share.replicated:.1%}"}

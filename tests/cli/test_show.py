@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from build.catalogue import remove_items
-from cli.main import main
+from cli import catalogue, pool
+from cli.main import main, parser
 from cli.show import user_of
 from deploy.launcher import RunningServer
 from deploy.switch import switch
@@ -44,6 +47,26 @@ def test_by_either(artifact: Path, user: str, place: int) -> None:
 def test_a_stranger(artifact: Path, user: str) -> None:
     with pytest.raises(InputError, match=rf"user: {user} is not in the data .*one of 3 users, e\.g\. alice"):
         user_of(artifact, user)
+
+
+def test_who_is_forgotten_may_be_named_by_either(artifact: Path) -> None:
+    users = [parser().parse_args(["pool", "forget", "a", each]).user for each in ("alice", "2", "-7")]
+    assert users == ["alice", 2, -7]  # whose id is given need not be in the data
+    assert [pool.user_id_of(artifact, each) for each in users] == [1, 2, -7]
+    with pytest.raises(InputError, match="user: bob is not in the data"):
+        pool.user_id_of(artifact, "bob")
+
+
+def test_items_that_go_may_be_named_by_either(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"item_id": [1, 2, 3], "key": ["sku-1", "2", "sku,3"]}), tmp_path / "items.parquet"
+    )
+    assert catalogue.ids_of(tmp_path, "3,1").tolist() == [3, 1]
+    assert catalogue.ids_of(tmp_path, "2,sku-1").tolist() == [2, 1]
+    with pytest.raises(
+        InputError, match=r"items: has 'sku-9', which is no key \(accepted: .* keys of items\.parq"
+    ):
+        catalogue.ids_of(tmp_path, "sku-1,sku-9")
 
 
 @pytest.fixture(scope="module")
