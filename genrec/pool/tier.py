@@ -32,6 +32,7 @@ from genrec.pool.users import UserEntry
 log = logging.getLogger("genrec.pool")
 WARM = 0.5  # of the pool's bytes for users: entries older than the newest ones that fill it are copied
 LOOK_S = 0.05
+PATIENCE_S = 0.005  # for a look at what is there; to clear the file takes longer
 
 
 class Cold(NamedTuple):
@@ -146,7 +147,7 @@ class Tier:
 
         0 as well while the file is cleared: rankings may be waiting for this thread.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(timeout=PATIENCE_S):
             return 0
         try:
             self._drop_old()

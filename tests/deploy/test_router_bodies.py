@@ -84,7 +84,7 @@ def test_a_body_is_not_compressed(router: Router) -> None:
 
 def ask(router: Router, message: bytes, **options: object) -> grpc.StatusCode:
     """What a call over gRPC ends with."""
-    with grpc.insecure_channel(router.grpc_url) as channel:
+    with grpc.insecure_channel(router.ports.grpc_url) as channel:
         try:
             channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=60, **options)
         except grpc.RpcError as error:

@@ -45,7 +45,7 @@ def router() -> Iterator[Router]:
 
 def ask(router: Router, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
     """Status and body of the answer."""
-    with closing(HTTPConnection(router.http_url, timeout=60)) as connection:
+    with closing(HTTPConnection(router.ports.http_url, timeout=60)) as connection:
         connection.request(method, path, body)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -88,7 +88,7 @@ def test_requests_that_a_server_never_answers_do_not_reach_it(
     for _ in range(Limits().in_flight + Limits().waiting):
         assert ask(before_triton, "POST", "/v2/models/encode_history/infer", body)[0] == 404
     assert ask(before_triton, "POST", "/v2/models/recommend/infer", body)[0] == 400
-    with Recommender(before_triton.http_url, "http") as recommender:
+    with Recommender(before_triton.ports.http_url, "http") as recommender:
         assert len(recommender.recommend(items[:3]).item_ids) == 10
 
 
@@ -98,14 +98,14 @@ def test_ordinary_clients_pass(before_triton: Router, items: list[int]) -> None:
     names = [each.name for each in served(3, draft=True, ranker=False)]
 
     async def later(name: str, protocol: str) -> list[int]:
-        url = before_triton.grpc_url if protocol == "grpc" else before_triton.http_url
+        url = before_triton.ports.grpc_url if protocol == "grpc" else before_triton.ports.http_url
         async with AsyncRecommender(url, protocol, model=name) as recommender:
             return (await recommender.recommend(longest)).item_ids.tolist()
 
     for name in names:
-        with Recommender(before_triton.grpc_url, model=name) as recommender:
+        with Recommender(before_triton.ports.grpc_url, model=name) as recommender:
             want = recommender.recommend(longest).item_ids.tolist()
-        with Recommender(before_triton.http_url, "http", model=name) as recommender:
+        with Recommender(before_triton.ports.http_url, "http", model=name) as recommender:
             assert recommender.recommend(longest).item_ids.tolist() == want
         assert [asyncio.run(later(name, protocol)) for protocol in ("grpc", "http")] == [want] * 2
 
@@ -113,8 +113,8 @@ def test_ordinary_clients_pass(before_triton: Router, items: list[int]) -> None:
 @pytest.mark.serving
 def test_models_may_be_read_of(before_triton: Router) -> None:
     with (
-        closing(tritonclient.http.InferenceServerClient(before_triton.http_url)) as over_http,
-        closing(tritonclient.grpc.InferenceServerClient(before_triton.grpc_url)) as over_grpc,
+        closing(tritonclient.http.InferenceServerClient(before_triton.ports.http_url)) as over_http,
+        closing(tritonclient.grpc.InferenceServerClient(before_triton.ports.grpc_url)) as over_grpc,
     ):
         for client in (over_http, over_grpc):
             for name in ("recommend", "encode_history"):

@@ -56,7 +56,7 @@ def test_connections_that_are_kept_shut_no_other_door(door: str) -> None:
         assert answer(router, "http") == b"HTTP/1.1 404"
         assert answer(router, "metrics") == b"HTTP/1.1 404"
         if door == "http":
-            with grpc.insecure_channel(router.grpc_url) as channel:
+            with grpc.insecure_channel(router.ports.grpc_url) as channel:
                 call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
                 with pytest.raises(grpc.RpcError, match="no server is ready"):  # which is an answer
                     call(b"", timeout=WAIT_S)

@@ -75,7 +75,7 @@ def router(
 
 def ask(router: Router, body: bytes) -> tuple[int, str]:
     """Status and error of a request of two bytes."""
-    with closing(HTTPConnection(router.http_url, timeout=60)) as connection:
+    with closing(HTTPConnection(router.ports.http_url, timeout=60)) as connection:
         connection.request("POST", "/v2/models/recommend/infer", body, {"content-length": "2"})
         answer = connection.getresponse()
         assert answer.getheader("content-type") == "application/json"
@@ -84,7 +84,7 @@ def ask(router: Router, body: bytes) -> tuple[int, str]:
 
 def test_a_server_that_does_not_answer_in_time(router: Router) -> None:
     assert ask(router, b"{}") == (504, "no answer within 30 s")
-    for url, protocol in ((router.http_url, "http"), (router.grpc_url, "grpc")):
+    for url, protocol in ((router.ports.http_url, "http"), (router.ports.grpc_url, "grpc")):
         with (
             Recommender(url, protocol) as recommender,
             pytest.raises(Unreachable, match=rf"^{url}: no answer within 30 s$"),
