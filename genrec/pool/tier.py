@@ -227,7 +227,6 @@ class Tier:
             start = self._room(len(memory)) if cold.forgotten == self._forgotten else None
             if start is None:
                 return False
-            self._written = max(self._written, start + len(memory))
         place = self._memory[start : start + len(memory)]
         place[:] = memory
         with self._lock:
@@ -237,6 +236,7 @@ class Tier:
             kept = Kept(start, len(memory), cold.entry.span, cold.hashes, cold.until)
             self._number += 1
             self._kept[self._number] = kept
+            self._written = max(self._written, start + len(memory))
             index.put(self._index, kept.hashes[1:], _answers(self._number, kept))
         metrics.POOL_TIER.add(what="kept")
         return True
