@@ -199,27 +199,26 @@ class TestServed:
 
         def counted(samples: list[Sample]) -> tuple[float, float]:
             ours, triton = "genrec_requests_total", "nv_inference_request_success"
-            return (
-                sum(total(samples, ours, outcome=each) for each in ("answered", "popularity")),
-                sum(total(samples, triton, model=each) for each in asked.ensembles),
-            )
+            counts = sum(total(samples, ours, outcome=each) for each in ("answered", "popularity"))
+            return counts, sum(total(samples, triton, model=each) for each in asked.ensembles)
 
-        before = counted(quiet(asked))
         top, retrieve = ({name: np.array([[9]], np.int32)} for name in ("top_k", "retrieve"))
         user = {"history": np.array([items[:5]]), "user_id": np.array([[1]])}
         asks = [("recommend", top), ("recommend_and_rank", {**top, **retrieve}), ("pre_infer", {})]
-        with tritonclient.grpc.InferenceServerClient(asked.grpc_url) as client:
+
+        def add_up(client: tritonclient.grpc.InferenceServerClient) -> bool:
+            before = counted(quiet(asked))
             for ensemble, given in asks:
                 tensors = inputs(tritonclient.grpc, {**user, **given})
                 of_items = [tritonclient.grpc.InferRequestedOutput("item_ids")] if given else None
                 for outputs in [None, of_items] * (5 if given else 2):  # what is missing is not what is twice
                     client.infer(ensemble, tensors, outputs=outputs)
+            found = (np.subtract(counted(quiet(asked)), before) for _ in range(8))
+            return any(ours == triton >= 24 for ours, triton in found)
 
-        def more() -> tuple[float, float]:
-            ours, triton = counted(quiet(asked))
-            return ours - before[0], triton - before[1]
-
-        until(lambda: (found := more())[0] == found[1] >= 24, more)
+        with tritonclient.grpc.InferenceServerClient(asked.grpc_url) as client:
+            # On a busy machine a model may publish so late that what it had counted comes after `before`.
+            assert any(add_up(client) for _ in range(3))
 
     def test_a_swap_shows(self, asked: RunningServer, artifact: Path, items: list[int]) -> None:
         switch.switch(artifact, remove_items(artifact, np.array(items[:1])))
