@@ -146,6 +146,7 @@ def check_states(rankings: Rankings, length: int) -> float:
     users = [tokens, tokens[:, : max(length // 2, 1)]]
     asked = [rankings.asked(rankings.entry(each), rankings.name()) for each in users]
     got = np.stack(rankings.engine.split(rankings.item_kv, asked))
+    _check_kept(rankings, asked, got)
     exact = random_ranker(rankings.setting, rankings.device).float()
     items = exact.items(torch.from_numpy(rankings.items).to(rankings.device))
     chosen = torch.arange(len(items), device=rankings.device)[None]
@@ -158,6 +159,18 @@ def check_states(rankings: Rankings, length: int) -> float:
     limit = TOLERANCES[torch.bfloat16].logits
     assert error <= limit, f"states are {error} of their norm off, at most {limit}"
     return error
+
+
+def _check_kept(rankings: Rankings, asked: list[Split], want: NDArray[np.float32]) -> None:
+    """A ranking behind a pre-inference reads what that left on the device, and not the host's entry (RelayGR)."""
+    names = [rankings.name() for _ in asked]
+    for name, each in zip(names, asked, strict=True):
+        rankings.engine.keep(name, each.user)
+    blank = [
+        each._replace(user=np.zeros_like(each.user), user_name=name)
+        for name, each in zip(names, asked, strict=True)
+    ]
+    assert np.array_equal(np.stack(rankings.engine.split(rankings.item_kv, blank)), want)
 
 
 @torch.no_grad()
