@@ -80,6 +80,13 @@ class PassBatch:
             mine[row, :, start:end] = newest[0]
             mine[row, :, end:] = 0
 
+    def bring(self, row: int, entry: Array) -> None:
+        """KV of a row's prompt into [2N, G, S', D], zeros behind it."""
+        length = self._lengths[row]
+        for place, tensor in zip(entry, self.shared, strict=True):
+            place[:, :length] = tensor[row, :, :length]
+            place[:, length:] = 0  # memory is as others left it, and 0 times NaN is NaN
+
     def score(self, level: int, beams: list[Beams], scored: list[Int64]) -> Array:
         """One pass over the beams of level - 1 at the places `scored`: logits float32[B, W', T_level], with padding."""
         batch, count = len(beams), pass_size(max(len(places) for places in scored), self._width)

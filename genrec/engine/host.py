@@ -11,7 +11,8 @@ that of all. Only where the probe left one of those out are they scored too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from genrec import metrics
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.batch import PassBatch
-from genrec.engine.interface import Array, Passes, Past, ResumePasses
+from genrec.engine.interface import Array, Passes, Past, ResumePasses, ShowPrompt
 from genrec.kv.layout import KV_TYPES
 from genrec.models.config import ModelConfig
 from genrec.search.bound import WORTH, NeededBeams, at_least, best_of, drop_unscored, floor_of
@@ -55,14 +56,15 @@ class HostExecutor:
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False,
-        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
+        prompts: ShowPrompt | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`. `every_beam` scores all beams, needed or not: for rehearsals and comparisons."""
         batch = self._new_batch()
         logits, nothing = batch.prefill(tokens, lengths, pasts), [None] * len(tokens)
         beams = self._expand(1, constraints, nothing, nothing, logits)
         if prompts:  # not of logits that are no numbers: what is kept is read again and again
-            prompts(batch.shared)
+            for row in range(len(tokens)):
+                prompts(row, partial(batch.bring, row))
         for number in range(2, self._config.levels + 1):
             if every_beam:
                 scored = [np.arange(len(found)) for found in beams]

@@ -39,6 +39,11 @@ class Past(NamedTuple):
     kv: Sequence[Array]  # 2N tensors [1, G, P, D], P >= tokens
 
 
+# Fills a user's entry [2N, G, S, D] with the KV of a prompt, and zeros behind it; shows it, with its row of a batch.
+BringPrompt = Callable[[Array], None]
+ShowPrompt = Callable[[int, BringPrompt], None]
+
+
 class Passes(Protocol):
     """The passes of the generator, one after the other, on arrays used where they lie. Several may run at once."""
 
@@ -155,12 +160,12 @@ class Executor(Protocol):
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
-        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
+        prompts: ShowPrompt | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
         """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
-        `prompts` is shown the prompts' KV, 2N tensors [B, G, S, D]. `pasts`: of the last rows, KV of less than their
-        prompts that is there. Raises InputError when a logit of a valid code is NaN or +inf.
+        `prompts` is shown every prompt's KV that is sound. `pasts`: of the last rows, KV of less than their prompts
+        that is there. Raises InputError when a logit of a valid code is NaN or +inf.
         """
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:

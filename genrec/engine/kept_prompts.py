@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from genrec.artifact import load_config
-from genrec.engine.interface import Array, Past
+from genrec.engine.interface import Array, BringPrompt, Past
 from genrec.engine.load_ranker import (
     GENERATOR,
     kv_model,
@@ -106,34 +106,32 @@ class KeptPrompts:
             self._pool.release(visit.found)
 
     def keep(
-        self, tokens: Array, lengths: Array, visits: Sequence[Visit | None], kv: Sequence[Array]
+        self, tokens: Array, lengths: Array, visits: Sequence[Visit | None], row: int, bring: BringPrompt
     ) -> None:
-        """Of a batch: tokens int64[B, S], lengths [B], kv 2N tensors [B, G, S, D]; of rows that have an owner.
+        """Of a row of a batch, if it has an owner: tokens int64[B, S], lengths [B], `bring` as `Executor.answers` has.
 
         A copy of the prompt's KV, once per prompt that is not there yet.
         """
-        for row, visit in enumerate(visits):
-            mine = tokens[row, : lengths[row]].astype(np.int32)
-            if visit is None or not (self.takes(visit.owner, len(mine)) or self._ranked):
-                continue
-            with self._entry(visit, mine) as places:
-                for place, tensor in zip(places, kv, strict=True) if places else ():
-                    place[0, :, : len(mine)] = tensor[row, :, : len(mine)]
-                    place[:, :, len(mine) :] = 0  # memory is as others left it, and 0 times NaN is NaN
+        visit, mine = visits[row], tokens[row, : lengths[row]].astype(np.int32)
+        if visit is None or not (self.takes(visit.owner, len(mine)) or self._ranked):
+            return
+        with self._entry(visit, mine) as entry:
+            if entry is not None:
+                bring(entry)
 
     def keep_behind(self, visit: Visit, tokens: Array, past: Past, new: Sequence[Array]) -> None:
         """Of a prompt int32[S]: what it went on behind, and 2N tensors [1, G, Q, D] that begin with the rest."""
         start, end = past.tokens, len(tokens)
-        with self._entry(visit, tokens) as places:
-            for place, old, newest in zip(places, past.kv, new, strict=True) if places else ():
-                place[:, :, :start] = old[:, :, :start]
-                place[:, :, start:end] = newest[:, :, : end - start]
-                place[:, :, end:] = 0
+        with self._entry(visit, tokens) as entry:
+            for place, old, newest in () if entry is None else zip(entry, past.kv, new, strict=True):
+                place[:, :start] = old[0, :, :start]
+                place[:, start:end] = newest[0, :, : end - start]
+                place[:, end:] = 0  # memory is as others left it, and 0 times NaN is NaN
 
     @contextmanager
-    def _entry(self, visit: Visit, tokens: Array) -> Iterator[list[Array] | None]:
-        """Where the KV of a prompt int32[S] goes, 2N tensors [1, G, span, D]: None if it is there already, there is no
-        room, or somebody was forgotten since the request came: perhaps it was he.
+    def _entry(self, visit: Visit, tokens: Array) -> Iterator[Array | None]:
+        """Where the KV of a prompt int32[S] goes, [2N, G, span, D]: None if it is there already, there is no room, or
+        somebody was forgotten since the request came: perhaps it was he.
 
         It can be found when this ends well.
         """
@@ -146,7 +144,7 @@ class KeptPrompts:
             yield None
             return
         try:
-            yield layout.user(writing.memory, span)
+            yield layout.whole(writing.memory, span)[0]
         except BaseException:
             pool.abandon(writing)
             raise

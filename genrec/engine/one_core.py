@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from genrec.catalogue.validity import ValidityIndex
-from genrec.engine.interface import Array, Executor, Past
+from genrec.engine.interface import Array, Executor, Past, ShowPrompt
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
 
@@ -41,7 +41,7 @@ class OneCoreOrAll:
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
-        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
+        prompts: ShowPrompt | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
         """See `Executor.answers`."""
         executor = self._one if self._positions(*tokens.shape) <= self.small else self._all

@@ -9,8 +9,8 @@ python -m perf.gpu.rank LIBRARY      # the attention kernel's checks alone: what
 from __future__ import annotations
 
 import math
-import mmap
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +30,7 @@ from genrec.engine.cuda.ranker import CudaRanker
 from genrec.engine.interface import Split, UserName
 from genrec.models.config import ModelConfig
 from genrec.nn.ranker import Ranker
+from genrec.pool.memory import mapped
 from genrec.rank.options import RankerConfig
 from perf.gpu import requests
 from perf.gpu.attention import TOLERANCE, Case
@@ -51,7 +52,9 @@ class Setting:
 
 FULL = Setting(requests.FULL.config, 15, 100, ((1586, 1), (1586, 8), (5000, 1)))
 # Through a server, whose start reads and digests the weights: the layers of Qwen3-0.6B, whose KV is as large.
-SERVED = Setting(replace(FULL.config, hidden_size=1024, intermediate_size=3072), 15, 100, ((1584, 1),))
+SERVED = Setting(
+    replace(FULL.config, hidden_size=1024, intermediate_size=3072, max_history=528), 15, 100, ((1584, 1),)
+)
 DRY = Setting(requests.DRY.config, 3, 6, ((12, 1), (12, 2)))
 CHECKS = [
     Case(2, 5, 4, 2, 16, 9, 3), Case(1, 40, 4, 2, 32, 70, 15), Case(2, 100, 16, 8, 128, 1100, 15),
@@ -89,8 +92,10 @@ def random_ranker(setting: Setting, device: torch.device, reach: int = 0) -> Ran
 
 
 def _mapped(shape: tuple[int, ...]) -> NDArray[np.uint16]:
-    """Memory as a pool's is."""
-    return np.frombuffer(mmap.mmap(-1, 2 * math.prod(shape)), np.uint16).reshape(shape)
+    """Memory as a pool's is, which the engine page-locks."""
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        file.truncate(2 * math.prod(shape))
+        return mapped(file.fileno()).view(np.uint16).reshape(shape)
 
 
 class Rankings:

@@ -206,7 +206,7 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         results["rank_alone"] = rank.measure(asked, length, batch, (rates[0], rates[1]))
         del asked
         torch.cuda.empty_cache()
-        results["rank_served"] = rank_served.measure(setting, folder / "ranked", device, 1.0 if dry else 5.0)
+        results.update(rank_served.measure(setting, folder / "ranked", device, 1.0 if dry else 5.0))
 
     if not kept.part("build", build) or not kept.part("ceilings", ceilings):
         return

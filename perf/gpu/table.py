@@ -49,6 +49,8 @@ def table(results: dict[str, Any]) -> str:
     for name, row in results.get("rank_served", {}).items():
         figures = " ".join(f"{key} {row[key]:.2f}" for key in ("rate", "p50_ms", "p99_ms"))
         lines.append(f"rankings through Triton, {name}: {figures}")
+    for name, row in results.get("cascade", {}).items():
+        lines.append(f"{name}: P50 {row['p50_ms']:.2f} ms, {row['user_reused']} tokens of the user reused")
     for said, parts in (("skipped", results["skipped"]), ("FAILED", results["failed"])):
         lines += [f"{said} {part}: {why}" for part, why in parts.items()]
     lines += [f"NOT SHOWN {what}" for what, right in results["checked"].items() if not right]

@@ -112,4 +112,13 @@ GPU = {
         ),
         "at a time",
     ),
+    "gpu-cascade": Table(
+        "gpu-rank", "users of 1,584 tokens that are new, 100 candidates, layers of Qwen3-0.6B, one request at a time",
+        "cascade",
+        (
+            Column("P50 ms", "cascade/*/p50_ms", "{:.1f}"),
+            Column("tokens of the user reused", "cascade/*/user_reused", "{:.0f}"),
+        ),
+        "asked",
+    ),
 }  # fmt: skip

@@ -95,6 +95,7 @@ def test_a_prefix_is_computed_ahead_and_a_cascade_ranks_what_it_found(
         check(found, answer)
         assert found.user_reused == 3 * len(history)
         both = ranker.recommend_and_rank(history, retrieve=12, top_k=TOP_K)
+        assert both.user_reused == 3 * len(history), "what `generate` computed of it"
         retrieved = recommender.recommend(history, 12)
         again = ranker.rank(history, retrieved.item_ids, TOP_K)
         np.testing.assert_array_equal(both.item_ids, again.item_ids)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from genrec.engine.cuda.operations import Operations, TorchOperations
+from genrec.engine.cuda.prompt_room import PromptRoom
 from genrec.engine.cuda.stack import Stack
 from genrec.nn.model import Generator
 
@@ -45,22 +46,30 @@ class Forward:
         self.head = generator.lm_head.weight.detach()
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         self.graph_pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self.prompts = PromptRoom(self.config, self.device, self.dtype)
 
     @torch.no_grad()
-    def prefill(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """tokens [B, S] padded right, lengths [B] -> logits float32 [B, 1, T_1], per layer k, v [B, G, S, D]."""
-        x, kv = self.prefill_at(F.embedding(tokens, self.embedding), lengths[:, None] - 1)
+    def prefill(
+        self, tokens: Tensor, lengths: Tensor, room: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """tokens [B, S] padded right, lengths [B] -> logits float32 [B, 1, T_1], per layer k, v [B, G, S, D].
+
+        These lie in `room` [2N, B, G, S, D], where one is given.
+        """
+        x, kv = self.prefill_at(F.embedding(tokens, self.embedding), lengths[:, None] - 1, room)
         return self._logits(x, 1), kv
 
     @torch.no_grad()
-    def prefill_at(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def prefill_at(
+        self, x: Tensor, wanted: Tensor, room: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
         """Embedded x [B, S, hidden] -> normed hidden [B, n, hidden] at `wanted` [B, n], per layer k, v [B, G, S, D].
 
         As `Generator.prefill_at`: the last layer makes KV of all positions, all else of the wanted ones. What x holds
         may be lost.
         """
         c, stack, hidden = self.config, self.stack, x.shape[2]
-        x, normed, kv = self._through(x)
+        x, normed, kv = self._through(x, room)
         last, (k, v) = stack.layers[-1], kv[-2:]
         places = wanted.unsqueeze(2).expand(-1, -1, hidden)
         x, normed = x.gather(1, places), normed.gather(1, places)
@@ -74,15 +83,15 @@ class Forward:
         """tokens [B, S], none padded -> per layer k, v [B, G, S, D], and nothing else."""
         return self._through(F.embedding(tokens, self.embedding))[2]
 
-    def _through(self, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def _through(self, x: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Embedded x [B, S, hidden] through all layers but the last, what that reads, and per layer k, v [B, G, S, D].
 
         The last layer's too, which is all that it does here.
         """
         c, stack, (batch, span, _) = self.config, self.stack, x.shape
         tables = stack.tables(torch.arange(span, device=self.device)[None, :])
-        room = 2 * len(stack.layers), batch, c.num_key_value_heads, span, c.head_dim
-        kv = list(x.new_empty(room))
+        shape = 2 * len(stack.layers), batch, c.num_key_value_heads, span, c.head_dim
+        kv = list(x.new_empty(shape) if room is None else room)
         x, normed = stack.first(x)
         for n, layer in enumerate(stack.layers[:-1]):
             k, v = kv[2 * n : 2 * n + 2]

@@ -1,13 +1,14 @@
 """A whole request on the GPU: prefill, beam search and decode of every level, without a word from the host.
 
-xGR, section 7: the device-side operations are captured as one graph and launched at once; a bucket (batch, padded
-prompt length) is one graph. Buckets are few, and their graphs share one pool of memory, so that they take what the
-largest one takes. Validity is checked inside beam search on the device (section 9.5).
+xGR, section 7: the device-side operations are captured as graphs and launched at once; a bucket (batch, padded prompt
+length) has two: behind the first, KV of prompts that are kept goes to the host while the other runs. Buckets are few,
+and their graphs share one pool of memory, so that they take what the largest one takes. Validity is checked inside
+beam search on the device (section 9.5).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,7 +21,7 @@ from torch import Tensor
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.graphs import Replayed, padded
-from genrec.engine.interface import Past
+from genrec.engine.interface import BringPrompt, Past, ShowPrompt
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.settings import SPAN, padded_rows
@@ -60,11 +61,15 @@ class Generated(NamedTuple):
 class _Bucket:
     """Fixed inputs of one shape, and what is captured of them."""
 
-    def __init__(self, batch: int, span: int, blocked: list[Tensor], device: torch.device) -> None:
-        self.tokens = torch.zeros(batch, span, dtype=torch.int64, device=device)
-        self.lengths = torch.ones(batch, dtype=torch.int64, device=device)
-        self.blocked = blocked
-        self.replayed: Replayed[DeviceBeams] | None = None
+    prefill: Replayed[None]
+    search: Replayed[DeviceBeams]
+
+    def __init__(self, batch: int, span: int, blocked: list[Tensor], forward: Forward) -> None:
+        self.tokens = torch.zeros(batch, span, dtype=torch.int64, device=forward.device)
+        self.lengths = torch.ones(batch, dtype=torch.int64, device=forward.device)
+        first = forward.config.codebook_sizes[0]
+        self.logits = torch.empty(batch, 1, first, dtype=torch.float32, device=forward.device)
+        self.blocked, self.kv = blocked, forward.prompts.of(batch, span)
 
 
 class DeviceGenerator:
@@ -85,15 +90,17 @@ class DeviceGenerator:
             if len(self._buckets) == self._most:
                 del self._buckets[next(iter(self._buckets))]
             masks = self._blocked.setdefault(key[0], nothing_blocked(self.tree, key[0]))
-            bucket = _Bucket(*key, masks, self.forward.device)
+            bucket = _Bucket(*key, masks, self.forward)
             self.capture(bucket)
         self._buckets[key] = bucket
         return bucket
 
     def generate(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked]
-    ) -> Generated:
-        """tokens [B, S] padded right, lengths [B] >= 1. The host waits once, for the answer.
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], blocked: list[Blocked],
+        prompts: ShowPrompt | None = None,
+    ) -> Generated:  # fmt: skip
+        """tokens [B, S] padded right, lengths [B] >= 1. The host waits once, for the answer; and for KV of prompts that
+        go to `prompts` (see `Executor.answers`).
 
         Raises InputError when a logit of a valid code is NaN or +inf.
         """
@@ -102,8 +109,12 @@ class DeviceGenerator:
         bucket.tokens[:, : tokens.shape[1]].copy_(torch.from_numpy(tokens[rows]))
         bucket.lengths.copy_(torch.from_numpy(lengths[rows]))
         block(bucket.blocked, [blocked[row] for row in rows])
-        assert bucket.replayed is not None
-        beams = DeviceBeams(*(x[:count].cpu() for x in bucket.replayed()))
+        bucket.prefill()
+        self.forward.prompts.filled()
+        found = bucket.search()
+        if prompts:
+            self._show(bucket, lengths, prompts)
+        beams = DeviceBeams(*(x[:count].cpu() for x in found))
         if beams.bad.any():
             raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
         return Generated(
@@ -113,18 +124,33 @@ class DeviceGenerator:
             beams.parents.numpy().astype(np.int32),
         )
 
+    def _show(self, bucket: _Bucket, lengths: NDArray[np.int64], prompts: ShowPrompt) -> None:
+        """KV of prompts, while the device searches."""
+        room = self.forward.prompts
+        sound = room.sound(bucket.logits)
+        for row, length in enumerate(lengths.tolist()):
+            if sound[row]:
+                prompts(row, partial(room.bring, bucket.kv, row, length))
+
     @torch.no_grad()
-    def run(self, tokens: Tensor, lengths: Tensor, blocked: list[Tensor]) -> DeviceBeams:
-        """The whole chain on device tensors: tokens [B, S], lengths [B], blocked per level bool [B, P_l]."""
-        logits, shared = self.forward.prefill(tokens, lengths)
-        beams = first_beams(len(tokens), tokens.device)
+    def prefill(self, bucket: _Bucket) -> None:
+        """Logits of the first level, and KV, of its prompts."""
+        logits, _ = self.forward.prefill(bucket.tokens, bucket.lengths, bucket.kv)
+        bucket.logits.copy_(logits)
+
+    @torch.no_grad()
+    def search(self, bucket: _Bucket) -> DeviceBeams:
+        """All that comes behind prefill."""
+        logits, lengths, shared = bucket.logits, bucket.lengths, list(bucket.kv)
+        beams = first_beams(len(logits), logits.device)
         own: Tensor | None = None
         for level, count in enumerate(self.counts, 1):
             if level > 1:
                 own = self.inherit(own, beams.parents)
                 codes = beams.paths % self.tree.sizes[level - 2]
                 logits = self.forward.decode(level, codes, lengths, shared, own)
-            beams = self.forward.operations.expand(self.tree, level, logits, beams, count, blocked[level - 1])
+            blocked = bucket.blocked[level - 1]
+            beams = self.forward.operations.expand(self.tree, level, logits, beams, count, blocked)
         return beams
 
     def inherit(self, own: Tensor | None, parents: Tensor) -> Tensor:
@@ -148,9 +174,10 @@ class DeviceGenerator:
         return room
 
     def capture(self, bucket: _Bucket) -> None:
-        """Its graph, in the memory that all graphs over these weights share: they never run at once."""
-        work = partial(self.run, bucket.tokens, bucket.lengths, bucket.blocked)
-        bucket.replayed = Replayed(work, self.forward.device, self.forward.graph_pool)
+        """Its graphs, in the memory that all graphs over these weights share: they never run at once."""
+        device, pool = self.forward.device, self.forward.graph_pool
+        bucket.prefill = Replayed(partial(self.prefill, bucket), device, pool)
+        bucket.search = Replayed(partial(self.search, bucket), device, pool)
 
 
 class CudaExecutor:
@@ -164,18 +191,16 @@ class CudaExecutor:
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
-        prompts: Callable[[list[Array]], None] | None = None, pasts: Sequence[Past] = (),
+        prompts: ShowPrompt | None = None, pasts: Sequence[Past] = (),
     ) -> list[Beams]:  # fmt: skip
-        """See `Executor.answers`. Every beam is scored: graphs of a device have fixed shapes.
-
-        No KV of prompts is kept here: `prompts` is shown none, and nobody has `pasts`.
-        """
+        """See `Executor.answers`. Every beam is scored: graphs of a device have fixed shapes. Nobody has `pasts`."""
         answers: dict[int, Beams] = {}
         for index in {constraint.valid for constraint in constraints}:
             rows = [row for row, constraint in enumerate(constraints) if constraint.valid is index]
             free = index.blocked(np.array([-1], np.int32))
             blocked = [constraints[row].blocked or free for row in rows]
-            found = self._generator(index).generate(tokens[rows], lengths[rows], blocked)
+            show = prompts and partial(_show_as, prompts, rows)
+            found = self._generator(index).generate(tokens[rows], lengths[rows], blocked, show)
             answers |= {row: found.row(place) for place, row in enumerate(rows)}
         return [answers[row] for row in range(len(constraints))]
 
@@ -188,3 +213,7 @@ class CudaExecutor:
             tree = DeviceTree.of(index, self._forward.device)
             self._of[index] = DeviceGenerator(self._forward, tree, self._width)
         return self._of[index]
+
+
+def _show_as(prompts: ShowPrompt, rows: list[int], place: int, bring: BringPrompt) -> None:
+    prompts(rows[place], bring)
