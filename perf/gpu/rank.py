@@ -8,9 +8,7 @@ python -m perf.gpu.rank LIBRARY      # the attention kernel's checks alone: what
 
 from __future__ import annotations
 
-import math
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,10 +28,10 @@ from genrec.engine.cuda.ranker import CudaRanker
 from genrec.engine.interface import Split, UserName
 from genrec.models.config import ModelConfig
 from genrec.nn.ranker import Ranker
-from genrec.pool.memory import mapped
 from genrec.rank.options import RankerConfig
 from perf.gpu import requests
 from perf.gpu.attention import TOLERANCE, Case
+from perf.gpu.pool_memory import pool_memory
 from perf.gpu.reference import TOLERANCES
 from perf.gpu.timing import median_ms, median_wall_ms
 
@@ -91,13 +89,6 @@ def random_ranker(setting: Setting, device: torch.device, reach: int = 0) -> Ran
     return ranker.to(device, torch.bfloat16).eval()
 
 
-def _mapped(shape: tuple[int, ...]) -> NDArray[np.uint16]:
-    """Memory as a pool's is, which the engine page-locks."""
-    with tempfile.TemporaryFile(dir="/dev/shm") as file:
-        file.truncate(2 * math.prod(shape))
-        return mapped(file.fileno()).view(np.uint16).reshape(shape)
-
-
 class Rankings:
     """Rankings of one setting, asked of the engine with everything in host memory, as a pool has it."""
 
@@ -116,14 +107,14 @@ class Rankings:
         """Of tokens [B, S], by the engine: 2N arrays [B, G, S, D]."""
         c = self.setting.config
         shape = 2 * c.num_hidden_layers, len(tokens), c.num_key_value_heads, tokens.shape[1], c.head_dim
-        kv = list(_mapped(shape))
+        kv = list(pool_memory(shape))
         self.engine.entries(tokens, kv)
         return kv
 
     def entry(self, tokens: NDArray[np.int64]) -> NDArray[np.uint16]:
         """The same as [B, 2N, G, S, D]."""
         kv = self.entries(tokens)
-        whole = _mapped((len(tokens), len(kv), *kv[0].shape[1:]))
+        whole = pool_memory((len(tokens), len(kv), *kv[0].shape[1:]))
         np.stack(kv, 1, out=whole)
         return whole
 

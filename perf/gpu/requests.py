@@ -19,8 +19,10 @@ from genrec.engine.cuda.beams import DeviceTree, expand, first_beams
 from genrec.engine.cuda.forward import Attend, Forward
 from genrec.engine.cuda.generate import DeviceGenerator
 from genrec.engine.cuda.operations import Operations
+from genrec.engine.interface import BringPrompt
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
+from perf.gpu.pool_memory import pool_memory
 from perf.gpu.reference import Reference, check_answers, check_passes
 from perf.gpu.timing import graphed, median_ms, median_wall_ms
 
@@ -158,13 +160,31 @@ def check(generator: DeviceGenerator, setting: Setting) -> float:
     return float(found.alive.mean())
 
 
+class Entries:
+    """Where a pool has the KV of B prompts of S tokens."""
+
+    def __init__(self, config: ModelConfig, batch: int, length: int) -> None:
+        c = config
+        shape = batch, 2 * c.num_hidden_layers, c.num_key_value_heads, length, c.head_dim
+        self.memory = pool_memory(shape)
+
+    def show(self, row: int, bring: BringPrompt) -> None:
+        """See `Executor.answers`."""
+        bring(self.memory[row])
+
+
 def measure(
     generator: DeviceGenerator, setting: Setting, span: int, batch: int, rates: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    """One (S, B): the request as a caller waits for it, its parts on the device, prefill's shares of rates by name."""
+    """One (S, B): the request as a caller waits for it, its parts on the device, prefill's shares of rates by name.
+
+    `kept_ms`: where KV of all prompts goes to the pool's memory, for the rankings behind them.
+    """
     device, forward = generator.forward.device, generator.forward
     arguments = requests_of(setting, span, batch)
+    entries = Entries(setting.config, *arguments[0].shape)
     whole = median_wall_ms(lambda: generator.generate(*arguments), device)
+    kept = median_wall_ms(lambda: generator.generate(*arguments, prompts=entries.show), device)
     bucket = generator.prepare(*arguments[0].shape)
     tokens, lengths = bucket.tokens, bucket.lengths
     parts = {"prefill": median_ms(graphed(lambda: forward.prefill(tokens, lengths), device), device)}
@@ -183,6 +203,7 @@ def measure(
     flops = prefill_operations(setting.config, prompt_tokens(setting, span), batch)
     return {
         "ms": whole,
+        "kept_ms": kept,
         "tokens": prompt_tokens(setting, span),
         "padded_to": bucket.tokens.shape[1],
         "parts_ms": {**parts, "gaps": whole - sum(parts.values())},

@@ -68,7 +68,8 @@ GPU = {
     "gpu": Table(
         "gpu", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once", "requests",
         (
-            Column("ms", "requests/*/ms", "{:.1f}"), Column("of it prefill", "requests/*/parts_ms/prefill", "{:.1f}"),
+            Column("ms", "requests/*/ms", "{:.1f}"), Column("ms, KV kept", "requests/*/kept_ms", "{:.1f}"),
+            Column("of it prefill", "requests/*/parts_ms/prefill", "{:.1f}"),
             Column("decode", "requests/*/parts_ms/decode", "{:.1f}"),
             Column("beam search", "requests/*/parts_ms/selection", "{:.2f}"),
             Column("prefill's share of a product's rate", "requests/*/prefill_share_of/measured_gemm", "{:.0%}"),

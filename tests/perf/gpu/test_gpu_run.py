@@ -17,7 +17,8 @@ from genrec.nn.xattention import xattention
 from genrec.schedule.scheduler import Scheduler
 from genrec.steps.prompts import MAX_ROWS
 from genrec.steps.prompts_later import BATCH_TOKENS
-from perf.gpu import attention, rank, requests, run, through_triton
+from perf.gpu import attention, requests, run, through_triton
+from perf.gpu.pool_memory import pool_memory
 from perf.gpu.table import table
 from perf.gpu.timing import Missing, data_sheet_peak
 from tests.oracles.semantic_id import codes_of
@@ -42,7 +43,7 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
     assert len(last["checked"]) == 6 and all(last["checked"].values())
     assert last["rank_error"] < 0.03 and set(last["rank"]) == {"s12_b1", "s12_b2"}
     assert all(row["floor"] > 0 and row["there"] > 0 for row in last["rank"].values())
-    assert _mapping_of(rank._mapped((2, 3))) is not None, "memory that the engine page-locks, as a pool's"
+    assert _mapping_of(pool_memory((2, 3))) is not None, "memory that the engine page-locks, as a pool's"
     assert set(last["rank_served"]) == {"in_flight_1", "in_flight_4", "in_flight_16"}
     assert last["cascade"]["recommend_and_rank"]["user_reused"] == 12  # of 12 that the generator computed
     assert last["worst_error_over_tolerance"] < 1 and last["fused_worst_error_over_tolerance"] < 1
