@@ -113,9 +113,9 @@ def _captioned(wanted: Table | Grid, result: Result, path: Path) -> str:
 
 
 def _command(result: Result, path: Path) -> str:
-    """What was typed; of older results its main options, as far as the settings tell."""
+    """What was typed, less what says where and when; of older results its main options, by their settings."""
     if "command" in result:
-        return str(result["command"])
+        return re.sub(r" --(commit|out|limit) \S+", "", str(result["command"]))
     name, settings = result["benchmark"], result.get("settings", {})
     _, _, label = path.stem.partition(f"{name}-")
     words = [f"artifacts/{settings['artifact']}"] if name in OF_ARTIFACTS and settings.get("artifact") else []

@@ -66,7 +66,8 @@ WINDOWS = Table(
 
 GPU = {
     "gpu": Table(
-        "gpu", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once", "requests",
+        "gpu-requests", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once",
+        "requests",
         (
             Column("ms", "requests/*/ms", "{:.1f}"), Column("ms, KV kept", "requests/*/kept_ms", "{:.1f}"),
             Column("of it prefill", "requests/*/parts_ms/prefill", "{:.1f}"),
