@@ -78,6 +78,17 @@ def test_a_prompt_whose_logits_are_no_numbers_is_not_shown() -> None:
     assert rows == [0, 2]
 
 
+def test_a_device_without_memory_for_the_copy_answers_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    _, executor = made()
+    asked = np.array([[1, 2, 3]]), np.array([3]), [Constraint(index_of(tiny_catalogue()))]
+
+    def refuse(row: int, bring: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    (found,), (plain,) = executor.answers(*asked, prompts=refuse), executor.answers(*asked)
+    assert np.array_equal(found.paths, plain.paths) and "not kept: CUDA out of memory" in caplog.text
+
+
 def test_all_shapes_share_one_memory() -> None:
     forward, _ = made()
     largest, other = forward.prompts.of(4, 64), forward.prompts.of(2, 96)

@@ -8,6 +8,7 @@ beam search on the device (section 9.5).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from genrec.engine.interface import Array
     from genrec.search.expand import Beams
 
+log = logging.getLogger("genrec.cuda")
 MOST_GRAPHS = 128  # of a catalogue version; all that batches of prompts up to 6,000 tokens need are 104
 
 
@@ -125,12 +127,15 @@ class DeviceGenerator:
         )
 
     def _show(self, bucket: _Bucket, lengths: NDArray[np.int64], prompts: ShowPrompt) -> None:
-        """KV of prompts, while the device searches."""
+        """KV of prompts, while the device searches. Where that has no memory left for it, none is kept."""
         room = self.forward.prompts
-        sound = room.sound(bucket.logits)
-        for row, length in enumerate(lengths.tolist()):
-            if sound[row]:
-                prompts(row, partial(room.bring, bucket.kv, row, length))
+        try:
+            sound = room.sound(bucket.logits)
+            for row, length in enumerate(lengths.tolist()):
+                if sound[row]:
+                    prompts(row, partial(room.bring, bucket.kv, row, length))
+        except torch.cuda.OutOfMemoryError as error:
+            log.warning("cuda: KV of prompts is not kept: %s", error)
 
     @torch.no_grad()
     def prefill(self, bucket: _Bucket) -> None:
