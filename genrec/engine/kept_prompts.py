@@ -28,6 +28,7 @@ from genrec.pool.counts import count_pool
 from genrec.pool.keys import Words, owner_key, user_words
 from genrec.pool.owner import Owner
 from genrec.pool.pool import Pool
+from genrec.pool.rehearsal import borrowed
 from genrec.pool.users import UserEntry
 from genrec.rank.kinds import DISCRIMINANT, ranker_of
 from genrec.rank.options import OPTIONS, RankerConfig
@@ -149,6 +150,13 @@ class KeptPrompts:
             pool.abandon(writing)
             raise
         pool.commit(writing, inf if self.takes(owner, len(tokens)) else self._lease_s)
+
+    def rehearse(self, row: int, bring: BringPrompt) -> None:
+        """See `Executor.answers`: the way of a prompt's KV to the pool, whose memory is slow when it is first used."""
+        span = self._layout.span(1)
+        with borrowed(self._pool, span, self._layout.user_bytes(span)) as memory:
+            if memory is not None:
+                bring(self._layout.whole(memory, span)[0])
 
     def example(self, tokens: int = 1) -> Past:
         """One to rehearse with, or none."""

@@ -83,6 +83,7 @@ class RankExecutor:
     def rehearse(self, candidates: int) -> None:
         """Before the first request; rankings of other numbers of candidates may be slow when they first come."""
         self._passes.rehearse(candidates)
+        self._users.rehearse()
 
     def scores(self, request: RankRequest, plan: RankPlan) -> Scored:
         """float32[C], one per candidate, and what it took."""

@@ -16,6 +16,7 @@ from genrec.engine.pre_infer import PartByPart
 from genrec.engine.user_entry import UserPasses, copy_past, held
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
+from genrec.pool.rehearsal import borrowed
 from genrec.pool.users import UserEntry, Writing
 from genrec.search.scratch import Scratch
 
@@ -37,6 +38,16 @@ class Users:
         """`ahead`: pre-inferences by the same passes, if this process makes any."""
         self._passes, self._entries, self._pool, self._ahead = passes, passes.entries, pool, ahead
         self._scratch, self._lent = Scratch(), 0
+
+    def rehearse(self) -> None:
+        """The way of an entry from the pool to a device, whose first one is slow."""
+        if self._pool is None:
+            return
+        span = self._entries.span(1)
+        with borrowed(self._pool, span, self._entries.user_bytes(span)) as memory:
+            if memory is not None:
+                memory[:] = 0
+                self._passes.keep(UserName(b"", self._pool.forgot_ns), memory, span)
 
     @contextmanager
     def kv_of(

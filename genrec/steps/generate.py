@@ -40,6 +40,9 @@ class Generate(PromptsLater):
         for executor in executors:
             shapes = self._shapes() if captures else [(1, spans(config)[0])]
             warm_up(shapes, partial(self._try, executor))
+            if captures and kept:
+                token, free = np.zeros((1, 1), np.int64), [Constraint(self._indices.of(0))]
+                executor.answers(token, np.ones(1, np.int64), free, prompts=kept.rehearse)
         self.begin([partial(self._answers, each) for each in executors], wait_s, captures)
 
     def asks(self, request: Tensors, ticket: Ticket) -> Constraint:

@@ -1,6 +1,5 @@
 """The ranker of target `cuda` on CPU tensors, and the attention kernel for it, emulated: each against its twin."""
 
-import os
 import shutil
 
 import numpy as np
@@ -11,7 +10,7 @@ from build.plugin import compile as plugin
 from genrec.engine import abi
 from genrec.engine.cuda import split
 from genrec.engine.cuda.discriminant import candidate_attention
-from genrec.engine.cuda.host import PageLocked, tensor_of
+from genrec.engine.cuda.host import tensor_of
 from genrec.engine.cuda.kept import KeptItems, KeptUsers
 from genrec.engine.cuda.operations import TorchOperations
 from genrec.engine.cuda.ranker import CudaRanker
@@ -20,9 +19,7 @@ from genrec.engine.interface import Split, UserName
 from genrec.models.config import ModelConfig
 from genrec.nn.attention import behind, behind_items
 from genrec.nn.model import Generator
-from genrec.pool import memory
 from genrec.pool.owner import TTL_S
-from genrec.pool.pool import Pool
 from genrec.rank.options import MOST_CANDIDATES, RankerConfig
 from tests.build.attention import DTYPES, TOLERANCE, call, error, random_case
 from tests.tiny import random_ranker
@@ -224,71 +221,3 @@ def test_items_without_names_or_torn_while_they_were_read_are_not_there(named, u
     check_items(kept, [0, 2])
     check_items(kept, [2, 3, 4], named, unchanged)
     assert len(kept._rows) == 2
-
-
-class FakeDriver:
-    """Of a device that is not there: which addresses are locked; an address of `refused` cannot be."""
-
-    def __init__(self):
-        self.locked, self.refused, self.calls = {}, set(), 0
-
-    def cudaHostRegister(self, address, size, flags):
-        self.calls += 1
-        if address in self.refused or address in self.locked:
-            return 712
-        self.locked[address] = size
-        return 0
-
-    def cudaHostUnregister(self, address):
-        del self.locked[address]
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    fake = FakeDriver()
-    monkeypatch.setattr("torch.cuda.cudart", lambda: fake)
-    monkeypatch.setattr("torch.zeros", lambda *_, **__: None)
-    return fake
-
-
-def mapped(size):
-    descriptor = os.memfd_create("pool")
-    os.truncate(descriptor, size)
-    found = memory.mapped(descriptor)
-    os.close(descriptor)
-    return found
-
-
-def test_the_memory_of_a_pool_is_locked(driver, tmp_path):
-    Pool.create(tmp_path, 1 << 20, 16, 4096)
-    pool, locked = Pool(tmp_path), PageLocked(torch.device("cuda"))
-    locked.hold(pool.items_memory[4096:])
-    (size,) = driver.locked.values()
-    assert size == (tmp_path / "pool").stat().st_size
-    writing = pool.write_user([bytes(16)], 8, 4096, bytes(16))
-    locked.hold(writing.memory)
-    assert driver.calls == 1, "it is all one mapping"
-
-
-def test_a_mapping_is_locked_once_and_until_another_is(driver):
-    locked, one, two = PageLocked(torch.device("cuda")), mapped(8192), mapped(4096)
-    for part in (one[100:200], one[:64].view(np.uint16).reshape(2, 16), one):
-        locked.hold(part)
-    assert driver.locked == {one.ctypes.data: 8192} and driver.calls == 1
-    locked.hold(np.zeros(9))
-    PageLocked(CPU).hold(two)
-    assert driver.calls == 1
-    locked.hold(two)
-    assert driver.locked == {two.ctypes.data: 4096}
-    del locked
-    assert driver.locked == {}, "its pages may go, and others come to lie there"
-
-
-def test_a_mapping_that_cannot_be_locked_is_read_all_the_same(driver, caplog):
-    locked, one = PageLocked(torch.device("cuda")), mapped(1 << 21)
-    driver.refused.add(one.ctypes.data)
-    for _ in range(2):
-        locked.hold(one)
-    assert driver.calls == 1 and "2 MB cannot be page-locked" in caplog.text
-    locked.hold(mapped(4096))
-    assert len(driver.locked) == 1

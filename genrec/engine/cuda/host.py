@@ -14,6 +14,7 @@ from torch import Tensor
 
 from genrec.engine.interface import Array
 
+ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered: users and items of a pool lie in one mapping
 log = logging.getLogger("genrec.cuda")
 
 
@@ -46,8 +47,9 @@ class PageLocked:
             self._unlock()
         self._mapping, self._unlock = mapping, None  # also where it fails: not to be tried at every ranking
         runtime = torch.cuda.cudart()
-        if int(runtime.cudaHostRegister(ctypes.addressof(mapping), len(mapping), 0)):
-            log.warning("cuda: %d MB cannot be page-locked: copies are slow", len(mapping) >> 20)
+        if refused := int(runtime.cudaHostRegister(ctypes.addressof(mapping), len(mapping), 0)):
+            if refused != ALREADY:
+                log.warning("cuda: %d MB cannot be page-locked: copies are slow", len(mapping) >> 20)
             with suppress(RuntimeError):  # torch tells of the call that failed at its next launch
                 torch.zeros(1, device=self._device)
             return
