@@ -46,7 +46,7 @@ class _Level(NamedTuple):
 class HostExecutor:
     """See `genrec.engine.interface.Executor`; one per stream."""
 
-    captures = False
+    captures, captured = False, 0
 
     def __init__(self, passes: Passes, config: ModelConfig, width: int, kv_type: str) -> None:
         self._passes, self._config = passes, config

@@ -41,6 +41,7 @@ class HstuRequest(NamedTuple):
 class HstuExecutor:
     """One per process, and per weights. Without a pool everything is computed."""
 
+    captured = 0
     one_core = None  # all of its passes are shared between cores
 
     def __init__(

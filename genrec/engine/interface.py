@@ -109,6 +109,10 @@ class RankPasses(Protocol):
 
     most: int  # rankings in order `split` that may be one pass
 
+    @property
+    def captured(self) -> int:
+        """Shapes made ready so far: what a pass took during which it changes says nothing of others."""
+
     def rehearse(self, candidates: int) -> None:
         """Make ready what is slow when it first comes: all shapes of rankings of so many candidates."""
 
@@ -157,6 +161,10 @@ class Executor(Protocol):
 
     captures: bool  # whether a new shape is so slow the first time that all are rehearsed before the server is ready
     resumes: bool  # whether it takes `pasts`
+
+    @property
+    def captured(self) -> int:
+        """As of `RankPasses`."""
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,

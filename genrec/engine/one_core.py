@@ -25,7 +25,7 @@ TIMES = 5  # that each is tried; the fastest counts, as other processes start me
 class OneCoreOrAll:
     """See `genrec.engine.interface.Executor`: batches that are small enough go to the one on one core."""
 
-    captures = False
+    captures, captured = False, 0
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ class OpenVinoRanker(Stream):
     def __init__(self, graphs: OpenVinoGraphs, config: ModelConfig) -> None:
         super().__init__(graphs)
         self._config = config
+        self.captured = 0
         self.most = RANKINGS if graphs.has(RANK_TOGETHER) else 1
 
     def rehearse(self, candidates: int) -> None:

@@ -80,6 +80,11 @@ class RankExecutor:
         self._passes, self._head, self._layout = passes, head, layout
         self._alone = RankExecutor(passes, head, layout, model, None, whole) if pool else self
 
+    @property
+    def captured(self) -> int:
+        """See `RankPasses.captured`."""
+        return self._passes.captured
+
     def rehearse(self, candidates: int) -> None:
         """Before the first request; rankings of other numbers of candidates may be slow when they first come."""
         self._passes.rehearse(candidates)

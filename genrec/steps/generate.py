@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
@@ -31,7 +32,7 @@ class Generate(PromptsLater):
         config = load_config(settings.artifact)
         self._indices = Versioned(settings, "generate", partial(load_validity, config=config))
         learn_selection(self._indices.of(0), settings.beam_width)
-        executors = load_executors(settings, config)
+        executors = self._executors = load_executors(settings, config)
         self._resumes, captures = executors[0].resumes, executors[0].captures
         beam_tokens = settings.beam_width * (config.levels - 1)  # at most: hardly a pass has all
         nothing: Tensors = {"paths": np.zeros((1, 1), np.int64), "scores": np.zeros((1, 1), np.float32)}
@@ -44,6 +45,11 @@ class Generate(PromptsLater):
                 token, free = np.zeros((1, 1), np.int64), [Constraint(self._indices.of(0))]
                 executor.answers(token, np.ones(1, np.int64), free, prompts=kept.rehearse)
         self.begin([partial(self._answers, each) for each in executors], wait_s, captures)
+
+    def _run(self, answers: Callable[[list[Prompt]], list[Answer]], prompts: list[Prompt]) -> bool:
+        """See there; nothing may be learnt where a shape came first, of a new catalogue version say."""
+        captured = sum(each.captured for each in self._executors)
+        return super()._run(answers, prompts) and captured == sum(each.captured for each in self._executors)
 
     def asks(self, request: Tensors, ticket: Ticket) -> Constraint:
         """See `PromptsLater.asks`."""

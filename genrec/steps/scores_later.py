@@ -47,6 +47,10 @@ class Executor(Protocol):
     def one_core(self) -> Any:
         """The same on one core, if there is such."""
 
+    @property
+    def captured(self) -> int:
+        """See `genrec.engine.interface.RankPasses.captured`."""
+
 
 E = TypeVar("E", bound=Executor)
 Stream = Callable[[], tuple[int, E]]  # the executor that serves now, and the number of its last delta
@@ -152,7 +156,9 @@ class ScoresLater(AnswersLater, Generic[E]):
         self._scheduler.close()
 
     def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting]) -> bool:
-        """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core."""
+        """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core, nor where
+        a shape came first.
+        """
         first, (delta, executor) = batch[0], stream()
         if isinstance(first, PreInference):
             assert executor.ahead is not None
@@ -167,9 +173,10 @@ class ScoresLater(AnswersLater, Generic[E]):
                 timely.append(each)
             except GenrecError as error:
                 self._answer(each, error)
+        captured = executor.captured
         for each, answer in zip(timely, self._answers(delta, executor, timely), strict=True):
             self._answer(each, answer)
-        return True
+        return executor.captured == captured
 
     @staticmethod
     def _answer(waiting: _Waiting, answer: Answer) -> None:
@@ -197,13 +204,14 @@ class ScoresLater(AnswersLater, Generic[E]):
         missing = rankings[0].missing
         if one_core and (len(rankings) > 1 or not relay.is_short(prefixes[0] - missing, missing)):
             one_core = None
-        begun = time.monotonic()
+        begun, captured = time.monotonic(), executor.captured
         scored = self.score(one_core or executor, [each.ranking.asked for each in rankings])
         seconds = time.monotonic() - begun
         users = [
             (reuse.user, prefix - reuse.user) for (_, reuse), prefix in zip(scored, prefixes, strict=True)
         ]
-        (relay.one_core_cost if one_core else relay.cost).learn_together(users, seconds)
+        if executor.captured == captured:
+            (relay.one_core_cost if one_core else relay.cost).learn_together(users, seconds)
         answers: list[Answer] = []
         for each, (scores, reuse) in zip(rankings, scored, strict=True):
             if not np.isfinite(scores).all():

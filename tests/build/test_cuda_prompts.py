@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from build.cuda.engines import build_engines as build_cuda
+from ensembles.local import LocalRecommender
+from genrec.batch_cost import BatchCost
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.cuda.forward import Forward
 from genrec.engine.cuda.generate import CudaExecutor
 from genrec.models.config import ModelConfig
 from genrec.nn.model import Generator
 from genrec.nn.xattention import xattention
+from genrec.schedule.cost import PassCost
 from genrec.search.constraint import Constraint
 from tests.build.test_cuda import index_of
 from tests.tiny import tiny_catalogue
@@ -94,3 +100,47 @@ def test_all_shapes_share_one_memory() -> None:
     largest, other = forward.prompts.of(4, 64), forward.prompts.of(2, 96)
     assert other.data_ptr() == largest.data_ptr() and other.shape == (6, 2, 2, 96, 8)
     assert forward.prompts.of(4, 96).data_ptr() != largest.data_ptr(), "has more room than there was"
+
+
+def test_a_batch_of_a_new_shape_says_so() -> None:
+    """Capturing takes a tenth of a second or two: estimates learn nothing from it."""
+    _, executor = made()
+    versions = [index_of(tiny_catalogue()), index_of(tiny_catalogue(60))]
+
+    def is_new(count: int, span: int, valid: ValidityIndex) -> bool:
+        before = executor.captured
+        executor.answers(np.ones((count, span), np.int64), np.full(count, span), [Constraint(valid)] * count)
+        return executor.captured != before
+
+    asked = [(1, 9, 0), (1, 20, 0), (1, 40, 0), (3, 40, 0), (4, 33, 0), (1, 9, 1), (1, 9, 0)]
+    assert [is_new(count, span, versions[which]) for count, span, which in asked] == [
+        True, False, True, True, False, True, False,
+    ]  # fmt: skip
+
+
+def test_estimates_learn_nothing_from_a_shape_that_comes_first(
+    tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of requests and of rankings; what comes then in the same shape they learn."""
+    artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
+    build_cuda(artifact, "f32", "cpu")
+    ids = tiny_catalogue().item_ids.tolist()
+    learnt: list[str] = []
+    monkeypatch.setattr(BatchCost, "learn", lambda *_: learnt.append("batch"))
+    monkeypatch.setattr(PassCost, "learn_together", lambda *_: learnt.append("rankings"))
+    with LocalRecommender(artifact, 16, "cuda", decoder="rank") as local:
+        for _ in range(3):
+            local.rank([(ids[:5], ids[50:90])], 5)  # those that are rehearsed have a hundred candidates
+    assert learnt == 2 * ["rankings", "batch"]
+    learnt.clear()
+    with LocalRecommender(artifact, 16, "cuda") as local:
+        generate: Any = local.runtime._steps["generate"]
+        local.recommend([ids[:5]], 5)  # all shapes were rehearsed
+        generate._scheduler.close()
+        assert learnt == ["batch"]
+    with LocalRecommender(artifact, 16, "cuda") as local:
+        generate = local.runtime._steps["generate"]
+        generate._executors[0]._of.clear()  # as a new version begins
+        for _ in range(3):
+            local.recommend([ids[:5]], 5)
+    assert learnt == 3 * ["batch"]

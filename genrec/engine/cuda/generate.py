@@ -80,7 +80,7 @@ class DeviceGenerator:
     def __init__(self, forward: Forward, tree: DeviceTree, width: int, most: int = MOST_GRAPHS) -> None:
         """At most `most` graphs are kept: the least recently used goes."""
         self.forward, self.tree, self.width, self._most = forward, tree, width, most
-        self.counts = tree.beam_counts(width)
+        self.counts, self.captured = tree.beam_counts(width), 0
         self._buckets: dict[tuple[int, int], _Bucket] = {}  # the least recently used first
         self._blocked: dict[int, list[Tensor]] = {}  # by batch: all its buckets read the same masks
 
@@ -94,6 +94,7 @@ class DeviceGenerator:
             masks = self._blocked.setdefault(key[0], nothing_blocked(self.tree, key[0]))
             bucket = _Bucket(*key, masks, self.forward)
             self.capture(bucket)
+            self.captured += 1
         self._buckets[key] = bucket
         return bucket
 
@@ -208,6 +209,11 @@ class CudaExecutor:
             found = self._generator(index).generate(tokens[rows], lengths[rows], blocked, show)
             answers |= {row: found.row(place) for place, row in enumerate(rows)}
         return [answers[row] for row in range(len(constraints))]
+
+    @property
+    def captured(self) -> int:
+        """See `Executor.captured`."""
+        return sum(each.captured for each in self._of.values())
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:
         """See `Executor.rehearse`."""

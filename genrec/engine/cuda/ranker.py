@@ -63,6 +63,11 @@ class CudaRanker:
         )
         self._users = KeptUsers(self._device, user_bytes, self.passes.wipe)
 
+    @property
+    def captured(self) -> int:
+        """See `RankPasses.captured`."""
+        return self.passes.captured
+
     def rehearse(self, candidates: int) -> None:
         """See `RankPasses.rehearse`."""
         self.passes.rehearse(candidates)

@@ -65,6 +65,7 @@ class SplitPasses:
         states = RANKINGS * padded(MOST_CANDIDATES, LEAST_CANDIDATES) * hidden
         self._states = torch.empty(states, dtype=torch.float32, pin_memory=items.is_cuda)
         self._pool = torch.cuda.graph_pool_handle() if items.is_cuda else None
+        self.captured = 0
 
     def rehearse(self, many: int) -> None:
         """Capture all shapes of rankings of so many candidates, each in a tenth or two of a second. The largest come
@@ -109,6 +110,7 @@ class SplitPasses:
             if len(self._buckets) == MOST_GRAPHS:
                 del self._buckets[next(iter(self._buckets))]
             bucket = self._captured(*key)
+            self.captured += 1
         self._buckets[key] = bucket
         return bucket
 
