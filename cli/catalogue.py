@@ -75,25 +75,18 @@ def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
     InputError, ArtifactError.
     """
     import numpy as np
-    import pyarrow.parquet as pq
 
     from build.catalogue import read_item_ids
+    from genrec.catalogue.keys import find_ids, load_keys
     from genrec.errors import InputError
-    from genrec.files import check_regular
 
-    known = artifact / "items.parquet"
     try:
         return read_item_ids(items)
     except InputError as error:
-        if error.field != "items" or not known.exists():
+        if error.field != "items" or not len(known := load_keys(artifact)):
             raise
-        limit = f"{error.limit}, or keys of items.parquet"
-    table = pq.read_table(check_regular(known), columns=["item_id", "key"])
-    ids = dict(zip(table["key"].to_pylist(), table["item_id"].to_pylist(), strict=True))
-    try:
-        return np.array([ids[key] for key in items.split(",")], np.int64)
-    except KeyError as error:
-        raise InputError("items", f"has {error}, which is no key", limit) from error
+        limit = error.limit
+    return np.array(find_ids(known, items.split(","), "items", limit), np.int64)
 
 
 def status_lines(artifact: Path) -> list[str]:

@@ -113,7 +113,9 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     whose = parser.add_mutually_exclusive_group()
-    whose.add_argument("--history", type=numbers, default=[], help="item ids, oldest first, e.g. 50,172,1")
+    whose.add_argument(
+        "--history", default="", help="item ids, or keys of items.parquet, oldest first, e.g. 50,172,1"
+    )
     whose.add_argument("--user", help=f"{user}: his id, or as the source spells him")
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument(

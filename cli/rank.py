@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_question(parser, "take history and times of this user of the data set")
     of = parser.add_mutually_exclusive_group()
-    of.add_argument("--candidates", type=numbers, help="item ids; without them the generator finds some")
+    of.add_argument("--candidates", help="item ids, or keys; without them the generator finds some")
     of.add_argument(
         "--retrieve",
         type=at_least(1, MOST_CANDIDATES),
@@ -39,15 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Ask, and print titles with scores."""
-    from cli.show import ranking_lines, user_of, why_untitled
+    from cli.show import items_of, ranking_lines, user_of, why_untitled
     from genrec.rank.kinds import EVENT_INPUTS
 
     check_where(a, LOCAL)
     user = None if a.user is None else user_of(a.artifact, a.user)
-    history = a.history if user is None else user.items.tolist()
+    history = items_of(a.artifact, "history", a.history) if user is None else user.items.tolist()
+    candidates = None if a.candidates is None else items_of(a.artifact, "candidates", a.candidates)
     owner = None if user is None else int(user.user_ids[0])
     events = {name: getattr(a, name) for name in EVENT_INPUTS}
-    with (_of_a_server if a.url else _of_this_process)(a, history, owner) as ask:
+    with (_of_a_server if a.url else _of_this_process)(a, history, candidates, owner) as ask:
         if a.times is None and user is not None and user.times is not None and reads_times(ask):
             events["times"] = user.times.tolist()
         answer = ask(**events)
@@ -69,13 +70,13 @@ def reads_times(ask: Callable[..., object]) -> bool:
 
 @contextmanager
 def _of_a_server(
-    a: argparse.Namespace, history: list[int], owner: int | None
+    a: argparse.Namespace, history: list[int], candidates: list[int] | None, owner: int | None
 ) -> Iterator[Callable[..., Ranking]]:
     from clients.ranker import Ranker
 
     with Ranker(a.url, a.protocol) as ranker:
-        if a.candidates is not None:
-            ask = partial(ranker.rank, history, a.candidates)
+        if candidates is not None:
+            ask = partial(ranker.rank, history, candidates)
         else:
             ask = partial(ranker.recommend_and_rank, history, a.retrieve or USUAL_CANDIDATES)
         yield partial(ask, a.top_k, user_id=owner, deadline_ms=a.deadline_ms)
@@ -83,7 +84,7 @@ def _of_a_server(
 
 @contextmanager
 def _of_this_process(
-    a: argparse.Namespace, history: list[int], owner: int | None
+    a: argparse.Namespace, history: list[int], candidates: list[int] | None, owner: int | None
 ) -> Iterator[Callable[..., Ranking]]:
     from clients.rank_wire import (
         RANK,
@@ -96,8 +97,8 @@ def _of_this_process(
     from ensembles.local import LocalRecommender
     from genrec.rank.kinds import EVENT_INPUTS
 
-    if a.candidates is not None:
-        decoder, tensors = RANK, rank_tensors(history, a.candidates, a.top_k, None, owner, None)
+    if candidates is not None:
+        decoder, tensors = RANK, rank_tensors(history, candidates, a.top_k, None, owner, None)
     else:
         decoder = RECOMMEND_AND_RANK
         many = a.retrieve or min(USUAL_CANDIDATES, a.beam_width)

@@ -26,10 +26,13 @@ def add_decoder(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Print the answer, a line per item."""
-    from cli.show import answer_lines, ask_local, ask_server, user_of, why_untitled
+    from cli.show import answer_lines, ask_local, ask_server, items_of, user_of, why_untitled
 
     check_where(a, LOCAL)
-    history = a.history if a.user is None else user_of(a.artifact, a.user).items.tolist()
+    if a.user is None:
+        history = items_of(a.artifact, "history", a.history)
+    else:
+        history = user_of(a.artifact, a.user).items.tolist()
     if a.url:
         ask = ask_server(a.url, a.protocol, a.decoder, a.deadline_ms)
     else:

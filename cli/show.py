@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cli.options import numbers
 from clients.client import Client
 from clients.rank_wire import Ranking
 from clients.recommender import Recommender
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.keys import ITEMS, find_ids, find_names, load_keys
 from genrec.catalogue.versions import catalogue_id, folder_of
 from genrec.errors import GenrecError, InputError
 from training.data import Histories
@@ -37,6 +40,20 @@ def user_of(artifact: Path, user: str) -> Histories:
         limit = f"one of {len(histories)} users, e.g. {names[0] or histories.user_ids[0]}"
         raise InputError("user", f"{user} is not in the data", limit)
     return histories.of(found[:1])
+
+
+def items_of(artifact: Path, field: str, given: str) -> list[int]:
+    """Ids of a list as 1,2,3, or of one of keys, as the source spells items. Raises InputError, ArtifactError."""
+    limit = "whole numbers as 1,2,3"
+    try:
+        return numbers(given)
+    except argparse.ArgumentTypeError as error:
+        known = load_keys(artifact)
+        if not len(known):
+            raise InputError(
+                field, f"is {given!r}", f"{limit}; for keys the artifact lacks {ITEMS}"
+            ) from error
+    return find_ids(known, given.split(","), field, limit)
 
 
 ENSEMBLES = {"beam": "recommend", "draft": "recommend_draft"}
@@ -84,8 +101,8 @@ def why_untitled(artifact: Path, url: str, protocol: Protocols, version: int) ->
 
 
 def answer_lines(artifact: Path, history: list[int], answer: Recommendation, untitled: str = "") -> list[str]:
-    """The newest titles of the history, then the titles answered with their scores; ids alone, and why, where
-    `untitled` says why.
+    """The newest titles of the history, then the titles answered with their scores, ids, and keys where these are not
+    the ids; ids alone, and why, where `untitled` says why.
     """
     notes = [f"answered by {answer.by}"]
     notes += [f"{answer.dropped} unknown items dropped"] if answer.dropped else []
@@ -114,5 +131,9 @@ def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking,
         row = int(catalogue.rows_of([item])[0])
         return catalogue.titles[row] if row >= 0 else "(not in the catalogue)"
 
+    def name(item: int) -> str:
+        return f"[{item}]  {names[item]}" if item in names else f"[{item}]"
+
+    names = find_names(load_keys(artifact), answer.item_ids.tolist())
     lines = [f"  last of {len(history)}: " + "; ".join(title(i) for i in history[-NEWEST:])]
-    return lines + [f"  {score:8.3f}  {title(item)}  [{item}]" for item, score in pairs]
+    return lines + [f"  {score:8.3f}  {title(item)}  {name(item)}" for item, score in pairs]

@@ -113,7 +113,12 @@ def shop(tmp_path: Path) -> list[str]:
         (["train", "a", "--minutes", "nan"], r"--minutes: is 'nan' \(accepted: a number above 0"),
         (["train", "a", "--draft", "alone", "--minutes", "1"], "minutes: is given for a draft head"),
         (["sweep", "a", "--slo-p99-ms", "0"], "--slo-p99-ms: is '0'"),
-        (["recommend", "a", "--history", "1,x"], r"--history: is '1,x' \(accepted: whole numbers"),
+        (
+            ["recommend", "a", "--history", "1,x"],
+            r"history: is '1,x' \(accepted: whole numbers .* lacks items",
+        ),
+        (["rank", "a", "--candidates", "x"], r"candidates: is 'x' \(accepted: whole numbers as 1,2,3"),
+        (["trace", "h:1", "--history", "1,x"], r"--history: is '1,x' \(accepted: whole numbers"),
         (["route", "a", "--servers", "17"], r"--servers: is '17' \(accepted: a whole number, 1 to 16\)"),
         (["route", "a", "--servers", "two"], r"--servers: is 'two' \(accepted: a whole number, 1 to 16\)"),
         (["route", "a", "--in-flight", "8193"], r"--in-flight: is '8193' \(accepted: .* 1 to 8192\)"),

@@ -16,7 +16,7 @@ import pytest
 from build.catalogue import remove_items
 from cli import catalogue, pool
 from cli.main import main, parser
-from cli.show import user_of
+from cli.show import items_of, user_of
 from deploy.launcher import RunningServer
 from deploy.switch import switch
 from genrec.catalogue.items import Catalogue
@@ -143,3 +143,54 @@ def test_a_narrow_beam_finds_as_many_as_it_has(
     given = ["--history", ",".join(map(str, items[:3])), "--beam-width", "16", "--top-k", "4"]
     assert main(["rank", str(served), *given]) == 0
     assert len(re.findall(r"  item (\d+)  \[\1\]$", capsys.readouterr().out, re.MULTILINE)) == 4
+
+
+@pytest.fixture(scope="module")
+def named(tiny_ranker: Path, items: list[int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact whose items the source names by text; one name is another item's number."""
+    folder = shutil.copytree(tiny_ranker, tmp_path_factory.mktemp("named") / "artifact")
+    keys = [f"sku-{item}" if item != items[0] else str(items[1]) for item in items]
+    pq.write_table(pa.table({"item_id": items, "key": keys}), folder / "items.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["recommend", "rank"])
+def test_items_that_are_asked_about_may_be_named_by_either(
+    verb: str, named: Path, items: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An answer has both."""
+
+    def answer(history: str, candidates: str) -> str:
+        given = ["--history", history, *(["--candidates", candidates] if verb == "rank" else [])]
+        assert main([verb, str(named), *given, "--beam-width", "16", "--top-k", "4"]) == 0
+        return capsys.readouterr().out
+
+    def listed(prefix: str, of: list[int]) -> str:
+        return ",".join(f"{prefix}{item}" for item in of)
+
+    by_key = answer(listed("sku-", items[2:5]), listed("sku-", items[9:19]))
+    assert by_key == answer(listed("", items[2:5]), listed("", items[9:19]))
+    assert len(re.findall(r"  item (\d+)  \[\1\]  sku-\1$", by_key, re.MULTILINE)) == 4
+
+
+def test_a_key_that_no_item_has_is_named(
+    named: Path, items: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rank", str(named), "--history", "sku-x", "--candidates", "1"]) == 2
+    said = (
+        "history: has 'sku-x', which is no key (accepted: whole numbers as 1,2,3, or keys of items.parquet)"
+    )
+    assert said in capsys.readouterr().err
+    assert items_of(named, "history", str(items[1])) == [items[1]]  # numbers alone are ids
+    assert items_of(named, "history", f"{items[1]},sku-{items[2]}") == [items[0], items[2]]
+    with pytest.raises(InputError, match=r"candidates: has 'sku-\\udcff', which is no key"):
+        items_of(named, "candidates", f"sku-{items[2]},sku-\udcff")
+
+
+def test_numbers_that_are_kept_as_ids_are_not_said_twice(
+    tiny_ranker: Path, items: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(tiny_ranker, tmp_path / "artifact")
+    pq.write_table(pa.table({"item_id": items, "key": list(map(str, items))}), folder / "items.parquet")
+    assert main(["recommend", str(folder), "--history", str(items[2]), "--beam-width", "16"]) == 0
+    assert len(re.findall(r"  item (\d+)  \[\1\]$", capsys.readouterr().out, re.MULTILINE)) == 10

@@ -1,0 +1,45 @@
+"""Items as their source spells them: the keys that `items.parquet` has beside the ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
+
+ITEMS = "items.parquet"
+KEYS = pa.schema({"item_id": pa.int64(), "key": pa.string()})
+
+
+def load_keys(artifact: Path) -> pa.Table:
+    """`KEYS` of the artifact's items; no rows where it has no `items.parquet`. Raises ArtifactError."""
+    path = artifact / ITEMS
+    if not path.exists():
+        return KEYS.empty_table()
+    try:
+        return pq.read_table(check_regular(path), columns=KEYS.names).cast(KEYS).combine_chunks()
+    except (OSError, pa.ArrowException) as error:
+        raise ArtifactError(path, f"not a readable items file: {error}") from error
+
+
+def find_ids(known: pa.Table, keys: Sequence[str], field: str, limit: str) -> list[int]:
+    """Ids of n keys, of which `known` has all. Raises InputError about `field` that names the first it has not."""
+    # As bytes: an argument of a command line need not be UTF-8, and is a key of nothing then
+    given = pa.array([key.encode(errors="surrogateescape") for key in keys], pa.binary())
+    rows = pc.index_in(given, known["key"].cast(pa.binary()))
+    if rows.null_count:
+        unknown = keys[rows.is_null().index(True).as_py()]
+        raise InputError(field, f"has {unknown!r}, which is no key", f"{limit}, or keys of {ITEMS}")
+    ids: list[int] = known["item_id"].take(rows).to_pylist()
+    return ids
+
+
+def find_names(known: pa.Table, ids: Sequence[int]) -> dict[int, str]:
+    """Keys of those of the ids that `known` has under another name than their number."""
+    keys = known["key"].take(pc.index_in(pa.array(ids, pa.int64()), known["item_id"])).to_pylist()
+    return {item: key for item, key in zip(ids, keys, strict=True) if key not in (None, str(item))}
