@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from build.item_keys import LIKE, with_ids
 from build.validity import build_validity
 from genrec.artifact import load_config
 from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.keys import save_keys
 from genrec.catalogue.soundness import changed_item
 from genrec.catalogue.versions import (
     FOLDER,
@@ -40,22 +42,23 @@ from training.keys import is_plain
 from training.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
 INT64 = np.iinfo(np.int64)
-LIKE = "like"
 
 
 def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
     """The items of a CSV or Parquet file on top of version `base` (by itself: see `_base`); the new version's number.
 
-    Columns: item (a whole number, the id that is served), title, code_1 to code_L, and popularity (0 without it). Codes
-    come of what an item is seen with as much as of its title, and a new item has not been seen. Who has none says with
-    the column `like`, in their place, which item of the version it shares a semantic ID with. Where items have t tokens
-    of their own, also token_1 to token_t. Raises InputError naming file, column, line and limit.
+    Columns: item (the id that is served, or a key that gets one: `with_ids`), title, code_1 to code_L, and popularity
+    (0 without it). Codes come of what an item is seen with as much as of its title, and a new item has not been seen.
+    Who has none says with the column `like`, in their place, which item of the version it shares a semantic ID with.
+    Where items have t tokens of their own, also token_1 to token_t. Raises InputError naming file, column, line and
+    limit.
     """
     config = load_config(artifact)
     table = read_table(items)
     with locked(artifact):
         base = _base(artifact, base)
         old, tokens = _load(artifact, base, config)
+        table, keys = with_ids(table, items, artifact)
         new = _read_items(table, items, old, base)
         new_tokens = _read_tokens(table, items, tokens.shape[1], artifact, config)
         _refuse_known(items, new, old, base)
@@ -74,6 +77,8 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
             np.concatenate((old.popularity, new.popularity)),
             config.codebook_sizes,
         )
+        if keys is not None:
+            save_keys(artifact, keys)  # first: should the rest fail, they get the same ids again
         facts = {"from": base, "added": len(new)}
         return _write(artifact, both, np.concatenate((tokens, new_tokens)), facts)
 

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["add"].add_argument(
         "items",
         type=Path,
-        help="CSV or Parquet: item, title, code_1, ..., code_L or like, and token_1, ... where items have own",
+        help="CSV or Parquet: item (its id or key), title, code_1, ..., code_L or like, and token_1, ... where "
+        "items have own",
     )
     made["remove"].add_argument(
         "items", help="item ids as 1,2,3, keys of items.parquet, or a CSV or Parquet file: item"

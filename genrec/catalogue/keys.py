@@ -1,4 +1,7 @@
-"""Items as their source spells them: the keys that `items.parquet` has beside the ids."""
+"""Items as their source spells them: the keys that `items.parquet` has beside the ids.
+
+Keys of items that came with a later catalogue version are in `catalogues/items.parquet`, with all that were before.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,42 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from genrec.catalogue.versions import FOLDER
 from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular
+from genrec.files import check_regular, put
+from genrec.manifest import digest_file
 
 ITEMS = "items.parquet"
 KEYS = pa.schema({"item_id": pa.int64(), "key": pa.string()})
+OF = b"of"  # in the metadata of the longer file: the sha256 of the one that it goes on from
 
 
 def load_keys(artifact: Path) -> pa.Table:
     """`KEYS` of the artifact's items; no rows where it has no `items.parquet`. Raises ArtifactError."""
-    path = artifact / ITEMS
+    path, longer = artifact / ITEMS, artifact / FOLDER / ITEMS
     if not path.exists():
         return KEYS.empty_table()
+    if longer.exists():
+        keys = _read(longer)
+        if (keys.schema.metadata or {}).get(OF) == digest_file(path).encode():  # else `genrec data` ran again
+            return keys
+    return _read(path)
+
+
+def _read(path: Path) -> pa.Table:
     try:
-        return pq.read_table(check_regular(path), columns=KEYS.names).cast(KEYS).combine_chunks()
+        keys = pq.read_table(check_regular(path), columns=KEYS.names)
+        return keys.cast(KEYS.with_metadata(keys.schema.metadata)).combine_chunks()
     except (OSError, pa.ArrowException) as error:
         raise ArtifactError(path, f"not a readable items file: {error}") from error
+
+
+def save_keys(artifact: Path, keys: pa.Table) -> None:
+    """`KEYS` of all items, those of `items.parquet` and later ones; for who has the versions `locked`."""
+    path = artifact / FOLDER / ITEMS
+    partial = path.with_name(f"{ITEMS}.partial")
+    pq.write_table(keys.replace_schema_metadata({OF: digest_file(artifact / ITEMS)}), partial)
+    put(partial, path)
 
 
 def find_ids(known: pa.Table, keys: Sequence[str], field: str, limit: str) -> list[int]:
