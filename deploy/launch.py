@@ -15,6 +15,8 @@ from genrec.errors import GenrecError, InputError
 PORT_TAKEN = "already in use"
 # A traceback in the server's log is one line with \\n in it; what comes before them is the message.
 LOAD_FAILURE = re.compile(r"\"failed to load '(\w+)' version \d+: (.*?)(?:\\n\\nAt:|\"$)", re.MULTILINE)
+# Triton says both of each model. Until all are loaded it answers nobody, so its index cannot be asked.
+BEGUN, LOADED = re.compile(r'"loading: (\w+):\d+"'), re.compile(r"\"successfully loaded '(\w+)'\"")
 # The last one ends Triton itself now and then while its processes start; it starts well the next time.
 PASSING = (
     PORT_TAKEN, "No space left on device", "Cannot allocate memory", "Too many open files",
@@ -33,11 +35,22 @@ class LaunchError(GenrecError):
     """
 
     def __init__(self, problem: str, log_file: Path, log_start: int) -> None:
-        text = log_file.read_bytes()[log_start:].decode(errors="replace") if log_file.exists() else ""
+        text = _said(log_file, log_start)
         self.passing = any(sign in text for sign in PASSING)
         told = [f"{model}: {reason}".replace("\\n", " ") for model, reason in LOAD_FAILURE.findall(text)]
         told = told or [line for line in text.splitlines() if line.startswith("error:") or PORT_TAKEN in line]
         super().__init__("\n  ".join([f"{problem} (log: {log_file})", *told]))
+
+
+def still_loading(log_file: Path, log_start: int) -> list[str]:
+    """Models that a server's log says are neither loaded nor have failed to."""
+    text = _said(log_file, log_start)
+    over = {*LOADED.findall(text), *(model for model, _ in LOAD_FAILURE.findall(text))}
+    return sorted({*BEGUN.findall(text)} - over)
+
+
+def _said(log_file: Path, log_start: int) -> str:
+    return log_file.read_bytes()[log_start:].decode(errors="replace") if log_file.exists() else ""
 
 
 @dataclass(frozen=True)

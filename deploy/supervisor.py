@@ -18,7 +18,7 @@ from subprocess import Popen
 
 from deploy import leftovers, probe, server_log, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
-from deploy.launch import Launch, LaunchError, NoRoom
+from deploy.launch import Launch, LaunchError, NoRoom, still_loading
 from deploy.watch import Trouble, Watch
 from genrec.catalogue import agreement
 from genrec.errors import ArtifactError
@@ -145,6 +145,8 @@ class Supervisor:
             left = deadline - time.monotonic()
             if left <= 0:
                 longest = " (--start-timeout-s)" if timeout_s == self._launch.start_timeout_s else ""
+                loading = still_loading(log_file, log_start)
+                problem += f"; still loading: {', '.join(loading)}" if loading else ""
                 problem = f"not ready after {timeout_s:.0f} s{longest}: {problem}"
                 raise LaunchError(problem, log_file, log_start)
             self._stopping.wait(LOOK_S)
