@@ -20,6 +20,7 @@ def add_route_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name in ("http", "grpc", "metrics"):
         parser.add_argument(f"--{name}-port", type=int, help="of the router; default: a free one")
+    parser.add_argument("--targets", type=Path, help="a file for Prometheus (file_sd), kept up to date")
     parser.add_argument("--ensembles", type=names, default=(), help="e.g. recommend; default: all")
     for each in fields(Limits):
         parser.add_argument(
@@ -38,7 +39,14 @@ def route(a: argparse.Namespace) -> None:
     if a.nodes > 1:
         limit = "1: its servers would all be the same node; start each with `genrec serve`"
         raise InputError("nodes", f"is {a.nodes} behind one router", limit)
-    given = ["http_port", "grpc_port", "metrics_port", "ensembles", *(each.name for each in chosen_fields())]
+    given = [
+        "http_port",
+        "grpc_port",
+        "metrics_port",
+        "targets",
+        "ensembles",
+        *(each.name for each in chosen_fields()),
+    ]
     limits = Limits(**{each.name: getattr(a, each.name) for each in fields(Limits)})
     route(a.artifact, a.servers, limits, **{name: getattr(a, name) for name in given})
 

@@ -47,8 +47,11 @@ class Generation:
 class Fleet:
     """A router with the servers behind it. For one thread at a time."""
 
-    def __init__(self, router: Router, halves: tuple[tuple[str, ...], ...], options: dict[str, Any]) -> None:
-        self.router, self.share = router, 0
+    def __init__(
+        self, router: Router, halves: tuple[tuple[str, ...], ...], options: dict[str, Any], targets: Path | None
+    ) -> None:  # fmt: skip
+        """`targets` is a file for Prometheus, which reads it again when it changes (file_sd)."""
+        self.router, self.share, self._targets = router, 0, targets
         self._halves, self._options = halves, options
         self.serving = Generation(Path(), ())
         self.coming: Generation | None = None
@@ -94,8 +97,9 @@ class Fleet:
     def close(self) -> None:
         """End all servers, though one does not end as it should; its error is raised then."""
         with ExitStack() as all_servers:
-            for generation in filter(None, (self.serving, self.coming)):
+            for generation in self._generations():
                 all_servers.callback(generation.stack.close)
+            self._write_targets([])
 
     def check(self) -> None:
         """Start a router again that has ended. Raises RouterError, and a server's error when all have given up.
@@ -103,11 +107,13 @@ class Fleet:
         As long as one answers, the router gives it the users of the others.
         """
         self._keep_router()
-        generations = filter(None, (self.serving, self.coming))
-        running = [server for generation in generations for server in generation.servers]
+        running = [server for generation in self._generations() for server in generation.servers]
         errors = [error for server in running if (error := server.supervisor.error)]
         if len(errors) == len(running):
             raise errors[0]
+
+    def _generations(self) -> list[Generation]:
+        return [self.serving, *([self.coming] if self.coming else [])]
 
     def _keep_router(self) -> None:
         """One that was started again has forgotten who serves whom, and is told. Raises RouterError."""
@@ -200,26 +206,40 @@ class Fleet:
         return given.result()
 
     def _write_state(self) -> None:
-        """For those who look for the router of an artifact."""
+        """For those who look for the router of an artifact, and for whoever scrapes its servers."""
         coming = str(self.coming.artifact) if self.coming else ""
         about = {"serving": str(self.serving.artifact), "coming": coming, "share": self.share}
         write_whole(self.router.folder / STATE, json.dumps(about))
+        of_servers = [
+            {"targets": [server.metrics_url], "labels": {"artifact": each.artifact.name, "place": place}}
+            for each in self._generations()
+            for place, server in zip(each.places, each.servers, strict=True)
+        ]
+        self._write_targets([{"targets": [self.router.ports.metrics_url]}, *of_servers])
+
+    def _write_targets(self, groups: list[dict[str, Any]]) -> None:
+        if self._targets:
+            write_whole(self._targets, json.dumps(groups))
 
 
 @contextmanager
 def running_fleet(
-    artifact: Path, servers: int, limits: Limits, ports: Ports, **options: Any
+    artifact: Path, servers: int, limits: Limits, ports: Ports, targets: Path | None = None, **options: Any
 ) -> Iterator[Fleet]:
     """So many servers of an artifact behind a router on these ports; all ended on leaving.
 
-    `options` are those of `running_server`, ports left out. Raises as that, and RouterError.
+    `targets`: see `Fleet`. `options` are those of `running_server`, ports left out. Raises as that, and RouterError.
     """
     if not 1 <= servers <= MOST_SERVERS:
         raise InputError("servers", f"is {servers}", f"1 to {MOST_SERVERS}")
+    if targets and not targets.parent.is_dir():
+        raise InputError(
+            "targets", f"is {targets}, whose folder is missing", "a file in a folder that exists"
+        )
     halves = tuple(tuple(f"{half}{n}" for n in range(1, servers + 1)) for half in "ab")
     places = [ServerPlace(name) for half in halves for name in half]
     with running_router(places, servers, limits, ports) as router:
-        fleet = Fleet(router, halves, options)
+        fleet = Fleet(router, halves, options, targets)
         try:
             fleet.begin(artifact.resolve())
             yield fleet

@@ -52,9 +52,9 @@ def ended() -> list[Path]:
 
 
 @pytest.fixture
-def fleet(router: Router, ended: list[Path]) -> Fleet:
+def fleet(router: Router, ended: list[Path], tmp_path: Path) -> Fleet:
     """On its way from OLD to NEW."""
-    made = Fleet(router, (("a1",), ("b1",)), {})
+    made = Fleet(router, (("a1",), ("b1",)), {}, tmp_path / "targets.json")
     made.serving, made.coming = generation(OLD, "a1", ended), generation(NEW, "b1", ended)
     return made
 
@@ -107,6 +107,29 @@ def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended:
     with pytest.raises(RouterError):
         fleet._stop(fleet.serving)
     assert ended == [OLD]
+
+
+def test_prometheus_is_told_of_all_that_runs(fleet: Fleet, tmp_path: Path) -> None:
+    def told() -> list[tuple[str, str]]:
+        groups = json.loads((tmp_path / "targets.json").read_text())
+        return [(group["targets"][0], group.get("labels", {}).get("artifact", "")) for group in groups]
+
+    assert fleet.coming
+    router, (old,), (new,) = fleet.router.ports, fleet.serving.servers, fleet.coming.servers
+    fleet.move(NEW, 50)
+    assert told() == [(router.metrics_url, ""), (old.metrics_url, "old"), (new.metrics_url, "new")]
+    fleet.move(NEW, 100)
+    assert told() == [(router.metrics_url, ""), (new.metrics_url, "new")]
+    fleet.close()
+    assert told() == []
+
+
+def test_targets_have_a_folder_to_lie_in(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match=r"targets: is .*none/t.json, whose folder is missing"),
+        fleets.running_fleet(OLD, 1, Limits(), choose_ports(), tmp_path / "none" / "t.json"),
+    ):
+        pass
 
 
 def state(fleet: Fleet) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from deploy.router.route import folder_of, rollout
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
 from genrec.errors import GenrecError, InputError
+from tests.deploy.prometheus import scrape
 from tests.serving.loaded import UnderLoad
 from tests.serving.processes import until
 from tests.tiny import other_generator
@@ -41,7 +43,8 @@ import sys
 from pathlib import Path
 from deploy.router.limits import Limits
 from deploy.router.route import route
-route(Path(sys.argv[1]), 1, Limits(64, 64, 5000), grpc_port=None, beam_width=32, ensembles=("recommend",))
+limits, targets = Limits(64, 64, 5000), Path(sys.argv[2])
+route(Path(sys.argv[1]), 1, limits, grpc_port=None, targets=targets, beam_width=32, ensembles=("recommend",))
 """
 Answers = list[tuple[np.ndarray, np.ndarray]]
 
@@ -84,9 +87,9 @@ class Routed:
     """`genrec route` in a process of its own."""
 
     def __init__(self, artifact: Path, folder: Path) -> None:
-        self._out = folder / "stdout"
+        self._out, self.targets = folder / "stdout", folder / "targets.json"
         with self._out.open("wb") as stdout:
-            command = [sys.executable, "-c", ROUTE, artifact]
+            command = [sys.executable, "-c", ROUTE, artifact, self.targets]
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=stdout, start_new_session=True)
         until(lambda: "Ctrl-C" in self._out.read_text() or self.process.poll() is not None)
         _, self.http_url, _, self.grpc_url, *_ = self._out.read_text().split()
@@ -101,7 +104,7 @@ def routed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     yield running
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(60) == 0
-    assert running.shm() == []
+    assert running.shm() == [] and json.loads(running.targets.read_text()) == []
 
 
 class Load(UnderLoad):
@@ -147,6 +150,12 @@ def test_shares_undo_and_the_whole_way_lose_nothing_and_mix_nothing(world: World
         assert load.look() == {"old"}
     assert load.problems == []
     assert told[0] == f"starting server 1 of 1 with {world.new}"
+
+
+def test_every_target_of_prometheus_has_metrics(routed: Routed) -> None:
+    groups = json.loads(routed.targets.read_text())
+    of_router, of_server = ({each.name for each in scrape(group["targets"][0])} for group in groups)
+    assert "haproxy_process_uptime_seconds" in of_router and "nv_inference_count" in of_server
 
 
 def test_a_damaged_artifact_is_refused_before_a_request_sees_it(
