@@ -19,6 +19,7 @@ from genrec.errors import InputError
 from perf.kit.endpoints import Endpoint
 from perf.kit.lean import LeanRecommender
 
+RANKING = (RANK, RECOMMEND_AND_RANK)
 CANDIDATES = 100
 
 
@@ -59,7 +60,7 @@ class RankSender:
 
 def candidates_for(server: Endpoint) -> Candidates | None:
     """For an ensemble that ranks. Raises InputError where no artifact says what there is to rank."""
-    if server.ensemble not in (RANK, RECOMMEND_AND_RANK):
+    if server.ensemble not in RANKING:
         return None
     if server.artifact is None:
         raise InputError("ensemble", f"is {server.ensemble}, which ranks items", "an artifact beside the URL")
