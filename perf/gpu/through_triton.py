@@ -24,6 +24,7 @@ from genrec.manifest import record
 from genrec.settings import SPAN
 from perf.gpu.requests import Setting, prompt_tokens
 from perf.gpu.timing import Missing
+from perf.kit import worth
 from perf.kit.endpoints import Endpoint
 from perf.kit.mock import write_model
 from perf.kit.traffic import Histories
@@ -44,7 +45,8 @@ def measure(
     """Per (S, B) of `setting`: milliseconds, by whom measured, and what came on top of `alone_ms` of the same key.
 
     The prompts are as long as those of `perf.gpu.requests`, and `batch_tokens` is such that B of them are one batch.
-    Raises what the launcher, the clients and perf_analyzer raise.
+    After each a few of the histories are asked again, for what the answers are worth (perf/kit/worth.py). Raises what
+    the launcher, the clients and perf_analyzer raise.
     """
     artifact = folder / "artifact"
     write_model(artifact, setting.config, setting.items)
@@ -70,6 +72,9 @@ def measure(
                 ms, by = _at_once(server, histories, setting, batch)
             tokens = prompt_tokens(setting, span)
             found[name] = {"ms": ms, "by": by, "added_ms": ms - alone_ms[name], "tokens": tokens}
+            checked = worth.worth_of(artifact, worth.ask(server, histories, TOP_K), TOP_K)
+            print(f"{name}: {worth.line(checked)}", flush=True)
+            found[name] |= checked._asdict()
     return found
 
 

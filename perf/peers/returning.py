@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.recommender import Recommender
+from clients.wire import Recommendation
 from genrec.errors import InputError
-from perf.kit import endpoints, report
+from perf.kit import endpoints, report, worth
 from perf.kit.turns import interleaved, timed
 from perf.peers.folder import LONGEST, SHAPES, PeerModel
 from perf.peers.ours import NAME
@@ -49,8 +50,8 @@ def visits_of(ask: Ask, histories: NDArray[np.int64], visits: int, first_user: i
 
 
 @contextmanager
-def ours(model: PeerModel, width: int, threads: int) -> Iterator[Ask]:
-    """A server of ours."""
+def ours(model: PeerModel, width: int, threads: int, answers: list[Recommendation]) -> Iterator[Ask]:
+    """A server of ours, whose answers are kept."""
     with (
         endpoints.endpoint(model.artifact, beam_width=width, threads=threads) as server,
         Recommender(server.grpc_url) as client,
@@ -58,7 +59,9 @@ def ours(model: PeerModel, width: int, threads: int) -> Iterator[Ask]:
 
         def ask(user: int, history: NDArray[np.int64]) -> float:
             items = model.catalogue.item_ids[history]
-            return timed(lambda: client.recommend(items, width, user_id=user))[0]
+            seconds, answer = timed(lambda: client.recommend(items, width, user_id=user))
+            answers.append(answer)
+            return seconds
 
         yield ask
 
@@ -125,8 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = report.begin(a)
     cells: dict[str, Any] = {}
     refused: dict[str, str] = {}
+    answers: list[Recommendation] = []
     with ExitStack() as stack:
-        asks = {NAME: stack.enter_context(ours(model, a.beam_width, a.threads))}
+        asks = {NAME: stack.enter_context(ours(model, a.beam_width, a.threads, answers))}
         for name in names:
             try:
                 asks[name] = stack.enter_context(peer(name, model, a, levels * longest))
@@ -141,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, of in cells.items()
     ]
     print(report.columns(("", "first ms", "later ms", "requests/s", "ours over it"), rows))
-    run.publish({"cells": cells, "refused": refused}, repeats=a.rounds)
+    checked = worth.worth_of(model.artifact, answers, a.beam_width)
+    print(f"ours: {worth.line(checked)}")
+    run.publish({"cells": cells, "refused": refused, **checked._asdict()}, repeats=a.rounds)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import numpy as np
 from deploy import launcher
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
-from perf.kit import endpoints, report, traffic, turns
+from perf.kit import endpoints, report, traffic, turns, worth
 from perf.kit.mock import SHAPE, mock_artifact
 from perf.slo import replay
 from perf.slo.capacity import capacity
@@ -82,9 +82,11 @@ def repository(plain: bool) -> Iterator[None]:
 def measure(
     arm: BatcherArm, artifact: Path, sample: traffic.Histories, rates: list[float], seconds: float, slo_ms: float,
     width: int,
-) -> tuple[list[float], list[replay.ReplaySummary]]:  # fmt: skip
-    """The rates asked (shares of this arm's capacity where none are given) and the replay of each."""
-    reports = []
+) -> tuple[list[float], list[replay.ReplaySummary], list[worth.Answer]]:  # fmt: skip
+    """The rates asked (shares of this arm's capacity where none are given), the replay of each, and answers to a few
+    requests after each.
+    """
+    reports, answers = [], list[worth.Answer]()
     with (
         repository(arm.plain),
         endpoints.endpoint(artifact, beam_width=width, streams=arm.streams) as server,
@@ -94,7 +96,8 @@ def measure(
         for number, rate in enumerate(rates):
             arrivals = traffic.poisson(rate, max(int(rate * seconds), 1), number)
             reports.append(replay.run(server, sample, arrivals, slo_ms, show=False))
-    return rates, reports
+            answers += worth.ask(server, sample)
+    return rates, reports, answers
 
 
 def held(rates: list[float], p99: list[float], slo_ms: float) -> float:
@@ -140,11 +143,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not (a.artifact / "manifest.json").is_file():
         mock_artifact(a.artifact, LONG, ITEMS, draft=False)
     sample, rates = histories(a.artifact, 2000, seed=0), list[float]()
+    answers: dict[str, list[worth.Answer]] = {arm.name: [] for arm in ARMS}
 
     def replays(arm: BatcherArm) -> list[replay.ReplaySummary]:
         """At the rates of the first arm that had a turn."""
-        asked, found = measure(arm, a.artifact, sample, rates, a.seconds, a.slo_p99_ms, a.beam_width)
+        asked, found, more = measure(arm, a.artifact, sample, rates, a.seconds, a.slo_p99_ms, a.beam_width)
         rates[:] = asked
+        answers[arm.name] += more
         return found
 
     arms = {arm.name: partial(replays, arm) for arm in ARMS}
@@ -159,11 +164,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, row in found.items()
     ]  # fmt: skip
     print(report.columns(["requests/s", *(f"{rate:g}" for rate in rates), "holds"], rows))
+    checked = {name: worth.worth_of(a.artifact, of) for name, of in answers.items()}
+    print(worth.lines(checked))
     spread = {
         name: turns.extremes([held(rates, p99, a.slo_p99_ms) for p99 in row["p99_ms_of_rounds"]])[1:]
         for name, row in found.items()
     }
-    run.publish({"rates": rates, "arms": found}, repeats=a.rounds, spread=spread)
+    figures = {name: {**row, **checked[name]._asdict()} for name, row in found.items()}
+    run.publish({"rates": rates, "arms": figures}, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from deploy.ports import choose_ports
 from deploy.router.limits import Limits
 from genrec.errors import InputError
-from perf.kit import endpoints, plot, report, traffic
+from perf.kit import endpoints, plot, report, traffic, worth
 from perf.slo import replay
 from perf.slo.capacity import capacity
 
@@ -46,13 +46,14 @@ def overload(
     seconds: float,
     top_k: int,
     seed: int,
-) -> tuple[float, list[LoadShare]]:
-    """Capacity in answers per second, and a replay per share of it.
+) -> tuple[float, list[LoadShare], list[worth.Answer]]:
+    """Capacity in answers per second, a replay per share of it, and answers to a few requests after each.
 
     The capacity is measured again after each share: of all, the median counts, as neighbours make a machine slower for
     a minute at a time.
     """
     found, loads = [capacity(server, histories, IN_FLIGHT, seconds / 2, top_k)[0]], []
+    answers: list[worth.Answer] = []
     for number, share in enumerate(SHARES):
         rate = share * median(found)
         arrivals = traffic.poisson(rate, max(int(rate * seconds), 1), seed + number)
@@ -60,7 +61,8 @@ def overload(
         summary = replay.run(server, histories, arrivals, deadline_ms, top_k=top_k, deadline_ms=deadline_ms)
         loads.append(LoadShare(share, summary, (time.process_time() - busy) / (time.perf_counter() - begun)))
         found.append(capacity(server, histories, IN_FLIGHT, seconds / 4, top_k)[0])
-    return median(found), loads
+        answers += worth.ask(server, histories, top_k)
+    return median(found), loads, answers
 
 
 @contextmanager
@@ -139,16 +141,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("router", "is given together with a running server", "one of the two")
     of_its_own = behind_router(a.artifact, **options) if a.router else None
     with of_its_own or endpoints.endpoint(a.artifact, a.url, a.server_json, **options) as server:
-        most, loads = overload(server, sample, a.deadline_ms, a.seconds, a.top_k, a.seed)
+        most, loads, answers = overload(server, sample, a.deadline_ms, a.seconds, a.top_k, a.seed)
     out = a.out or Path("artifacts") / "perf"
     out.mkdir(parents=True, exist_ok=True)
     picture(loads, a.deadline_ms, out / "overload.png")
+    checked = worth.worth_of(a.artifact, answers, a.top_k)
     print(table(most, loads))
+    print(worth.line(checked))
     by_share = {
         f"{each.share:g}": {**asdict(each.summary), "client_cores": each.client_cores} for each in loads
     }
     goals = against_goals(most, loads, a.deadline_ms)
-    run.publish({"capacity": most, **goals, "shares": by_share}, repeats=1)
+    run.publish({"capacity": most, **goals, **checked._asdict(), "shares": by_share}, repeats=1)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from clients.errors import Overloaded
 from genrec.errors import GenrecError
 from genrec.progress import counting
-from perf.kit import asking, endpoints, report, traffic
+from perf.kit import asking, endpoints, report, traffic, worth
 
 ANSWERED, SHED, FAILED = "answered", "shed", "failed"
 LATE_S = 0.005  # a send this much after its time counts as late
@@ -236,9 +236,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     histories, arrivals = traffic.histories(a.artifact, a.histories, a.seed), arrivals_of(a)
     with endpoints.endpoint(a.artifact, a.url, a.server_json, **endpoints.options_of(a)) as server:
         found = run(server, histories, arrivals, a.slo_p99_ms, top_k=a.top_k, deadline_ms=a.deadline_ms)
+        answers = worth.ask(server, histories, a.top_k)
+    checked = worth.worth_of(a.artifact, answers, a.top_k)
     figures = {k: round(v, 2) if isinstance(v, float) else v for k, v in asdict(found).items()}
     report.show(figures)
-    this.publish(figures, repeats=1)
+    print(worth.line(checked))
+    this.publish({**figures, **checked._asdict()}, repeats=1)
 
 
 if __name__ == "__main__":

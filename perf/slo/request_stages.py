@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.wire import Recommendation
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
@@ -29,7 +30,7 @@ from genrec.engine.load import load_layout
 from genrec.errors import InputError
 from genrec.progress import counting
 from genrec.steps import Answer, Step, Tensors
-from perf.kit import endpoints, machine, report, traffic, turns
+from perf.kit import endpoints, machine, report, traffic, turns, worth
 from perf.kit.counters import Seen, Triton, spent
 from perf.kit.work import beams_of_passes, work
 from perf.slo.replay import percentile
@@ -47,6 +48,7 @@ class Round:
     triton: Seen  # differences of Triton's statistics over the round
     local: dict[str, float]  # seconds per step of the local runtime
     prompt_tokens: float
+    answers: list[Recommendation]  # of Triton
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,10 @@ class Stages:
     arena_bytes: int  # KV and logits of the request, which do not travel
     prompt_tokens: float
     least_ms: dict[str, float]  # prefill and decode at the machine's roofline
+    valid_share: float | None  # this and the following: see `worth.Worth`
+    distinct_share: float | None
+    enough_share: float | None
+    answers_checked: int
 
 
 class ByteCountingStep:
@@ -106,17 +112,17 @@ def measure(
     triton: Triton, local: LocalRecommender, sample: Sequence[NDArray[np.int64]], top_k: int
 ) -> Round:
     """The sample once through Triton and once through the local runtime, one request at a time."""
-    before, latencies, tokens = triton.statistics(), [], 0
+    before, latencies, answers = triton.statistics(), [], []
     for history in sample:
         begun = time.perf_counter()
-        answer = triton.recommender.recommend(history, top_k)
+        answers.append(triton.recommender.recommend(history, top_k))
         latencies.append(time.perf_counter() - begun)
-        tokens += answer.prompt_tokens
     counted = spent(before, triton.settled(before, len(sample)))
     local.runtime.seconds.clear()
     for history in sample:
         local.runtime.run([request(history.tolist(), top_k)])
-    return Round(latencies, counted, dict(local.runtime.seconds), tokens / len(sample))
+    tokens = statistics.fmean(answer.prompt_tokens for answer in answers)
+    return Round(latencies, counted, dict(local.runtime.seconds), tokens, answers)
 
 
 def summarise(width: int, rounds: Sequence[Round], extra: dict[str, Any]) -> Stages:
@@ -195,7 +201,9 @@ def stages(
             kv_type = load_layout(local.settings, config).kv_type
             tokens = round(statistics.fmean(one.prompt_tokens for one in measured[width]))
             cost = work(config, tokens, width, kv_type, beams_of_passes(index, width))
+            answers = [answer for one in measured[width] for answer in one.answers]
             extra[width] = {
+                **worth.worth_of(artifact, answers, min(top_k, width))._asdict(),
                 "triton_bytes": tensor_bytes(local, max(sample, key=len), min(top_k, width)),
                 "arena_bytes": cost.kv_bytes,
                 "least_ms": cost.least_ms(roofline, kv_type == "bf16"),
@@ -228,7 +236,8 @@ def table(found: Stages) -> str:
     lines.append(
         f"  {found.triton_bytes} bytes of tensors cross Triton, {found.arena_bytes} bytes stay in the arena"
     )
-    return "\n".join(lines)
+    checked = worth.Worth(found.valid_share, found.distinct_share, found.enough_share, found.answers_checked)
+    return "\n".join([*lines, f"  {worth.line(checked)}"])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -25,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.aio import AsyncRecommender
+from clients.wire import Recommendation
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
 from genrec.models.prompt import window_start
-from perf.kit import endpoints, report, turns
+from perf.kit import endpoints, report, turns, worth
 from perf.kit.mock import SHAPE, mock_artifact
 
+TOP_K = 10
 MAX_HISTORY = 1000  # items of the default artifact
 POOL_MB = 1024  # room for all users of a turn: where there is less, who has not been here for longest leaves
 WAYS = ("whole", "named")
@@ -39,11 +41,12 @@ Histories = list[NDArray[np.int64]]  # one per user
 
 
 class Asked(NamedTuple):
-    """A server, one of its ensembles, and how many items of a history it reads."""
+    """A server, one of its ensembles, how many items of a history it reads, and what it serves."""
 
     url: str
     ensemble: str
     most: int
+    artifact: Path
 
 
 class Visits(NamedTuple):
@@ -51,7 +54,7 @@ class Visits(NamedTuple):
 
     seconds: float
     each: list[float]
-    answers: list[list[int]]
+    answers: list[Recommendation]
 
 
 def read(histories: Histories, most: int) -> Histories:
@@ -62,21 +65,20 @@ def read(histories: Histories, most: int) -> Histories:
 async def visit(asked: Asked, rounds: Sequence[Histories], users: range | None, in_flight: int) -> Visits:
     """All users of a round, then all of the next, so many at a time."""
     each: list[float] = []
-    answers: list[list[int]] = []
+    answers: list[Recommendation] = []
     async with AsyncRecommender(asked.url, model=asked.ensemble) as recommender:
         total = 0.0
         for number, histories in enumerate(rounds):
-            left, found = count(), dict[int, list[int]]()
+            left, found = count(), dict[int, Recommendation]()
 
             async def ask(
-                left: Any = left, histories: Histories = histories, found: dict[int, list[int]] = found
+                left: Any = left, histories: Histories = histories, found: dict[int, Recommendation] = found
             ) -> None:
                 while (place := next(left)) < len(histories):
                     begun = asyncio.get_running_loop().time()
                     user = users[place] if users else None
-                    answer = await recommender.recommend(histories[place], 10, user_id=user)
+                    found[place] = await recommender.recommend(histories[place], TOP_K, user_id=user)
                     each.append(asyncio.get_running_loop().time() - begun)
-                    found[place] = answer.item_ids.tolist()
 
             begun = asyncio.get_running_loop().time()
             await asyncio.gather(*(ask() for _ in range(in_flight)))
@@ -122,12 +124,16 @@ def measure(
             "p50_ms": 1e3 * float(np.median(np.concatenate([run.each for run in runs]))),
         }
     common = [
-        len(set(mine) & set(theirs)) / len(theirs)
+        float(np.isin(theirs.item_ids, mine.item_ids).mean())
         for ours, plain in zip(*given.values(), strict=True)
         for mine, theirs in zip(ours.answers, plain.answers, strict=True)
     ]
     ratios = [plain.seconds / ours.seconds for plain, ours in zip(*given.values(), strict=True)]
-    return {**found, "ratio": median(ratios), "ratios": ratios, "equal_items": float(np.mean(common))}
+    answers = [answer for runs in given.values() for run in runs for answer in run.answers]
+    checked = worth.worth_of(asked.artifact, answers, TOP_K)
+    return {
+        **found, "ratio": median(ratios), "ratios": ratios, "equal_items": float(np.mean(common)), "worth": checked
+    }  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -153,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with endpoints.endpoint(
         artifact, beam_width=a.beam_width, ensembles=(a.ensemble,), pool_user_mb=POOL_MB
     ) as server:
-        asked = Asked(server.grpc_url, a.ensemble, config.max_history)
+        asked = Asked(server.grpc_url, a.ensemble, config.max_history, artifact)
         for cell, (prompt, in_flight) in enumerate(each):
             own = range(cell * a.rounds, (cell + 1) * a.rounds)
             found = measure(asked, items, prompt, a.users, a.visits, in_flight, own)
@@ -167,7 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, cell in cells.items()
     ]  # fmt: skip
     print(report.columns(("", "whole/s", "P50 ms", "named/s", "P50 ms", "times", "equal"), rows))
+    checked = {name: cell.pop("worth") for name, cell in cells.items()}
+    print(worth.lines(checked))
     spread = {name: cell.pop("ratios") for name, cell in cells.items()}
+    cells = {name: cell | checked[name]._asdict() for name, cell in cells.items()}
     run.publish({"cells": cells}, repeats=a.rounds, spread=spread)
 
 

@@ -32,8 +32,8 @@ from deploy.router.limits import Limits
 from genrec import manifest
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import FOLDER
-from perf.kit import report, traffic, turns
+from genrec.catalogue.versions import FOLDER, folder_of, read_current
+from perf.kit import report, traffic, turns, worth
 from perf.slo.replay import WARM_UP, ReplayedRequest, replay, summarise
 
 OLD, NEW, MIXED = "old", "new", "mixed"
@@ -54,6 +54,7 @@ class RolloutChecker:
     def __init__(self, client: AsyncRecommender, offset: int) -> None:
         self._client, self._offset, self._sent = client, offset, 0
         self.whose: Counter[str] = Counter()
+        self.answers: list[tuple[str, Recommendation]] = []
         self.stale = self.moves = 0
         self.settled: str | None = OLD  # None while users move, or both answer
 
@@ -69,6 +70,7 @@ class RolloutChecker:
         new = answer.item_ids >= self._offset
         whose = NEW if new.all() else MIXED if new.any() else OLD
         self.whose[whose] += 1
+        self.answers.append((whose, answer))
         self.stale += settled is not None and moves == self.moves and whose != settled
         return answer
 
@@ -116,6 +118,7 @@ async def _drive(
         for number in range(WARM_UP):
             await checker.recommend(histories[number % len(histories)], a.top_k)
         checker.whose.clear()
+        checker.answers.clear()
         moves = asyncio.create_task(_moves(fleet, folders, checker, a.requests / a.rate / (2 * len(MOVES))))
         events: list[ReplayedRequest] = []
         seed = a.seed
@@ -124,6 +127,17 @@ async def _drive(
             arrivals = traffic.poisson(a.rate, a.requests if not events else max(int(a.rate), 1), seed)
             events += await replay(checker, histories, arrivals, top_k=a.top_k)
         return checker, events, await moves
+
+
+def worth_of(checker: RolloutChecker, folders: dict[str, Path], top_k: int) -> worth.Worth:
+    """What the answers are worth, each held against its own artifact; a mixed one against the old."""
+    catalogues = {
+        whose: Catalogue.load(folder_of(folder, read_current(folder).version) / CATALOGUE, titles=False)
+        for whose, folder in folders.items()
+    }
+    return worth.worth(
+        [(answer, catalogues.get(whose, catalogues[OLD])) for whose, answer in checker.answers], top_k
+    )
 
 
 def figures_of(checker: RolloutChecker, events: list[ReplayedRequest], taken: list[float]) -> dict[str, Any]:
@@ -164,9 +178,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             folders[OLD], a.servers, LIMITS, choose_ports(), beam_width=a.beam_width, ensembles=("recommend",)
         ) as fleet:
             checker, events, taken = asyncio.run(_drive(fleet, folders, offset, histories, a))
+        checked = worth_of(checker, folders, a.top_k)
     figures = figures_of(checker, events, taken)
     report.show(figures)
-    run.publish(figures, repeats=1, spread={"move_s": turns.extremes(taken)[1:]})
+    print(worth.line(checked))
+    run.publish({**figures, **checked._asdict()}, repeats=1, spread={"move_s": turns.extremes(taken)[1:]})
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from perf.kit import endpoints, report, traffic, turns
+from perf.kit import endpoints, report, traffic, turns, worth
 from perf.slo.capacity import capacity
 
 IN_FLIGHT = 16
@@ -22,6 +22,14 @@ class ServedArm:
     name: str
     ensemble: str = "recommend"
     options: dict[str, Any] = field(default_factory=dict)
+
+
+class ServedRound(NamedTuple):
+    """Answers per second, P50 in ms of one request at a time, and answers to a few requests after both loads."""
+
+    capacity: float
+    p50_ms: float
+    answers: list[worth.Answer]
 
 
 def compare(
@@ -41,13 +49,19 @@ def compare(
     run = report.begin(a)
     sample = traffic.histories(a.artifact, 2000)
     work = {arm.name: partial(_measure, arm, a.artifact, sample, a.beam_width, a.seconds) for arm in arms}
-    found = {
+    given = turns.in_turns(work, a.rounds, label="arms")
+    checked = {
+        name: worth.worth_of(a.artifact, [answer for each in rounds for answer in each.answers])
+        for name, rounds in given.items()
+    }
+    found: dict[str, dict[str, Any]] = {
         name: {
-            "capacity": median(most for most, _ in rounds),
-            "capacities": [most for most, _ in rounds],
-            "p50_ms": median(p50 for _, p50 in rounds),
+            "capacity": median(each.capacity for each in rounds),
+            "capacities": [each.capacity for each in rounds],
+            "p50_ms": median(each.p50_ms for each in rounds),
+            **checked[name]._asdict(),
         }
-        for name, rounds in turns.in_turns(work, a.rounds, label="arms").items()
+        for name, rounds in given.items()
     }
     spread = {name: turns.extremes(each["capacities"])[1:] for name, each in found.items()}
     rows = [
@@ -55,14 +69,15 @@ def compare(
         for name, each in found.items()
     ]
     print(report.columns(("", "answers/s", "spread", "p50 ms"), rows))
+    print(worth.lines(checked))
     run.publish({"arms": found}, repeats=a.rounds, spread=spread)
 
 
 def _measure(
     arm: ServedArm, artifact: Path, sample: traffic.Histories, width: int, seconds: float
-) -> tuple[float, float]:
-    """Capacity in answers per second, and P50 in ms of one request at a time."""
+) -> ServedRound:
+    """Both loads, one after the other."""
     with endpoints.endpoint(artifact, ensemble=arm.ensemble, beam_width=width, **arm.options) as server:
         _, alone = capacity(server, sample, 1, seconds)
         most, _ = capacity(server, sample, IN_FLIGHT, seconds)
-    return most, 1000 * median(alone)
+        return ServedRound(most, 1000 * median(alone), worth.ask(server, sample))

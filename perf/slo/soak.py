@@ -21,10 +21,11 @@ import numpy as np
 
 from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded
+from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
 from genrec.progress import counting
-from perf.kit import report, traffic, turns
+from perf.kit import report, traffic, turns, worth
 from perf.slo.replay import open_loop, percentile
 from perf.slo.soak_plot import plot_soak
 from perf.slo.watch import Sample, Watch
@@ -51,6 +52,7 @@ class SoakedRequest:
     due: float
     done: float
     problem: str = ""
+    answer: Recommendation | None = None
 
 
 def mix(histories: traffic.Histories, count: int, seed: int) -> list[MixedRequest]:
@@ -73,19 +75,21 @@ def mix(histories: traffic.Histories, count: int, seed: int) -> list[MixedReques
     return requests
 
 
-async def _send(client: AsyncRecommender, request: MixedRequest, top_k: int) -> str:
-    """The problem with how it ended, if any."""
+async def _send(
+    client: AsyncRecommender, request: MixedRequest, top_k: int
+) -> tuple[str, Recommendation | None]:
+    """The problem with how it ended, if any, and its answer, if there is one."""
     try:
         answer = await client.recommend(**{"top_k": top_k, **request.arguments})
     except BadRequest as error:
-        return "" if request.kind == REFUSED else str(error)
+        return "" if request.kind == REFUSED else str(error), None
     except Overloaded as error:
-        return "" if request.kind == LATE and "deadline_ms" in str(error) else SHED
+        return "" if request.kind == LATE and "deadline_ms" in str(error) else SHED, None
     except GenrecError as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}", None
     if request.kind == REFUSED:
-        return "a bad request was answered"
-    return "" if len(set(answer.item_ids.tolist())) == top_k else "too few or equal items"
+        return "a bad request was answered", None
+    return "" if len(set(answer.item_ids.tolist())) == top_k else "too few or equal items", answer
 
 
 async def _drive(
@@ -101,8 +105,10 @@ async def _drive(
     async with AsyncRecommender(server.grpc_url) as grpc, AsyncRecommender(server.http_url, "http") as http:
 
         async def one(number: int, due: float) -> None:
-            problem = await _send(http if number % 4 == 3 else grpc, requests[number], top_k)
-            events.append(SoakedRequest(requests[number].kind, due, time.monotonic() - start, problem))
+            problem, answer = await _send(http if number % 4 == 3 else grpc, requests[number], top_k)
+            events.append(
+                SoakedRequest(requests[number].kind, due, time.monotonic() - start, problem, answer)
+            )
             bar.update()
 
         await open_loop(arrivals, start, one)
@@ -146,8 +152,8 @@ def windows_of(events: Sequence[SoakedRequest], seconds: float) -> list[dict[str
 def soak(
     server: RunningServer, histories: traffic.Histories, seconds: float, rate: float, *,
     top_k: int = 10, seed: int = 0, show: bool = True,
-) -> tuple[dict[str, Any], list[Sample], list[dict[str, Any]]]:  # fmt: skip
-    """Load a running server: the figures, the samples, the windows."""
+) -> tuple[dict[str, Any], list[Sample], list[dict[str, Any]], list[Recommendation]]:  # fmt: skip
+    """Load a running server: the figures, the samples, the windows, all answers."""
     arrivals = traffic.poisson(rate, int(rate * seconds), seed)
     restarts, start = server.restarts, time.monotonic() + 0.2
     with Watch(server, start) as watch:
@@ -179,7 +185,7 @@ def soak(
         "rate_last_over_first": round(windows[-1]["rate"] / windows[0]["rate"], 3),
         "p99_ms_last_over_first": round(windows[-1]["p99_ms"] / windows[0]["p99_ms"], 3),
     }
-    return figures, samples, windows
+    return figures, samples, windows, [event.answer for event in events if event.answer is not None]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -193,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = report.begin(a)
     histories = traffic.histories(a.artifact, 1000, a.seed)
     with running_server(a.artifact, beam_width=a.beam_width) as server:
-        figures, samples, windows = soak(
+        figures, samples, windows, answers = soak(
             server, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
         )
     plot_soak(samples, windows, WARM_UP, a.plot)
@@ -201,8 +207,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         report.columns([*windows[0]], [[f"{value or 0:.1f}" for value in each.values()] for each in windows])
     )
     report.show(figures)
+    checked = worth.worth_of(a.artifact, answers, a.top_k)
+    print(worth.line(checked))
     p99 = [each["p99_ms"] for each in windows if each["p99_ms"] is not None]
-    run.publish(figures, repeats=1, spread={"p99_ms_of_windows": turns.extremes(p99)[1:]})
+    run.publish(
+        {**figures, **checked._asdict()}, repeats=1, spread={"p99_ms_of_windows": turns.extremes(p99)[1:]}
+    )
 
 
 if __name__ == "__main__":

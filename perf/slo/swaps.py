@@ -34,7 +34,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import FOLDER, folder_of, versions_of
 from genrec.draft.options import has_draft
-from perf.kit import report, traffic, turns
+from perf.kit import report, traffic, turns, worth
 from perf.slo.replay import WARM_UP, ReplayedRequest, replay, summarise
 
 SHARE = 10  # every tenth item goes, or comes
@@ -52,6 +52,7 @@ class Checker:
     def __init__(self, clients: Sequence[AsyncRecommender], items: dict[int, set[int]]) -> None:
         self._clients, self._items = itertools.cycle(clients), items
         self.versions: Counter[int] = Counter()
+        self.answers: list[Recommendation] = []
         self.mixed = self.stale = self.moves = 0
         self.settled: int | None = 1  # None while a swap is going on
 
@@ -61,6 +62,7 @@ class Checker:
         """See `AsyncRecommender.recommend`."""
         settled, moves = self.settled, self.moves
         answer = await next(self._clients).recommend(history, top_k, deadline_ms=deadline_ms)
+        self.answers.append(answer)
         version = answer.catalogue_version
         self.versions[version] += 1
         self.mixed += not set(answer.item_ids.tolist()) <= self._items.get(version, set())
@@ -179,10 +181,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             stretch = a.seconds / (2 * a.rounds)
             found = asyncio.run(_drive(server.grpc_url, artifact, items, histories, stretch, a))
             restarts = server.restarts
+        checked = worth.worth_of(artifact, found[0].answers, a.top_k)
     figures = {**figures_of(*found), "restarts": restarts, "items": len(items[1])}
     figures = {k: round(v, 3) if isinstance(v, float) else v for k, v in figures.items()}
     report.show(figures)
-    run.publish(figures, repeats=a.rounds, spread={"swap_s": turns.extremes(found[-1])[1:]})
+    print(worth.line(checked))
+    run.publish(
+        {**figures, **checked._asdict()}, repeats=a.rounds, spread={"swap_s": turns.extremes(found[-1])[1:]}
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 from tqdm import tqdm
 
 from genrec.errors import ArtifactError, InputError
-from perf.kit import asking, endpoints, machine, report, traffic, turns
+from perf.kit import asking, endpoints, machine, report, traffic, turns, worth
 from perf.slo import replay
 from perf.slo.analyzer import Point, Window, measure, write_input_data
 from perf.slo.rate_search import Measure, confirm, search
@@ -72,6 +72,7 @@ def sweep(
 ) -> dict[str, Any]:
     """Search `rates` (start, end, step per second; none: from the latency of single requests).
 
+    After every point a few of the histories are asked again, for what the answers are worth (perf/kit/worth.py).
     `precision` is the last gap of the search in requests per second (a quarter step when none), `options` are
     the launcher's. Returns the fields of `Sweep` and the machine's facts, as JSON types. Raises InputError,
     ArtifactError, LaunchError, and the client's errors when the server does not answer.
@@ -84,6 +85,7 @@ def sweep(
         out.mkdir(parents=True, exist_ok=True)  # not for an artifact that cannot be served
         write_input_data(out / DATA, sample, top_k, asking.further_inputs(server))
         single_s = sequential(server, sample, top_k)
+        answers: list[worth.Answer] = []
         bar = tqdm(desc="sweep", unit="point", file=sys.stderr, disable=None)  # in a log the points suffice
 
         def once(rate: float) -> Point:
@@ -92,6 +94,7 @@ def sweep(
             bar.update()
             bar.write(line(point), file=sys.stderr)
             settle(server, sample, top_k)
+            answers.extend(worth.ask(server, sample, top_k))  # perf_analyzer has kept none
             return point
 
         highest, points, again = _search(once, rates or default_rates(single_s), precision, confirmations)
@@ -107,7 +110,9 @@ def sweep(
     found = Sweep(
         slo_p99_ms, highest, min(answered, default=0.0), ended, points, again, 1000 * single_s, check, FILES
     )
-    return _write(found, f"{server.ensemble}, {artifact.name}", out)
+    checked = worth.worth_of(artifact, answers, top_k)
+    print(worth.line(checked), file=sys.stderr)
+    return _write(found, checked, f"{server.ensemble}, {artifact.name}", out)
 
 
 def _search(
@@ -132,12 +137,12 @@ def _search(
     return highest, measured[:searched], measured[searched:]
 
 
-def _write(found: Sweep, title: str, out: Path) -> dict[str, Any]:
+def _write(found: Sweep, checked: worth.Worth, title: str, out: Path) -> dict[str, Any]:
     """CSV, picture and JSON into `out`; what the JSON holds."""
     points = found.points + found.confirmations
     write_csv(out / FILES["csv"], points)
     plot_sweep(points, found.slo_p99_ms, found.highest_rate, title, out / FILES["png"])
-    result = {"benchmark": "sweep", **asdict(found), "machine": machine.facts()}
+    result = {"benchmark": "sweep", **asdict(found), **checked._asdict(), "machine": machine.facts()}
     (out / FILES["json"]).write_text(json.dumps(result, indent=2) + "\n")
     return result
 

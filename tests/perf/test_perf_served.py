@@ -17,7 +17,7 @@ from ensembles.local import LocalRecommender
 from ensembles.recommend_staged import recommend_staged
 from genrec.errors import ArtifactError, GenrecError
 from genrec.models.config import ModelConfig
-from perf.kit import endpoints, traffic
+from perf.kit import endpoints, traffic, worth
 from perf.kit.counters import Triton
 from perf.kit.lean import LeanRecommender
 from perf.slo import replay, request_stages, sweep
@@ -42,6 +42,8 @@ def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tm
     assert point["rate"] == 5 and point["requests"] >= 10 and 0 < point["p50_ms"] <= point["p99_ms"]
     if found["highest_rate"]:
         assert found["cross_check"]["requests"] == found["cross_check"]["answered"] == 5
+    assert (found["valid_share"], found["distinct_share"], found["enough_share"]) == (1, 1, 1)
+    assert found["answers_checked"] == 20 * len(found["points"])
     out = tmp_path / "out"
     assert json.loads((out / "sweep.json").read_text())["points"] == json.loads(json.dumps(found["points"]))
     (row,) = csv.DictReader((out / "sweep.csv").open())
@@ -85,7 +87,10 @@ def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServe
         one = request_stages.measure(triton, local, sample, TOP_K)
         sent = request_stages.tensor_bytes(local, sample[0], TOP_K)
     triton.close()
-    found = request_stages.summarise(32, [one], {"triton_bytes": sent, "arena_bytes": 1, "least_ms": {}})
+    checked = worth.worth_of(tiny, one.answers, TOP_K)
+    assert checked == (1, 1, 1, 4)
+    extra = {"triton_bytes": sent, "arena_bytes": 1, "least_ms": {}}
+    found = request_stages.summarise(32, [one], {**extra, **checked._asdict()})
     calls = {
         "encode_history": 1,
         "prefill": 1,
@@ -102,6 +107,7 @@ def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServe
     assert abs(found.mean_ms - found.client_ms - sum(found.stages_ms.values()) - sum(found.queue_ms.values())
                - sum(found.copies_ms.values()) - found.ensemble_ms) < 1  # fmt: skip
     assert "beam width 32" in request_stages.table(found)
+    assert worth.line(checked) in request_stages.table(found)
 
 
 def test_statistics_are_restricted(server: RunningServer) -> None:

@@ -104,6 +104,8 @@ def test_a_rollout_loses_nothing(tiny: Path, capsys: pytest.CaptureFixture[str])
     assert found["requests"] >= 40 and found["moves"] == 4
     assert (found["failed"], found["shed"], found["mixed_versions"], found["stale_versions"]) == (0, 0, 0, 0)
     assert found["answers_of"].keys() == {"new", "old"}
+    assert (found["valid_share"], found["distinct_share"], found["enough_share"]) == (1, 1, 1)
+    assert found["answers_checked"] == sum(found["answers_of"].values())
 
 
 @pytest.mark.long

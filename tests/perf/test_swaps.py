@@ -44,6 +44,7 @@ def test_answers_are_held_against_the_version_they_report(items, version, settle
     checker.settled = settled
     asyncio.run(checker.recommend(history))
     assert (checker.mixed, checker.stale, dict(checker.versions)) == (mixed, stale, {version: 1})
+    assert checker.answers == [client.answer]
 
 
 def test_versions_are_sound_unlike_each_other_and_made_elsewhere(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ def test_a_sweep_asks_for_rankings(
     (point,) = found["points"]
     assert point["requests"] >= 10 and not point["problems"]
     assert found["cross_check"]["failed"] == 0
+    assert (found["valid_share"], found["distinct_share"], found["enough_share"]) == (1, 1, 1)
 
 
 def test_a_wrong_request_is_told_what_is_wrong(ranking: RunningServer, items: list[int]) -> None:

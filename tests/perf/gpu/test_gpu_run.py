@@ -54,6 +54,8 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
         assert row["sets"] * attention.DRY[0].bytes > 2 * (1 << 14) and row["worst_error_over_tolerance"] < 1
     assert set(last["served"]) == set(last["ms"]), "the same requests through a real tritonserver"
     assert "perf_analyzer" in last["served"]["s12_b1"]["by"]
+    for row in last["served"].values():
+        assert (row["valid_share"], row["distinct_share"], row["enough_share"]) == (1, 1, 1)
     for name, row in last["requests"].items():
         assert last["served"][name]["tokens"] == row["tokens"] and row["padded_to"] == 32
         assert set(row["prefill_share_of"]) == {"measured_gemm", "data_sheet"}
