@@ -49,6 +49,13 @@ def still_loading(log_file: Path, log_start: int) -> list[str]:
     return sorted({*BEGUN.findall(text)} - over)
 
 
+def too_late(problem: str, after: str, log_file: Path, log_start: int) -> LaunchError:
+    """Of a server that was not ready `after` so long: what is missing, and what its log says it still does."""
+    loading = still_loading(log_file, log_start)
+    problem += f"; still loading: {', '.join(loading)}" if loading else ""
+    return LaunchError(f"not ready after {after}: {problem}", log_file, log_start)
+
+
 def _said(log_file: Path, log_start: int) -> str:
     return log_file.read_bytes()[log_start:].decode(errors="replace") if log_file.exists() else ""
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 MOST = 16 << 20  # bytes, of which the last half is kept beside it when the file begins anew
+log = logging.getLogger("genrec.serve")
 BEFORE = ".1"  # ends the name of what was before
 
 
 def rotate(log_file: Path) -> bool:
-    """Begin the log anew when it is over its size; whether it was.
+    """Begin the log anew when it is over its size; whether it was. One that cannot be is told of once, and grows.
 
     The file is emptied, not renamed: the server appends to it without ever opening it again, and needs no one to read
     it, so it is never held up.
     """
     try:
-        size = log_file.stat().st_size
+        return _rotated(log_file)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        _warn(f"the server's log cannot begin anew: {error}")
+        return False
+
+
+def _rotated(log_file: Path) -> bool:
+    size = log_file.stat().st_size
     if size <= MOST:
         return False
-    with log_file.open("rb") as log:
-        log.seek(size - MOST // 2)
-        tail = log.read(MOST // 2)
+    with log_file.open("rb") as whole:
+        whole.seek(size - MOST // 2)
+        tail = whole.read(MOST // 2)
     os.truncate(log_file, 0)
     before = log_file.with_name(log_file.name + BEFORE)
     with (
@@ -33,3 +43,8 @@ def rotate(log_file: Path) -> bool:
     ):
         kept.write(tail)
     return True
+
+
+@cache
+def _warn(text: str) -> None:
+    log.warning("%s", text)

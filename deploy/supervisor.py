@@ -18,7 +18,7 @@ from subprocess import Popen
 
 from deploy import leftovers, probe, server_log, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
-from deploy.launch import Launch, LaunchError, NoRoom, still_loading
+from deploy.launch import Launch, LaunchError, NoRoom, too_late
 from deploy.watch import Trouble, Watch
 from genrec.catalogue import agreement
 from genrec.errors import ArtifactError
@@ -145,10 +145,7 @@ class Supervisor:
             left = deadline - time.monotonic()
             if left <= 0:
                 longest = " (--start-timeout-s)" if timeout_s == self._launch.start_timeout_s else ""
-                loading = still_loading(log_file, log_start)
-                problem += f"; still loading: {', '.join(loading)}" if loading else ""
-                problem = f"not ready after {timeout_s:.0f} s{longest}: {problem}"
-                raise LaunchError(problem, log_file, log_start)
+                raise too_late(problem, f"{timeout_s:.0f} s{longest}", log_file, log_start)
             self._stopping.wait(LOOK_S)
             leftovers.close_to_others(launch.prefix)  # as they appear: prompts pass there
             problem = self._not_ready(left)
@@ -184,7 +181,7 @@ class Supervisor:
                 continue
             if trouble.models and self._waits(trouble):
                 continue
-            if not (self._may_reload(trouble) and self._reload(watch, trouble)):
+            if not self._mends(watch, trouble):
                 log.warning("restarting the server: %s", trouble.told)
                 watch = self._restart()
                 self._tell()
@@ -228,13 +225,16 @@ class Supervisor:
             self._unsound_since = 0.0
         return False
 
-    def _may_reload(self, trouble: Trouble) -> bool:
-        """Whether models suffice, of the artifact that the others read. A restart waits for one that cannot be read."""
+    def _mends(self, watch: Watch, trouble: Trouble) -> bool:
+        """Whether new models were enough, of the artifact that the others read.
+
+        A restart waits for one that cannot be read, and for /dev/shm that is full.
+        """
         if not trouble.models or self._unsound_since:
             return False
         try:
-            return self._launch.unchanged()
-        except ArtifactError as error:
+            return self._launch.unchanged() and self._reload(watch, trouble)
+        except (ArtifactError, OSError) as error:
             log.warning("%s", error)
             return False
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import supervisor, tritonserver
+from deploy import server_log, supervisor, tritonserver
 from deploy.launch import Launch, LaunchError
 from deploy.supervisor import Supervisor
 from deploy.watch import FAILED_PROBES, Trouble, Watch
@@ -122,3 +122,32 @@ def test_a_full_disk_does_not_restart_a_server_that_answers(tmp_path: Path) -> N
     with supervised(about, [Trouble("something has died")], write) as running:
         until(lambda: len(tries) == 4 or running.error)
         assert running.error is None and tries == [1, 2, 2, 2], "the second server is there from then on"
+
+
+def test_a_reload_that_cannot_write_is_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /dev/shm is full, say."""
+
+    def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Ready, "_reload", full)
+    about = replace(launch(tmp_path), unchanged=lambda: True)
+    with supervised(about, [Trouble("decode has died", frozenset({"decode"}))]) as running:
+        first = running.pid
+        until(lambda: running.restarts or running.error)
+        assert running.error is None and running.pid not in (0, first)
+
+
+def test_a_log_that_cannot_begin_anew_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with supervised(launch(tmp_path), found := [None] * 3) as running:
+        monkeypatch.setattr(server_log, "MOST", -1)
+        monkeypatch.setattr(server_log.os, "truncate", broken)
+        until(lambda: not found or running.error)
+        assert (running.restarts, running.error) == (0, None)
+    told = [each for each in caplog.messages if "cannot begin anew" in each]
+    assert len(told) == 1 and "Input/output error" in told[0]
