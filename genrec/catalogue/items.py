@@ -21,6 +21,8 @@ from genrec.files import check_regular
 
 MEANING = "learnt_semantic_ids"  # among the facts of a training: `Catalogue.meaning` of what it has learnt
 _SIZES_KEY = b"genrec.codebook_sizes"
+_IDS_AN_ITEM = 4  # the table of rows by id has as many entries an item, at most: 16 bytes,
+_IDS_ANYWAY = 2**20  # or this many in all: 4 MiB
 
 
 def log_shares(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -108,9 +110,27 @@ class Catalogue:
             sha.update(np.ascontiguousarray(part).tobytes())
         return sha.hexdigest()
 
+    @cached_property
+    def _rows_by_id(self) -> npt.NDArray[np.int32] | None:
+        """Rows of all ids from the one before the least to the one after the largest, -1 where there is no item.
+
+        None where ids lie too far apart for that.
+        """
+        least, largest = int(self._sorted_ids[0]), int(self._sorted_ids[-1])
+        if largest - least >= max(_IDS_AN_ITEM * len(self), _IDS_ANYWAY):
+            return None
+        rows = np.full(largest - least + 3, -1, np.int32)
+        rows[self.item_ids - least + 1] = np.arange(len(self), dtype=np.int32)
+        return rows
+
     def rows_of(self, item_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """Catalogue rows of any int64 ids [m]: int32[m], -1 where the catalogue has no such item."""
         wanted = np.asarray(item_ids, np.int64)
+        if self._rows_by_id is not None:
+            # Differences may wrap around, but never onto an item's place, as that would be 2^64 ids away. Places
+            # outside the table become its ends, which are no items.
+            before = self._sorted_ids[:1] - 1
+            return self._rows_by_id.take(wanted - before, mode="clip")
         place = np.minimum(np.searchsorted(self._sorted_ids, wanted), len(self) - 1)
         return np.where(self._sorted_ids[place] == wanted, self._order[place], np.int32(-1)).astype(np.int32)
 

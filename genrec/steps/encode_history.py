@@ -50,7 +50,7 @@ class EncodeHistory(EachAlone):
 
     def _load(self, folder: Path) -> _TokenTable:
         catalogue = load_catalogue(folder, self._config)
-        catalogue.rows_of([])  # sorts the ids, which no request should wait for
+        catalogue.rows_of([])  # makes its table of ids, which no request should wait for
         offsets = np.array(self._config.code_offsets, np.int32)
         return _TokenTable(catalogue, np.ascontiguousarray(catalogue.codes + offsets))
 

@@ -80,6 +80,7 @@ class EventReader:
 
     def _load(self, folder: Path) -> EventTable:
         catalogue = load_catalogue(folder, self.generator)
+        catalogue.rows_of([])  # makes its table of ids, which no request should wait for
         own = self._trained_on.rows_of(catalogue.item_ids) + 1
         return EventTable(catalogue, own.astype(np.int32), catalogue.codes + self.config.code_starts)
 

@@ -52,7 +52,7 @@ class PrefixReader:
 
     def _load(self, folder: Path) -> RankTable:
         catalogue = load_catalogue(folder, self.generator)
-        catalogue.rows_of([])  # sorts the ids, which no request should wait for, nor for logarithms
+        catalogue.rows_of([])  # makes its table of ids, which no request should wait for, nor for logarithms
         _ = catalogue.popularity_scores
         own = folder / ITEM_TOKENS
         if (self._artifact / ITEM_TOKENS).exists() and not own.exists():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError
 
-INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+INT64 = st.integers(INT64_MIN, INT64_MAX)
+NEAR = st.sampled_from([0, 1, -1, 2, -2, 300, -300, 2**32, -(2**32), 2**63])
 
 
 def small() -> Catalogue:
@@ -42,14 +46,53 @@ def test_sizes_default_to_largest_code() -> None:
     assert replace(small(), codebook_sizes=()).codebook_sizes == (3, 2)
 
 
-@given(ids=st.lists(INT64, min_size=1, max_size=30, unique=True), asked=st.lists(INT64, max_size=30))
-def test_rows_of_equals_dictionary(ids: list[int], asked: list[int]) -> None:
+def of_ids(ids: Sequence[int]) -> Catalogue:
     n = len(ids)
-    catalogue = Catalogue(np.array(ids), np.zeros((n, 1)), [""] * n, np.zeros(n))
+    return Catalogue(np.array(ids, np.int64), np.zeros((n, 1)), [""] * n, np.zeros(n))
+
+
+@st.composite
+def close_ids(draw: st.DrawFn) -> list[int]:
+    """Distinct, within some hundred of each other, anywhere in int64: its ends too."""
+    least = draw(st.one_of(INT64, st.sampled_from([INT64_MIN, 0, INT64_MAX])))
+    places = draw(st.lists(st.integers(0, 300), min_size=1, max_size=60, unique=True))
+    return [min(least, INT64_MAX - 300) + place for place in places]
+
+
+@given(data=st.data())
+def test_rows_of_equals_dictionary(data: st.DataObject) -> None:
+    ids = data.draw(st.one_of(close_ids(), st.lists(INT64, min_size=1, max_size=30, unique=True)))
+    others = st.one_of(INT64, st.sampled_from([INT64_MIN, -1, 0, INT64_MAX]))
+    near = st.builds(lambda item, by: (item + by - INT64_MIN) % 2**64 + INT64_MIN, st.sampled_from(ids), NEAR)
+    asked = data.draw(st.lists(st.one_of(others, near), max_size=60))
     twin = {item: row for row, item in enumerate(ids)}
-    rows = catalogue.rows_of(np.array(asked + ids, np.int64))
-    assert rows.dtype == np.int32
-    assert rows.tolist() == [twin.get(item, -1) for item in asked + ids]
+    rows = of_ids(ids).rows_of(np.array(asked, np.int64))
+    assert rows.dtype == np.int32 and rows.shape == (len(asked),)
+    assert rows.tolist() == [twin.get(item, -1) for item in asked]
+
+
+@pytest.mark.parametrize("span", [2**20, 2**20 + 1])
+def test_rows_of_ids_as_far_apart_as_a_table_may_be_and_further(span: int) -> None:
+    ids = [-5, -6 + span, 70]
+    asked = [-6, -5, -4, 70, 71, span - 7, span - 6, span - 5, INT64_MIN, INT64_MAX]
+    assert of_ids(ids).rows_of(asked).tolist() == [-1, 0, -1, 2, -1, -1, 1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("items", "apart", "entries"),
+    [(1000, 1, 1000), (1000, 1000, 999_001), (1000, 1100, 0), (300_000, 4, 1_199_997), (300_000, 5, 0)],
+)
+def test_ids_that_lie_close_have_a_table_of_limited_size(items: int, apart: int, entries: int) -> None:
+    catalogue = of_ids(np.arange(items) * apart + 10**15)
+    tracemalloc.start()
+    try:
+        catalogue.rows_of([])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 4 * entries <= kept < 4 * entries + 10_000
+    asked = catalogue.item_ids[[3, 0, items - 1, 3]]
+    assert catalogue.rows_of(asked).tolist() == [3, 0, items - 1, 3]
 
 
 @pytest.mark.parametrize(

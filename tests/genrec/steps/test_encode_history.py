@@ -1,0 +1,99 @@
+"""What the first step reads of a history and counts of it, against one item at a time, in versions of a catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from build.catalogue import add_items, remove_items
+from ensembles.local import request
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import Current, folder_of, point
+from genrec.settings import MOST_VALUES, Settings
+from genrec.steps.encode_history import EncodeHistory
+from tests.oracles.twin import twin_artifact
+
+FAR = 2**63 - 1
+VERSIONS = {1: "as it was", 2: "without two items", 3: "with more of them", 4: "with one far from all"}
+World = tuple[Catalogue, EncodeHistory]
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, World]]:
+    """By version its catalogue, and the step of a server that started with it."""
+    artifact = twin_artifact(tmp_path_factory.mktemp("histories") / "artifact", (7, 6, 5), 90)
+    first = Catalogue.load(artifact / CATALOGUE).item_ids
+    remove_items(artifact, np.array([first.min(), first.max()]))
+    for more in ([first.min() - 1, first.min() + 1, first.max() + 9], [FAR]):
+        (artifact / "new.csv").write_text(
+            "item,title,like\n" + "".join(f"{each},new,{first[5]}\n" for each in more)
+        )
+        add_items(artifact, artifact / "new.csv")
+    made = {}
+    for version in VERSIONS:
+        point(artifact, Current(version, version))
+        step = EncodeHistory(Settings(artifact, artifact / "no-arena", 9, "twin"))
+        made[version] = Catalogue.load(folder_of(artifact, version) / CATALOGUE), step
+    yield made
+    for _, step in made.values():
+        step.close()
+
+
+def slowly(catalogue: Catalogue, step: EncodeHistory, history: list[int], exclude: bool) -> dict[str, Any]:
+    """One item after the other."""
+    config, twin = step._config, {int(item): row for row, item in enumerate(catalogue.item_ids)}
+    known = [twin[item] for item in history if item in twin]
+    read = known[-config.max_history :]
+    tokens = [
+        int(code) + config.code_offsets[n] for row in read for n, code in enumerate(catalogue.codes[row])
+    ]
+    excluded = sorted(set(known)) if exclude else []
+    return {
+        "tokens": [] if len(excluded) == len(twin) else tokens,
+        "excluded": excluded or [-1],
+        "dropped": len(history) - len(known),
+        "cut": len(known) - len(read),
+    }
+
+
+def check(world: World, history: list[int], exclude: bool) -> None:
+    catalogue, step = world
+    want = slowly(catalogue, step, history, exclude)
+    got = step.answer(request(history, 3, exclude))
+    _, length, _, dropped, cut, _ = got["ticket"][0].tolist()
+    assert (length, dropped, cut) == (len(want["tokens"]), want["dropped"], want["cut"])
+    assert got["tokens"][0, :length].tolist() == want["tokens"]
+    assert got["excluded"].dtype == np.int32 and got["excluded"][0].tolist() == want["excluded"]
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=VERSIONS.get)
+@examples(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_is_read_and_counted_is_that_of_one_item_at_a_time(
+    worlds: dict[int, World], version: int, data: st.DataObject
+) -> None:
+    ends = [-(2**63), -1, 0, FAR - 1, FAR]
+    item = st.one_of(
+        st.sampled_from(ends), st.sampled_from(range(990, 1650)), st.sampled_from(range(1000, 1630, 7))
+    )
+    check(worlds[version], data.draw(st.lists(item, max_size=40)), data.draw(st.booleans()))
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=VERSIONS.get)
+@pytest.mark.parametrize("least", [-100, 990, FAR - 1000])
+def test_the_longest_history_that_is_accepted(worlds: dict[int, World], version: int, least: int) -> None:
+    history = np.random.default_rng(version).integers(least, least + 1000, MOST_VALUES).tolist()
+    for exclude in (False, True):
+        check(worlds[version], history, exclude)
+
+
+def test_a_history_of_the_whole_catalogue_leaves_nothing_to_find(worlds: dict[int, World]) -> None:
+    for world in worlds.values():
+        check(world, world[0].item_ids.tolist(), True)
