@@ -157,7 +157,8 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
 def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Path) -> RunningServer:
     """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
     digests = Digests()
-    verify(artifact, digests)
+    with ticking("checking the artifact"):  # gigabytes of weights are digested
+        verify(artifact, digests)
     check_address(options.address, options.i_know)
     files = server_files.find_server()
     server_files.check_libraries(files)
@@ -166,9 +167,8 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
         ports = choose_ports(options.http_port, options.grpc_port, options.metrics_port)
         token = secrets.token_urlsafe(24)
         launch = _launch(files, artifact, options, given, run_dir, ports, token, digests)
-        server = RunningServer(
-            ports, token, run_dir, Supervisor(launch), launch.ensembles, given.get("trace_url", "")
-        )
+        supervisor, traces = Supervisor(launch), given.get("trace_url", "")
+        server = RunningServer(ports, token, run_dir, supervisor, launch.ensembles, traces)
         try:
             with ticking("starting the server"):
                 server.supervisor.start_and_wait(on_start=partial(_write_server_json, server))

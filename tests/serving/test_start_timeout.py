@@ -1,8 +1,10 @@
-"""A start that takes too long says what it waits for."""
+"""A start that takes long says what it does, and one that takes too long what it waits for."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from deploy import launcher
 from deploy.launch import LaunchError, still_loading
 from deploy.launcher import running_server
+from genrec.errors import ArtifactError
 
 BEFORE = 'I 7 model_lifecycle.cc:472] "loading: rank:1"\n'  # of an earlier start
 LOG = r"""I 8 model_lifecycle.cc:472] "loading: generate:1"
@@ -38,5 +41,28 @@ def test_a_model_that_does_not_come_up_is_named(
     with (
         pytest.raises(LaunchError, match=r"not ready after .*; still loading: .*validity_lookup \(log"),
         running_server(tiny, run_dir=tmp_path / "run", ensembles=("recommend",), start_timeout_s=10.0),
+    ):
+        pass
+
+
+def test_a_start_that_checks_gigabytes_says_so(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_now: list[str] = []
+
+    @contextmanager
+    def seen(what: str) -> Iterator[None]:
+        open_now.append(what)
+        yield
+        open_now.remove(what)
+
+    def refuse(*_: object) -> None:
+        raise ArtifactError(tiny, f"while {open_now}")
+
+    monkeypatch.setattr(launcher, "ticking", seen)
+    monkeypatch.setattr(launcher, "verify", refuse)
+    with (
+        pytest.raises(ArtifactError, match=r"while \['checking the artifact'\]"),
+        running_server(tiny, run_dir=tmp_path / "run", ensembles=("recommend",)),
     ):
         pass
