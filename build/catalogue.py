@@ -110,7 +110,7 @@ def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None =
 def read_item_ids(items: str) -> NDArray[np.int64]:
     """Item ids of a file with a column `item`, or of a list `1,2,3`. Raises InputError."""
     path = Path(items)
-    if path.suffix or _is_file(path):
+    if path.suffix or is_file(path):
         return _whole_numbers(read_table(path), path, ITEM)
     try:
         return np.array([int(item) for item in items.split(",")], np.int64)
@@ -119,7 +119,7 @@ def read_item_ids(items: str) -> NDArray[np.int64]:
         raise InputError("items", f"are {items!r}", limit) from error
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
     """Whether there is such a file; a long list of ids is no name of one."""
     try:
         return path.is_file()

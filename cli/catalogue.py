@@ -72,22 +72,27 @@ def run(a: argparse.Namespace) -> None:
 
 
 def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
-    """Ids of a file or a list; of a list of keys, as the data set spells its items, from `items.parquet`. Raises
-    InputError, ArtifactError.
+    """Of a file or a list of ids, or of keys as the data set spells its items, where it has an `items.parquet`.
+
+    Raises InputError, ArtifactError.
     """
     import numpy as np
 
-    from build.catalogue import read_item_ids
-    from genrec.catalogue.keys import find_ids, load_keys
-    from genrec.errors import InputError
+    from build.catalogue import is_file, read_item_ids
+    from genrec.catalogue.keys import find_ids, load_keys, split_keys
+    from training.keys import is_plain
+    from training.tables import ITEM, read_table, required
 
-    try:
+    path, known = Path(items), load_keys(artifact)
+    if not len(known):
         return read_item_ids(items)
-    except InputError as error:
-        if error.field != "items" or not len(known := load_keys(artifact)):
-            raise
-        limit = error.limit
-    return np.array(find_ids(known, items.split(","), "items", limit), np.int64)
+    if there := is_file(path):
+        field, keys = f"{path}, column item", required(read_table(path), path, ITEM).to_pylist()
+    else:
+        field, keys = "items", split_keys(items, "items")
+    if all(map(is_plain, keys)) or (path.suffix in {".csv", ".parquet"} and not there):
+        return read_item_ids(items)
+    return np.array(find_ids(known, keys, field, "ids alone"), np.int64)
 
 
 def status_lines(artifact: Path) -> list[str]:

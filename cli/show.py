@@ -18,10 +18,11 @@ from clients.recommender import Recommender
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.keys import ITEMS, find_ids, find_names, load_keys
+from genrec.catalogue.keys import ITEMS, find_ids, find_names, load_keys, split_keys
 from genrec.catalogue.versions import catalogue_id, folder_of
 from genrec.errors import GenrecError, InputError
 from training.data import Histories
+from training.keys import is_plain
 
 Ask = Callable[[list[int], int, bool], Recommendation]
 NEWEST = 5  # items of a history whose titles are shown
@@ -43,17 +44,17 @@ def user_of(artifact: Path, user: str) -> Histories:
 
 
 def items_of(artifact: Path, field: str, given: str) -> list[int]:
-    """Ids of a list as 1,2,3, or of one of keys, as the source spells items. Raises InputError, ArtifactError."""
-    limit = "whole numbers as 1,2,3"
+    """Ids of a list as 1,2,3, or of one of keys, as the source spells items: 007 is no number, but perhaps a key.
+
+    Raises InputError, ArtifactError.
+    """
+    limit, keys = "ids alone as 1,2,3", split_keys(given, field)
+    if not all(map(is_plain, keys)) and len(known := load_keys(artifact)):
+        return find_ids(known, keys, field, limit)
     try:
         return numbers(given)
     except argparse.ArgumentTypeError as error:
-        known = load_keys(artifact)
-        if not len(known):
-            raise InputError(
-                field, f"is {given!r}", f"{limit}; for keys the artifact lacks {ITEMS}"
-            ) from error
-    return find_ids(known, given.split(","), field, limit)
+        raise InputError(field, f"is {given!r}", f"{limit}; for keys the artifact lacks {ITEMS}") from error
 
 
 ENSEMBLES = {"beam": "recommend", "draft": "recommend_draft"}

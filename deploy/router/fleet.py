@@ -218,8 +218,13 @@ class Fleet:
         self._write_targets([{"targets": [self.router.ports.metrics_url]}, *of_servers])
 
     def _write_targets(self, groups: list[dict[str, Any]]) -> None:
-        if self._targets:
+        """What runs goes on where it cannot be told."""
+        if not self._targets:
+            return
+        try:
             write_whole(self._targets, json.dumps(groups))
+        except OSError as error:
+            log.warning("targets for Prometheus cannot be written: %s", error)
 
 
 @contextmanager
@@ -232,10 +237,9 @@ def running_fleet(
     """
     if not 1 <= servers <= MOST_SERVERS:
         raise InputError("servers", f"is {servers}", f"1 to {MOST_SERVERS}")
-    if targets and not targets.parent.is_dir():
-        raise InputError(
-            "targets", f"is {targets}, whose folder is missing", "a file in a folder that exists"
-        )
+    if targets and (targets.is_dir() or not targets.parent.is_dir()):
+        problem = "which is a folder" if targets.is_dir() else "whose folder is missing"
+        raise InputError("targets", f"is {targets}, {problem}", "a file in a folder that exists")
     halves = tuple(tuple(f"{half}{n}" for n in range(1, servers + 1)) for half in "ab")
     places = [ServerPlace(name) for half in halves for name in half]
     with running_router(places, servers, limits, ports) as router:

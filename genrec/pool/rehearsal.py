@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,8 +15,9 @@ NOBODY = bytes(SIZE)
 
 @contextmanager
 def borrowed(pool: Pool, span: int, size: int) -> Iterator[Bytes | None]:
-    """uint8[size] in the place of an entry of `span` tokens that never is one; None where there is no room."""
-    writing = pool.write_user([NOBODY], span, size, NOBODY)
+    """uint8[size] in the place of an entry of `span` tokens that never is one; None where an entry had to leave."""
+    name = [os.urandom(SIZE)]  # of this rehearsal alone: other processes have theirs at the same time
+    writing = pool.write_user(name, span, size, NOBODY) if pool.room(name, size).free else None
     if writing is None:
         yield None
         return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import product
 
@@ -14,9 +14,10 @@ from genrec.catalogue.indices import load_validity
 from genrec.engine.interface import Executor
 from genrec.engine.kept_prompts import KeptPrompts
 from genrec.engine.load import load_executors
+from genrec.errors import InputError, ModelError
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, learn_selection
-from genrec.settings import Settings
+from genrec.settings import Settings, padded_rows
 from genrec.steps import Answer, Tensors, check_tensor
 from genrec.steps.prompts import spans, warm_up
 from genrec.steps.prompts_later import CAPTURED_ROWS, WAIT_S, Prompt, PromptsLater
@@ -43,7 +44,8 @@ class Generate(PromptsLater):
             warm_up(shapes, partial(self._try, executor))
             if captures and kept:
                 token, free = np.zeros((1, 1), np.int64), [Constraint(self._indices.of(0))]
-                executor.answers(token, np.ones(1, np.int64), free, prompts=kept.rehearse)
+                with suppress(ModelError, InputError):  # logits of this prompt alone may be no numbers
+                    executor.answers(token, np.ones(1, np.int64), free, prompts=kept.rehearse)
         self.begin([partial(self._answers, each) for each in executors], wait_s, captures)
 
     def _run(self, answers: Callable[[list[Prompt]], list[Answer]], prompts: list[Prompt]) -> bool:
@@ -92,7 +94,7 @@ class Generate(PromptsLater):
             for rows, span in batches
             if rows == 1 or rows * (span + self._behind) <= self._capacity
         ]
-        return sorted(fitting, key=math.prod, reverse=True)
+        return sorted(fitting, key=lambda shape: padded_rows(shape[0]) * shape[1], reverse=True)
 
     def _try(self, executor: Executor, shape: tuple[int, int]) -> None:
         past = self._kept.example() if self._kept and self._resumes else None

@@ -115,9 +115,9 @@ def shop(tmp_path: Path) -> list[str]:
         (["sweep", "a", "--slo-p99-ms", "0"], "--slo-p99-ms: is '0'"),
         (
             ["recommend", "a", "--history", "1,x"],
-            r"history: is '1,x' \(accepted: whole numbers .* lacks items",
+            r"history: is '1,x' \(accepted: ids alone .* lacks items",
         ),
-        (["rank", "a", "--candidates", "x"], r"candidates: is 'x' \(accepted: whole numbers as 1,2,3"),
+        (["rank", "a", "--candidates", "x"], r"candidates: is 'x' \(accepted: ids alone as 1,2,3"),
         (["trace", "h:1", "--history", "1,x"], r"--history: is '1,x' \(accepted: whole numbers"),
         (["route", "a", "--servers", "17"], r"--servers: is '17' \(accepted: a whole number, 1 to 16\)"),
         (["route", "a", "--servers", "two"], r"--servers: is 'two' \(accepted: a whole number, 1 to 16\)"),

@@ -177,14 +177,29 @@ def test_a_key_that_no_item_has_is_named(
     named: Path, items: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rank", str(named), "--history", "sku-x", "--candidates", "1"]) == 2
-    said = (
-        "history: has 'sku-x', which is no key (accepted: whole numbers as 1,2,3, or keys of items.parquet)"
-    )
+    said = "history: has 'sku-x', which is no key (accepted: ids alone as 1,2,3, or keys of items.parquet)"
     assert said in capsys.readouterr().err
     assert items_of(named, "history", str(items[1])) == [items[1]]  # numbers alone are ids
     assert items_of(named, "history", f"{items[1]},sku-{items[2]}") == [items[0], items[2]]
     with pytest.raises(InputError, match=r"candidates: has 'sku-\\udcff', which is no key"):
         items_of(named, "candidates", f"sku-{items[2]},sku-\udcff")
+
+
+def test_a_key_is_never_taken_for_another_item_s_number(tmp_path: Path) -> None:
+    """Of a list and of a file; commas are in quotes, as in a CSV file."""
+    keys = ["007", "salt, pepper", "Tee"]
+    pq.write_table(pa.table({"item_id": [1, 2, 3], "key": keys}), tmp_path / "items.parquet")
+    file = tmp_path / "gone.csv"
+    for text, ids in (
+        ("007", [1]), ('"salt, pepper", Tee', [2, 3]), ("3, 7", [3, 7]), ("3,1", [3, 1]),
+    ):  # fmt: skip
+        assert items_of(tmp_path, "history", text) == catalogue.ids_of(tmp_path, text).tolist() == ids
+    for rows, ids in ((["007"], [1]), (['"salt, pepper"', "Tee"], [2, 3]), (["3", "7"], [3, 7])):
+        file.write_text("\n".join(["item", *rows]) + "\n")
+        assert catalogue.ids_of(tmp_path, str(file)).tolist() == ids
+    file.write_text("item\nKaffee\n")
+    with pytest.raises(InputError, match=r"gone.csv, column item: has 'Kaffee', which is no key"):
+        catalogue.ids_of(tmp_path, str(file))
 
 
 def test_numbers_that_are_kept_as_ids_are_not_said_twice(

@@ -124,12 +124,25 @@ def test_prometheus_is_told_of_all_that_runs(fleet: Fleet, tmp_path: Path) -> No
     assert told() == []
 
 
-def test_targets_have_a_folder_to_lie_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "says"), [("none/t.json", "whose folder is missing"), (".", "which is a folder")]
+)
+def test_targets_are_a_file_in_a_folder(tmp_path: Path, name: str, says: str) -> None:
     with (
-        pytest.raises(InputError, match=r"targets: is .*none/t.json, whose folder is missing"),
-        fleets.running_fleet(OLD, 1, Limits(), choose_ports(), tmp_path / "none" / "t.json"),
+        pytest.raises(InputError, match=f"targets: is .*, {says}"),
+        fleets.running_fleet(OLD, 1, Limits(), choose_ports(), tmp_path / name),
     ):
         pass
+
+
+def test_a_fleet_goes_on_though_prometheus_cannot_be_told(
+    fleet: Fleet, ended: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "targets.json.partial").mkdir()  # in the way of the file
+    fleet.move(NEW, 100)
+    assert fleet.serving.artifact == NEW and ended == [OLD]
+    fleet.close()
+    assert ended == [OLD, NEW] and "targets for Prometheus cannot be written" in caplog.text
 
 
 def state(fleet: Fleet) -> dict[str, object]:

@@ -93,8 +93,8 @@ class DeviceGenerator:
                 del self._buckets[next(iter(self._buckets))]
             masks = self._blocked.setdefault(key[0], nothing_blocked(self.tree, key[0]))
             bucket = _Bucket(*key, masks, self.forward)
+            self.captured += 1  # also where it fails: that is no usual batch either
             self.capture(bucket)
-            self.captured += 1
         self._buckets[key] = bucket
         return bucket
 

@@ -109,8 +109,8 @@ class SplitPasses:
         if bucket is None:
             if len(self._buckets) == MOST_GRAPHS:
                 del self._buckets[next(iter(self._buckets))]
+            self.captured += 1  # also where it fails
             bucket = self._captured(*key)
-            self.captured += 1
         self._buckets[key] = bucket
         return bucket
 
