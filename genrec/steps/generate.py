@@ -14,7 +14,7 @@ from genrec.catalogue.indices import load_validity
 from genrec.engine.interface import Executor
 from genrec.engine.kept_prompts import KeptPrompts
 from genrec.engine.load import load_executors
-from genrec.errors import InputError, ModelError
+from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, learn_selection
 from genrec.settings import Settings, padded_rows
@@ -44,7 +44,7 @@ class Generate(PromptsLater):
             warm_up(shapes, partial(self._try, executor))
             if captures and kept:
                 token, free = np.zeros((1, 1), np.int64), [Constraint(self._indices.of(0))]
-                with suppress(ModelError, InputError):  # logits of this prompt alone may be no numbers
+                with suppress(InputError):  # logits of this prompt alone may be no numbers
                     executor.answers(token, np.ones(1, np.int64), free, prompts=kept.rehearse)
         self.begin([partial(self._answers, each) for each in executors], wait_s, captures)
 
