@@ -19,7 +19,7 @@ from build.validity import build_validity
 from genrec.artifact import load_config
 from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.keys import save_keys
+from genrec.catalogue.keys import find_names, load_keys, save_keys
 from genrec.catalogue.soundness import changed_item
 from genrec.catalogue.versions import (
     FOLDER,
@@ -54,21 +54,19 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
     limit.
     """
     config = load_config(artifact)
-    table = read_table(items)
+    given = read_table(items)
     with locked(artifact):
         base = _base(artifact, base)
         old, tokens = _load(artifact, base, config)
-        table, keys = with_ids(table, items, artifact)
-        new = _read_items(table, items, old, base)
+        table, keys = with_ids(given, items, artifact)
+        new = _read_items(table, given, items, old, base)
         new_tokens = _read_tokens(table, items, tokens.shape[1], artifact, config)
-        _refuse_known(items, new, old, base)
+        _refuse_known(given, items, new, old, base)
         versions = versions_of(artifact)
         with counting("codes", len(versions), "version") as bar:
             for version in versions:
                 other = Catalogue.load(folder_of(artifact, version) / CATALOGUE, titles=False)
-                changed = changed_item(new, other)
-                if changed is not None:
-                    raise InputError(str(items), f"{changed} in version {version}", "an item keeps its codes")
+                _refuse_changed(given, items, new, other, version)
                 bar.update()
         both = Catalogue(
             np.concatenate((old.item_ids, new.item_ids)),
@@ -93,8 +91,10 @@ def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None =
         old, tokens = _load(artifact, base, config)
         rows = old.rows_of(item_ids)
         if (rows < 0).any():
-            unknown = item_ids[rows < 0]
-            problem = f"{len(unknown)} are not in version {base}, the first is {unknown[0]}"
+            unknown = item_ids[rows < 0].tolist()
+            key = find_names(load_keys(artifact), unknown[:1]).get(unknown[0])
+            first = f"{unknown[0]}, whose key is {key!r}" if key else unknown[0]
+            problem = f"have {len(unknown)} that version {base} lacks, the first is {first}"
             raise InputError("items", problem, f"its {len(old)} items")
         keep = np.ones(len(old), bool)
         keep[rows] = False
@@ -148,22 +148,26 @@ def _load(artifact: Path, version: int, config: ModelConfig) -> tuple[Catalogue,
     return catalogue, read_item_tokens(folder, len(catalogue), config)
 
 
-def _read_items(table: pa.Table, path: Path, old: Catalogue, base: int) -> Catalogue:
-    """The file as a catalogue of its own, `old` being that of version `base`. Raises InputError."""
+def _read_items(table: pa.Table, given: pa.Table, path: Path, old: Catalogue, base: int) -> Catalogue:
+    """The file as a catalogue of its own, `old` being that of version `base`; as `given` it spells its items, for
+    errors. Raises InputError.
+    """
     like = LIKE in table.column_names
     levels = len(old.codebook_sizes)
     limit = (
-        f"the column {LIKE} names an item whose codes it gets" if like else f"the model has {levels} levels"
+        f"the column {LIKE} names an item whose codes it gets"
+        if like
+        else f"the model has {levels} levels; or in their place a column {LIKE}, an item whose codes it gets"
     )
     missing = f"codes, which a title cannot replace, and no column {LIKE}"
     _check_numbered(table, path, "code", 0 if like else levels, missing, limit)
     ids = _whole_numbers(table, path, ITEM)
     _, first, count = np.unique(ids, return_index=True, return_counts=True)
     if (count > 1).any():
-        again = ids[first[np.argmax(count > 1)]]
-        row = int(np.flatnonzero(ids == again)[1])
-        raise InputError(f"{path}, column item", f"{where(path, row)} has {again} again", "every item once")
-    codes = _codes_like(table, path, old, base) if like else _codes(table, path, old.codebook_sizes)
+        row = int(np.flatnonzero(ids == ids[first[np.argmax(count > 1)]])[1])
+        problem = f"{where(path, row)} has {_spelled(given, path, ITEM, row)} again"
+        raise InputError(f"{path}, column item", problem, "every item once")
+    codes = _codes_like(table, given, path, old, base) if like else _codes(table, path, old.codebook_sizes)
     titles = text(table, path, TITLE).to_pylist()
     popularity = np.zeros(len(ids), np.int64)
     if "popularity" in table.column_names:
@@ -179,14 +183,14 @@ def _codes(table: pa.Table, path: Path, sizes: Sequence[int]) -> NDArray[np.int3
     return np.stack(levels, 1).astype(np.int32)
 
 
-def _codes_like(table: pa.Table, path: Path, old: Catalogue, base: int) -> NDArray[np.int32]:
+def _codes_like(table: pa.Table, given: pa.Table, path: Path, old: Catalogue, base: int) -> NDArray[np.int32]:
     """int32[n, L]: of the items that the column `like` names. Raises InputError."""
-    named = _whole_numbers(table, path, (LIKE,))
-    rows = old.rows_of(named)
+    rows = old.rows_of(_whole_numbers(table, path, (LIKE,)))
     if (unknown := np.flatnonzero(rows < 0)).size:
         row = int(unknown[0])
         limit = f"one of the {len(old)} items of version {base}"
-        raise InputError(f"{path}, column {LIKE}", f"{where(path, row)} is {named[row]}", limit)
+        problem = f"{where(path, row)} is {_spelled(given, path, (LIKE,), row)}"
+        raise InputError(f"{path}, column {LIKE}", problem, limit)
     return old.codes[rows]
 
 
@@ -237,11 +241,29 @@ def _whole_numbers(
     return numbers
 
 
-def _refuse_known(path: Path, new: Catalogue, old: Catalogue, base: int) -> None:
+def _spelled(given: pa.Table, path: Path, names: tuple[str, ...], row: int) -> str:
+    """An item of a row as the file has it: an id, or a key in quotes."""
+    item = required(given, path, names)[row].as_py()
+    return str(item) if is_plain(item) else repr(item)
+
+
+def _refuse_changed(given: pa.Table, path: Path, new: Catalogue, other: Catalogue, version: int) -> None:
+    """Raises InputError for an item of the file that has other codes in a version."""
+    if (changed := changed_item(new, other)) is None:
+        return
+    row, there = changed
+    item, here = _spelled(given, path, ITEM, row), new.codes[row].tolist()
+    whose = f", those of {_spelled(given, path, (LIKE,), row)}," if LIKE in given.column_names else " here"
+    problem = f"{where(path, row)}: item {item} has the codes {here}{whose} and {there} in version {version}"
+    raise InputError(str(path), problem, "an item keeps its codes")
+
+
+def _refuse_known(given: pa.Table, path: Path, new: Catalogue, old: Catalogue, base: int) -> None:
     changed = changed_item(new, old)
     known = np.flatnonzero(old.rows_of(new.item_ids) >= 0)
     if changed is None and len(known):
-        problem = f"{where(path, int(known[0]))}: version {base} has {new.item_ids[known[0]]} already"
+        row = int(known[0])
+        problem = f"{where(path, row)}: version {base} has {_spelled(given, path, ITEM, row)} already"
         raise InputError(f"{path}, column item", problem, "items that are not there yet")
 
 

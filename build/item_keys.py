@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.keys import ITEMS, KEYS, load_keys
+from genrec.catalogue.keys import KEYS, find_ids, load_keys
 from genrec.catalogue.versions import folder_of, versions_of
 from genrec.errors import InputError
 from training.keys import INT64, are_plain
@@ -32,12 +32,9 @@ def with_ids(table: pa.Table, path: Path, artifact: Path) -> tuple[pa.Table, pa.
         keys = _longer(known, given, artifact)
         table = _replaced(table, name_of(table, ITEM), _ids(given, keys))
     if LIKE in table.column_names and not are_plain(like := required(table, path, (LIKE,))).all():
-        ids = _ids(like, known)
-        if ids.null_count:
-            row = ids.is_null().index(True).as_py()
-            problem = f"{where(path, row)} has {like[row].as_py()!r}, which is no key"
-            raise InputError(f"{path}, column {LIKE}", problem, f"keys of {ITEMS}, or ids alone")
-        table = _replaced(table, LIKE, ids)
+        keys_of, field = like.to_pylist(), f"{path}, column {LIKE}"
+        ids = find_ids(known, keys_of, field, "ids alone", lambda row: f"{where(path, row)} ")
+        table = _replaced(table, LIKE, pa.array(ids, pa.int64()))
     return table, keys
 
 

@@ -6,7 +6,7 @@ Keys of items that came with a later catalogue version are in `catalogues/items.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,14 +63,22 @@ def split_keys(text: str, field: str) -> list[str]:
         raise InputError(field, f"is {text!r}: {error}", limit) from error
 
 
-def find_ids(known: pa.Table, keys: Sequence[str], field: str, limit: str) -> list[int]:
-    """Ids of n keys, of which `known` has all. Raises InputError about `field` that names the first it has not."""
+def find_ids(
+    known: pa.Table, keys: Sequence[str], field: str, limit: str, at: Callable[[int], str] = lambda place: ""
+) -> list[int]:
+    """Ids of n keys, of which `known` has all. Raises InputError about `field`, which has the key `at` a place, that
+    names the first that is neither key nor id; where there is none, the first id among keys.
+    """
     # As bytes: an argument of a command line need not be UTF-8, and is a key of nothing then
     given = pa.array([key.encode(errors="surrogateescape") for key in keys], pa.binary())
     rows = pc.index_in(given, known["key"].cast(pa.binary()))
     if rows.null_count:
-        unknown = keys[rows.is_null().index(True).as_py()]
-        raise InputError(field, f"has {unknown!r}, which is no key", f"{limit}, or keys of {ITEMS}")
+        known_ids = known["item_id"].cast(pa.string()).cast(pa.binary())
+        neither = pc.and_not(rows.is_null(), pc.is_in(given, known_ids))
+        unknown = pc.any(neither).as_py()
+        place = (neither if unknown else rows.is_null()).index(True).as_py()
+        problem = f"{at(place)}has {keys[place]!r}, {'which is no key' if unknown else 'an id among keys'}"
+        raise InputError(field, problem, f"{limit}, or keys of {ITEMS} alone")
     ids: list[int] = known["item_id"].take(rows).to_pylist()
     return ids
 

@@ -38,7 +38,10 @@ def verify(artifact: Path, version: int) -> None:
         before = load_catalogue(folder_of(artifact, other), config)
         changed = changed_item(catalogue, before)
         if changed is not None:
-            raise ArtifactError(folder / CATALOGUE, f"{changed} in version {other}; an item keeps its codes")
+            row, there = changed
+            here, item = catalogue.codes[row].tolist(), catalogue.item_ids[row]
+            problem = f"item {item} has the codes {here} here and {there} in version {other}"
+            raise ArtifactError(folder / CATALOGUE, f"{problem}; an item keeps its codes")
 
 
 def _sound(artifact: Path, version: int) -> bool:
@@ -49,13 +52,14 @@ def _sound(artifact: Path, version: int) -> bool:
     return True
 
 
-def changed_item(catalogue: Catalogue, before: Catalogue) -> str | None:
-    """The first item, in words, whose codes are others than before; None when all that both know keep theirs."""
+def changed_item(catalogue: Catalogue, before: Catalogue) -> tuple[int, list[int]] | None:
+    """The row of the first item whose codes are others than before, and those codes; None when all that both know keep
+    theirs.
+    """
     rows = before.rows_of(catalogue.item_ids)
     known = np.flatnonzero(rows >= 0)
     different = (catalogue.codes[known] != before.codes[rows[known]]).any(axis=1)
     if not different.any():
         return None
-    row = known[np.argmax(different)]
-    here, there = catalogue.codes[row].tolist(), before.codes[rows[row]].tolist()
-    return f"item {catalogue.item_ids[row]} has the codes {here} here and {there}"
+    row = int(known[np.argmax(different)])
+    return row, before.codes[rows[row]].tolist()

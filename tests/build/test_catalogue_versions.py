@@ -152,7 +152,7 @@ def test_items_that_are_there_are_refused_and_never_get_other_codes(artifact: Pa
     other = [(codes[0] + 1) % SIZES[0], *codes[1:]]
     with pytest.raises(InputError, match=f"column item: line 2: version 1 has {item} already"):
         add_items(artifact, items_file(tmp_path, line(first, 4)))
-    changed = rf"item {item} has the codes \[{other[0]}, .* here and \[{codes[0]}, .* in version 1"
+    changed = rf"line 2: item {item} has the codes \[{other[0]}, .* here and \[{codes[0]}, .* in version 1"
     with pytest.raises(InputError, match=changed):
         add_items(artifact, items_file(tmp_path, line(first, 4, other)))
     remove_items(artifact, first.item_ids[4:5])
@@ -168,7 +168,9 @@ def test_unknown_items_cannot_be_removed(artifact: Path, tmp_path: Path, given: 
     text = f"{known},7777777,-1"
     if given == "file":
         text = str(items_file(tmp_path, "item\n" + text.replace(",", "\n") + "\n"))
-    with pytest.raises(InputError, match=r"2 are not in version 1, the first is 7777777.*its 60 items"):
+    with pytest.raises(
+        InputError, match=r"items: have 2 that version 1 lacks, the first is 7777777 .*its 60 items"
+    ):
         remove_items(artifact, read_item_ids(text))
     with pytest.raises(InputError, match="all 60 of version 1"):
         remove_items(artifact, items_of(artifact, 1).item_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,19 +65,40 @@ def test_a_new_key_gets_the_next_id_and_keeps_it(artifact: Path) -> None:
     ("text", "says"),
     [
         ("item,title,like\nnew,a,sku-x\n", r"column like: line 2 has 'sku-x', which is no key"),
-        ("item,title,like\nnew,a,{1}\nnew,b,{1}\n", r"column item: line 3 has {above} again"),
-        ("item,title,like\nsku-{1},a,{1}\n", r"line 2: version 1 has {1} already"),
+        ("item,title,like\nnew,a,{1}\nnew,b,{1}\n", r"column item: line 3 has 'new' again"),
+        ("item,title,like\nsku-{1},a,{1}\n", r"line 2: version 1 has 'sku-{1}' already"),
+        ("item,title,like\nnew,a,new\n", "column like: line 2 has 'new', which is no key"),
+        ("item,title,like\na,a,{1}\nb,b,sku-{1}\n", "column like: line 2 has '{1}', an id among keys"),
         ("item,title,code_1,code_2,code_3\nnew,a,9,0,0\n", "column code_1: line 2 is 9"),
         ("item,title,code_1,code_2,code_3\nnew,a,0,0,0\n,b,0,0,0\n", "column item: line 3 is empty"),
     ],
 )
 def test_a_file_that_is_refused_names_nothing(artifact: Path, text: str, says: str) -> None:
     ids = Catalogue.load(artifact / CATALOGUE).item_ids
-    for word, number in (("{1}", ids[1]), ("{above}", ids.max() + 1)):
-        text, says = text.replace(word, str(number)), says.replace(word, str(number))
-    with pytest.raises(InputError, match=says):
-        added(artifact, text)
+    with pytest.raises(InputError, match=says.replace("{1}", str(ids[1]))):
+        added(artifact, text.replace("{1}", str(ids[1])))
     assert versions_of(artifact) == [1] and len(load_keys(artifact)) == ITEMS
+
+
+def test_errors_name_items_as_they_were_given(artifact: Path) -> None:
+    old = Catalogue.load(artifact / CATALOGUE)
+    first, other, gone = old.item_ids[[0, 7, 9]].tolist()
+    here, there = old.codes[[7, 0]].tolist()
+    remove_items(artifact, np.array([first, gone]))
+    given = f"item,title,like\nnew,a,sku-{other}\nsku-{first},b,sku-{other}\n"
+    says = (
+        f"line 3: item 'sku-{first}' has the codes {here}, those of 'sku-{other}', and {there} in version 1"
+    )
+    with pytest.raises(InputError, match=re.escape(says)):
+        added(artifact, given)
+    with pytest.raises(
+        InputError, match=rf"like: line 2 is 'sku-{gone}' \(.* one of the 58 items of version 2"
+    ):
+        added(artifact, f"item,title,like\nnew,a,sku-{gone}\n")
+    with pytest.raises(
+        InputError, match=f"have 1 that version 2 lacks, the first is {gone}, whose key is 'sku-{gone}'"
+    ):
+        remove_items(artifact, ids_of(artifact, f"sku-{gone}"))
 
 
 def test_where_ids_are_the_keys_they_stay_so(artifact: Path) -> None:

@@ -52,6 +52,7 @@ def test_they_are_found_and_scored_as_the_others_are(artifact: Path) -> None:
             "item,title,like,code_1,code_2,code_3\n5,a,1,0,0,0\n",
             "has the columns code_1.*no code_1: the column like names an item",
         ),
+        ("item,title,code_1\n5,a,0\n", "has the columns code_1 .*code_3: .* or in their place a column like"),
         ("item,title,like\n5,a,-9\n", f"column like: line 2 is -9.*one of the {ITEMS} items of version 1"),
         ("item,title,like\n5,a,5\n", "column like: line 2 is 5.*one of the"),
         ("item,title,like\n5,a,x\n", "column like: line 2 is x.*whole number"),

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -177,7 +178,9 @@ def test_a_key_that_no_item_has_is_named(
     named: Path, items: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rank", str(named), "--history", "sku-x", "--candidates", "1"]) == 2
-    said = "history: has 'sku-x', which is no key (accepted: ids alone as 1,2,3, or keys of items.parquet)"
+    said = (
+        "history: has 'sku-x', which is no key (accepted: ids alone as 1,2,3, or keys of items.parquet alone)"
+    )
     assert said in capsys.readouterr().err
     assert items_of(named, "history", str(items[1])) == [items[1]]  # numbers alone are ids
     assert items_of(named, "history", f"{items[1]},sku-{items[2]}") == [items[0], items[2]]
@@ -194,6 +197,13 @@ def test_a_key_is_never_taken_for_another_item_s_number(tmp_path: Path) -> None:
         ("007", [1]), ('"salt, pepper", Tee', [2, 3]), ("3, 7", [3, 7]), ("3,1", [3, 1]),
     ):  # fmt: skip
         assert items_of(tmp_path, "history", text) == catalogue.ids_of(tmp_path, text).tolist() == ids
+    for mixed, says in (("1,Tee", "'1', an id among keys"), ("1,Tea", "'Tea', which is no key")):
+        for field, read in (
+            ("history", partial(items_of, tmp_path, "history")),
+            ("items", partial(catalogue.ids_of, tmp_path)),
+        ):
+            with pytest.raises(InputError, match=rf"{field}: has {says} \(accepted: ids alone.* alone\)$"):
+                read(mixed)
     for rows, ids in ((["007"], [1]), (['"salt, pepper"', "Tee"], [2, 3]), (["3", "7"], [3, 7])):
         file.write_text("\n".join(["item", *rows]) + "\n")
         assert catalogue.ids_of(tmp_path, str(file)).tolist() == ids
