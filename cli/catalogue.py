@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.options import add_artifact
+from genrec.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +68,9 @@ def run(a: argparse.Namespace) -> None:
         from deploy.switch import roll_back, servers_of, switch
 
         now = switch(a.artifact, a.version) if a.action == "swap" else roll_back(a.artifact)
-        print(f"version {now.version} is current, in {len(servers_of(a.artifact))} running servers")
+        print(
+            f"version {now.version} is current, in {counted(len(servers_of(a.artifact)), 'running server')}"
+        )
     print("\n".join(status_lines(a.artifact)))
 
 
@@ -111,5 +114,5 @@ def status_lines(artifact: Path) -> list[str]:
             *(["current"] if version == current.version else []),
             *(["to roll back to"] if version == (current.before or (0,))[-1] else []),
         ]
-        lines.append(f"  version {version}: {items} items, {'; '.join(notes)}")
+        lines.append(f"  version {version}: {counted(items, 'item')}, {'; '.join(notes)}")
     return lines

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cli.options import add_artifact, whole_number
+from genrec.words import counted
 
 TRIES, PAUSE_S = 20, 0.05  # of a table that another process may hold
 T = TypeVar("T")
@@ -74,12 +75,12 @@ def _done(a: argparse.Namespace, path: Path) -> str:
     from genrec.pool.pool import Pool
 
     if a.action == "fill":
-        return f"{_fill(a.artifact, path)} items computed"
+        return f"{counted(_fill(a.artifact, path), 'item')} computed"
     pool = Pool(path)
     if a.action == "forget":
         user = user_id_of(a.artifact, a.user)
         deleted = _in_reach(path, lambda: forget(pool, owner_key(pool.secret, user)))
-        return f"{deleted} entries of user {a.user} deleted"
+        return f"{counted(deleted, 'entry', 'entries')} of user {a.user} deleted"
     usage, share = _in_reach(path, pool.usage), NodeShare.load(path)
     said = {**usage, "node": share.node, "nodes": share.nodes, "replicated": f"{share.replicated:.1%}"}
     return "\n".join(f"  {name:>16}  {number}" for name, number in said.items())

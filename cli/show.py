@@ -21,6 +21,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import ITEMS, find_ids, find_names, load_keys, split_keys
 from genrec.catalogue.versions import catalogue_id, folder_of
 from genrec.errors import GenrecError, InputError
+from genrec.words import counted
 from training.data import Histories
 from training.keys import is_plain
 
@@ -38,7 +39,7 @@ def user_of(artifact: Path, user: str) -> Histories:
     ids = pa.array(histories.user_ids).cast(pa.string()).to_numpy(zero_copy_only=False)
     found = np.concatenate((np.flatnonzero(ids == user), np.flatnonzero(names == user)))
     if not len(found):
-        limit = f"one of {len(histories)} users, e.g. {names[0] or histories.user_ids[0]}"
+        limit = f"one of {counted(len(histories), 'user')}, e.g. {names[0] or histories.user_ids[0]}"
         raise InputError("user", f"{user} is not in the data", limit)
     return histories.of(found[:1])
 
@@ -106,18 +107,21 @@ def answer_lines(artifact: Path, history: list[int], answer: Recommendation, unt
     the ids; ids alone, and why, where `untitled` says why.
     """
     notes = [f"answered by {answer.by}"]
-    notes += [f"{answer.dropped} unknown items dropped"] if answer.dropped else []
-    notes += [f"{answer.cut} older items cut off"] if answer.cut else []
+    notes += [_dropped(answer)] if answer.dropped else []
+    notes += [f"{counted(answer.cut, 'older item')} cut off"] if answer.cut else []
     return [*_lines(artifact, history, answer, untitled), "  " + ", ".join(notes)]
+
+
+def _dropped(answer: Recommendation | Ranking) -> str:
+    return f"{counted(answer.dropped, 'item')} dropped, not in version {answer.catalogue_version}"
 
 
 def ranking_lines(artifact: Path, history: list[int], answer: Ranking, untitled: str = "") -> list[str]:
     """The same of a ranking."""
-    reused = (
-        f"KV of {answer.user_reused} tokens of the user and {answer.items_reused} of candidates was there"
-    )
+    tokens = counted(answer.user_reused, "token")
+    reused = f"KV of {tokens} of the user and {answer.items_reused} of candidates was there"
     notes = [f"ranked by {answer.by}", reused]
-    notes += [f"{answer.left_out} candidates left out"] if answer.left_out else []
+    notes += [f"{counted(answer.left_out, 'candidate')} left out"] if answer.left_out else []
     return [*_lines(artifact, history, answer, untitled), "  " + ", ".join(notes)]
 
 
@@ -126,15 +130,16 @@ def _lines(artifact: Path, history: list[int], answer: Recommendation | Ranking,
     if untitled:
         lines = [f"  {untitled}", f"  last of {len(history)}: " + "; ".join(map(str, history[-NEWEST:]))]
         return lines + [f"  {score:8.3f}  [{item}]" for item, score in pairs]
-    catalogue = Catalogue.load(folder_of(artifact, answer.catalogue_version) / CATALOGUE)
+    version = answer.catalogue_version
+    catalogue = Catalogue.load(folder_of(artifact, version) / CATALOGUE)
 
     def title(item: int) -> str:
         row = int(catalogue.rows_of([item])[0])
-        return catalogue.titles[row] if row >= 0 else "(not in the catalogue)"
+        return catalogue.titles[row] if row >= 0 else f"{names.get(item, item)} (not in version {version})"
 
     def name(item: int) -> str:
         return f"[{item}]  {names[item]}" if item in names else f"[{item}]"
 
-    names = find_names(load_keys(artifact), answer.item_ids.tolist())
+    names = find_names(load_keys(artifact), [*answer.item_ids.tolist(), *history[-NEWEST:]])
     lines = [f"  last of {len(history)}: " + "; ".join(title(i) for i in history[-NEWEST:])]
     return lines + [f"  {score:8.3f}  {title(item)}  {name(item)}" for item, score in pairs]

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genrec.errors import InputError
+from genrec.words import counted
 from training.interactions import files_of
 from training.tables import GENRE, ITEM, TITLE, YEAR, check_file, read_table, required, text
 
@@ -108,7 +109,7 @@ def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = 
     genres = text(table, items, GENRE, optional=True)
     rows = last_rows(keys)
     repeated = len(keys) - len(rows)
-    notes = [f"{repeated} repeated items in {items}"] if repeated else []
+    notes = [f"{counted(repeated, 'repeated item')} in {items}"] if repeated else []
     return Source(interactions, items, keys.take(rows), rows, titles.take(rows), genres.take(rows), notes)
 
 

@@ -20,6 +20,7 @@ from genrec.files import check_regular, read_json
 from genrec.manifest import stage_key
 from genrec.nn.checkpoint import save_generator
 from genrec.tensor_file import write_tensors
+from genrec.words import counted
 from training.data import Histories, stored_items
 from training.interactions import unread_columns
 from training.recipes import Recipe, recipe_for
@@ -100,7 +101,9 @@ def tokenise(
     items, settings = load_items(out), recipe(out)
     ids = items["item_id"].to_numpy()
     given = None if semantic_ids is None else published_codes(semantic_ids, items["key"].to_pylist())
-    learnt = None if given is not None else check_sizes(codebook_sizes or settings.codebook_sizes)
+    learnt = (
+        None if given is not None else check_sizes(codebook_sizes or settings.codebook_sizes)
+    )
     inputs = [out / name for name in ("histories.parquet", "items.parquet")]
     key = stage_key(
         {"stage": "tokenise", "seed": seed, "recipe": settings.as_json(), "sizes": learnt}, inputs
@@ -118,8 +121,8 @@ def tokenise(
             os.replace(steps.scratch / name, out / name)
     shared, sharing = collisions(codes)
     return [
-        f"{len(ids)} items, {len(sizes)} levels of {' x '.join(map(str, sizes))} codes",
-        f"{shared} semantic IDs are shared by {sharing} items"
+        f"{counted(len(ids), 'item')}, {counted(len(sizes), 'level')} of {' x '.join(map(str, sizes))} codes",
+        f"{counted(shared, 'semantic ID is', 'semantic IDs are')} shared by {sharing} items"
         if shared
         else "every item has a semantic ID of its own",
     ]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from genrec.errors import InputError
 from genrec.manifest import stage_key
+from genrec.words import counted
 from training.cutting import Arranger, Ragged
 from training.data import GROUP_USERS, MIN_HISTORY, SCHEMA, TIMES, history_table
 from training.interactions import files_of, has_times, write_interactions
@@ -67,7 +68,8 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
     unknown = unknown.take(pc.sort_indices(unknown))
     notes = list(source.notes)
     if len(unknown):
-        notes.append(f"{len(unknown)} items have no row in the items file; their key serves as the title")
+        rows = counted(len(unknown), "item has", "items have")
+        notes.append(f"{rows} no row in the items file; the key serves as the title")
     keys = pa.concat_arrays([source.keys, unknown])
 
     def place_of_item(key: str) -> tuple[str, str]:
@@ -107,14 +109,16 @@ class Counts:
         lengths = np.concatenate(self.lengths)
         notes = []
         if rows > self.distinct:
-            notes.append(f"{rows - self.distinct} duplicated rows (same user, item and timestamp) dropped")
+            notes.append(
+                f"{counted(rows - self.distinct, 'duplicated row')} (same user, item and timestamp) dropped"
+            )
         if len(lengths) < users:
             notes.append(
-                f"{users - len(lengths)} of {users} users with fewer than {MIN_HISTORY} interactions dropped"
+                f"{users - len(lengths)} of {counted(users, 'user')} with fewer than {MIN_HISTORY} interactions dropped"
             )
         return [
             *notes,
-            f"{len(lengths)} users, {items} items, {lengths.sum()} interactions,"
+            f"{counted(len(lengths), 'user')}, {counted(items, 'item')}, {lengths.sum()} interactions,"
             f" histories of {lengths.min()} to {lengths.max()} items (median {int(np.median(lengths))})",
         ]
 

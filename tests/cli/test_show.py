@@ -174,6 +174,18 @@ def test_items_that_are_asked_about_may_be_named_by_either(
     assert len(re.findall(r"  item (\d+)  \[\1\]  sku-\1$", by_key, re.MULTILINE)) == 4
 
 
+def test_an_item_that_is_served_no_more_is_named_with_the_version(
+    named: Path, items: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = shutil.copytree(named, tmp_path / "artifact")
+    switch(artifact, remove_items(artifact, np.array(items[2:3])))
+    given = ["--history", f"sku-{items[2]},sku-{items[3]}", "--beam-width", "16"]
+    assert main(["recommend", str(artifact), *given]) == 0
+    said = capsys.readouterr().out
+    assert f"last of 2: sku-{items[2]} (not in version 2); item {items[3]}" in said
+    assert "1 item dropped, not in version 2" in said
+
+
 def test_a_key_that_no_item_has_is_named(
     named: Path, items: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:

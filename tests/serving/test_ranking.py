@@ -228,7 +228,7 @@ def test_a_user_is_forgotten_and_items_are_computed_ahead(
         ranker.rank(items[:4], items[8:12], 1, user_id=77)
         assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 12
         assert main.main(["pool", "forget", str(artifact), "77"]) == 0
-        assert "1 entries of user 77 deleted" in capsys.readouterr().out
+        assert "1 entry of user 77 deleted" in capsys.readouterr().out
         assert ranker.rank(items[:4], items[8:12], 1, user_id=77).user_reused == 0
         assert main.main(["pool", "fill", str(artifact)]) == 0
         assert ranker.rank(items[:4], items[200:240], 1).items_reused == 3 * 40

@@ -55,7 +55,7 @@ def test_named_ids_become_dense(tmp_path: Path) -> None:
     )
     assert pq.read_table(tmp_path / "histories.parquet")["user"].to_pylist() == ["ann"]
     assert any("1 of 2 users with fewer than 3" in note for note in notes)
-    assert any("1 items have no row" in note for note in notes)
+    assert any("1 item has no row" in note for note in notes)
     assert "items are named by text: they got the ids 1 to 3; items.parquet says which" in notes
     assert "users are named by text: they got the ids 1 to 2; histories.parquet says which" in notes
 

@@ -30,6 +30,7 @@ from genrec.models.registry import CONFIG
 from genrec.nn.checkpoint import EMBEDDING, HEAD, fitting, read_tensors, save_tensors, weights_file
 from genrec.progress import ticking
 from genrec.rank.item_tokens import find_tokens, save_item_tokens
+from genrec.words import counted
 from training.hugging_face.code_tokens import (
     HOLE,
     TOKENIZER,
@@ -97,10 +98,14 @@ def import_checkpoint(
     codes = int((kept[: sum(config.codebook_sizes)] >= 0).sum())
     return [
         *notes,
-        f"{len(catalogue)} items; {codes} codes in {' x '.join(map(str, config.codebook_sizes))}"
-        + (f"; {shared} semantic IDs are shared by {sharing} items" if shared else ""),
-        f"{config.model_type} of {config.num_hidden_layers} layers of {config.hidden_size};"
-        f" prompts of up to {config.max_history} items, {config.max_prompt} tokens",
+        f"{counted(len(catalogue), 'item')}; {counted(codes, 'code')} in {' x '.join(map(str, config.codebook_sizes))}"
+        + (
+            f"; {counted(shared, 'semantic ID is', 'semantic IDs are')} shared by {sharing} items"
+            if shared
+            else ""
+        ),
+        f"{config.model_type} of {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size};"
+        f" prompts of up to {counted(config.max_history, 'item')}, {config.max_prompt} tokens",
     ]
 
 
