@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--retrieve",
         type=at_least(1, MOST_CANDIDATES),
         help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, "
-        "without --url at most the --beam-width",
+        "or all items of a smaller catalogue; without --url at most the --beam-width",
     )
     parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")
     parser.add_argument("--times", type=numbers, help="of the history's items, in seconds")
@@ -68,6 +69,19 @@ def reads_times(ask: Callable[..., object]) -> bool:
     return True
 
 
+def most_usual(artifact: Path) -> int:
+    """How many are found where nobody says: the usual number, or all items of a smaller catalogue. Raises
+    ArtifactError.
+    """
+    from genrec.catalogue.files import CATALOGUE
+    from genrec.catalogue.items import Catalogue
+    from genrec.catalogue.versions import folder_of, read_current
+
+    path = folder_of(artifact, read_current(artifact).version) / CATALOGUE
+    there = path.exists()  # a server is asked without it too
+    return min(USUAL_CANDIDATES, len(Catalogue.load(path, titles=False))) if there else USUAL_CANDIDATES
+
+
 @contextmanager
 def _of_a_server(
     a: argparse.Namespace, history: list[int], candidates: list[int] | None, owner: int | None
@@ -78,7 +92,7 @@ def _of_a_server(
         if candidates is not None:
             ask = partial(ranker.rank, history, candidates)
         else:
-            ask = partial(ranker.recommend_and_rank, history, a.retrieve or USUAL_CANDIDATES)
+            ask = partial(ranker.recommend_and_rank, history, a.retrieve or most_usual(a.artifact))
         yield partial(ask, a.top_k, user_id=owner, deadline_ms=a.deadline_ms)
 
 
@@ -101,7 +115,7 @@ def _of_this_process(
         decoder, tensors = RANK, rank_tensors(history, candidates, a.top_k, None, owner, None)
     else:
         decoder = RECOMMEND_AND_RANK
-        many = a.retrieve or min(USUAL_CANDIDATES, a.beam_width)
+        many = a.retrieve or min(most_usual(a.artifact), a.beam_width)
         tensors = recommend_and_rank_tensors(history, many, a.top_k, user_id=owner)
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 

@@ -33,6 +33,7 @@ from genrec.errors import GenrecError, InputError
 from genrec.kv.arena import Arena
 from genrec.manifest import verify as verify_files
 from genrec.progress import ticking
+from genrec.rank.kinds import check_ranker
 from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 from genrec.steps.outcome import count
@@ -114,7 +115,9 @@ class LocalRecommender:
     ) -> None:  # fmt: skip
         """`pool`: its sizes, the choice of the prefix and of the ranker, as in `Settings`."""
         verify_files(artifact)
-        if decoder not in RANKINGS:
+        if decoder in RANKINGS:
+            check_ranker(artifact, pool.get("ranker", "auto"))
+        else:
             check_decoder(artifact, decoder)
         config = load_config(artifact)
         self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from genrec.rank.head import has_ranker
 from genrec.rank.hstu import HstuConfig, NextConfig
 from genrec.target import target_of
@@ -43,6 +43,16 @@ def ranker_of(artifact: Path, wanted: str = "auto") -> str:
         )
         raise InputError("ranker", f"is {wanted}, which the artifact has not", limit)
     return wanted
+
+
+def check_ranker(artifact: Path, wanted: str = "auto") -> None:
+    """Raises ArtifactError, or InputError for what was wanted, where nothing ranks."""
+    if ranker_of(artifact, wanted) != NO_RANKER:
+        return
+    if found := rankers_of(artifact):
+        raise InputError("ranker", f"is {wanted}, which ranks nothing", f"auto, {', '.join(found)}")
+    problem = "has no ranker; `genrec train --ranker`, `genrec export` and `genrec build` make one"
+    raise ArtifactError(artifact / "onnx", problem)
 
 
 def ranks_on(target: str, ranker: str) -> bool:

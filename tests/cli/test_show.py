@@ -17,11 +17,13 @@ import pytest
 from build.catalogue import remove_items
 from cli import catalogue, pool
 from cli.main import main, parser
+from cli.rank import most_usual
 from cli.show import items_of, user_of
 from deploy.launcher import RunningServer
 from deploy.switch import switch
 from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
+from genrec.rank.options import USUAL_CANDIDATES
 from tests.cli.page import page_at
 from tests.serving.servers import brief_server
 from training.data import Histories
@@ -184,6 +186,30 @@ def test_an_item_that_is_served_no_more_is_named_with_the_version(
     said = capsys.readouterr().out
     assert f"last of 2: sku-{items[2]} (not in version 2); item {items[3]}" in said
     assert "1 item dropped, not in version 2" in said
+
+
+def test_without_a_number_no_more_are_ranked_than_there_are(
+    served: Path, items: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = shutil.copytree(served, tmp_path / "artifact", ignore=shutil.ignore_patterns("catalogues"))
+    assert most_usual(artifact) == USUAL_CANDIDATES and most_usual(tmp_path) == USUAL_CANDIDATES
+    switch(artifact, remove_items(artifact, np.array(items[60:])))
+    asked = ["rank", str(artifact), "--history", ",".join(map(str, items[:3])), "--top-k", "4"]
+    assert main([*asked, "--beam-width", "128"]) == 0
+    assert len(re.findall(r"  item (\d+)  \[\1\]$", capsys.readouterr().out, re.MULTILINE)) == 4
+    with brief_server(artifact, beam_width=64, ensembles=("recommend_and_rank",)) as server:
+        assert main([*asked, "--url", server.grpc_url]) == 0
+
+
+def test_an_artifact_without_a_ranker_says_how_it_gets_one(
+    tiny: Path, tiny_ranker: Path, items: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for candidates in ([], ["--candidates", str(items[1])]):
+        assert main(["rank", str(tiny), "--history", str(items[0]), *candidates]) == 2
+        said = "onnx: has no ranker; `genrec train --ranker`, `genrec export` and `genrec build` make one"
+        assert said in capsys.readouterr().err
+    assert main(["rank", str(tiny_ranker), "--history", str(items[0]), "--ranker", "none"]) == 2
+    assert "ranker: is none, which ranks nothing (accepted: auto, discriminant)" in capsys.readouterr().err
 
 
 def test_a_key_that_no_item_has_is_named(
