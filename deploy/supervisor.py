@@ -18,7 +18,7 @@ from subprocess import Popen
 
 from deploy import leftovers, probe, server_log, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
-from deploy.launch import Launch, LaunchError, NoRoom, too_late
+from deploy.launch import MORE_TIME, Launch, LaunchError, NoRoom, too_late
 from deploy.watch import Trouble, Watch
 from genrec.catalogue import agreement
 from genrec.errors import ArtifactError
@@ -144,7 +144,7 @@ class Supervisor:
                 raise LaunchError(problem, log_file, log_start)
             left = deadline - time.monotonic()
             if left <= 0:
-                longest = " (--start-timeout-s)" if timeout_s == self._launch.start_timeout_s else ""
+                longest = MORE_TIME if timeout_s == self._launch.start_timeout_s else ""
                 raise too_late(problem, f"{timeout_s:.0f} s{longest}", log_file, log_start)
             self._stopping.wait(LOOK_S)
             leftovers.close_to_others(launch.prefix)  # as they appear: prompts pass there

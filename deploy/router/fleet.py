@@ -80,6 +80,8 @@ class Fleet:
             self.coming = self._start(artifact, tell)
         try:
             self._shift(share, tell)
+            for server in self.coming.servers if share else ():
+                tell(where(server))
             if share == 100:
                 self._drain(self.serving, tell)
         except BaseException:
@@ -225,6 +227,11 @@ class Fleet:
             write_whole(self._targets, json.dumps(groups))
         except OSError as error:
             log.warning("targets for Prometheus cannot be written: %s", error)
+
+
+def where(server: RunningServer) -> str:
+    """A server is asked and scraped, for people."""
+    return f"server: http {server.http_url}  metrics http://{server.metrics_url}/metrics"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from deploy import leftovers
 from deploy.ports import choose_ports
-from deploy.router.fleet import STATE, Fleet, running_fleet
+from deploy.router.fleet import STATE, Fleet, running_fleet, where
 from deploy.router.haproxy import FOLDER
 from deploy.router.limits import Limits
 from deploy.signals import until_interrupted
@@ -47,7 +47,7 @@ def route(
         at = fleet.router.ports
         print(f"http {at.http_url}  grpc {at.grpc_url}  metrics http://{at.metrics_url}/metrics")
         for server in fleet.serving.servers:
-            print(f"  server: http {server.http_url}  metrics http://{server.metrics_url}/metrics")
+            print(f"  {where(server)}")
         print("`genrec rollout` changes the artifact; Ctrl-C ends it", flush=True)
         obey(fleet)
 

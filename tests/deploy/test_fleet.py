@@ -98,7 +98,10 @@ def test_a_router_that_ends_while_servers_start_is_started_again_meanwhile(
         yield generation(artifact, "b1", ended).servers[0]
 
     monkeypatch.setattr(fleets, "running_server", slow)
-    fleet.move(NEW, 30)
+    told: list[str] = []
+    fleet.move(NEW, 30, told.append)
+    (server,) = fleet.coming.servers if fleet.coming else ()
+    assert told[-1] == f"server: http {server.http_url}  metrics http://{server.metrics_url}/metrics"
     assert fleet.coming and fleet.share == 30 and fleet.router.process.poll() is None
 
 
@@ -166,7 +169,7 @@ def test_the_share_is_known_while_the_old_servers_give_their_last_answers(fleet:
     shares: list[object] = []
     fleet.move(NEW, 30)
     fleet.move(NEW, 100, lambda _: shares.append(state(fleet)["share"]))
-    assert shares == [30, 100]
+    assert shares == [30, 100, 100]
 
 
 def test_a_server_that_does_not_end_keeps_no_other_from_ending(fleet: Fleet, ended: list[Path]) -> None:

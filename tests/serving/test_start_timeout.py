@@ -39,7 +39,10 @@ def test_a_model_that_does_not_come_up_is_named(
     (models / "validity_lookup" / "1" / "model.py").write_text("import time\n\ntime.sleep(3600)\n")
     monkeypatch.setattr(launcher, "REPOSITORY", models)
     with (
-        pytest.raises(LaunchError, match=r"not ready after .*; still loading: .*validity_lookup \(log"),
+        pytest.raises(
+            LaunchError,
+            match=r"not ready after 10 s \(.* --start-timeout-s` allows more\): .*loading: .*validity_lookup \(log",
+        ),
         running_server(tiny, run_dir=tmp_path / "run", ensembles=("recommend",), start_timeout_s=10.0),
     ):
         pass
