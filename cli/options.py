@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from genrec.catalogue.semantic_id import check_sizes
+from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
 from genrec.errors import InputError
 from genrec.settings import MAX_DEADLINE_MS, accepted, chosen_fields
 
@@ -34,9 +34,9 @@ def check_read(model: str, given: Mapping[str, object], read_by: Mapping[str, Se
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Codebook sizes T_1,...,T_L."""
+    """Codebook sizes T_1,...,T_L to learn."""
     try:
-        return check_sizes(numbers(text))
+        return check_sizes(numbers(text), MOST_LEARNT)
     except InputError as error:
         raise _refused(text, error.limit) from error
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -139,11 +139,11 @@ def _locked(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises ArtifactError."""
+def read_json(path: Path, as_object: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """What a JSON file holds, each object as `as_object` makes it of its pairs, or a dict. Raises ArtifactError."""
     with open_file(path) as file:
         try:
-            return json.load(file)
+            return json.load(file, object_pairs_hook=as_object)
         except RecursionError as error:
             raise ArtifactError(path, "is not readable JSON: nested too deep") from error
         except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -106,7 +107,16 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
 
 
 def _of_json(path: Path) -> Iterator[list[str]]:
-    sequences = read_json(path)
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for user, items in pairs:
+            if user in found:  # in which order came what is in both lists?
+                raise InputError(str(path), f"has the user {user!r} again", "a list per user")
+            found[user] = items
+        return found
+
+    sequences = read_json(path, each_once)
     with counting(f"reading {path.name}", len(sequences), "user") as bar:
         for user, items in sequences.items():
             bar.update()

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.semantic_id import check_sizes
+from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
 from genrec.manifest import stage_key
@@ -102,7 +102,7 @@ def tokenise(
     ids = items["item_id"].to_numpy()
     given = None if semantic_ids is None else published_codes(semantic_ids, items["key"].to_pylist())
     learnt = (
-        None if given is not None else check_sizes(codebook_sizes or settings.codebook_sizes)
+        None if given is not None else check_sizes(codebook_sizes or settings.codebook_sizes, MOST_LEARNT)
     )
     inputs = [out / name for name in ("histories.parquet", "items.parquet")]
     key = stage_key(

@@ -17,15 +17,18 @@ import numpy.typing as npt
 from genrec.errors import InputError
 
 MAX_SIZE = 2**31  # codes travel as int32
+MOST_LEARNT = (
+    2**16
+)  # of a level whose codes are learnt: each has a vector in memory, and a distance to every item
 
 
-def check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return (T_1, ..., T_L) as Python integers; InputError unless every semantic ID fits an int64."""
+def check_sizes(sizes: Sequence[int], most: int = MAX_SIZE) -> tuple[int, ...]:
+    """Return (T_1, ..., T_L) as Python integers; InputError unless each is 1 to `most` and every semantic ID fits an
+    int64.
+    """
     checked = tuple(int(t) for t in sizes)
-    if not checked or min(checked) < 1 or max(checked) > MAX_SIZE:
-        raise InputError(
-            "codebook_sizes", f"is {list(checked)}", f"at least one level, sizes 1 to {MAX_SIZE}"
-        )
+    if not checked or min(checked) < 1 or max(checked) > most:
+        raise InputError("codebook_sizes", f"is {list(checked)}", f"at least one level, sizes 1 to {most}")
     if prod(checked) >= 2**63:
         raise InputError(
             "codebook_sizes", f"{list(checked)} multiply to {prod(checked)}", "a product below 2**63"

@@ -54,6 +54,7 @@ def shop(tmp_path: Path) -> list[str]:
     [
         (["data", "a", "--codebook-sizes=0"], r"--codebook-sizes: is '0' \(accepted: .*sizes 1 to"),
         (["data", "a", "--codebook-sizes=8,x"], r"--codebook-sizes: is '8,x' \(accepted: whole numbers"),
+        (["data", "a", "--codebook-sizes=65537,2"], r"--codebook-sizes: is .* sizes 1 to 65536\)"),
         (["data", "a", "--codebook-sizes="], "--codebook-sizes: is ''"),
         (["evaluate", "a", "--users", "0"], r"--users: is '0' \(accepted: a whole number of at least 1\)"),
         (["evaluate", "a", "--users", "-3"], "--users: is '-3'"),
