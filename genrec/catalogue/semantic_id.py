@@ -17,9 +17,8 @@ import numpy.typing as npt
 from genrec.errors import InputError
 
 MAX_SIZE = 2**31  # codes travel as int32
-MOST_LEARNT = (
-    2**16
-)  # of a level whose codes are learnt: each has a vector in memory, and a distance to every item
+# Of a level whose codes are learnt: each has a vector in memory, and a distance to every item
+MOST_LEARNT = 2**16
 
 
 def check_sizes(sizes: Sequence[int], most: int = MAX_SIZE) -> tuple[int, ...]:
