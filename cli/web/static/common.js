@@ -31,6 +31,7 @@ export function make(tag, text, attributes) {
   return made;
 }
 
+export const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 export const named = (item) => item.title || `item ${item.id}`;
 
 export function say(text, bad) {

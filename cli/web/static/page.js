@@ -1,5 +1,5 @@
 // The page's script: plain modules, no library, no build step.
-import { at, forgive, get, make, named, refuse, Refusal, say, WORDS } from "./common.js";
+import { at, counted, forgive, get, make, named, refuse, Refusal, say, WORDS } from "./common.js";
 import { watch } from "./live.js";
 import { waterfall } from "./waterfall.js";
 
@@ -34,7 +34,7 @@ async function load(user) {
     at("user").value = found.user;
     history = found.history;
     showHistory();
-    say(`User ${found.user}: ${history.length} items`);
+    say(`User ${found.user}: ${counted(history.length, "item")}`);
   } catch (error) {
     refuse(error);
   }
@@ -143,7 +143,7 @@ function show(answers) {
   const both = (item) => lists.length > 1 && lists.every((list) => list.has(item.id));
   at("answers").replaceChildren(...answers.map((answer) => card(answer, both)));
   if (!good.length) refuse({ kind: answers[0].error.kind, message: answers[0].error.message });
-  else say(good.map((answer) => `${WORDS[answer.decoder]}: ${answer.items.length} items in ${answer.ms.toFixed(1)} ms`).join("; "));
+  else say(good.map((answer) => `${WORDS[answer.decoder]}: ${counted(answer.items.length, "item")} in ${answer.ms.toFixed(1)} ms`).join("; "));
 }
 
 function card(answer, both) {
@@ -178,8 +178,8 @@ function list(items, both) {
 function notes(answer) {
   const told = [`answered by ${answer.by === "model" ? "the model" : "popularity"}`, `${answer.prompt_tokens} prompt tokens`,
     `${answer.valid} semantic IDs valid`, `catalogue version ${answer.catalogue_version}`];
-  if (answer.dropped) told.push(`${answer.dropped} unknown items dropped`);
-  if (answer.cut) told.push(`${answer.cut} older items cut off`);
+  if (answer.dropped) told.push(`${counted(answer.dropped, "unknown item")} dropped`);
+  if (answer.cut) told.push(`${counted(answer.cut, "older item")} cut off`);
   return told.join(", ");
 }
 
@@ -194,7 +194,7 @@ async function begin() {
   showHistory();
   const about = await get("/api/about");
   at("name").textContent = about.name;
-  at("about").textContent = `${about.items} items${about.titles ? "" : " without titles"}, ${about.users} users`;
+  at("about").textContent = `${counted(about.items, "item")}${about.titles ? "" : " without titles"}, ${counted(about.users, "user")}`;
   if (!about.users) for (const id of ["user", "load", "any"]) at(id).disabled = true;
   if (!about.titles) at("title").placeholder = "no titles here: type an item id";
   if (about.metrics) {
