@@ -63,7 +63,7 @@ def make_catalogue(
 
 def make_model(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None, device: str = "cpu",
 ) -> None:  # fmt: skip
     """`model/`, trained by the recipe of the data with `changes`; an ended training goes on where it stood."""
     from training.recipe_file import changed
@@ -79,7 +79,7 @@ def make_model(
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     _training(
         artifact, "train", key, ("config.json", "model.safetensors"),
-        lambda state: _on_ranks(ranks, threads, train, artifact, chosen, state, seed, minutes),
+        lambda state: _on_ranks(ranks, threads, train, artifact, chosen, state, seed, minutes, device=device),
     )  # fmt: skip
 
 
@@ -89,6 +89,7 @@ def make_draft(
     seed: int = 0,
     threads: int = 0,
     epochs: int | None = None,
+    device: str = "cpu",
 ) -> None:
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from genrec.nn.checkpoint import generator_digest
@@ -104,7 +105,7 @@ def make_draft(
     model = artifact / "model"
 
     def work() -> dict[str, Any]:
-        facts = draft_artifact(artifact, chosen, joint, seed, threads)
+        facts = draft_artifact(artifact, chosen, joint, seed, threads, device)
         if joint:
             made = (model / n for n in ("config.json", "model.safetensors"))
             record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})
@@ -117,7 +118,7 @@ def make_draft(
 def make_ranker(
     artifact: Path, order: str = "split", shared: bool = True, seed: int = 0, threads: int = 0,
     minutes: float | None = None, history: str = "codes", ranks: int = 1,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None, device: str = "cpu",
 ) -> None:  # fmt: skip
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.catalogue.files import ITEM_TOKENS
@@ -137,8 +138,9 @@ def make_ranker(
         if ranks > 1:
             open_places(artifact, chosen.places, history)  # makes the candidates, once for all ranks
         return _on_ranks(
-            ranks, threads, ranker_artifact, artifact, chosen, state, order, shared, seed, minutes, history
-        )
+            ranks, threads, ranker_artifact, artifact, chosen, state, order, shared, seed, minutes, history,
+            device=device,
+        )  # fmt: skip
 
     _training(artifact, "ranker", key, (OPTIONS, WEIGHTS), work)
 
@@ -219,10 +221,12 @@ def _training(
         of_stage.rmdir()
 
 
-def _on_ranks(ranks: int, threads: int, work: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+def _on_ranks(
+    ranks: int, threads: int, work: Callable[..., Any], *arguments: Any, device: str = "cpu"
+) -> dict[str, Any]:
     from training.launch import on_ranks
 
-    return dict(on_ranks(ranks, work, *arguments, threads=threads))
+    return dict(on_ranks(ranks, work, *arguments, threads=threads, device=device))
 
 
 def make_further(

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from cli.options import add_artifact, add_settings, at_least, check_read, folder, positive
+from cli.options import add_artifact, add_device, add_settings, at_least, check_read, folder, positive
 from cli.recommend import add_decoder
 from genrec.settings import Settings
 
@@ -32,6 +32,7 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         help="GAUC of the HSTU ranker instead; or how good HSTU is at the next item",
     )
     parser.add_argument("--json", action="store_true", help="for machines")
+    add_device(parser, "computes a ranker's scores")
     add_decoder(parser)
     add_settings(parser, "verify", "beam_width")
 
@@ -40,19 +41,22 @@ def evaluate(a: argparse.Namespace) -> None:
     """Measure one model, and print a table or JSON."""
     from build.validity import check_meaning
     from genrec.manifest import check_inputs
+    from training.device import CPU, use_device
 
     given = {
         "users": a.users, "keep_seen": a.keep_seen, "decoder": a.decoder != "beam",
         "beam_width": a.beam_width != Settings.beam_width, "verify": a.verify != Settings.verify,
+        "device": a.device != CPU,
     }  # fmt: skip
     model = "ranker" if a.ranker else a.recipe or "generator"
-    check_read(model, given, dict.fromkeys(given, ("generator",)))
+    check_read(model, given, {**dict.fromkeys(given, ("generator",)), "device": ("ranker",)})
+    use_device(a.device)
     check_inputs(a.artifact, "tokenise")
     check_meaning(a.artifact, *STAGES[model])
     if a.ranker:
         from perf.quality.rank_quality import measure_ranker, ranker_table
 
-        found = measure_ranker(a.artifact)
+        found = measure_ranker(a.artifact, a.device)
         print(json.dumps(found) if a.json else ranker_table(found))
         return
     if a.recipe == "hstu-next":

@@ -107,6 +107,13 @@ def add_artifact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=folder, help="the artifact folder, e.g. artifacts/ml-100k")
 
 
+def add_device(parser: argparse.ArgumentParser, what: str) -> None:
+    """Where torch computes; `what` it does there."""
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help=f"what {what}; cuda: a GPU; default: cpu"
+    )
+
+
 def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     """Who is asked about whose history, and for how many items; `user` says what is taken of a user."""
     add_artifact(parser)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import add_artifact, at_least, check_read, positive
+from cli.options import add_artifact, add_device, at_least, check_read, positive
 from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
+
+DRAFT = "a draft head"
 
 
 def add_arguments(train: argparse.ArgumentParser) -> None:
@@ -43,26 +45,29 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     more = "train an hstu-ranker further, on the last file's events (CSV or Parquet: user, item, rating, timestamp)"
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
     train.add_argument("--ranks", type=at_least(1), help="processes that train together; default: 1")
+    add_device(train, "trains generator, ranker or draft head")
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
 
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
     from cli.chain import make_draft, make_further, make_hstu, make_hstu_next, make_model, make_ranker
+    from training.device import CPU, use_device
     from training.launch import torchrun_rank
     from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, RECIPES, read_recipe
 
     read_by = {
         "minutes": RECIPES, "ranks": RECIPES, "events": (HSTU,), "ranker_order": (RANKER,),
-        "ranker_history": (RANKER,), "own_backbone": (RANKER,),
+        "ranker_history": (RANKER,), "own_backbone": (RANKER,), "device": (GENERATOR, RANKER, DRAFT),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
-    check_read("a draft head" if a.draft else model, vars(a), read_by)
+    check_read(DRAFT if a.draft else model, {**vars(a), "device": a.device != CPU}, read_by)
     ranks = a.ranks or 1
     if a.draft and torchrun_rank() is not None:
         raise InputError("draft", "is trained under torchrun", "a process alone: `genrec train --draft`")
+    use_device(a.device, ranks)
     if a.draft:
-        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads)
+        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads, device=a.device)
         return
     if a.events and (unread := changes.keys() & {"epochs", "patience"}):
         problem = f"sets {', '.join(sorted(unread))} with --events"
@@ -77,6 +82,8 @@ def run(a: argparse.Namespace) -> None:
         make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, ranks, changes)
     elif model == RANKER:
         order, shared, history = a.ranker_order or "split", not a.own_backbone, a.ranker_history or "codes"
-        make_ranker(a.artifact, order, shared, a.seed, a.threads, a.minutes, history, ranks, changes)
+        make_ranker(
+            a.artifact, order, shared, a.seed, a.threads, a.minutes, history, ranks, changes, a.device
+        )
     else:
-        make_model(a.artifact, a.seed, a.threads, a.minutes, ranks, changes)
+        make_model(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)

@@ -28,6 +28,7 @@ from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.device import device_of
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
 from genrec.nn.draft_head import DraftHead, prompt_states
 from genrec.nn.draft_loss import draft_losses
@@ -88,7 +89,8 @@ class DraftRecommender:
         )
         rows = [self.catalogue.rows_of(h) for h in histories]
         rows = [r[r >= 0].astype(np.int64) for r in rows]
-        states = prompt_states(self.generator, self.head, *prompts(self.catalogue, drafter, rows)).numpy()
+        asked = (each.to(device_of(self.head)) for each in prompts(self.catalogue, drafter, rows))
+        states = prompt_states(self.generator, self.head, *asked).cpu().numpy()
         ranking = np.full((len(rows), k), PAD)
         for line, r, s in zip(ranking, rows, states, strict=True):
             ids = self.answer(drafter, s, k, np.unique(r) if remove_seen else r[:0])
@@ -129,7 +131,7 @@ class DraftRun:
         self.head.start_from(generator)
         if not joint:
             self.head.keep_first_level()
-        self.models = nn.ModuleList([self.generator, self.head])
+        self.models = nn.ModuleList([self.generator, self.head]).to(device_of(generator))
         self.average = copy.deepcopy(self.models).eval()
         groups = [(self.head, 1.0), *([(self.generator, settings.generator_rate)] if joint else [])]
         self.shares = [rate for _, rate in groups for _ in range(2)]
@@ -181,7 +183,8 @@ def train_draft(
     run = DraftRun(generator, options, settings, joint, seed)
     rows, offsets = training_rows(histories.cut(2), catalogue.rows_of)
     batch_items = settings.batch_items or power_of_two(len(rows) / 1000, 256, 1024)
-    tree = Tree.of(catalogue)
+    device = device_of(generator)
+    tree = Tree.of(catalogue).to(device)
     sample = histories.sample(VALIDATION_USERS, seed=0)
     recommend = DraftRecommender(*run.average, catalogue, VALIDATION_BEAMS)
     epochs = settings.epochs or min(max(round(4_000_000 / len(rows)), 1), 12)
@@ -196,9 +199,9 @@ def train_draft(
             check_some(todo)
             total = torch.zeros(catalogue.levels)
             for number, batch in enumerate(todo, 1):
-                picked = torch.from_numpy(gather(rows, batch))
+                picked = torch.from_numpy(gather(rows, batch)).to(device)
                 done = (epoch - 1 + (number - 1) / len(todo)) / epochs
-                total += run.step(tree, picked.clamp(min=0), picked >= 0, done)
+                total += run.step(tree, picked.clamp(min=0), picked >= 0, done).cpu()
                 bar.update(whole_share(len(rows), number, len(todo)))
                 bar.set_postfix(loss=f"{float(total.sum()) / number:.3f}", refresh=False)
             figures = evaluate(recommend, sample, "validation", label="validate")
@@ -212,11 +215,13 @@ def train_draft(
 
 
 def draft_artifact(
-    artifact: Path, settings: DraftSettings, joint: bool = False, seed: int = 0, threads: int = 0
-) -> dict[str, object]:
-    """Give the generator in `artifact`/model a draft head beside it. Returns what happened."""
+    artifact: Path, settings: DraftSettings, joint: bool = False, seed: int = 0, threads: int = 0,
+    device: str = "cpu",
+) -> dict[str, object]:  # fmt: skip
+    """Give the generator in `artifact`/model a draft head beside it, trained on `device`. Returns what happened."""
     load_config(artifact).check_codes_alone("a draft head")
     return train_draft(
         Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
-        load_generator(artifact / "model"), settings, DraftConfig(), artifact / "model", joint, seed, threads,
+        load_generator(artifact / "model").to(device), settings, DraftConfig(), artifact / "model", joint, seed,
+        threads,
     )  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 
 from genrec.catalogue.items import Catalogue
 from genrec.nn.beam import Tree
+from genrec.nn.device import device_of
 from genrec.nn.loss import level_sums, targets_of
 from genrec.nn.model import Generator
 from training.balance import assign
@@ -38,7 +39,7 @@ class GeneratorRun(Run[Generator]):
             settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
         )
         super().__init__(world, model, copy.deepcopy(model).eval(), pace)
-        self.settings, self.seed, self.tree = settings, seed, Tree.of(catalogue)
+        self.settings, self.seed, self.tree = settings, seed, Tree.of(catalogue).to(device_of(model))
         self.rows, self.offsets = training_rows(histories.cut(2), catalogue.rows_of)
         self.events = len(self.rows)
         self.checked = histories.sample(VALIDATION_USERS, seed=0)
@@ -57,10 +58,11 @@ class GeneratorRun(Run[Generator]):
         mine = batch[assign(lengths.astype(np.float64), self.world.ranks) == self.world.rank]
         loss = None
         if len(mine):
-            picked = torch.from_numpy(gather(self.rows, mine))
+            picked = torch.from_numpy(gather(self.rows, mine)).to(self.tree.codes.device)
             sums = level_sums(self.model, self.tree, picked.clamp(min=0), picked >= 0)
             # Of every level the mean over what the whole batch has of it; an update is divided by the windows of all.
-            loss = (sums / targets_of(torch.from_numpy(lengths), len(sums))).sum() * len(batch)
+            targets = targets_of(torch.from_numpy(lengths), len(sums)).to(sums.device)
+            loss = (sums / targets).sum() * len(batch)
         self.update.add(loss, len(mine))
         return self.learn(done)
 

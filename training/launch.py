@@ -32,12 +32,14 @@ def torchrun_rank() -> int | None:
     return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
-def on_ranks(ranks: int, work: Callable[..., Any], *arguments: Any, threads: int = 0) -> Any:
+def on_ranks(
+    ranks: int, work: Callable[..., Any], *arguments: Any, threads: int = 0, device: str = "cpu"
+) -> Any:
     """What `work(world, *arguments)` gave on rank 0, or in this process where torchrun started it.
 
     It is made of plain values and NumPy arrays: tensors are shared memory of a process that is gone. `threads` are
-    those of all ranks here together; 0 is a thread per core. A rank that fails ends the others. Raises
-    RankLost, and what a rank raised.
+    those of all ranks here together; 0 is a thread per core. `device` is where a process alone computes. A rank that
+    fails ends the others. Raises RankLost, and what a rank raised.
     """
     rank = torchrun_rank()
     if rank is not None:
@@ -45,7 +47,7 @@ def on_ranks(ranks: int, work: Callable[..., Any], *arguments: Any, threads: int
     if ranks == 1:
         if threads:
             torch.set_num_threads(threads)
-        return work(World(), *arguments)
+        return work(World(device=device), *arguments)
     each = max((threads or os.cpu_count() or 1) // ranks, 1)
     START.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", work.__module__])
     with tempfile.TemporaryDirectory() as folder:

@@ -22,6 +22,7 @@ from genrec.manifest import stage_key
 from genrec.models.prompt import prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.checkpoint import generator_digest, load_generator
+from genrec.nn.device import device_of
 from genrec.nn.model import Generator
 from genrec.progress import counting
 from genrec.tensor_file import write_tensors
@@ -97,7 +98,7 @@ def make_candidates(
     generator: Generator, catalogue: Catalogue, rows: list[np.ndarray], places: np.ndarray, label: str
 ) -> Candidates:
     """The generator's best unseen items of every place [m, 2], by the search that measures it."""
-    config, tree = generator.config, Tree.of(catalogue)
+    config, tree = generator.config, Tree.of(catalogue).to(device_of(generator))
     tokens = catalogue.codes + np.array(config.code_offsets)
     found = np.empty((len(places), CANDIDATES), np.int32)
     scores = np.empty((len(places), CANDIDATES), np.float32)
@@ -116,13 +117,16 @@ def make_candidates(
     return Candidates(user, cut, target, found, scores)
 
 
-def load_candidates(artifact: Path, per_history: int) -> dict[str, Candidates]:
-    """Split -> candidates of the generator in `artifact`/model, made where they are not yet there or of another one.
+def load_candidates(
+    artifact: Path, per_history: int, device: torch.device | str = "cpu"
+) -> dict[str, Candidates]:
+    """Split -> candidates of the generator in `artifact`/model, made on `device` where they are not yet there or of
+    another one.
 
     Splits are `train`, `validation` and `test`. Raises ArtifactError, and InputError where there is nothing to learn.
     """
     path = artifact / "training" / FILE_NAME
-    generator = load_generator(artifact / "model")
+    generator = load_generator(artifact / "model").to(device)
     inputs = [artifact / name for name in ("histories.parquet", "catalogue.parquet")]
     settings = {"generator": generator_digest(artifact / "model"), "per_history": per_history}
     key = stage_key(settings | {"candidates": CANDIDATES, "beam_width": BEAM_WIDTH}, inputs)

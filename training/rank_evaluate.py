@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from genrec.nn.device import device_of
 from genrec.nn.ranker import Ranker
 from genrec.progress import counting
 from training.rank_candidates import CANDIDATES, Candidates, prompts
@@ -31,12 +32,14 @@ class Asked:
     codes: Tensor
 
     def scores(self, ranker: Ranker, order: str, entries: Tensor | None = None) -> Tensor:
-        """float [B, C]; in split order `entries` of all items may be at hand."""
+        """float [B, C], where the ranker is; in split order `entries` of all items may be at hand."""
+        device = device_of(ranker)
+        user, length, rows, tokens, codes = (each.to(device) for each in vars(self).values())
         if entries is None or order != "split":
-            return ranker(self.user, self.length, self.tokens, self.codes, order)
-        entry = ranker.prefix(self.user)
-        states = ranker.states(entry, self.length, entries, self.rows, order)
-        return ranker.scores(states, self.codes)
+            return ranker(user, length, tokens, codes, order)
+        entry = ranker.prefix(user)
+        states = ranker.states(entry, length, entries, rows, order)
+        return ranker.scores(states, codes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +66,7 @@ class Places:
     @torch.no_grad()
     def entries(self, ranker: Ranker) -> Tensor:
         """KV of all items, at the positions from 0 on."""
-        return ranker.items(torch.from_numpy(self.tokens.astype(np.int64)))
+        return ranker.items(torch.from_numpy(self.tokens.astype(np.int64)).to(device_of(ranker)))
 
 
 @torch.no_grad()
@@ -79,7 +82,7 @@ def scores_of(ranker: Ranker, places: Places, at: Candidates, order: str) -> np.
         for start in range(0, len(asked), BATCH):
             span = asked[start : start + BATCH]
             part = at.at(span)
-            scores[span] = places.ask(part, part.rows).scores(ranker, order, entries).numpy()
+            scores[span] = places.ask(part, part.rows).scores(ranker, order, entries).cpu().numpy()
             bar.update(len(span))
     scores[at.rows < 0] = -np.inf
     return scores

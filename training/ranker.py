@@ -38,7 +38,7 @@ def train_ranker(
 
     Goes on from the checkpoint in `state`. All ranks call it, with the same ranker. Raises RankLost, ArtifactError.
     """
-    run = RankerRun(world, ranker, places, candidates, settings, seed)
+    run = RankerRun(world, ranker.to(world.device), places, candidates, settings, seed)
     world.seed_dropout(seed)
     report = train(world, run, Limits(settings.epochs, settings.patience, minutes), state, save_every_s)
     weight, figures = run.choose(run.best, candidates["validation"])
@@ -71,7 +71,7 @@ def ranker_artifact(
     # Before candidates are made, which takes minutes.
     RankerConfig(shared, layers=settings.layers).first_layer(load_config(artifact))
     with world.lead_first():
-        places, candidates = open_places(artifact, settings.places, history)
+        places, candidates = open_places(artifact, settings.places, history, world.device)
     tokens = places.tokens.shape[1]
     ranker = fresh_ranker(
         artifact, order, shared, settings.dropout, tokens, seed, history, settings.reach, settings.layers
@@ -83,9 +83,13 @@ def ranker_artifact(
 
 
 def open_places(
-    artifact: Path, wanted: int = RankerSettings.places, history: str = "codes"
+    artifact: Path,
+    wanted: int = RankerSettings.places,
+    history: str = "codes",
+    device: torch.device | str = "cpu",
 ) -> tuple[Places, dict[str, Candidates]]:
-    """Histories and items as a ranker reads them, and candidates by split, about `wanted` of training.
+    """Histories and items as a ranker reads them, and candidates by split, about `wanted` of training,
+    which are made on `device` where there are none yet.
 
     `history` as in `RankerConfig`. Raises ArtifactError, and InputError for codes where the generator reads text too:
     its KV of a history is then not a ranker's.
@@ -97,7 +101,7 @@ def open_places(
         Histories.load(artifact / "histories.parquet"),
         load_generator(artifact / "model").config,
     )
-    candidates = load_candidates(artifact, max(1, wanted // len(histories)))
+    candidates = load_candidates(artifact, max(1, wanted // len(histories)), device)
     codes = catalogue.codes + np.array(config.code_offsets)
     rows = known_rows(histories, catalogue)
     tokens = item_tokens(artifact, catalogue, config)

@@ -102,9 +102,10 @@ class RankerRun(Run[Ranker]):
     def _loss(self, picked: Candidates, order: str, rows: np.ndarray, teacher: np.ndarray) -> torch.Tensor:
         """Summed over places."""
         asked = self.places.ask(picked, rows)
-        scores = asked.scores(self.model, order, self.entries).masked_fill(torch.from_numpy(rows < 0), NOBODY)
-        loss = F.cross_entropy(scores, torch.zeros(len(rows), dtype=torch.long), reduction="sum")
-        likely = torch.from_numpy(teacher).softmax(1)
+        scores = _without_nobody(asked.scores(self.model, order, self.entries), rows)
+        first = torch.zeros(len(rows), dtype=torch.long, device=scores.device)
+        loss = F.cross_entropy(scores, first, reduction="sum")
+        likely = torch.from_numpy(teacher).to(scores.device).softmax(1)
         loss = loss + self.settings.teacher * F.cross_entropy(scores, likely, reduction="sum")
         if order == "item" and "user" in self.model.options.orders:
             said = self._said_in_order_user(asked, rows)
@@ -114,8 +115,7 @@ class RankerRun(Run[Ranker]):
     @torch.no_grad()
     def _said_in_order_user(self, asked: Asked, rows: np.ndarray) -> torch.Tensor:
         """How likely the averaged weights find each candidate: [B, 1 + negatives]."""
-        scores = asked.scores(self.average, "user")
-        return scores.masked_fill(torch.from_numpy(rows < 0), NOBODY).softmax(1)
+        return _without_nobody(asked.scores(self.average, "user"), rows).softmax(1)
 
     def validate(self) -> tuple[float, dict[str, object]]:
         """NDCG@10 of the averaged weights and the generator together, over all orders."""
@@ -133,6 +133,11 @@ class RankerRun(Run[Ranker]):
             for order in ranker.options.orders
         }
         return choose_weight(places, scored)
+
+
+def _without_nobody(scores: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+    """`scores` [B, C], those of no candidate (`rows` int[B, C] of -1) as NOBODY's."""
+    return scores.masked_fill(torch.from_numpy(rows < 0).to(scores.device), NOBODY)
 
 
 def draw(picked: Candidates, negatives: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ import numpy as np
 from genrec.catalogue.items import Catalogue
 from genrec.models.prompt import Start, newest_start, prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
+from genrec.nn.device import device_of
 from genrec.nn.model import Generator
 from training.evaluate import PAD, Recommender
 from training.padding import padded
@@ -23,7 +24,7 @@ def model_recommender(
 
     `start` says which items are read.
     """
-    config, tree = model.config, tree or Tree.of(catalogue)
+    config, tree = model.config, tree or Tree.of(catalogue).to(device_of(model))
     offsets = np.array(config.code_offsets)
 
     def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:

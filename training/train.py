@@ -57,7 +57,7 @@ def train_generator(
     without, two runs of one seed and thread count end in the same weights. All ranks call it. Raises RankLost,
     ArtifactError.
     """
-    model = fresh_generator(settings, catalogue, seed, codebooks or [])
+    model = fresh_generator(settings, catalogue, seed, codebooks or []).to(world.device)
     run = GeneratorRun(world, model, settings, catalogue, histories, seed)
     world.seed_dropout(seed)
     limits = Limits(settings.epochs, settings.patience, minutes, settings.validate_every)

@@ -6,7 +6,7 @@ out are pruned from the tree of semantic IDs, as the served system does. See `ge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from genrec.catalogue.items import Catalogue
+from genrec.nn.device import device_of
 from genrec.nn.functions import rotary
 from genrec.nn.model import Block, Generator
 
@@ -59,14 +60,26 @@ class Tree:
         codes = torch.from_numpy(catalogue.codes.astype(np.int64))
         return cls(codes, children, invalid, child_codes, node_of, order, offsets)
 
+    def to(self, device: torch.device) -> Tree:
+        """The same with its tensors on `device`; items of leaves are read on the host."""
+        children, invalid, child_codes, node_of = (
+            [level.to(device) for level in levels]
+            for levels in (self.children, self.invalid, self.child_codes, self.node_of)
+        )
+        return replace(
+            self, codes=self.codes.to(device), children=children, invalid=invalid, child_codes=child_codes,
+            node_of=node_of,
+        )  # fmt: skip
+
     def alive(self, excluded: list[npt.NDArray[np.int64]]) -> list[Tensor]:
         """Which nodes keep an item without each request's `excluded` item rows: per level bool[B, P_l]."""
         request = torch.from_numpy(np.repeat(np.arange(len(excluded)), [len(e) for e in excluded]))
         rows = torch.from_numpy(np.concatenate(excluded).astype(np.int64))
+        request, rows = request.to(self.codes.device), rows.to(self.codes.device)
         alive = []
         for node in self.node_of:
             items = torch.bincount(node).repeat(len(excluded), 1)
-            items.index_put_((request, node[rows]), torch.tensor(-1), accumulate=True)
+            items.index_put_((request, node[rows]), torch.tensor(-1, device=items.device), accumulate=True)
             alive.append(items > 0)
         return alive
 
@@ -96,7 +109,7 @@ def decode(
     cos, sin = rotary(lengths + len(own[0]), config.head_dim, config.rope_theta)
     cos, sin = cos[:, None].expand(-1, beams, -1), sin[:, None].expand(-1, beams, -1)
     group = config.num_attention_heads // config.num_key_value_heads
-    padding = torch.arange(shared[0][0].shape[1]) >= lengths[:, None]
+    padding = torch.arange(shared[0][0].shape[1], device=lengths.device) >= lengths[:, None]
     x, blocks = model.embed_tokens(tokens), cast("list[Block]", list(model.layers))
     for layer, (keys, values), mine in zip(blocks, shared, own, strict=True):
         q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
@@ -125,12 +138,15 @@ def beam_search(
 ) -> tuple[Tensor, Tensor]:
     """tokens [B, S] padded right, lengths [B], excluded item rows -> leaves [B, W], scores [B, W].
 
-    Best first, ties by ascending semantic ID; scores of beams that do not exist are -inf.
+    Best first, ties by ascending semantic ID; scores of beams that do not exist are -inf. It runs where the model is,
+    and the tree has to be there.
     """
-    config, alive, batch = model.config, tree.alive(excluded), len(tokens)
+    config, alive, batch, device = model.config, tree.alive(excluded), len(tokens), device_of(model)
+    tokens, lengths, request = tokens.to(device), lengths.to(device), torch.arange(batch, device=device)
     hidden, shared = model.prefill(tokens)
-    hidden = hidden[torch.arange(batch), lengths - 1][:, None]
-    nodes, scores = torch.zeros(batch, 1, dtype=torch.long), torch.zeros(batch, 1)
+    hidden = hidden[request, lengths - 1][:, None]
+    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)
+    scores = torch.zeros(batch, 1, device=device)
     own: list[list[tuple[Tensor, Tensor]]] = [[] for _ in model.layers]
     for level in range(1, config.levels + 1):
         code = tree.child_codes[level - 1][nodes]  # [B, W, m]
@@ -146,7 +162,7 @@ def beam_search(
         parents, codes = picked // child.shape[2], code.flatten(1).gather(1, picked)
         nodes = child.flatten(1).gather(1, picked)
         if level < config.levels:
-            index = torch.arange(batch)[:, None]
+            index = request[:, None]
             own = [[(k[index, parents], v[index, parents]) for k, v in layer] for layer in own]
             hidden = decode(model, codes + config.code_offsets[level - 1], lengths, shared, own)
     by_node = nodes.argsort(dim=1, stable=True)
@@ -163,7 +179,7 @@ def rank_items(
     """
     rows = np.full((len(leaves), k), -1, np.int64)
     values = np.full((len(leaves), k), -np.inf, np.float32)
-    for b, (leaf, score) in enumerate(zip(leaves.numpy(), scores.numpy(), strict=True)):
+    for b, (leaf, score) in enumerate(zip(leaves.cpu().numpy(), scores.cpu().numpy(), strict=True)):
         leaf, score = leaf[score > -np.inf][: k + len(excluded[b])], score[score > -np.inf]
         spans = [tree.leaf_items[tree.leaf_offsets[n] : tree.leaf_offsets[n + 1]] for n in leaf]
         if not spans:

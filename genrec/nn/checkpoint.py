@@ -43,7 +43,7 @@ def save_tensors(tensors: dict[str, Tensor], config: ModelConfig, folder: Path) 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
     """Write one safetensors file in torch's manner."""
-    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with written(path) as partial:
         save_file(whole, partial, metadata={"format": "pt", **metadata})
 

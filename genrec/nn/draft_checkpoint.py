@@ -65,7 +65,7 @@ def serving_tensors(generator: Generator, head: DraftHead) -> dict[str, NDArray[
             fed[:, : 2 * wide] += cell.bias_hh[: 2 * wide]  # the reset gate scales the last third's bias
             tensors |= {f"input_{level}": fed, f"recurrent_{level}": cell.weight_hh.T}
             tensors[f"recurrent_bias_{level}"] = cell.bias_hh[2 * wide :]
-    return {name: np.ascontiguousarray(tensor.numpy(), np.float32) for name, tensor in tensors.items()}
+    return {name: np.ascontiguousarray(tensor.cpu().numpy(), np.float32) for name, tensor in tensors.items()}
 
 
 def save_serving(generator: Generator, head: DraftHead, path: Path) -> None:

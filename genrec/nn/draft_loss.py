@@ -24,7 +24,7 @@ def draft_losses(
     `validity` as in `CodeLoss`. Levels that the head does not learn count nothing.
     """  # fmt: skip
     config, follows = generator.config, real[:, 1:]
-    tokens = (tree.codes[rows] + torch.tensor(config.code_offsets)).flatten(1)
+    tokens = (tree.codes[rows] + torch.tensor(config.code_offsets, device=tree.codes.device)).flatten(1)
     read, kv = generator.prefill(tokens)
     context = read[:, config.levels - 1 :: config.levels]
     states = context.unsqueeze(2)
@@ -45,7 +45,7 @@ def _expected(
     its own state [M, hidden]. `follows` bool[B, n - 1] where an item follows: M in all.
     """
     items = _likely(generator, tree, context)
-    tokens = tree.codes[items] + torch.tensor(generator.config.code_offsets)
+    tokens = tree.codes[items] + torch.tensor(generator.config.code_offsets, device=tree.codes.device)
     seen = torch.cat(
         (context.unsqueeze(2), read_blocks(generator, kv, generator.embed_tokens(tokens[..., :-1]))), 2
     )
@@ -128,10 +128,11 @@ def _likely(generator: Generator, tree: Tree, context: Tensor) -> Tensor:
     """An item for each h_0 [..., hidden]: its first code drawn as the generator expects it, then any such item."""
     logits = generator.head(context, 1).masked_fill(tree.invalid[0], -torch.inf)
     reached = logits.softmax(-1).cumsum(-1)  # the way round a uniform draw: one number each, not one per code
-    drawn = torch.searchsorted(reached, torch.rand(*logits.shape[:-1], 1) * reached[..., -1:], right=True)
+    chance = torch.rand(*logits.shape[:-1], 1, device=logits.device)
+    drawn = torch.searchsorted(reached, chance * reached[..., -1:], right=True)
     nodes = tree.children[0][0][drawn.squeeze(-1)]
     order, counts = tree.node_of[0].argsort(stable=True), torch.bincount(tree.node_of[0])
-    pick = (torch.rand(nodes.shape) * counts[nodes]).long().clamp(max=counts.max() - 1)
+    pick = (torch.rand(nodes.shape, device=nodes.device) * counts[nodes]).long().clamp(max=counts.max() - 1)
     return order[(counts.cumsum(0) - counts)[nodes] + pick]
 
 

@@ -23,7 +23,8 @@ def level_losses(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Te
 def targets_of(lengths: Tensor, levels: int) -> Tensor:
     """How many codes of each level are predicted in windows of `lengths` int64[B] items: int64[L]."""
     total = int(lengths.sum())
-    return torch.tensor([total - len(lengths), *[total] * (levels - 1)]).clamp(min=1)
+    counts = [total - len(lengths), *[total] * (levels - 1)]
+    return torch.tensor(counts, device=lengths.device).clamp(min=1)
 
 
 def level_sums(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ def level_sums(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tens
     """
     levels = model.config.levels
     codes = tree.codes[rows]
-    tokens = (codes + torch.tensor(model.config.code_offsets)).flatten(1)
+    tokens = (codes + torch.tensor(model.config.code_offsets, device=codes.device)).flatten(1)
     hidden = model.prefill(tokens)[0].unflatten(1, (-1, levels))
     losses = []
     for level in range(1, levels + 1):

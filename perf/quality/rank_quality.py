@@ -66,10 +66,10 @@ def read(ranker: Ranker, places: Places, test: Candidates) -> dict[str, dict[str
     return found
 
 
-def measure_ranker(artifact: Path) -> dict[str, Any]:
-    """Figures of the ranker in `artifact`/model over all users. Raises ArtifactError."""
-    ranker = load_ranker(artifact / "model")
-    places, candidates = open_places(artifact, history=ranker.options.history)
+def measure_ranker(artifact: Path, device: str = "cpu") -> dict[str, Any]:
+    """Figures of the ranker in `artifact`/model over all users, computed on `device`. Raises ArtifactError."""
+    ranker = load_ranker(artifact / "model").to(device)
+    places, candidates = open_places(artifact, history=ranker.options.history, device=device)
     test = candidates["test"]
     return {
         "artifact": artifact.name, "users": len(test), "shared": ranker.shared, "trained_for": ranker.options.order,

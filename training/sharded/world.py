@@ -1,8 +1,8 @@
-"""The processes that train together, as `torch.distributed` connects them by gloo, on CPUs."""
+"""The processes that train together, as `torch.distributed` connects them by gloo, on CPUs; or one, on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -43,16 +43,32 @@ class World:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None = None, patient: dist.ProcessGroup | None = None
-    ) -> None:
-        """`patient`: the same ranks, for what one does alone while others wait."""
-        self.group, self._patient = group, patient
+        self, group: dist.ProcessGroup | None = None, patient: dist.ProcessGroup | None = None, device: str = "cpu"
+    ) -> None:  # fmt: skip
+        """`patient`: the same ranks, for what one does alone while others wait. `device` is where models compute."""
+        self.group, self._patient, self.device = group, patient, torch.device(device)
         self.rank = group.rank() if group else 0
         self.ranks = group.size() if group else 1
 
     def seed_dropout(self, seed: int) -> None:
         """Dropout is drawn by `seed` from here on, and differs between ranks."""
         torch.manual_seed(seed * 65_537 + self.rank)
+
+    def random_state(self) -> dict[str, torch.Tensor]:
+        """What dropout is drawn from, uint8[n] by device; a GPU has a state of its own."""
+        states = {"torch": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
+        return states
+
+    def take_random_state(self, states: Mapping[str, torch.Tensor]) -> bool:
+        """Go on from what `random_state` gave; False where these are not of such a device."""
+        if states.keys() != self.random_state().keys():
+            return False
+        torch.set_rng_state(states["torch"])
+        if "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"], self.device)
+        return True
 
     def swap(self, values: NDArray, sent: Int64, received: Int64) -> NDArray:
         """Rows of [sum(sent), ...] to their ranks, in the order of ranks; what came, [sum(received), ...]."""

@@ -75,7 +75,7 @@ def save(
 
     def write_mine() -> None:
         files = _write_rows(target, world.rank, embeddings)
-        files |= _write(target / f"{world.rank}.random.safetensors", {"torch": torch.get_rng_state()})
+        files |= _write(target / f"{world.rank}.random.safetensors", world.random_state())
         if world.rank == 0:
             files |= _write(target / DENSE, dict(dense))
             _write_json(target / ABOUT, {"step": step, "ranks": world.ranks, **_about(embeddings)})
@@ -103,8 +103,8 @@ def save(
 def load(folder: Path, world: World, embeddings: ShardedEmbeddings) -> Restored:
     """Take this rank's rows of the last whole save into empty tables; torch's random state too.
 
-    At another number of ranks the random state begins anew from the step and the rank. Raises ArtifactError for what is
-    missing, damaged or of other features, and InputError for tables that are not empty.
+    At another number of ranks, or on another device, the random state begins anew from the step and the rank. Raises
+    ArtifactError for what is missing, damaged or of other features, and InputError for tables that are not empty.
     """
     if any(len(each.table) for each in embeddings.sharded.values()):
         raise InputError("embeddings", "have rows already", "empty tables to load into")
@@ -117,10 +117,9 @@ def load(folder: Path, world: World, embeddings: ShardedEmbeddings) -> Restored:
         for name in ranks[rank]["files"]:
             if name.split(".")[1].isdigit():
                 _put(target, name, ranks[rank]["files"], world, embeddings)
-    if saved == world.ranks:
-        own = f"{world.rank}.random.safetensors"
-        torch.set_rng_state(_read(target / own, ranks[world.rank]["files"][own])["torch"])
-    else:
+    own = f"{world.rank}.random.safetensors"
+    states = _read(target / own, ranks[world.rank]["files"][own]) if saved == world.ranks else {}
+    if not world.take_random_state(states):
         world.seed_dropout(step)
     embeddings.stamp = about["stamp"]
     position: dict[str, int] = {}
@@ -220,7 +219,7 @@ def _rank_json(target: Path, rank: int) -> dict[str, Any]:
 
 def _write(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """One file, on the disk when this returns; its name, size and hash."""
-    data = as_bytes({name: each.contiguous() for name, each in tensors.items()})
+    data = as_bytes({name: each.cpu().contiguous() for name, each in tensors.items()})
     _write_bytes(path, data)
     return {path.name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}}
 

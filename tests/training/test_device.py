@@ -1,0 +1,159 @@
+"""A training on another device: nothing of it stays on the host, and it ends where one on the CPU does."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cli.main import main
+from genrec.catalogue.items import Catalogue
+from genrec.draft.options import DraftConfig
+from genrec.errors import InputError
+from genrec.nn.checkpoint import load_generator
+from genrec.nn.draft_checkpoint import load_draft
+from genrec.nn.ranker_checkpoint import load_ranker
+from perf.quality.rank_quality import measure_ranker
+from tests.training.elsewhere import Elsewhere, elsewhere
+from tests.training.test_draft import QUICK as QUICK_DRAFT
+from tests.training.test_ranker import QUICK, ring_artifact
+from tests.training.test_train import TINY, data
+from training.data import Histories
+from training.device import use_device
+from training.draft import train_draft
+from training.generator_run import GeneratorRun
+from training.ranker import ranker_artifact
+from training.sharded.world import World
+from training.train import train_generator
+
+# It is not the device that torch takes it for.
+pytestmark = pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter:UserWarning")
+LAST_STEP = 11  # before a training is ended
+Figures = dict[str, Any]
+
+
+def device_of_test(there: bool) -> Any:
+    """A context that names a device."""
+    torch.set_num_threads(1)
+    return elsewhere() if there else nullcontext("cpu")
+
+
+def generator(folder: Path, there: bool, dropout: float = 0.3) -> tuple[Figures, Figures]:
+    """Weights and log of a generator."""
+    with device_of_test(there) as device:
+        settings = replace(TINY, dropout=dropout)
+        best, report = train_generator(World(device=device), *data(), settings, folder, 5, save_every_s=0.0)
+        assert all(isinstance(each, Elsewhere) == there for each in best.state_dict().values())
+        return {name: each.cpu() for name, each in best.state_dict().items()}, report
+
+
+def ranker(folder: Path, there: bool, shared: bool) -> tuple[Figures, Figures]:
+    """Weights and log of a ranker, its candidates made on the device too; and how it is evaluated there."""
+    folder.mkdir()
+    with device_of_test(there) as device:
+        artifact = ring_artifact(folder)
+        order = "split" if shared else "both"
+        report = ranker_artifact(World(device=device), artifact, QUICK, folder / "state", order, shared)
+        measured = measure_ranker(artifact, device)
+        return dict(load_ranker(artifact / "model").state_dict()), {**report, "orders": measured["orders"]}
+
+
+def draft(folder: Path, there: bool, joint: bool) -> tuple[Figures, Figures]:
+    """Weights and log of a draft head."""
+    folder.mkdir()
+    with device_of_test(there) as device:
+        artifact = ring_artifact(folder)
+        given = Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet")
+        model = load_generator(artifact / "model").to(device)
+        report = train_draft(*given, model, QUICK_DRAFT, DraftConfig(), artifact / "model", joint)
+        return dict(load_draft(artifact / "model").state_dict()), report
+
+
+@pytest.mark.parametrize(
+    ("train", "more"),
+    [(generator, {}), (ranker, {"shared": True}), (ranker, {"shared": False}), (draft, {"joint": False}),
+     (draft, {"joint": True})],
+    ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "draft", "draft-and-generator"],
+)  # fmt: skip
+def test_it_learns_there_what_it_learns_here(train: Any, more: dict[str, bool], tmp_path: Path) -> None:
+    here, there = (train(tmp_path / str(n), bool(n), **more) for n in range(2))
+    assert_alike(there, here)
+
+
+def assert_alike(one: tuple[Figures, Figures], other: tuple[Figures, Figures]) -> None:
+    assert one[0].keys() == other[0].keys() and one[1]["log"]
+    for name, each in one[0].items():
+        torch.testing.assert_close(each, other[0][name], rtol=1e-3, atol=1e-4, msg=name)
+    for mine, theirs in zip(one[1]["log"], other[1]["log"], strict=True):
+        assert np.allclose(mine["loss"], theirs["loss"], rtol=1e-4)
+    assert one[1].get("orders") == other[1].get("orders")
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["here-then-there", "there-then-here"])
+def test_it_goes_on_on_the_other_device(first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(run: GeneratorRun, batch: np.ndarray, done: float, step: Any = GeneratorRun.step) -> float:
+        if run.steps == LAST_STEP:
+            raise KeyboardInterrupt
+        return float(step(run, batch, done))
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(GeneratorRun, "step", ended)
+        generator(tmp_path / "moved", first, 0.0)
+    moved = generator(tmp_path / "moved", not first, 0.0)
+    assert moved[1]["resumed_after_step"] == LAST_STEP
+    assert_alike(moved, generator(tmp_path / "whole", False, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([], "device: is cuda, and torch finds no GPU (accepted: cpu, or a machine with a GPU)"),
+        (["--ranker"], "device: is cuda, and torch finds no GPU"),
+        (["--draft", "alone"], "device: is cuda, and torch finds no GPU"),
+        (["--ranks", "2"], "ranks: is 2 with --device cuda (accepted: 1: one process computes on one GPU)"),
+        (["--recipe", "hstu-next"], "device: is given for hstu-next, which does not read it (accepted: for generator,"),
+    ],
+    ids=["generator", "ranker", "draft", "ranks", "hstu"],
+)  # fmt: skip
+def test_what_a_gpu_cannot_do_is_refused(
+    asked: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["train", str(ring_artifact(tmp_path)), "--device", "cuda", *asked]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_torchrun_s_ranks_have_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(
+        InputError, match=r"device: is cuda under torchrun \(accepted: cpu; cuda in a process alone\)"
+    ):
+        use_device("cuda")
+
+
+def test_evaluating_what_a_gpu_does_not_compute_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    artifact = ring_artifact(tmp_path)
+    assert main(["evaluate", str(artifact), "--device", "cuda"]) == 2
+    assert "device: is given for generator, which does not read it" in capsys.readouterr().err
+    assert main(["evaluate", str(artifact), "--device", "cuda", "--ranker"]) == 2
+    assert "device: is cuda, and torch finds no GPU" in capsys.readouterr().err
+
+
+def test_a_tensor_left_on_the_host_is_noticed() -> None:
+    """The device that is not there is as strict as one that is."""
+    with elsewhere() as device:
+        there = torch.arange(3, device=device)
+        assert isinstance(there + 1, Elsewhere) and (there + 1).cpu().tolist() == [1, 2, 3]
+        with pytest.raises(RuntimeError, match="same device"):
+            there + torch.arange(3)
+        with pytest.raises(RuntimeError, match="numpy"):
+            there.numpy()
