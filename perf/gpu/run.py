@@ -35,9 +35,9 @@ from perf.gpu.timing import Missing, bytes_per_second, data_sheet_peak, operatio
 from perf.kit import report
 
 # Beside the build and the checks of the kernels, which come first
-PARTS = ("requests", "rank", "kernel", "sanitizer", "triton", "rank_triton")
+PARTS = ("train", "requests", "rank", "kernel", "sanitizer", "triton", "rank_triton")
 # That a package of ours lacks is a failure
-OWN = ("build", "clients", "deploy", "ensembles", "genrec", "perf")
+OWN = ("build", "clients", "deploy", "ensembles", "genrec", "perf", "training")
 LIMIT_S = 480.0
 
 
@@ -188,6 +188,14 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
             kept.in_time()
             results["rank"][f"s{length}_b{batch}"] = rank.measure(asked, length, batch, (rates[0], rates[1]))
 
+    def trainings() -> None:
+        from perf.gpu import train, train_check  # need what reading histories needs, which the rest does not
+
+        setting = train.DRY if dry else train.FULL
+        results["train_errors"] = train_check.check(setting, device, folder)
+        results["checked"]["training against the CPU, and checkpoints on both"] = True
+        results["train"] = train.measure(setting, device, rates[1])
+
     def through_triton() -> None:
         from perf.gpu import through_triton  # needs what serving needs, which the rest does not
 
@@ -210,6 +218,8 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
 
     if not kept.part("build", build) or not kept.part("ceilings", ceilings):
         return
+    kept.part("train", trainings)
+    torch.cuda.empty_cache()
     if kept.part("check", check_kernel):
         if kept.part("fused", check_fused):
             kept.part("requests", whole_requests)

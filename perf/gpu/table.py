@@ -42,6 +42,9 @@ def table(results: dict[str, Any]) -> str:
             "by_torch",
         )
         lines.append(f"ranking {name:12}" + "".join(f" {column} {row[column]:.3f}" for column in columns))
+    for name, row in results.get("train", {}).items():
+        of = f"{row['events_per_second']:,.0f} events/s, {row['ms']:.2f} ms a step of {row['events']} events"
+        lines.append(f"training, {name}: {of}, {row['of_measured_gemm']:.1%} of the measured GEMM in bf16")
     for name, row in results.get("served", {}).items():
         lines.append(
             f"{name:16} {row['ms']:8.2f} through Triton, by {row['by']}: it adds {row['added_ms']:.2f}"
