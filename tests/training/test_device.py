@@ -157,3 +157,13 @@ def test_a_tensor_left_on_the_host_is_noticed() -> None:
             there + torch.arange(3)
         with pytest.raises(RuntimeError, match="numpy"):
             there.numpy()
+
+
+def test_chance_of_a_gpu_is_not_taken_up_on_the_cpu() -> None:
+    world = World()
+    world.seed_dropout(1)
+    saved = world.random_state()
+    wanted = torch.rand(3)
+    assert not world.take_random_state({**saved, "cuda": saved["torch"]}) and not world.take_random_state({})
+    assert not torch.equal(torch.rand(3), wanted), "left as it was"
+    assert world.take_random_state(saved) and torch.equal(torch.rand(3), wanted)
