@@ -49,7 +49,7 @@ class Generate(PromptsLater):
         self.begin([partial(self._answers, each) for each in executors], wait_s, captures)
 
     def _run(self, answers: Callable[[list[Prompt]], list[Answer]], prompts: list[Prompt]) -> bool:
-        """See there; nothing may be learnt where a shape came first, of a new catalogue version say."""
+        """See there; nothing may be learnt where a shape came first, or first since a catalogue outgrew its room."""
         captured = sum(each.captured for each in self._executors)
         return super()._run(answers, prompts) and captured == sum(each.captured for each in self._executors)
 

@@ -77,6 +77,15 @@ def random_tree(sizes: tuple[int, ...], items: int, device: torch.device, seed: 
     return DeviceTree(sizes, pointers, codes, [int(p.diff().max()) for p in pointers])
 
 
+def items_of(tree: DeviceTree) -> NDArray[np.int64]:
+    """The paths of all items; `tree` may have room for more."""
+    path = np.zeros(1, np.int64)
+    for size, pointers, codes in zip(tree.sizes, tree.pointers, tree.codes, strict=True):
+        counts = pointers.diff().cpu().numpy()[: len(path)]
+        path = np.repeat(path, counts) * size + codes.cpu().numpy()[: counts.sum()]
+    return path
+
+
 def random_weights(setting: Setting, device: torch.device) -> Generator:
     """Made on the device, in bf16; the same every time."""
     torch.manual_seed(0)
@@ -138,12 +147,8 @@ def check(generator: DeviceGenerator, setting: Setting) -> float:
     found = generator.generate(tokens, lengths, blocked)
     again = generator.generate(tokens, lengths, blocked)
     tree, sizes = generator.tree, setting.config.codebook_sizes
-    parents = [np.repeat(np.arange(len(p) - 1), p.diff().cpu().numpy()) for p in tree.pointers]
-    path = np.zeros(1, np.int64)
-    for level, size in enumerate(sizes):
-        path = path[parents[level]] * size + tree.codes[level].cpu().numpy()
     assert np.array_equal(found.paths, again.paths), "two runs differ"
-    assert np.isin(found.paths[found.alive], path).all(), "an answer is not an item"
+    assert np.isin(found.paths[found.alive], items_of(tree)).all(), "an answer is not an item"
     assert all(len(np.unique(row)) == len(row) for row in found.paths), "beams repeat"
     host = DeviceTree(
         sizes, *([x.cpu() for x in part] for part in (tree.pointers, tree.codes)), tree.families

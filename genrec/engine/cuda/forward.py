@@ -45,7 +45,6 @@ class Forward:
         self.embedding = generator.embed_tokens.weight.detach()
         self.head = generator.lm_head.weight.detach()
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
-        self.graph_pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self.prompts = PromptRoom(self.config, self.device, self.dtype)
 
     @torch.no_grad()

@@ -3,7 +3,7 @@
 xGR, section 7: the device-side operations are captured as graphs and launched at once; a bucket (batch, padded prompt
 length) has two: behind the first, KV of prompts that are kept goes to the host while the other runs. Buckets are few,
 and their graphs share one pool of memory, so that they take what the largest one takes. Validity is checked inside
-beam search on the device (section 9.5).
+beam search on the device (section 9.5), by a tree that lies where graphs read it: catalogue versions share them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, block, first_beams, nothing_blocked
 from genrec.engine.cuda.forward import Forward
-from genrec.engine.cuda.graphs import Replayed, padded
+from genrec.engine.cuda.graphs import Replayed, graph_pool, padded
+from genrec.engine.cuda.tree_room import TreeRoom
 from genrec.engine.interface import BringPrompt, Past, ShowPrompt
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from genrec.search.expand import Beams
 
 log = logging.getLogger("genrec.cuda")
-MOST_GRAPHS = 128  # of a catalogue version; all that batches of prompts up to 6,000 tokens need are 104
+MOST_GRAPHS = 128  # all that batches of prompts up to 6,000 tokens need are 104
 
 
 class Generated(NamedTuple):
@@ -78,11 +79,28 @@ class DeviceGenerator:
     """Constrained generation with fixed shapes; buckets are captured when first used or by `prepare`."""
 
     def __init__(self, forward: Forward, tree: DeviceTree, width: int, most: int = MOST_GRAPHS) -> None:
-        """At most `most` graphs are kept: the least recently used goes."""
-        self.forward, self.tree, self.width, self._most = forward, tree, width, most
-        self.counts, self.captured = tree.beam_counts(width), 0
+        """At most `most` graphs are kept: the least recently used goes. Answers are of `tree` until the next `use`."""
+        self.forward, self.width, self._most, self.captured = forward, width, most, 0
         self._buckets: dict[tuple[int, int], _Bucket] = {}  # the least recently used first
         self._blocked: dict[int, list[Tensor]] = {}  # by batch: all its buckets read the same masks
+        self._enter(TreeRoom(tree))
+
+    def use(self, tree: DeviceTree) -> None:
+        """From now on answers are of `tree`. Where it has no room, all graphs go: they read where there is too little.
+
+        On the stream that runs the graphs, so that each finds what was meant for it.
+        """
+        if not self._room.fits(tree):
+            room = TreeRoom(tree, self._room)  # without memory for it all stays as it was
+            self._buckets.clear()
+            self._blocked.clear()
+            torch.cuda.empty_cache()  # of the graphs' memory, which no other pool takes
+            self._enter(room)
+        self._room.hold(tree)
+
+    def _enter(self, room: TreeRoom) -> None:
+        self._room, self.tree, self.counts = room, room.tree, room.tree.beam_counts(self.width)
+        self._pool = graph_pool(self.forward.device)
 
     def prepare(self, batch: int, span: int) -> _Bucket:
         """The bucket that B requests of S tokens run in, its graph captured."""
@@ -180,20 +198,21 @@ class DeviceGenerator:
         return room
 
     def capture(self, bucket: _Bucket) -> None:
-        """Its graphs, in the memory that all graphs over these weights share: they never run at once."""
-        device, pool = self.forward.device, self.forward.graph_pool
-        bucket.prefill = Replayed(partial(self.prefill, bucket), device, pool)
-        bucket.search = Replayed(partial(self.search, bucket), device, pool)
+        """Its graphs, in the memory that all of them share: they never run at once."""
+        device = self.forward.device
+        bucket.prefill = Replayed(partial(self.prefill, bucket), device, self._pool)
+        bucket.search = Replayed(partial(self.search, bucket), device, self._pool)
 
 
 class CudaExecutor:
-    """See `genrec.engine.interface.Executor`. Catalogue versions share the weights; graphs are a version's own."""
+    """See `genrec.engine.interface.Executor`. Catalogue versions share all but their trees."""
 
     captures, resumes = True, False
 
     def __init__(self, forward: Forward, width: int) -> None:
         self._forward, self._width = forward, width
-        self._of: WeakKeyDictionary[ValidityIndex, DeviceGenerator] = WeakKeyDictionary()
+        self._trees: WeakKeyDictionary[ValidityIndex, DeviceTree] = WeakKeyDictionary()
+        self._generator: DeviceGenerator | None = None
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], *,
@@ -206,24 +225,28 @@ class CudaExecutor:
             free = index.blocked(np.array([-1], np.int32))
             blocked = [constraints[row].blocked or free for row in rows]
             show = prompts and partial(_show_as, prompts, rows)
-            found = self._generator(index).generate(tokens[rows], lengths[rows], blocked, show)
+            found = self._of(index).generate(tokens[rows], lengths[rows], blocked, show)
             answers |= {row: found.row(place) for place, row in enumerate(rows)}
         return [answers[row] for row in range(len(constraints))]
 
     @property
     def captured(self) -> int:
         """See `Executor.captured`."""
-        return sum(each.captured for each in self._of.values())
+        return self._generator.captured if self._generator else 0
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:
         """See `Executor.rehearse`."""
-        self._generator(valid).prepare(rows, span)
+        self._of(valid).prepare(rows, span)
 
-    def _generator(self, index: ValidityIndex) -> DeviceGenerator:
-        if index not in self._of:
-            tree = DeviceTree.of(index, self._forward.device)
-            self._of[index] = DeviceGenerator(self._forward, tree, self._width)
-        return self._of[index]
+    def _of(self, index: ValidityIndex) -> DeviceGenerator:
+        """The generator, with the tree of this version."""
+        if index not in self._trees:
+            self._trees[index] = DeviceTree.of(index, self._forward.device)
+        tree = self._trees[index]
+        if self._generator is None:
+            self._generator = DeviceGenerator(self._forward, tree, self._width)
+        self._generator.use(tree)
+        return self._generator
 
 
 def _show_as(prompts: ShowPrompt, rows: list[int], place: int, bring: BringPrompt) -> None:

@@ -18,11 +18,19 @@ def padded(count: int, multiple: int) -> int:
     return -(-count // step) * step
 
 
+def graph_pool(device: torch.device) -> Any:
+    """Memory that graphs share which never run at once; of a CPU none.
+
+    Torch refuses a capture into a pool whose graphs are all gone: those that come then need another one.
+    """
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+
 class Replayed(Generic[T]):
     """Work on tensors that stay where they are, with its results always in the same places; on a CPU done anew."""
 
     def __init__(self, work: Callable[[], T], device: torch.device, pool: Any) -> None:
-        """`pool` is the memory of graphs that never run at once (`torch.cuda.graph_pool_handle`)."""
+        """`pool` as `graph_pool` gives it."""
         self._work: Callable[[], T] | None = work
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cpu":

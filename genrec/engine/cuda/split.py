@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genrec.engine.cuda.discriminant import Discriminant
-from genrec.engine.cuda.graphs import Replayed, padded
+from genrec.engine.cuda.graphs import Replayed, graph_pool, padded
 from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import padded_rows
 
@@ -64,7 +64,7 @@ class SplitPasses:
         self._users = items.new_zeros(tensors * RANKINGS * heads * most * size)
         states = RANKINGS * padded(MOST_CANDIDATES, LEAST_CANDIDATES) * hidden
         self._states = torch.empty(states, dtype=torch.float32, pin_memory=items.is_cuda)
-        self._pool = torch.cuda.graph_pool_handle() if items.is_cuda else None
+        self._pool = graph_pool(items.device)
         self.captured = 0
 
     def rehearse(self, many: int) -> None:
