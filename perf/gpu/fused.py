@@ -18,6 +18,7 @@ from torch import Tensor
 from genrec.engine.cuda.beams import DeviceBeams, DeviceTree, expand, first_beams
 from genrec.engine.cuda.fused import FusedOperations
 from genrec.engine.cuda.operations import Operations, TorchOperations
+from genrec.engine.cuda.tree_room import TreeRoom
 from perf.gpu.requests import random_tree
 
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3}  # of the norm
@@ -176,8 +177,11 @@ def check_swiglu(fused: Operations, device: torch.device, dtype: torch.dtype, ro
 
 
 def check_selection(fused: Operations, device: torch.device, case: Selection) -> None:
-    """All levels, one after the other; some logits -inf. Beams and their order are the twin's, dead ones too."""
-    tree = random_tree(case.sizes, case.items, device)
+    """All levels, one after the other; some logits -inf. Beams and their order are the twin's, dead ones too.
+
+    The tree has room, as where graphs read it.
+    """
+    tree = TreeRoom(random_tree(case.sizes, case.items, device)).tree
     mine = theirs = first_beams(case.batch, device)
     for level, width in enumerate(tree.beam_counts(case.width), 1):
         logits = _coarse(case, device, case.batch, mine.nodes.shape[1], case.sizes[level - 1])
@@ -195,7 +199,7 @@ def check_bad(fused: Operations, tree: DeviceTree, device: torch.device, case: S
     """A request with NaN or +inf at a valid code says so, and another one does not."""
     for value in (torch.nan, torch.inf):
         logits = torch.zeros(2, 1, case.sizes[0], device=device)
-        logits[1, 0, tree.codes[0][-1]] = value
+        logits[1, 0, tree.codes[0][0]] = value
         for given in (logits, logits.flip(0)):
             args = tree, 1, given, first_beams(2, device), tree.beam_counts(case.width)[0], None
             assert torch.equal(fused.expand(*args).bad, expand(*args).bad), f"{case}: bad logits"

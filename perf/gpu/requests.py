@@ -141,7 +141,10 @@ def check_reference(generator: DeviceGenerator, setting: Setting) -> dict[str, A
 
 
 def check(generator: DeviceGenerator, setting: Setting) -> float:
-    """Answers are items, distinct, all there, and the same twice; beam search is that of the CPU. Share alive."""
+    """Answers are items, distinct, all there, and the same twice; beam search is that of the CPU. Share alive.
+
+    And other catalogue versions are answered from by the same graphs.
+    """
     span, batch = setting.points[0][0], setting.points[-1][1]
     tokens, lengths, blocked = requests_of(setting, span, batch)
     found = generator.generate(tokens, lengths, blocked)
@@ -162,7 +165,23 @@ def check(generator: DeviceGenerator, setting: Setting) -> float:
         )
     ]
     assert torch.equal(sides[0].nodes.cpu(), sides[1].nodes), "selection differs from the CPU's"
+    check_versions(generator, setting)
     return float(found.alive.mean())
+
+
+def check_versions(generator: DeviceGenerator, setting: Setting) -> None:
+    """Of catalogues with more and fewer items, and the first one again, by graphs that are there. AssertionError."""
+    asked = requests_of(setting, setting.points[0][0], setting.points[-1][1])
+    sizes, device = setting.config.codebook_sizes, generator.forward.device
+    first, captured = generator.generate(*asked), generator.captured
+    for seed, items in ((1, setting.items * 103 // 100), (2, setting.items * 97 // 100), (0, setting.items)):
+        tree = random_tree(sizes, items, device, seed)
+        generator.use(tree)
+        found = generator.generate(*asked)
+        assert np.isin(found.paths[found.alive], items_of(tree)).all(), "an answer is another version's"
+    assert generator.captured == captured, "a catalogue version needed graphs of its own"
+    for name in ("paths", "scores"):
+        assert np.array_equal(getattr(found, name), getattr(first, name)), f"{name} are not as before"
 
 
 class Entries:

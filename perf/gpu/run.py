@@ -167,7 +167,7 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         results["errors"] = requests.check_reference(generator, setting)
         results["checked"]["logits and answers against the generator in float32"] = True
         results["share_of_beams_alive"] = requests.check(generator, setting)
-        results["checked"]["answers are items, distinct, the same twice"] = True
+        results["checked"]["answers are items of their catalogue version, distinct, the same twice"] = True
         results["requests"] = {}
         for span, batch in setting.points:
             kept.in_time()
