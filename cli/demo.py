@@ -22,6 +22,7 @@ from cli.show import answer_lines
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server, serve
+from deploy.signals import ended_by_sigterm
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of
@@ -67,7 +68,7 @@ def show_it(artifact: Path, source: str, beam_width: int) -> None:
     """Prepare, ask a server, measure; print what came of it."""
     begun = time.monotonic()
     prepare(artifact, source)
-    with running_server(artifact, beam_width=beam_width) as server:
+    with ended_by_sigterm(), running_server(artifact, beam_width=beam_width) as server:
         facts = show(artifact, server)
     quality = quality_of(artifact, beam_width)
     print(table(quality))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from deploy import leftovers
+from deploy.signals import ended_by_sigterm
 from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.soundness import verify
@@ -32,13 +30,13 @@ def switch(artifact: Path, version: int | None = None) -> Current:
     A version that is not sound, or that a server refuses, changes nothing. Raises InputError, ArtifactError naming
     the file, NotSwapped.
     """
-    with _ended_by_sigterm(), locked(artifact):
+    with ended_by_sigterm(), locked(artifact):
         return _move(artifact, lambda now: now.to(versions_of(artifact)[-1] if version is None else version))
 
 
 def roll_back(artifact: Path) -> Current:
     """To the version before the last switch; otherwise as `switch`."""
-    with _ended_by_sigterm(), locked(artifact):
+    with ended_by_sigterm(), locked(artifact):
         return _move(artifact, Current.back)
 
 
@@ -47,23 +45,6 @@ def servers_of(artifact: Path) -> list[Path]:
     return [
         folder for folder in leftovers.of_the_living(leftovers.SWAP) if agreement.serves(folder, artifact)
     ]
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM becomes an exception, as Ctrl-C is one, and the pointer is put back. For main threads only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGTERM, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
-def _end(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _move(artifact: Path, to: Callable[[Current], Current]) -> Current:
