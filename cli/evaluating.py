@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from cli.options import add_artifact, add_device, add_settings, at_least, check_read, folder, positive
@@ -90,5 +91,8 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
 def sweep(a: argparse.Namespace) -> None:
     """Start a server and find the rate."""
     from perf.slo.sweep import sweep as measured
+    from perf.slo.sweep import verdict
 
-    print(json.dumps(measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)))
+    found = measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)
+    print(verdict(found), file=sys.stderr)
+    print(json.dumps(found))

@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -44,8 +44,9 @@ class Sweep:
 
     slo_p99_ms: float
     highest_rate: float
-    answered_rate: float  # of its confirmations the least; 0 where there were none
-    reached_end: bool  # whether no higher rate was tried
+    confirmed: bool  # whether it was measured again
+    answered_rate: float | None  # of its confirmations the least; None where there were none
+    reached_end: bool  # whether no higher rate was tried: the limit is beyond
     points: list[Point]  # of the search, in the order measured
     confirmations: list[Point]  # the highest rates, measured again
     sequential_ms: float  # median of requests one after the other
@@ -105,10 +106,10 @@ def sweep(
         if highest and cross_check_s:
             arrivals = traffic.poisson(highest, max(int(highest * cross_check_s), 1), seed + 1)
             check = replay.run(server, sample, arrivals, slo_p99_ms, top_k=top_k)
-    answered = [point.throughput for point in again if point.rate == highest and point.throughput]
-    ended = all(point.rate <= highest for point in points)
+    held = [point.throughput for point in again if point.rate == highest and point.throughput]
+    answered, ended = min(held, default=None), all(point.rate <= highest for point in points)
     found = Sweep(
-        slo_p99_ms, highest, min(answered, default=0.0), ended, points, again, 1000 * single_s, check, FILES
+        slo_p99_ms, highest, bool(held), answered, ended, points, again, 1000 * single_s, check, FILES
     )
     checked = worth.worth_of(artifact, answers, top_k)
     print(worth.line(checked), file=sys.stderr)
@@ -192,6 +193,22 @@ def line(point: Point) -> str:
     return f"{text}  {'held' if point.held else 'not held: ' + '; '.join(point.problems)}"
 
 
+def verdict(found: Mapping[str, Any]) -> str:
+    """What a sweep found, for people: the rate, and why it may not be the limit."""
+    slo, rate = f"{found['slo_p99_ms']:g} ms", found["highest_rate"]
+    if not rate:
+        return f"no rate that was tried holds a P99 of {slo}"
+    lines = [f"highest rate with P99 <= {slo}: {rate:g} requests/s"]
+    if found["reached_end"]:
+        lines.append(
+            f"the range ended before the limit was found: {rate:g}/s was the highest rate tried, and it still holds; "
+            "`genrec bench sweep --rates START:END:STEP` tries higher ones"
+        )
+    if not found["confirmed"]:
+        lines.append("not confirmed: the rate was not measured again")
+    return "\n".join(lines)
+
+
 def write_csv(path: Path, points: list[Point]) -> None:
     """One row per measurement, in order of rate."""
     with path.open("w", newline="") as file:
@@ -256,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         server_json=a.server_json,
         **endpoints.options_of(a),
     )
-    print(f"highest rate with P99 <= {a.slo_p99_ms:g} ms: {found['highest_rate']:g} requests/s")
+    print(verdict(found))
     met = [point["p99_ms"] for point in found["confirmations"] if point["rate"] == found["highest_rate"]]
     spread = {"p99_ms_at_highest_rate": turns.extremes(met)[1:]} if met else {}
     run.publish(found, repeats=1 + a.confirmations, spread=spread)

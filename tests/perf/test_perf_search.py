@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from genrec.errors import ArtifactError, InputError
 from perf.slo.analyzer import Point
 from perf.slo.rate_search import confirm, search
-from perf.slo.sweep import sweep
+from perf.slo.sweep import sweep, verdict
 
 
 def up_to(limit: float) -> Callable[[float], Point]:
@@ -62,3 +62,12 @@ def test_where_nothing_can_be_served_no_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError):
         sweep(tmp_path / "none", 50.0, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_rate_that_may_not_be_the_limit_says_so() -> None:
+    found = {"slo_p99_ms": 100.0, "highest_rate": 40.0, "confirmed": True, "reached_end": False}
+    assert verdict(found) == "highest rate with P99 <= 100 ms: 40 requests/s"
+    assert "ended before the limit was found: 40/s was the highest" in verdict({**found, "reached_end": True})
+    assert "not confirmed" in verdict({**found, "confirmed": False})
+    none = {**found, "highest_rate": 0.0, "confirmed": False}
+    assert verdict(none) == "no rate that was tried holds a P99 of 100 ms"

@@ -40,7 +40,9 @@ def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tm
     )  # fmt: skip
     (point,) = found["points"]
     assert point["rate"] == 5 and point["requests"] >= 10 and 0 < point["p50_ms"] <= point["p99_ms"]
+    assert found["confirmed"] is False and found["answered_rate"] is None
     if found["highest_rate"]:
+        assert found["reached_end"] is True
         assert found["cross_check"]["requests"] == found["cross_check"]["answered"] == 5
     assert (found["valid_share"], found["distinct_share"], found["enough_share"]) == (1, 1, 1)
     assert found["answers_checked"] == 20 * len(found["points"])
