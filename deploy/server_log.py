@@ -32,17 +32,26 @@ def _rotated(log_file: Path) -> bool:
     size = log_file.stat().st_size
     if size <= MOST:
         return False
+    before = log_file.with_name(log_file.name + BEFORE)
     with log_file.open("rb") as whole:
         whole.seek(size - MOST // 2)
         tail = whole.read(MOST // 2)
+        kept = _keep(before, tail)  # first: whoever is killed in between has lost nothing
+        late = whole.read(MOST // 2)  # what the server wrote meanwhile may be its last words
     os.truncate(log_file, 0)
-    before = log_file.with_name(log_file.name + BEFORE)
-    with (
-        suppress(OSError),  # a full disk
-        os.fdopen(os.open(before, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as kept,
-    ):
-        kept.write(tail)
+    if not kept:  # a full disk, which has room now
+        _keep(before, tail)
+    _keep(before, late, os.O_APPEND)
     return True
+
+
+def _keep(before: Path, text: bytes, how: int = os.O_TRUNC) -> bool:
+    """Write what the log held; whether that could be done."""
+    with suppress(OSError):
+        with os.fdopen(os.open(before, os.O_WRONLY | os.O_CREAT | how, 0o600), "wb") as kept:
+            kept.write(text)
+        return True
+    return False
 
 
 @cache
