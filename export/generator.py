@@ -11,15 +11,15 @@ import os
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
+from genrec.files import made_aside
 from genrec.manifest import OF, is_good, making, record, recorded, stage_key
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
@@ -71,24 +71,8 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     )
     names += [*config.graph_names, *([RESUME] if isinstance(config, ModelConfig) else [])]
     names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
-    with _aside(folder) as partial:
+    with made_aside(folder) as partial:
         _export_all(writer, model_folder, names, partial)
-
-
-@contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `folder` in the end; where something fails, nothing of it is left."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    if folder.exists():
-        shutil.rmtree(folder)
-    partial.rename(folder)
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:

@@ -114,6 +114,27 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def made_aside(folder: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `folder` in the end; where something fails, that stays as it was.
+
+    One process at a time. Raises OSError.
+    """
+    partial, old = (folder.with_name(f"{folder.name}.{end}") for end in ("partial", "old"))
+    for left in (partial, old):  # of one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if folder.exists():
+        folder.rename(old)
+    partial.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """One of those who ask for it at a time, whichever process they are in; the others wait. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)

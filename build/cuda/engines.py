@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 
 from build.plugin.compile import FOLDER, SOURCES, compile_for_gpu
 from genrec.artifact import engines_folder
 from genrec.engine.cuda import LIBRARY
+from genrec.files import made_aside
 from genrec.manifest import is_good, making, record, stage_key
 from genrec.progress import ticking
 
@@ -22,13 +22,11 @@ def build_engines(artifact: Path, kv_type: str = "bf16", device: str = "cuda") -
         if is_good(artifact, "cuda", key):
             return False
         out = engines_folder(artifact, "cuda")
-        if out.exists():
-            shutil.rmtree(out)
-        out.mkdir(parents=True)
-        if device == "cuda":
-            with ticking("compiling the kernel"):
-                compile_for_gpu(out / LIBRARY)
-        (out / "engine.json").write_text(json.dumps(settings) + "\n")
+        with made_aside(out) as new:
+            if device == "cuda":
+                with ticking("compiling the kernel"):
+                    compile_for_gpu(new / LIBRARY)
+            (new / "engine.json").write_text(json.dumps(settings) + "\n")
         record(artifact, "cuda", key, out.iterdir(), settings)
         return True
 

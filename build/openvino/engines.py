@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from build.openvino.operations import SOURCES, can_be_compiled, libraries
 from genrec.artifact import engines_folder, load_config
 from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
+from genrec.files import made_aside
 from genrec.kv.layout import KV_TYPES
 from genrec.manifest import is_good, making, record, stage_key
 from genrec.rank.options import OPTIONS, RankerConfig
@@ -44,11 +44,11 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
         if is_good(artifact, "openvino", key):
             return False
         root = engines_folder(artifact, "openvino")
-        shutil.rmtree(root, ignore_errors=True)
-        for each, attention in types.items():
-            if attention == OPERATION and not _compiles(each):
-                types[each] = NODES
-            build_openvino(artifact / "onnx", root / each, each, longest, types[each] == OPERATION)
+        with made_aside(root) as new:
+            for each, attention in types.items():
+                if attention == OPERATION and not _compiles(each):
+                    types[each] = NODES
+                build_openvino(artifact / "onnx", new / each, each, longest, types[each] == OPERATION)
         record(artifact, "openvino", key, [f for f in root.rglob("*") if f.is_file()], settings)
         return True
 

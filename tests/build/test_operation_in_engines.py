@@ -66,6 +66,20 @@ def test_a_compiler_that_fails_is_told_of_and_done_without(tiny, tmp_path, monke
     assert not build_engines(artifact, "f32")
 
 
+def test_a_build_that_fails_in_the_middle_leaves_the_engines_that_were(tiny, tmp_path):
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    (artifact / "engines" / "openvino.partial").mkdir()  # of one that was killed
+    last = sorted((artifact / "onnx").glob("*.onnx"))[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Exception, match="parsing"):
+        build_engines(artifact, "f32")
+    last.write_bytes(whole)
+    manifest.verify(artifact)
+    assert [path.name for path in (artifact / "engines").iterdir()] == ["openvino"]
+    assert not build_engines(artifact, "f32")
+
+
 def test_an_operation_that_cannot_run_here_is_an_error_that_says_so(tiny, tmp_path, monkeypatch):
     folder = tmp_path / "engines"
     shutil.copytree(engine_of(tiny, "openvino"), folder)
