@@ -66,18 +66,27 @@ def ask(server: Endpoint, histories: Sequence[ArrayLike], top_k: int = 10) -> li
     return asyncio.run(session())
 
 
-def worth_of(artifact: Path, answers: Sequence[Answer], top_k: int = 10) -> Worth:
-    """Each answer against the catalogue version that it reports. Raises ArtifactError."""
+def worth_of(
+    artifact: Path, answers: Sequence[Answer], top_k: int = 10, excluded: Sequence[ArrayLike] | None = None
+) -> Worth:
+    """Each answer against the catalogue version that it reports; `excluded`: see `worth`. Raises ArtifactError."""
     catalogues = {
         version: Catalogue.load(path, titles=False) if path.is_file() else None
         for version in {answer.catalogue_version for answer in answers}
         for path in [folder_of(artifact, version) / CATALOGUE]
     }
-    return worth([(answer, catalogues[answer.catalogue_version]) for answer in answers], top_k)
+    return worth([(answer, catalogues[answer.catalogue_version]) for answer in answers], top_k, excluded)
 
 
-def worth(answers: Sequence[tuple[Answer, Catalogue | None]], top_k: int) -> Worth:
-    """Answers, each with the catalogue that it must be from, or None where that is not known."""
+def worth(
+    answers: Sequence[tuple[Answer, Catalogue | None]],
+    top_k: int,
+    excluded: Sequence[ArrayLike] | None = None,
+) -> Worth:
+    """Answers, each with the catalogue that it must be from, or None where that is not known.
+
+    `excluded` has for each the item ids of the history that it was to leave out; None: nothing was left out of any.
+    """
     valid = [
         known
         for answer, of in answers
@@ -85,15 +94,24 @@ def worth(answers: Sequence[tuple[Answer, Catalogue | None]], top_k: int) -> Wor
         for known in (of.rows_of(answer.item_ids) >= 0).tolist()
     ]
     distinct = [len(np.unique(answer.item_ids)) == len(answer.item_ids) for answer, _ in answers]
-    enough = [len(answer.item_ids) >= _due(answer, of, top_k) for answer, of in answers]
+    out = [[]] * len(answers) if excluded is None else excluded
+    enough = [
+        len(answer.item_ids) >= _due(answer, of, top_k, ids)
+        for (answer, of), ids in zip(answers, out, strict=True)
+    ]
     all_known = all(of is not None for _, of in answers)
     return Worth(_share(valid) if all_known else None, _share(distinct), _share(enough), len(answers))
 
 
-def _due(answer: Answer, of: Catalogue | None, top_k: int) -> int:
-    """How many items an answer must have: no ranking has more than its candidates, and none more than there are."""
+def _due(answer: Answer, of: Catalogue | None, top_k: int, excluded: ArrayLike) -> int:
+    """How many items an answer must have: no ranking has more than its candidates, and none more than there are left
+    without the `excluded` ones.
+    """
     most = asking.CANDIDATES if isinstance(answer, Ranking) else top_k
-    return min(top_k, most, top_k if of is None else len(of))
+    if of is None:
+        return min(top_k, most)
+    out = of.rows_of(np.unique(np.asarray(excluded, np.int64)))
+    return min(top_k, most, len(of) - int((out >= 0).sum()))
 
 
 def _share(flags: Sequence[bool]) -> float | None:

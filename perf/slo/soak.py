@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server
+from deploy.signals import ended_by_sigterm
 from genrec.errors import GenrecError
 from genrec.progress import counting
 from perf.kit import report, traffic, turns, worth
@@ -43,6 +45,11 @@ class MixedRequest:
     kind: str
     arguments: dict[str, Any]
 
+    @property
+    def excluded(self) -> ArrayLike:
+        """Item ids that its answer is to leave out."""
+        return self.arguments["history"] if self.arguments.get("exclude_history") else ()
+
 
 @dataclass(frozen=True)
 class SoakedRequest:
@@ -53,6 +60,7 @@ class SoakedRequest:
     done: float
     problem: str = ""
     answer: Recommendation | None = None
+    excluded: ArrayLike = ()  # item ids that the answer was to leave out
 
 
 def mix(histories: traffic.Histories, count: int, seed: int) -> list[MixedRequest]:
@@ -105,10 +113,10 @@ async def _drive(
     async with AsyncRecommender(server.grpc_url) as grpc, AsyncRecommender(server.http_url, "http") as http:
 
         async def one(number: int, due: float) -> None:
-            problem, answer = await _send(http if number % 4 == 3 else grpc, requests[number], top_k)
-            events.append(
-                SoakedRequest(requests[number].kind, due, time.monotonic() - start, problem, answer)
-            )
+            request = requests[number]
+            problem, answer = await _send(http if number % 4 == 3 else grpc, request, top_k)
+            done = time.monotonic() - start
+            events.append(SoakedRequest(request.kind, due, done, problem, answer, request.excluded))
             bar.update()
 
         await open_loop(arrivals, start, one)
@@ -152,8 +160,8 @@ def windows_of(events: Sequence[SoakedRequest], seconds: float) -> list[dict[str
 def soak(
     server: RunningServer, histories: traffic.Histories, seconds: float, rate: float, *,
     top_k: int = 10, seed: int = 0, show: bool = True,
-) -> tuple[dict[str, Any], list[Sample], list[dict[str, Any]], list[Recommendation]]:  # fmt: skip
-    """Load a running server: the figures, the samples, the windows, all answers."""
+) -> tuple[dict[str, Any], list[Sample], list[dict[str, Any]], list[SoakedRequest]]:  # fmt: skip
+    """Load a running server: the figures, the samples, the windows, how every request ended."""
     arrivals = traffic.poisson(rate, int(rate * seconds), seed)
     restarts, start = server.restarts, time.monotonic() + 0.2
     with Watch(server, start) as watch:
@@ -185,7 +193,14 @@ def soak(
         "rate_last_over_first": round(windows[-1]["rate"] / windows[0]["rate"], 3),
         "p99_ms_last_over_first": round(windows[-1]["p99_ms"] / windows[0]["p99_ms"], 3),
     }
-    return figures, samples, windows, [event.answer for event in events if event.answer is not None]
+    return figures, samples, windows, events
+
+
+def worth_of(artifact: Path, events: Sequence[SoakedRequest], top_k: int = 10) -> worth.Worth:
+    """What the answers among them are worth. Raises ArtifactError."""
+    answered = [(event.answer, event.excluded) for event in events if event.answer is not None]
+    answers, excluded = [answer for answer, _ in answered], [ids for _, ids in answered]
+    return worth.worth_of(artifact, answers, top_k, excluded)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -198,8 +213,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     a = parser.parse_args(argv)
     run = report.begin(a)
     histories = traffic.histories(a.artifact, 1000, a.seed)
-    with running_server(a.artifact, beam_width=a.beam_width) as server:
-        figures, samples, windows, answers = soak(
+    with ended_by_sigterm(), running_server(a.artifact, beam_width=a.beam_width) as server:
+        figures, samples, windows, events = soak(
             server, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
         )
     plot_soak(samples, windows, WARM_UP, a.plot)
@@ -207,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         report.columns([*windows[0]], [[f"{value or 0:.1f}" for value in each.values()] for each in windows])
     )
     report.show(figures)
-    checked = worth.worth_of(a.artifact, answers, a.top_k)
+    checked = worth_of(a.artifact, events, a.top_k)
     print(worth.line(checked))
     p99 = [each["p99_ms"] for each in windows if each["p99_ms"] is not None]
     run.publish(

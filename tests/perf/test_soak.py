@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.launcher import RunningServer
-from perf.kit import traffic, worth
+from perf.kit import traffic
 from perf.slo import soak
 from perf.slo.soak_plot import plot_soak
 from perf.slo.watch import private_bytes, waits
@@ -55,7 +55,7 @@ def test_nothing_grows(
     histories = traffic.histories(tiny, 200)
     soak.soak(server, histories, WARM_UP_S, WARM_UP_RATE, seed=1, show=False)
     for _ in range(ROUNDS):
-        figures, samples, windows, answers = soak.soak(server, histories, SECONDS, RATE, show=False)
+        figures, samples, windows, events = soak.soak(server, histories, SECONDS, RATE, show=False)
         with capsys.disabled():
             print(f"\nsoak: {figures}")
         if figures["errors"] == 0 and within_bounds(samples):
@@ -64,7 +64,7 @@ def test_nothing_grows(
     assert figures["errors"] == 0, figures["problems"]
     assert figures["requests"] == SECONDS * RATE and figures["refused_as_they_must"] == SECONDS * RATE // 20
     assert figures["restarts"] == 0
-    checked = worth.worth_of(tiny, answers)
+    checked = soak.worth_of(tiny, events)
     assert checked[:3] == (1, 1, 1) and checked.answers_checked >= SECONDS * RATE * 0.9 - figures["shed"]
     assert figures["shm_growth_bytes"] == 0
     assert within_bounds(samples), f"in each of {ROUNDS} rounds: {figures['memory_growth_bytes_per_s_of']}"

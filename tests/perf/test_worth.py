@@ -17,6 +17,7 @@ from deploy.launcher import RunningServer
 from genrec.catalogue.items import Catalogue
 from perf.kit import asking, endpoints, traffic
 from perf.kit.worth import WRONG, Worth, ask, line, lines, worth, worth_of
+from perf.slo import soak
 from tests.oracles.twin import twin_artifact
 from tests.serving.servers import brief_server
 from tests.tiny import tiny_catalogue
@@ -51,6 +52,24 @@ def test_each_fault_lowers_its_own_share() -> None:
 def test_no_more_is_due_than_there_is() -> None:
     assert of(ITEMS, top_k=50).enough_share == 1
     assert of(ITEMS[1:], top_k=50).enough_share == 0
+
+
+def test_items_of_a_history_that_is_left_out_are_not_due() -> None:
+    answers = [(answered(ITEMS[3:]), CATALOGUE), (answered(ITEMS[4:]), CATALOGUE), (answered([2]), None)]
+    history = [*ITEMS[:3], ITEMS[0], NO_ITEM]
+    assert worth(answers[:1], len(ITEMS), [history]).enough_share == 1
+    assert worth(answers[:2], len(ITEMS), [history, history]).enough_share == 1 / 2
+    assert worth(answers[:1], len(ITEMS)).enough_share == 0
+    assert worth(answers[2:], 2, [history]).enough_share == 0  # of a catalogue that is not here
+
+
+def test_a_soak_says_which_items_were_left_out(tmp_path: Path) -> None:
+    artifact = twin_artifact(tmp_path / "artifact", (7, 6, 5), 60)
+    items = Catalogue.load(artifact / "catalogue.parquet").item_ids
+    asked = soak.MixedRequest(soak.GOOD, {"history": items[:2], "exclude_history": True})
+    event = soak.SoakedRequest(soak.GOOD, 0.0, 0.1, "", answered(items[2:]), asked.excluded)
+    assert soak.worth_of(artifact, [event], len(items)) == (1, 1, 1, 1)
+    assert soak.MixedRequest(soak.GOOD, {"history": items[:2]}).excluded == ()
 
 
 def test_a_ranking_has_no_more_items_than_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
