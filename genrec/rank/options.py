@@ -13,6 +13,7 @@ from genrec.models.config import ModelConfig
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
 MOST_CANDIDATES = 512  # of a request
 USUAL_CANDIDATES = 100  # what a retrieval finds, where nobody says how many (BAT, section 6.2)
+MOST_GENERATOR_WEIGHT = 1e6  # beyond it the ranker's own score is lost in float32 beside any log-probability
 ORDERS = ("user", "item", "split", "whole")  # in which a ranking is computed; `whole` reuses nothing
 HISTORIES = ("codes", "tokens")  # what stands for an item in a history: its semantic ID, or its own tokens
 ONLY_USER = len(ORDERS)  # a plan that computes the user's entry and ranks nothing
@@ -61,10 +62,11 @@ class RankerConfig:
         if not isinstance(self.layers, int) or self.layers < 0 or (self.layers and not self.shared):
             limit = "a whole number, 0 for all; with a backbone of its own all"
             raise InputError("layers", f"is {self.layers!r}", limit)
-        if not isinstance(self.generator_weight, (int, float)) or not 0 <= self.generator_weight < float(
-            "inf"
-        ):
-            raise InputError("generator_weight", f"is {self.generator_weight!r}", "a number, 0 or more")
+        weight = self.generator_weight
+        if not isinstance(weight, (int, float)) or not 0 <= weight <= MOST_GENERATOR_WEIGHT:
+            raise InputError(
+                "generator_weight", f"is {weight!r}", f"a number, 0 to {MOST_GENERATOR_WEIGHT:g}"
+            )
 
     @property
     def orders(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.errors import InputError
@@ -12,6 +13,8 @@ from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
 from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.ticket import read_ticket
+
+LARGEST = np.finfo(np.float32).max
 
 
 class RankLookup(EachAlone):
@@ -43,7 +46,7 @@ class RankLookup(EachAlone):
         ticket.check_deadline("rank_lookup")
         if ticket.prompt_length:
             source = MODEL
-            scores = check_tensor(request, "scores", np.float32, len(ids)) + np.float32(self._weight) * prior
+            scores = self._together(check_tensor(request, "scores", np.float32, len(ids)), prior)
         else:
             source, scores = POPULARITY, prior
         best = np.lexsort((ids, -scores))[: ticket.top_k]
@@ -55,6 +58,12 @@ class RankLookup(EachAlone):
             "scores": scores[best][None],
             "report": np.array([report], np.int64),
         }
+
+    def _together(self, scores: NDArray[np.float32], prior: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The ranker's scores float32[C] and those that candidates came with, weighed; finite as these are."""
+        with np.errstate(over="ignore"):  # a caller's scores may be as large as numbers are
+            both = scores + np.float32(self._weight) * prior
+        return np.clip(both, -LARGEST, LARGEST)
 
 
 def _taken(request: Tensors) -> tuple[int, int, int, int]:

@@ -22,6 +22,7 @@ from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY
 from genrec.settings import Settings
 from genrec.steps import load
+from genrec.steps.rank_lookup import RankLookup
 from tests.ensembles.rankings import Scores, check, report_of
 
 WIDTH, L = 16, 3
@@ -191,6 +192,15 @@ def test_without_a_history_popularity_or_the_given_scores_decide(
     tensors |= {"candidates": np.array([asked[:3]]), "candidate_scores": np.array([[1, 3, 2]], np.float32)}
     (answer,) = local.runtime.run([tensors])
     assert isinstance(answer, dict) and answer["item_ids"][0].tolist() == [asked[1], asked[2]]
+
+
+def test_scores_as_large_as_numbers_are_stay_numbers(tiny_ranker: Path, tmp_path: Path) -> None:
+    artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
+    RankerConfig(True, "all", 3, 2.0).save(artifact / "model" / OPTIONS)
+    most = np.finfo(np.float32).max
+    lookup = RankLookup(Settings(artifact, tmp_path / "arena"))
+    both = lookup._together(np.ones(3, np.float32), np.array([-most, 1, most], np.float32))
+    assert both.tolist() == [-most, 3, most] and both.dtype == np.float32
 
 
 @pytest.mark.parametrize(
