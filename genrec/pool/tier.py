@@ -12,6 +12,7 @@ import mmap
 import os
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +53,7 @@ class Kept(NamedTuple):
     span: int
     hashes: Words
     until: int
+    crc: int  # of what it was copied from
 
 
 def coldest(pool: Pool, known: Collection[bytes], seen: dict[int, int], most: int) -> Cold | None:
@@ -145,7 +147,7 @@ class Tier:
     def restore(self, hashes: Words, step: int, beyond: int, copy: Callable[[Bytes, int, int], None]) -> int:
         """`copy(memory, span, tokens)` of the entry that agrees longest, if in more than `beyond`; tokens.
 
-        0 as well while the file is cleared: rankings may be waiting for this thread.
+        0 as well while the file is cleared, as rankings may be waiting for this thread, and for a damaged entry.
         """
         if not self._lock.acquire(timeout=PATIENCE_S):
             return 0
@@ -154,9 +156,14 @@ class Tier:
             number, tokens = self._find(hashes, step)
             if tokens <= beyond:
                 return 0
-            kept = self._kept.pop(number)
-            self._kept[number] = kept  # the newest
-            copy(self._memory[kept.start : kept.start + kept.size], kept.span, tokens)
+            kept = self._kept[number]
+            memory = self._memory[kept.start : kept.start + kept.size]
+            if zlib.crc32(memory.data) != kept.crc:
+                log.warning("the second tier of users' KV: an entry is damaged; it is computed anew")
+                self._drop(number)
+                return 0
+            self._kept[number] = self._kept.pop(number)  # the newest
+            copy(memory, kept.span, tokens)
         finally:
             self._lock.release()
         metrics.POOL_TIER.add(what="restored")
@@ -229,11 +236,12 @@ class Tier:
                 return False
         place = self._memory[start : start + len(memory)]
         place[:] = memory
+        crc = zlib.crc32(memory.data)
         with self._lock:
             if cold.forgotten != self._forgotten:
                 place[:] = 0
                 return False
-            kept = Kept(start, len(memory), cold.entry.span, cold.hashes, cold.until)
+            kept = Kept(start, len(memory), cold.entry.span, cold.hashes, cold.until, crc)
             self._number += 1
             self._kept[self._number] = kept
             self._written = max(self._written, start + len(memory))

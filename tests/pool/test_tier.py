@@ -66,6 +66,19 @@ def test_what_the_pool_dropped_is_brought_back_as_it_was(pool, clock, tier):
     assert restored(tier, pool, 9, [7, 8, 1]) is None, "another's"
 
 
+def test_a_damaged_entry_does_not_come_back(pool, clock, tier, caplog):
+    for user in (1, 2, 3):
+        visit(pool, clock, user, [user])
+    tier.look()
+    (at,) = {kept.start for kept in tier._kept.values() if tier._memory[kept.start] == 1}
+    flipped = bytes([1 ^ 16])
+    os.pwrite(tier._file.fileno(), flipped, at + SIZE // 2)
+    before = metrics.POOL_TIER.value(what="dropped")
+    assert restored(tier, pool, 1, [1]) is None and "damaged" in caplog.text
+    assert metrics.POOL_TIER.value(what="dropped") == before + 1
+    assert tier.tokens(hashes(pool, 1, [1]), STEP) == 0
+
+
 def test_only_what_grew_cold_and_was_used_is_copied(pool, clock, tier):
     before = metrics.POOL_TIER.value(what="kept")
     visit(pool, clock, 1, [1])
@@ -182,7 +195,7 @@ def test_while_one_entry_is_copied_another_is_brought_back(pool, clock, tier, mo
         """Of the cold entry: while they are read a pre-inference comes."""
 
         def __init__(self, memory):
-            self.memory = memory
+            self.memory, self.data = memory, memory.data
 
         def __len__(self):
             return len(self.memory)
