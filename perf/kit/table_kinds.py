@@ -66,7 +66,7 @@ WINDOWS = Table(
 
 GPU = {
     "gpu": Table(
-        "gpu-requests", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once",
+        "gpu", "layers of Qwen3-1.7B, beam width 256, a million items, prompts of S tokens, B at once",
         "requests",
         (
             Column("ms", "requests/*/ms", "{:.1f}"), Column("ms, KV kept", "requests/*/kept_ms", "{:.1f}"),
@@ -95,7 +95,7 @@ GPU = {
         "beams, S, B",
     ),
     "gpu-rank": Table(
-        "gpu-rank", "ms of B rankings, 100 candidates of 15 tokens, users of S tokens, layers of Qwen3-1.7B", "rank",
+        "gpu", "ms of B rankings, 100 candidates of 15 tokens, users of S tokens, layers of Qwen3-1.7B", "rank",
         (
             Column("all KV on the device", "rank/*/there", "{:.1f}"), Column("of it the pass", "rank/*/pass", "{:.1f}"),
             Column("floor of the pass", "rank/*/floor", "{:.2f}"),
@@ -107,7 +107,7 @@ GPU = {
         "S, B",
     ),
     "gpu-rank-served": Table(
-        "gpu-rank", "users of 1,584 tokens, layers of Qwen3-0.6B; alone {rank_alone[there]:.1f} ms", "rank_served",
+        "gpu", "users of 1,584 tokens, layers of Qwen3-0.6B; alone {rank_alone[there]:.1f} ms", "rank_served",
         (
             Column("rankings/s", "rank_served/*/rate", "{:.0f}"), Column("P50 ms", "rank_served/*/p50_ms", "{:.1f}"),
             Column("P99 ms", "rank_served/*/p99_ms", "{:.1f}"),
@@ -115,12 +115,21 @@ GPU = {
         "at a time",
     ),
     "gpu-cascade": Table(
-        "gpu-rank", "users of 1,584 tokens that are new, 100 candidates, layers of Qwen3-0.6B, one request at a time",
+        "gpu", "users of 1,584 tokens that are new, 100 candidates, layers of Qwen3-0.6B, one request at a time",
         "cascade",
         (
             Column("P50 ms", "cascade/*/p50_ms", "{:.1f}"),
             Column("tokens of the user reused", "cascade/*/user_reused", "{:.0f}"),
         ),
         "asked",
+    ),
+    "gpu-train": Table(
+        "gpu", "an update of the generator, histories of 50 items", "train",
+        (
+            Column("events", "train/*/events", "{:,.0f}"), Column("ms", "train/*/ms", "{:.1f}"),
+            Column("events/s", "train/*/events_per_second", "{:,.0f}"),
+            Column("of a bf16 product's rate", "train/*/of_measured_gemm", "{:.2%}"),
+        ),
+        "model",
     ),
 }  # fmt: skip

@@ -27,7 +27,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
                "cross_check/within_slo", "{:.0%}"),
         Figure("HR@10 on MovieLens 100K, seen items removed", "quality", "model/HR@10", "{:.4f}"),
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
-        Figure("ms of a request on a GPU: 1,000 tokens, Qwen3-1.7B, beam width 256", "gpu-requests", "ms/s1000_b1"),
+        Figure("ms of a request on a GPU: 1,000 tokens, Qwen3-1.7B, beam width 256", "gpu", "ms/s1000_b1"),
     ),
     "peers": Grid("peers", PEERS, "cells", "{model}, {system}", "{prompt} tokens, BW {beam_width}", "best_rate"),
     "peers-memory": Grid(
