@@ -114,7 +114,7 @@ def test_a_catalogue_file_does_not_wrap(tmp_path: Path, column: str, value: int)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "limit"), [((0,), "sizes 1 to"), ((2**32,), "sizes 1 to"), ((2**30,) * 3, "below 2")]
+    ("sizes", "limit"), [((0,), "sizes 1 to"), ((2**16 + 1,), "sizes 1 to 65536"), ((2**16,) * 4, "below 2")]
 )
 def test_codebook_sizes_are_checked(tmp_path: Path, sizes: tuple[int, ...], limit: str) -> None:
     prepare(tmp_path, None, *tables(tmp_path, NUMBERED))
