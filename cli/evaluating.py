@@ -42,16 +42,19 @@ def evaluate(a: argparse.Namespace) -> None:
     """Measure one model, and print a table or JSON."""
     from build.validity import check_meaning
     from genrec.manifest import check_inputs
-    from training.device import CPU, use_device
 
     given = {
         "users": a.users, "keep_seen": a.keep_seen, "decoder": a.decoder != "beam",
         "beam_width": a.beam_width != Settings.beam_width, "verify": a.verify != Settings.verify,
-        "device": a.device != CPU,
+        "device": a.device != "cpu",
     }  # fmt: skip
     model = "ranker" if a.ranker else a.recipe or "generator"
     check_read(model, given, {**dict.fromkeys(given, ("generator",)), "device": ("ranker",)})
-    use_device(a.device)
+    if a.ranker:
+        # Imports torch, of which a generator's evaluation needs nothing
+        from training.device import use_device
+
+        use_device(a.device)
     check_inputs(a.artifact, "tokenise")
     check_meaning(a.artifact, *STAGES[model])
     if a.ranker:

@@ -7,7 +7,7 @@ import torch
 from genrec.errors import InputError
 from training.launch import torchrun_rank
 
-CPU, CUDA = "cpu", "cuda"
+CPU = "cpu"
 
 
 def use_device(name: str, ranks: int = 1) -> None:
