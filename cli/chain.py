@@ -147,7 +147,7 @@ def make_ranker(
 
 def make_hstu(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None, device: str = "cpu",
 ) -> None:  # fmt: skip
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
     from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
@@ -157,17 +157,17 @@ def make_hstu(
 
     check_inputs(artifact, "tokenise")
     chosen = changed(HstuSettings(), changes or {})
-    settings = {**vars(chosen), "seed": seed, "minutes": minutes}
+    settings, work = {**vars(chosen), "seed": seed, "minutes": minutes}, hstu_artifact
     given = [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
     _training(
         artifact, "hstu", stage_key(settings, given), (CONFIG, WEIGHTS, FEATURES),
-        lambda state: _on_ranks(ranks, threads, hstu_artifact, artifact, chosen, state, seed, minutes),
+        lambda state: _on_ranks(ranks, threads, work, artifact, chosen, state, seed, minutes, device=device),
     )  # fmt: skip
 
 
 def make_hstu_next(
     artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None, device: str = "cpu",
 ) -> None:  # fmt: skip
     """`model/hstu_next.*`: an HSTU model of the next item, which stands beside the generator."""
     from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
@@ -177,11 +177,11 @@ def make_hstu_next(
 
     check_inputs(artifact, "tokenise")
     chosen = changed(HstuNextSettings(), changes or {})
-    settings = {**vars(chosen), "seed": seed, "minutes": minutes}
+    settings, work = {**vars(chosen), "seed": seed, "minutes": minutes}, hstu_next_artifact
     given = [artifact / name for name in ("histories.parquet", "catalogue.parquet")]
     _training(
         artifact, "hstu-next", stage_key(settings, given), (NEXT_CONFIG, NEXT_WEIGHTS),
-        lambda state: _on_ranks(ranks, threads, hstu_next_artifact, artifact, chosen, state, seed, minutes),
+        lambda state: _on_ranks(ranks, threads, work, artifact, chosen, state, seed, minutes, device=device),
     )  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def _on_ranks(
 
 def make_further(
     artifact: Path, events: Sequence[Path], seed: int = 0, threads: int = 0, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None, device: str = "cpu",
 ) -> None:  # fmt: skip
     """`model/hstu.*` trained further on events that came since."""
     from training.hstu_further import further_artifact
@@ -240,7 +240,7 @@ def make_further(
     from training.recipe_file import changed
 
     begun, chosen = time.monotonic(), changed(HstuSettings(), changes or {})
-    facts = on_ranks(ranks, further_artifact, artifact, events, chosen, seed, threads=threads)
+    facts = on_ranks(ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device)
     if torchrun_rank():  # rank 0 tells
         return
     if facts is None:

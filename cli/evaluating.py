@@ -33,7 +33,7 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         help="GAUC of the HSTU ranker instead; or how good HSTU is at the next item",
     )
     parser.add_argument("--json", action="store_true", help="for machines")
-    add_device(parser, "computes a ranker's scores")
+    add_device(parser, "computes the scores of a ranker or an HSTU model")
     add_decoder(parser)
     add_settings(parser, "verify", "beam_width")
 
@@ -49,8 +49,9 @@ def evaluate(a: argparse.Namespace) -> None:
         "device": a.device != "cpu",
     }  # fmt: skip
     model = "ranker" if a.ranker else a.recipe or "generator"
-    check_read(model, given, {**dict.fromkeys(given, ("generator",)), "device": ("ranker",)})
-    if a.ranker:
+    of_rankers = ("ranker", "hstu-ranker", "hstu-next")
+    check_read(model, given, {**dict.fromkeys(given, ("generator",)), "device": of_rankers})
+    if model in of_rankers:
         # Imports torch, of which a generator's evaluation needs nothing
         from training.device import use_device
 
@@ -66,13 +67,13 @@ def evaluate(a: argparse.Namespace) -> None:
     if a.recipe == "hstu-next":
         from training.hstu_next_measure import hstu_next_table, measure_hstu_next
 
-        of_next = measure_hstu_next(a.artifact)
+        of_next = measure_hstu_next(a.artifact, a.device)
         print(json.dumps(of_next) if a.json else hstu_next_table(of_next))
         return
     if a.recipe:
         from training.hstu_measure import hstu_table, measure_hstu
 
-        measured = measure_hstu(a.artifact)
+        measured = measure_hstu(a.artifact, a.device)
         print(json.dumps(measured) if a.json else hstu_table(measured))
         return
     from perf.quality.quality import measure, table

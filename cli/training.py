@@ -45,23 +45,23 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     more = "train an hstu-ranker further, on the last file's events (CSV or Parquet: user, item, rating, timestamp)"
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
     train.add_argument("--ranks", type=at_least(1), help="processes that train together; default: 1")
-    add_device(train, "trains generator, ranker or draft head")
+    add_device(train, "trains")
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
 
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
     from cli.chain import make_draft, make_further, make_hstu, make_hstu_next, make_model, make_ranker
-    from training.device import CPU, use_device
+    from training.device import use_device
     from training.launch import torchrun_rank
     from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, RECIPES, read_recipe
 
     read_by = {
         "minutes": RECIPES, "ranks": RECIPES, "events": (HSTU,), "ranker_order": (RANKER,),
-        "ranker_history": (RANKER,), "own_backbone": (RANKER,), "device": (GENERATOR, RANKER, DRAFT),
+        "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
-    check_read(DRAFT if a.draft else model, {**vars(a), "device": a.device != CPU}, read_by)
+    check_read(DRAFT if a.draft else model, vars(a), read_by)
     ranks = a.ranks or 1
     if a.draft and torchrun_rank() is not None:
         raise InputError("draft", "is trained under torchrun", "a process alone: `genrec train --draft`")
@@ -75,11 +75,11 @@ def run(a: argparse.Namespace) -> None:
     if a.events and a.minutes:
         raise InputError("minutes", "is given with --events", "without: events are learnt once")
     if a.events:
-        make_further(a.artifact, a.events, a.seed, a.threads, ranks, changes)
+        make_further(a.artifact, a.events, a.seed, a.threads, ranks, changes, a.device)
     elif model == HSTU:
-        make_hstu(a.artifact, a.seed, a.threads, a.minutes, ranks, changes)
+        make_hstu(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)
     elif model == HSTU_NEXT:
-        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, ranks, changes)
+        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)
     elif model == RANKER:
         order, shared, history = a.ranker_order or "split", not a.own_backbone, a.ranker_history or "codes"
         make_ranker(

@@ -36,7 +36,7 @@ def train_hstu(
 
     All ranks call it, with the same model. Raises RankLost, ArtifactError.
     """
-    run = HstuRun(world, ratings, model, settings, seed)
+    run = HstuRun(world, ratings, model.to(world.device), settings, seed)
     world.seed_dropout(seed)
     report = train(world, run, Limits(settings.epochs, settings.patience, minutes), state, save_every_s)
     (items,) = run.embeddings.sharded.values()
@@ -55,6 +55,7 @@ def hstu_artifact(
 
     Goes on from the checkpoint in `state`. Raises InputError, ArtifactError, RankLost.
     """
+    settings.check_on(world.device)
     torch.manual_seed(seed)
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
     with world.lead_first():  # the data set may have to be fetched

@@ -42,7 +42,7 @@ class FurtherRun(HstuRun):
         seed: int,
     ) -> None:  # fmt: skip
         """`learnt` int64[n]: the events, ascending."""
-        items = model.of_item.weight.detach()[1:].numpy().copy()
+        items = model.of_item.weight.detach()[1:].cpu().numpy().copy()
         super().__init__(world, ratings, model, settings, seed)
         self.learnt = learnt
         self._begin_with(items)
@@ -90,7 +90,7 @@ def train_further(
 ) -> tuple[HstuRanker, dict[str, object]]:
     """Returns the average, and what happened. All ranks call it, with the same model. Raises RankLost."""
     world.seed_dropout(seed)
-    run = FurtherRun(world, ratings, learnt, model, settings, seed)
+    run = FurtherRun(world, ratings, learnt, model.to(world.device), settings, seed)
     kept, loss = run.once()
     facts = {"events": len(learnt), "users": len(np.unique(ratings.users[learnt])), "updates": run.steps}
     return kept, {**facts, "loss": round(loss, 4), "ranks": world.ranks}
@@ -104,6 +104,7 @@ def further_artifact(
     Model and manifest are replaced at once, so that a server may start at any time. Raises InputError, ArtifactError,
     RankLost.
     """
+    settings.check_on(world.device)
     made, sha = _made(artifact), manifest.digest_file(events[-1])
     if sha in made["facts"].get(LEARNT, ()):
         return None

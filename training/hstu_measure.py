@@ -9,6 +9,7 @@ import torch
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
+from genrec.nn.device import device_of
 from genrec.nn.hstu import TASKS, HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.progress import counting
@@ -28,10 +29,10 @@ def labels_of(ratings: np.ndarray) -> np.ndarray:
 @torch.no_grad()
 def scores_of(model: HstuRanker, ratings: Ratings, samples: list[Sample], label: str) -> np.ndarray:
     """Logits float32[C, tasks] of all candidates of samples, in their order."""
-    found = []
+    found, device = [], device_of(model)
     with counting(label, len(samples), "user") as bar:
         for batch in batches_of(samples, ratings.features.shape[1], BATCH_TOKENS):
-            found.append(model(tokens_of(ratings, batch)).numpy())
+            found.append(model(tokens_of(ratings, batch).to(device)).cpu().numpy())
             bar.update(len(batch))
     return np.concatenate(found)
 
@@ -45,13 +46,13 @@ def gaucs(ratings: Ratings, events: np.ndarray, scores: np.ndarray) -> dict[str,
     }
 
 
-def measure_hstu(artifact: Path) -> dict[str, dict[str, float]]:
-    """GAUC of the held-out ratings of all users, of the model and of two baselines.
+def measure_hstu(artifact: Path, device: str = "cpu") -> dict[str, dict[str, float]]:
+    """GAUC of the held-out ratings of all users, of the model, computed on `device`, and of two baselines.
 
     Raises InputError, ArtifactError.
     """
     ratings = load_ratings(artifact, Catalogue.load(artifact / CATALOGUE, titles=False))
-    model = load_hstu(artifact / "model")
+    model = load_hstu(artifact / "model").to(device)
     samples = held_out_samples(ratings, np.arange(len(ratings)), 0, model.config.max_history)
     held = np.flatnonzero(ratings.held_out)
     factors = [gaucs(ratings, held, each) for each in biased_factors(ratings, labels_of)]

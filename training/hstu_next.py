@@ -37,7 +37,7 @@ def train_hstu_next(
 
     All ranks call it, with the same model. Raises RankLost, ArtifactError.
     """
-    run = HstuNextRun(world, timed, model, settings, seed)
+    run = HstuNextRun(world, timed, model.to(world.device), settings, seed)
     world.seed_dropout(seed)
     limits = Limits(settings.epochs, settings.patience, minutes, settings.validate_every)
     report = train(world, run, limits, state, save_every_s)

@@ -15,6 +15,7 @@ import torch
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
+from genrec.nn.device import device_of
 from genrec.nn.hstu_checkpoint import load_hstu_next
 from genrec.nn.hstu_next import HstuNext
 from genrec.progress import counting
@@ -38,11 +39,12 @@ def scores_of(
     model: HstuNext, timed: Timed, places: np.ndarray, label: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of places int64[m, 2] (user, cut) in their order: some of them, and scores float32[b, I] of all items there."""
+    device = device_of(model)
     with counting(label, len(places), "user") as bar:
         for start in range(0, len(places), BATCH):
             part = places[start : start + BATCH]
             spans = spans_before(timed, part, model.config.max_history)
-            yield part, model.scores(events_of(timed, spans)).numpy()
+            yield part, model.scores(events_of(timed, spans).to(device)).cpu().numpy()
             bar.update(len(part))
 
 
@@ -81,12 +83,13 @@ def with_few(timed: Timed, places: np.ndarray, items: int) -> int:
     return sum(items - len(np.unique(rows)) <= KS[0] for rows in seen)
 
 
-def measure_hstu_next(artifact: Path) -> dict[str, Any]:
-    """Figures of all users' newest items; of the generator's candidates too, where there is a generator.
+def measure_hstu_next(artifact: Path, device: str = "cpu") -> dict[str, Any]:
+    """Figures of all users' newest items; of the generator's candidates too, where there is a generator. Models compute
+    on `device`.
 
     Raises InputError, ArtifactError.
     """
-    model = load_hstu_next(artifact / "model")
+    model = load_hstu_next(artifact / "model").to(device)
     timed = load_timed(artifact, Catalogue.load(artifact / CATALOGUE, titles=False))
     places = places_of(timed.lengths, "test", 0)
     whole = metrics(ranks_of(model, timed, places, "evaluate"), KS)
@@ -94,7 +97,7 @@ def measure_hstu_next(artifact: Path) -> dict[str, Any]:
     if few := with_few(timed, places, model.config.items):
         found[FEW] = few
     if (artifact / "model" / "config.json").is_file():
-        candidates = load_candidates(artifact, max(1, RankerSettings.places // len(timed.lengths)))
+        candidates = load_candidates(artifact, max(1, RankerSettings.places // len(timed.lengths)), device)
         found |= ranked(model, timed, candidates)
     return found
 

@@ -59,9 +59,9 @@ class HstuNextRun(Run[HstuNext]):
 
     def _loss(self, spans: np.ndarray) -> torch.Tensor:
         """Summed over events."""
-        rows = self.model.rows()
-        states = self.model.states(events_of(self.timed, spans), rows)
-        wanted = torch.from_numpy(self.timed.rows[places_in(spans)[0] + 1])
+        rows, device = self.model.rows(), self.world.device
+        states = self.model.states(events_of(self.timed, spans).to(device), rows)
+        wanted = torch.from_numpy(self.timed.rows[places_in(spans)[0] + 1]).to(device)
         return whole_softmax_loss(states, vectors(rows), wanted, self.settings.temperature)
 
     def validate(self) -> tuple[float, dict[str, Any]]:

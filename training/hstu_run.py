@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def attend_in_fp32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
 
 
 class ItemRows(torch.nn.Module):
-    """Used instead of a ranker's plain item table: rows of `embeddings`, wherever they lie."""
+    """Used instead of a ranker's plain item table: rows of `embeddings`, whose ranks have them in the host's memory."""
 
     def __init__(self, embeddings: ShardedEmbeddings) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class ItemRows(torch.nn.Module):
     def forward(self, item: torch.Tensor) -> torch.Tensor:
         """[T, d] of int64[T], catalogue rows + 1; zeros for 0. All ranks call it."""
         known = item.nonzero()[:, 0]
-        rows = self.embeddings({ITEM: item[known].numpy() - 1})[ITEM]
+        rows = self.embeddings({ITEM: item[known].cpu().numpy() - 1})[ITEM].to(item.device)
         return rows.new_zeros(len(item), rows.shape[1]).index_copy(0, known, rows)
 
 
@@ -118,9 +119,10 @@ class HstuRun(Run[HstuRanker]):
         if not samples:
             self.embeddings({ITEM: np.zeros(0, np.int64)})
             return None
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
-            logits = self.model(tokens_of(self.ratings, samples, known)).float()
-        labels = torch.from_numpy(labels_of(ratings_of(self.ratings, samples))).float()
+        device = self.world.device
+        with torch.autocast(device.type, torch.bfloat16) if self.settings.bf16 else nullcontext():
+            logits = self.model(tokens_of(self.ratings, samples, known).to(device)).float()
+        labels = torch.from_numpy(labels_of(ratings_of(self.ratings, samples))).float().to(device)
         return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(TASKS)
 
     def validate(self) -> tuple[float, dict[str, Any]]:
@@ -139,8 +141,8 @@ class HstuRun(Run[HstuRanker]):
     def _gather_items(self) -> None:
         """The averaged rows of all ranks as the plain table of `average`; zeros for items that were never seen."""
         (merged,), (sharded,) = self.embeddings.merged, self.embeddings.sharded.values()
-        weight = self.average.of_item.weight.zero_()
+        weight = torch.zeros(self.average.of_item.weight.shape)
         for ids, _, state, _ in sharded.table.export(len(weight)):
             raw = merged.unpack(ids)[1]
             weight[raw + 1] = torch.from_numpy(self.rows.averages(state, merged.dimension))
-        self.world.sum(weight)  # every item is a row of one rank
+        self.average.of_item.weight.copy_(self.world.sum(weight))  # every item is a row of one rank

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from genrec.engine.instructions import AVX512_BF16, features
 from genrec.errors import InputError
 from training.recipe_file import MOST_AVERAGING, check_least, check_within
@@ -26,7 +28,7 @@ class HstuSettings:
         0.1  # share of samples without features, without ratings, without times, as requests may be
     )
     hot_every: int = 0  # item rows looked up less than once in so many updates are kept in fp16; 0: none
-    bf16: bool = False  # products of the dense layers, on CPUs that have them
+    bf16: bool = False  # products of the dense layers, on GPUs and on CPUs that have them
 
     def __post_init__(self) -> None:
         check_least(self, LEAST)
@@ -35,5 +37,8 @@ class HstuSettings:
         )
         if not self.averaging:  # of rows of items, an average is kept
             raise InputError("averaging", "is 0", f"a number above 0, at most {MOST_AVERAGING}")
-        if self.bf16 and not features() >= AVX512_BF16:
+
+    def check_on(self, device: torch.device) -> None:
+        """Raises InputError for what they ask of a device that does not have it."""
+        if self.bf16 and device.type == "cpu" and not features() >= AVX512_BF16:
             raise InputError("bf16", "is asked for, on a CPU without avx512_bf16", "false")

@@ -34,6 +34,10 @@ class Tokens(NamedTuple):
     rating: Tensor
     feature: Tensor
 
+    def to(self, device: torch.device) -> Tokens:
+        """The same on a device."""
+        return Tokens(self.layout.to(device), *(each.to(device) for each in self[1:]))
+
 
 class GroupLayerNorm(nn.Module):
     """Layer norm [T, d] whose weights are those of a token's group."""

@@ -41,6 +41,10 @@ class Layout(NamedTuple):
             raise InputError("reach", "is beyond the end of a sequence", "at most its length")
         return cls(offsets, reach.int(), position.int(), time.int())
 
+    def to(self, device: torch.device) -> Layout:
+        """The same on a device."""
+        return Layout(*(each.to(device) for each in self))
+
     @property
     def lengths(self) -> Tensor:
         """int64[B]."""

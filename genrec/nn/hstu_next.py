@@ -28,6 +28,10 @@ class Events(NamedTuple):
     item: Tensor
     wait: Tensor
 
+    def to(self, device: torch.device) -> Events:
+        """The same on a device."""
+        return Events(self.layout.to(device), self.item.to(device), self.wait.to(device))
+
     @property
     def newest(self) -> Tensor:
         """int64[B]: the last token of every sequence; no sequence may be empty."""

@@ -1,7 +1,7 @@
 """The softmax loss over a whole catalogue, without its scores in memory: T states against I items.
 
-Scores and their gradients exist for a block of states at a time, which is what the caches hold, and every product is
-taken once: gradients are made on the way there.
+Scores and their gradients exist for a block of states at a time, and every product is taken once: gradients are made on
+the way there. A block is what a CPU's caches hold; elsewhere it is large, so that launches are few.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK_SCORES = 1 << 19  # of one block
+BLOCK_SCORES, BLOCK_SCORES_ELSEWHERE = 1 << 19, 1 << 27  # of one block
 LEAST_TEMPERATURE = 0.03  # below it, what is unlikely is nothing in float32
 
 
@@ -26,7 +26,8 @@ class _WholeSoftmax(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx, states: Tensor, vectors: Tensor, wanted: Tensor, scale: float
     ) -> Tensor:  # fmt: skip
         of_states, of_vectors = torch.empty_like(states), torch.zeros_like(vectors)
-        total, block = states.new_zeros(()), max(BLOCK_SCORES // len(vectors), 1)
+        total, most = states.new_zeros(()), BLOCK_SCORES if states.is_cpu else BLOCK_SCORES_ELSEWHERE
+        block = max(most // len(vectors), 1)
         memory = states.new_empty(min(block, len(states)), len(vectors))  # of all blocks
         for start in range(0, len(states), block):
             span = slice(start, start + block)

@@ -189,12 +189,20 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
             results["rank"][f"s{length}_b{batch}"] = rank.measure(asked, length, batch, (rates[0], rates[1]))
 
     def trainings() -> None:
-        from perf.gpu import train, train_check  # need what reading histories needs, which the rest does not
+        from perf.gpu import (
+            train,
+            train_check,
+            trainers,
+        )  # need what reading histories needs, which the rest does not
 
         setting = train.DRY if dry else train.FULL
         results["train_errors"] = train_check.check(setting, device, folder)
         results["checked"]["training against the CPU, and checkpoints on both"] = True
         results["train"] = train.measure(setting, device, rates[1])
+        results["trainers_errors"] = trainers.check(setting, device, folder)
+        results["checked"]["training of ranker, draft head and HSTU models against the CPU"] = True
+        shapes = trainers.DRY if dry else trainers.FULL
+        results["train"] |= trainers.measure(setting, shapes, device, rates[1])
 
     def through_triton() -> None:
         from perf.gpu import through_triton  # needs what serving needs, which the rest does not

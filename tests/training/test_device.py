@@ -21,12 +21,26 @@ from genrec.nn.ranker_checkpoint import load_ranker
 from perf.quality.rank_quality import measure_ranker
 from tests.training.elsewhere import Elsewhere, elsewhere
 from tests.training.test_draft import QUICK as QUICK_DRAFT
+from tests.training.test_hstu import fresh_model, some_model, some_ratings
+from tests.training.test_hstu_further import SETTINGS as HSTU
+from tests.training.test_hstu_further import some_users
+from tests.training.test_hstu_next import SETTINGS as NEXT
+from tests.training.test_hstu_next import fresh_model as fresh_next
+from tests.training.test_hstu_next import some_timed
 from tests.training.test_ranker import QUICK, ring_artifact
 from tests.training.test_train import TINY, data
+from training import hstu_settings
 from training.data import Histories
 from training.device import use_device
 from training.draft import train_draft
 from training.generator_run import GeneratorRun
+from training.hstu import train_hstu
+from training.hstu_batches import held_out_samples
+from training.hstu_further import train_further
+from training.hstu_measure import scores_of
+from training.hstu_next import train_hstu_next
+from training.hstu_next_measure import ranks_of
+from training.rank_candidates import places_of
 from training.ranker import ranker_artifact
 from training.sharded.world import World
 from training.train import train_generator
@@ -74,11 +88,45 @@ def draft(folder: Path, there: bool, joint: bool) -> tuple[Figures, Figures]:
         return dict(load_draft(artifact / "model").state_dict()), report
 
 
+def hstu(folder: Path, there: bool, further: bool) -> tuple[Figures, Figures]:
+    """Weights and log of an HSTU ranker, new or trained further; and how it is evaluated there."""
+    with device_of_test(there) as device:
+        world, settings = World(device=device), replace(HSTU, epochs=3, tokens=1000)
+        if further:
+            ratings, learnt = some_users()
+            best, report = train_further(world, ratings, learnt, some_model(), settings)
+            report = {"log": [report]}
+        else:
+            ratings = some_ratings()
+            best, report = train_hstu(world, ratings, fresh_model(), settings, folder)
+        assert all(isinstance(each, Elsewhere) == there for each in best.state_dict().values())
+        samples = held_out_samples(ratings, np.arange(len(ratings)), 0, best.config.max_history)
+        orders = np.round(scores_of(best, ratings, samples, ""), 3)
+        return {name: each.cpu() for name, each in best.state_dict().items()}, {
+            **report,
+            "orders": orders.tolist(),
+        }
+
+
+def hstu_next(folder: Path, there: bool) -> tuple[Figures, Figures]:
+    """Weights and log of an HSTU model of the next item; and how it is evaluated there."""
+    with device_of_test(there) as device:
+        timed = some_timed()
+        best, report = train_hstu_next(World(device=device), timed, fresh_next(), NEXT, folder)
+        assert all(isinstance(each, Elsewhere) == there for each in best.state_dict().values())
+        ranks = ranks_of(best, timed, places_of(timed.lengths, "test", 0), "")
+        return {name: each.cpu() for name, each in best.state_dict().items()}, {
+            **report,
+            "orders": ranks.tolist(),
+        }
+
+
 @pytest.mark.parametrize(
     ("train", "more"),
     [(generator, {}), (ranker, {"shared": True}), (ranker, {"shared": False}), (draft, {"joint": False}),
-     (draft, {"joint": True})],
-    ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "draft", "draft-and-generator"],
+     (draft, {"joint": True}), (hstu, {"further": False}), (hstu, {"further": True}), (hstu_next, {})],
+    ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "draft", "draft-and-generator", "hstu-ranker",
+         "hstu-ranker-trained-further", "hstu-next"],
 )  # fmt: skip
 def test_it_learns_there_what_it_learns_here(train: Any, more: dict[str, bool], tmp_path: Path) -> None:
     here, there = (train(tmp_path / str(n), bool(n), **more) for n in range(2))
@@ -116,7 +164,7 @@ def test_it_goes_on_on_the_other_device(first: bool, tmp_path: Path, monkeypatch
         (["--ranker"], "device: is cuda, and torch finds no GPU"),
         (["--draft", "alone"], "device: is cuda, and torch finds no GPU"),
         (["--ranks", "2"], "ranks: is 2 with --device cuda (accepted: 1: one process computes on one GPU)"),
-        (["--recipe", "hstu-next"], "device: is given for hstu-next, which does not read it (accepted: for generator,"),
+        (["--recipe", "hstu-next"], "device: is cuda, and torch finds no GPU"),
     ],
     ids=["generator", "ranker", "draft", "ranks", "hstu"],
 )  # fmt: skip
@@ -146,6 +194,16 @@ def test_evaluating_what_a_gpu_does_not_compute_is_refused(
     assert "device: is given for generator, which does not read it" in capsys.readouterr().err
     assert main(["evaluate", str(artifact), "--device", "cuda", "--ranker"]) == 2
     assert "device: is cuda, and torch finds no GPU" in capsys.readouterr().err
+    assert main(["evaluate", str(artifact), "--device", "cuda", "--recipe", "hstu-next"]) == 2
+    assert "device: is cuda, and torch finds no GPU" in capsys.readouterr().err
+
+
+def test_bf16_is_refused_of_cpus_without_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hstu_settings, "features", frozenset)
+    asked = hstu_settings.HstuSettings(bf16=True)
+    asked.check_on(torch.device("cuda"))
+    with pytest.raises(InputError, match="bf16: is asked for, on a CPU without avx512_bf16"):
+        asked.check_on(torch.device("cpu"))
 
 
 def test_a_tensor_left_on_the_host_is_noticed() -> None:

@@ -170,7 +170,7 @@ class ByNewest(torch.nn.Module):
 
     def __init__(self, table: list[list[float]]) -> None:
         super().__init__()
-        self.config, self.table = SETTINGS.model(len(table), (8, 8)), torch.tensor(table, dtype=torch.float32)
+        self.config, self.table = SETTINGS.model(len(table), (8, 8)), torch.nn.Parameter(torch.tensor(table))
 
     def scores(self, events: Any) -> torch.Tensor:
         return self.table[events.item[events.newest]]
@@ -178,13 +178,13 @@ class ByNewest(torch.nn.Module):
 
 def test_ranks_and_candidates_by_hand() -> None:
     timed = Timed(np.array([0, 3, 6, 10]), np.array([0, 1, 2, 2, 0, 3, 1, 0, 1, 0]), np.zeros(10, np.int64))
-    model: Any = ByNewest([[9, 4, 5, 5], [9, 8, 4, 6], [0, 0, 0, 0], [0, 0, 0, 0]])
+    model: Any = ByNewest([[9.0, 4, 5, 5], [9, 8, 4, 6], [0, 0, 0, 0], [0, 0, 0, 0]])
     places = np.array([[0, 2], [1, 2], [2, 3]])
     # User 0, newest 1: of 2 and 3, which are not seen, 3 is better. User 1, newest 0: 1 and 3 are left, 3 wins.
     # User 2 takes item 0 again, which was removed with the other seen one: a miss, few as the items are.
     assert ranks_of(model, timed, places, "").tolist() == [1, 0, 10]
     assert [with_few(timed, places, items) for items in (4, 12, 13)] == [3, 3, 0], "user 2 saw one twice"
-    tied: Any = ByNewest([[9, 5, 5, 5]] * 4)
+    tied: Any = ByNewest([[9.0, 5, 5, 5]] * 4)
     assert ranks_of(tied, timed, places[:2], "").tolist() == [1, 1], "of equals, the wanted one is the last"
     at = Candidates(
         np.array([0, 1], np.int32), np.array([2, 2], np.int32), np.array([2, 3], np.int32),
