@@ -58,8 +58,9 @@ class TableStep:
         self.loss = float(told[:, 2].sum()) / total
         norm = math.sqrt(float(sums @ sums) + told[:, 3].sum()) / total
         scale = min(1.0, self.largest_norm / (norm + 1e-6)) / total
+        sums *= scale
         for weight, gradient in zip(self.weights, sums.split([w.numel() for w in self.weights]), strict=True):
-            weight.grad = gradient.view_as(weight) * scale
+            weight.grad = gradient.view_as(weight)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.embeddings.step(scale)
