@@ -38,7 +38,7 @@ _ROWS = (
     # No streams: one batch fills a GPU, and a second one would need memory of its own for every graph.
     Target(
         "cuda", "a GPU, torch and nvcc", "build.cuda.engines", "genrec.engine.cuda", executor=True,
-        streams=False, device=True, staged=False, ranker="genrec.engine.cuda.ranker",
+        streams=False, device=True, staged=False, ranker="genrec.engine.cuda.ranker", hstu="genrec.engine.cuda.hstu",
     ),
     # Logits reach its beam search as a tensor, since KV never leaves the GPU; a plan takes no empty tensor.
     Target(

@@ -24,6 +24,7 @@ from genrec.pool.tier import open_tier
 from genrec.rank.hstu import CODES, HstuConfig, candidate_marks
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.kinds import chosen_hstu
+from genrec.rank.options import USUAL_CANDIDATES
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
 
@@ -41,7 +42,6 @@ class HstuRequest(NamedTuple):
 class HstuExecutor:
     """One per process, and per weights. Without a pool everything is computed."""
 
-    captured = 0
     one_core = None  # all of its passes are shared between cores
 
     def __init__(
@@ -55,6 +55,11 @@ class HstuExecutor:
         self._nobody = users.nobody
         self.ahead = PartByPart(users, ahead) if ahead else None
         self._users = Users(users, pool, self.ahead)
+
+    @property
+    def captured(self) -> int:
+        """See `HstuPasses.captured`."""
+        return self._passes.captured
 
     def scores(self, request: HstuRequest) -> tuple[NDArray[np.float32], Reuse]:
         """float32[C], the first of the outputs: of ratings the logit of 4 or more; and what it took."""
@@ -77,7 +82,9 @@ class HstuExecutor:
             yield user
 
     def rehearse(self) -> None:
-        """Run both graphs once, and keep nothing: they are slow the first time."""
+        """Make both graphs ready, run them once, and keep nothing: they are slow the first time."""
+        self._passes.rehearse(USUAL_CANDIDATES)
+        self._users.rehearse()
         c = self._config
         tokens = np.zeros((2, c.token_size), np.int32)
         candidates = np.zeros((1, c.token_size - CODES + 1), np.int32)

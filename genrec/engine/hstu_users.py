@@ -65,7 +65,8 @@ class HstuUsers:
         self.nobody = entries.user(np.zeros(entries.token_bytes, np.uint8), 1)
 
     def keep(self, name: UserName, memory: Array, span: int) -> None:
-        """See `UserPasses.keep`: none is."""
+        """See `UserPasses.keep`: it stays where it is."""
+        self._passes.hold(memory)
 
     def fill(self, tokens: Array, kv: Sequence[Array], past: int, end: int) -> None:
         """See `UserPasses.fill`. A part may not end between features, which see each other: they are few."""

@@ -141,6 +141,16 @@ class HstuPasses(Protocol):
     A user's KV is 2N tensors float32[1, H, S, D]: k, v of layer 0, then of layer 1, ...
     """
 
+    @property
+    def captured(self) -> int:
+        """As of `RankPasses`."""
+
+    def rehearse(self, candidates: int) -> None:
+        """Make ready what is slow when it first comes: users of all lengths, and rankings of so many candidates."""
+
+    def hold(self, memory: Array) -> None:
+        """A user's KV is about to be read from this memory, or written there: what copies it may make that fast."""
+
     def user(
         self, tokens: Array, marks: Array, past_marks: Array, past: Sequence[Array], new: Sequence[Array]
     ) -> None:

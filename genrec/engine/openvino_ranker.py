@@ -95,6 +95,13 @@ class OpenVinoHstu:
         tables = {name: weights.arrays[name] for name in kind.tables}
         self._user, self._rank = (graphs.request_with(name, weights.arrays, tables) for name in kind.graphs)
         self._weights = weights  # requests read them where they lie
+        self.captured = 0
+
+    def rehearse(self, candidates: int) -> None:
+        """See `HstuPasses.rehearse`: no shape is slow the first time."""
+
+    def hold(self, memory: Array) -> None:
+        """See `HstuPasses.hold`: nothing is copied."""
 
     def user(
         self, tokens: Array, marks: Array, past_marks: Array, past: Sequence[Array], new: Sequence[Array]

@@ -39,7 +39,14 @@ class OnnxPasses:
             onnxruntime.InferenceSession(str(onnx / f"{name}.onnx")) for name in kind.graphs
         )
         self._weights = mapped_tensors(onnx / kind.exported)
+        self.captured = 0
         self.rows = 0  # of tokens that were computed, those padded included
+
+    def rehearse(self, candidates: int) -> None:
+        """No shape is slow the first time."""
+
+    def hold(self, memory: Any) -> None:
+        """Nothing is copied."""
 
     def user(self, tokens: Any, marks: Any, past_marks: Any, past: Sequence[Any], new: Sequence[Any]) -> None:
         self.rows += len(tokens)

@@ -16,12 +16,9 @@ import pytest
 from build.cuda.engines import build_engines as build_cuda
 from clients.ranker import Ranker
 from clients.recommender import Recommender
-from deploy.launcher import RunningServer, _ensembles
+from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
-from genrec.errors import InputError
-from genrec.settings import Settings
-from genrec.steps import load as load_step
 from tests.serving.processes import until
 from tests.serving.ranked import rank_many, with_others
 from tests.serving.servers import brief_server
@@ -110,10 +107,3 @@ def test_the_paper_s_orders_are_the_default_target_s(artifact: Path, asked: Aske
             for want, got in zip(cpu.rank(asked, TOP_K), cuda.rank(asked, TOP_K), strict=True):
                 np.testing.assert_array_equal(got["item_ids"], want["item_ids"])
                 np.testing.assert_allclose(got["scores"], want["scores"], atol=2e-5)
-
-
-def test_an_hstu_ranker_is_not_served_and_says_where_it_would_be(tiny_hstu: Path) -> None:
-    names = [each.name for each in _ensembles(tiny_hstu, "cuda")]
-    assert "recommend" in names and "rank" not in names
-    with pytest.raises(InputError, match=r"cuda has no HSTU ranker.*openvino"):
-        load_step("score_events", Settings(tiny_hstu, tiny_hstu / "no-arena", WIDTH, "cuda"))
