@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cli.options import add_artifact, add_device, add_settings, at_least, check_read, folder, positive
 from cli.recommend import add_decoder
+from deploy.signals import ended_by_sigterm
 from genrec.settings import Settings
 
 # The stages of the manifest that made what is evaluated.
@@ -97,6 +98,7 @@ def sweep(a: argparse.Namespace) -> None:
     from perf.slo.sweep import sweep as measured
     from perf.slo.sweep import verdict
 
-    found = measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)
+    with ended_by_sigterm():
+        found = measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)
     print(verdict(found), file=sys.stderr)
     print(json.dumps(found))

@@ -28,14 +28,21 @@ def until_interrupted() -> Iterator[None]:
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """SIGTERM leaves the body as an exception, as Ctrl-C does, and ends the process after it. On main threads only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGTERM, _end)
+    former = signal.getsignal(signal.SIGTERM)
+    ours = end_by_sigterm()
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        if ours:
+            signal.signal(signal.SIGTERM, former)
+
+
+def end_by_sigterm() -> bool:
+    """From now on SIGTERM does as in `ended_by_sigterm`; whether this is the main thread, where that can be asked."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    signal.signal(signal.SIGTERM, _end)
+    return True
 
 
 def _end(number: int, _: object) -> None:

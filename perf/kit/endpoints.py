@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deploy.signals import ended_by_sigterm
 from genrec.errors import ArtifactError, InputError
 
 
@@ -32,20 +31,11 @@ def endpoint(
     ensemble: str = "recommend",
     **options: Any,
 ) -> Iterator[Endpoint]:
-    """The server at `url`, the one a launcher described in `server_json`, or one started here and ended
-    after. SIGTERM ends whoever uses it as Ctrl-C does: nothing is left behind.
+    """The server at `url`, the one a launcher described in `server_json`, or one started here and ended after.
 
     `options` are the launcher's (beam_width, threads, arena_slots). Raises InputError, ArtifactError,
     LaunchError.
     """
-    with ended_by_sigterm(), _endpoint(artifact, url, server_json, ensemble, options) as found:
-        yield found
-
-
-@contextmanager
-def _endpoint(
-    artifact: Path, url: str | None, server_json: Path | None, ensemble: str, options: dict[str, Any]
-) -> Iterator[Endpoint]:
     if url:
         yield Endpoint(url, ensemble=ensemble, artifact=artifact)
     elif server_json:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -270,8 +269,6 @@ def summary(found: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables and, last, one JSON object."""
     a = arguments(argv)
-    # So that no process is left behind
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Before the machine is looked at: its name has the cores that are used.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
     run = report.begin(a)

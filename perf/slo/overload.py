@@ -69,10 +69,9 @@ def overload(
 def behind_router(artifact: Path, ensemble: str, **options: Any) -> Iterator[endpoints.Endpoint]:
     """One server of its own behind a router with the limits of `genrec route`."""
     from deploy.router.fleet import running_fleet  # here: a client machine needs no server
-    from deploy.signals import ended_by_sigterm
 
     given = {**options, "ensembles": (ensemble,)}
-    with ended_by_sigterm(), running_fleet(artifact, 1, Limits(), choose_ports(), **given) as fleet:
+    with running_fleet(artifact, 1, Limits(), choose_ports(), **given) as fleet:
         yield endpoints.Endpoint(fleet.router.ports.grpc_url, ensemble=ensemble)
 
 

@@ -26,7 +26,6 @@ import numpy as np
 from clients.aio import AsyncRecommender
 from deploy import leftovers, tritonserver
 from deploy.launcher import RunningServer, running_server
-from deploy.signals import ended_by_sigterm
 from genrec.errors import GenrecError
 from perf.kit import report, traffic
 
@@ -167,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     histories = traffic.histories(a.artifact, HISTORIES)
     print(f"{'process':>18} {'signal':>8}    away  of which ensembles a request failed")
     begun = time.monotonic()
-    with ended_by_sigterm(), running_server(a.artifact, beam_width=a.beam_width) as server:
+    with running_server(a.artifact, beam_width=a.beam_width) as server:
         start_s = time.monotonic() - begun
         prefix = server.supervisor.prefix
         rows, load, sessions = asyncio.run(disturb(server, histories, a.rate))

@@ -29,7 +29,6 @@ from clients.wire import Recommendation
 from deploy.ports import choose_ports
 from deploy.router.fleet import Fleet, running_fleet
 from deploy.router.limits import Limits
-from deploy.signals import ended_by_sigterm
 from genrec import manifest
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
@@ -172,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     a = parser.parse_args(argv)
     run = report.begin(a)
     offset = 1 + int(Catalogue.load(a.artifact / CATALOGUE, titles=False).item_ids.max())
-    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="genrec-rollout-") as folder:
+    with tempfile.TemporaryDirectory(prefix="genrec-rollout-") as folder:
         folders = {OLD: a.artifact.resolve(), NEW: renumbered(a.new or a.artifact, Path(folder), offset)}
         histories = traffic.histories(a.artifact, USERS, a.seed)
         with running_fleet(

@@ -24,7 +24,6 @@ from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server
-from deploy.signals import ended_by_sigterm
 from genrec.errors import GenrecError
 from genrec.progress import counting
 from perf.kit import report, traffic, turns, worth
@@ -213,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     a = parser.parse_args(argv)
     run = report.begin(a)
     histories = traffic.histories(a.artifact, 1000, a.seed)
-    with ended_by_sigterm(), running_server(a.artifact, beam_width=a.beam_width) as server:
+    with running_server(a.artifact, beam_width=a.beam_width) as server:
         figures, samples, windows, events = soak(
             server, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
         )

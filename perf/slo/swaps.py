@@ -30,7 +30,6 @@ from clients.aio import AsyncRecommender
 from clients.wire import Recommendation
 from deploy import switch
 from deploy.launcher import running_server
-from deploy.signals import ended_by_sigterm
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import FOLDER, folder_of, versions_of
@@ -175,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     report.add_options(parser, rounds=2, rate=20.0, beam_width=128, top_k=10, seed=0)
     a = parser.parse_args(argv)
     run = report.begin(a)
-    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="genrec-swap-") as folder:
+    with tempfile.TemporaryDirectory(prefix="genrec-swap-") as folder:
         artifact = linked(a.artifact, Path(folder))
         items, histories = make_versions(artifact, a.seed), traffic.histories(artifact, 1000, a.seed)
         with running_server(artifact, beam_width=a.beam_width) as server:
