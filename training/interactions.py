@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from genrec.errors import ArtifactError, InputError
-from genrec.files import read_json
 from genrec.progress import counting
+from training.json_object import read_each_once
 from training.tables import BLOCK_ROWS, ITEM, TIME, USER, check_file, header_of, read_blocks, required, where
 from training.times import seconds
 
@@ -107,16 +106,8 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
 
 
 def _of_json(path: Path) -> Iterator[list[str]]:
-
-    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for user, items in pairs:
-            if user in found:  # in which order came what is in both lists?
-                raise InputError(str(path), f"has the user {user!r} again", "a list per user")
-            found[user] = items
-        return found
-
-    sequences = read_json(path, each_once)
+    # Of a user who is there twice: in which order came what is in both lists?
+    sequences = read_each_once(path, "user", "a list per user")
     with counting(f"reading {path.name}", len(sequences), "user") as bar:
         for user, items in sequences.items():
             bar.update()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from genrec.errors import ArtifactError, InputError
-from genrec.files import read_json
+from training.json_object import read_each_once
 
 ACCEPTED = 'JSON {item: {"title": "..."}, ...}'
 
@@ -15,7 +15,7 @@ ACCEPTED = 'JSON {item: {"title": "..."}, ...}'
 def read_json_items(path: Path) -> pa.Table:
     """Columns item, title and category, all strings, empty where an item has none. Raises InputError."""
     try:
-        items = read_json(path)
+        items = read_each_once(path, "item", ACCEPTED)
     except ArtifactError as error:
         raise InputError(str(path), error.problem, ACCEPTED) from error
     if not isinstance(items, dict):

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from genrec.catalogue.semantic_id import MAX_SIZE
 from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular, read_json
+from genrec.files import check_regular
 from genrec.progress import ticking
 from training.data import BATCH_USERS, stored_items
+from training.json_object import read_each_once
 from training.steps import Steps
 from training.tables import ITEM, read_table, required, text, where
 from training.vectors.cooccurrence import cooccurrence_vectors
@@ -116,7 +117,7 @@ def rows_of_items(
 
 def _items_of_json(path: Path, _: str, accepted: str) -> Iterator[tuple[str, str, list[object]]]:
     try:
-        items = read_json(path).items()
+        items = read_each_once(path, "item", accepted).items()
     except (ArtifactError, AttributeError) as error:
         raise InputError(str(path), f"cannot be read: {error}", accepted) from error
     return ((f"item {item!r}", str(item), parts) for item, parts in items)

@@ -211,6 +211,11 @@ def test_sequences(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text('{"5": [10, 11, 12], "9": [12, 12, 10], "5": [10]}')
     with pytest.raises(InputError, match=r"s\.json: has the user '5' again \(accepted: a list per user\)"):
         write_data(read_tables(tmp_path / "s.json", tmp_path / "items.tsv"), tmp_path / "odd")
+    (tmp_path / "items.json").write_text(
+        '{"10": {"title": "a"}, "11": {}, "10": {"title": "b", "title": "c"}}'
+    )
+    with pytest.raises(InputError, match=r"items\.json: has the item '10' again \(accepted: JSON {item: "):
+        read_tables(tmp_path / "s.json", tmp_path / "items.json")
     (tmp_path / "sequences.txt").write_text("5 10 11 12\n9\n")
     with pytest.raises(InputError, match="line 2 holds no items"):
         write_data(read_folder(tmp_path), tmp_path / "again")
