@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
 LOCAL = ("beam_width", "ranker")  # settings that a server has for itself
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from clients.rank_wire import Ranking
 
 
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--retrieve",
         type=at_least(1, MOST_CANDIDATES),
         help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, "
-        "or all items of a smaller catalogue; without --url at most the --beam-width",
+        "or as many as beam width and catalogue allow",
     )
     parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")
     parser.add_argument("--times", type=numbers, help="of the history's items, in seconds")
@@ -69,17 +71,23 @@ def reads_times(ask: Callable[..., object]) -> bool:
     return True
 
 
-def most_usual(artifact: Path) -> int:
-    """How many are found where nobody says: the usual number, or all items of a smaller catalogue. Raises
-    ArtifactError.
-    """
-    from genrec.catalogue.files import CATALOGUE
-    from genrec.catalogue.items import Catalogue
-    from genrec.catalogue.versions import folder_of, read_current
+def of_the_usual(ask: Callable[..., Ranking], *given: Any, **more: Any) -> Ranking:
+    """What `ask` answers where nobody says how many are to be found: the usual number.
 
-    path = folder_of(artifact, read_current(artifact).version) / CATALOGUE
-    there = path.exists()  # a server is asked without it too
-    return min(USUAL_CANDIDATES, len(Catalogue.load(path, titles=False))) if there else USUAL_CANDIDATES
+    Or as many as it allows: whoever answers knows its beam width and its catalogue, and says so in what it refuses.
+    """
+    try:
+        return ask(USUAL_CANDIDATES, *given, **more)
+    except InputError as error:
+        most = re.match(r"1 to (\d+):", error.limit) if error.field == "retrieve" else None
+        if most is None:
+            raise
+        return ask(int(most[1]), *given, **more)
+
+
+def _finding(a: argparse.Namespace, ask: Callable[..., Ranking]) -> Callable[..., Ranking]:
+    """`ask`, whose first argument is how many are found, of as many as were asked for."""
+    return partial(ask, a.retrieve) if a.retrieve else partial(of_the_usual, ask)
 
 
 @contextmanager
@@ -92,7 +100,7 @@ def _of_a_server(
         if candidates is not None:
             ask = partial(ranker.rank, history, candidates)
         else:
-            ask = partial(ranker.recommend_and_rank, history, a.retrieve or most_usual(a.artifact))
+            ask = _finding(a, partial(ranker.recommend_and_rank, history))
         yield partial(ask, a.top_k, user_id=owner, deadline_ms=a.deadline_ms)
 
 
@@ -111,19 +119,20 @@ def _of_this_process(
     from ensembles.local import LocalRecommender
     from genrec.rank.kinds import EVENT_INPUTS
 
-    if candidates is not None:
-        decoder, tensors = RANK, rank_tensors(history, candidates, a.top_k, None, owner, None)
-    else:
-        decoder = RECOMMEND_AND_RANK
-        many = a.retrieve or min(most_usual(a.artifact), a.beam_width)
-        tensors = recommend_and_rank_tensors(history, many, a.top_k, user_id=owner)
+    decoder = RECOMMEND_AND_RANK if candidates is None else RANK
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 
-        def ask(**events: Any) -> Ranking:
+        def answer_to(tensors: dict[str, NDArray[Any]], events: dict[str, Any]) -> Ranking:
             known = event_tensors(**(dict.fromkeys(EVENT_INPUTS) | events))
             (answer,) = local.runtime.run([tensors | known])
             if isinstance(answer, GenrecError):
                 raise answer
             return parse_ranking(SimpleNamespace(as_numpy=answer.get))
 
-        yield ask
+        def find(many: int, **events: Any) -> Ranking:
+            return answer_to(recommend_and_rank_tensors(history, many, a.top_k, user_id=owner), events)
+
+        def rank(**events: Any) -> Ranking:
+            return answer_to(rank_tensors(history, candidates, a.top_k, None, owner, None), events)
+
+        yield _finding(a, find) if candidates is None else rank

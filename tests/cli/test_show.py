@@ -17,13 +17,13 @@ import pytest
 from build.catalogue import remove_items
 from cli import catalogue, pool
 from cli.main import main, parser
-from cli.rank import most_usual
+from cli.rank import of_the_usual
 from cli.show import items_of, user_of
+from clients.rank_wire import Ranking
 from deploy.launcher import RunningServer
 from deploy.switch import switch
 from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
-from genrec.rank.options import USUAL_CANDIDATES
 from tests.cli.page import page_at
 from tests.serving.servers import brief_server
 from training.data import Histories
@@ -188,17 +188,38 @@ def test_an_item_that_is_served_no_more_is_named_with_the_version(
     assert "1 item dropped, not in version 2" in said
 
 
-def test_without_a_number_no_more_are_ranked_than_there_are(
+def test_without_a_number_no_more_are_ranked_than_whoever_answers_finds(
     served: Path, items: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     artifact = shutil.copytree(served, tmp_path / "artifact", ignore=shutil.ignore_patterns("catalogues"))
-    assert most_usual(artifact) == USUAL_CANDIDATES and most_usual(tmp_path) == USUAL_CANDIDATES
     switch(artifact, remove_items(artifact, np.array(items[60:])))
     asked = ["rank", str(artifact), "--history", ",".join(map(str, items[:3])), "--top-k", "4"]
-    assert main([*asked, "--beam-width", "128"]) == 0
-    assert len(re.findall(r"  item (\d+)  \[\1\]$", capsys.readouterr().out, re.MULTILINE)) == 4
-    with brief_server(artifact, beam_width=64, ensembles=("recommend_and_rank",)) as server:
-        assert main([*asked, "--url", server.grpc_url]) == 0
+    for width in ("128", "16"):
+        assert main([*asked, "--beam-width", width]) == 0
+        assert len(re.findall(r"  item (\d+)  \[\1\]$", capsys.readouterr().out, re.MULTILINE)) == 4
+    with brief_server(artifact, beam_width=16, ensembles=("recommend_and_rank",)) as server:
+        url = ["--url", server.grpc_url]
+        assert main([*asked, *url]) == 0
+        assert len(re.findall(r"\[\d+\]$", capsys.readouterr().out, re.MULTILINE)) == 4
+        assert main([*asked, *url, "--retrieve", "17"]) == 2
+    said = "retrieve: is 17 (accepted: 1 to 16: the beam width is 16, the catalogue has 60 items"
+    assert said in capsys.readouterr().err
+
+
+def test_only_a_refusal_of_the_number_is_asked_again() -> None:
+    asked: list[int] = []
+
+    def refuse(retrieve: int, *, error: InputError) -> Ranking:
+        asked.append(retrieve)
+        raise error
+
+    for error, times in ((InputError("retrieve", "is 100", "1 to 7: as many"), [100, 7]),
+                         (InputError("retrieve", "is 100", "none"), [100]),
+                         (InputError("top_k", "is 12", "1 to 10"), [100])):  # fmt: skip
+        asked.clear()
+        with pytest.raises(InputError):
+            of_the_usual(refuse, error=error)
+        assert asked == times
 
 
 def test_an_artifact_without_a_ranker_says_how_it_gets_one(
