@@ -70,12 +70,17 @@ def worth_of(
     artifact: Path, answers: Sequence[Answer], top_k: int = 10, excluded: Sequence[ArrayLike] | None = None
 ) -> Worth:
     """Each answer against the catalogue version that it reports; `excluded`: see `worth`. Raises ArtifactError."""
+    return worth(with_catalogues(artifact, answers), top_k, excluded)
+
+
+def with_catalogues(artifact: Path, answers: Sequence[Answer]) -> list[tuple[Answer, Catalogue | None]]:
+    """Each answer with the catalogue version that it reports, None where that is not here. Raises ArtifactError."""
     catalogues = {
         version: Catalogue.load(path, titles=False) if path.is_file() else None
         for version in {answer.catalogue_version for answer in answers}
         for path in [folder_of(artifact, version) / CATALOGUE]
     }
-    return worth([(answer, catalogues[answer.catalogue_version]) for answer in answers], top_k, excluded)
+    return [(answer, catalogues[answer.catalogue_version]) for answer in answers]
 
 
 def worth(
@@ -123,8 +128,12 @@ def line(found: Worth) -> str:
     *shares, checked = found
     texts = ["not known" if share is None else f"{share:.2%}" for share in shares]
     what = "items valid {}, answers of distinct items {}, with enough items {}".format(*texts)
-    short = any(share is not None and share < 1 for share in shares)
-    return f"{WRONG if short else ''}{what}; {checked} answers checked"
+    return f"{'' if is_right(found) else WRONG}{what}; {checked} answers checked"
+
+
+def is_right(found: Worth) -> bool:
+    """Whether nothing is known to be wrong."""
+    return all(share is None or share == 1 for share in found[:3])
 
 
 def lines(arms: Mapping[str, Worth]) -> str:

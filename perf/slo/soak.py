@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ WARM_UP = 0.4  # share of the time in which caches fill and allocators find thei
 WINDOWS = 10
 REFUSED, LATE, GOOD = "refused", "late", "good"
 SHED = "shed"  # the arena was full: load, not an error
+WRONG = "wrong, equal or too few items"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def mix(histories: traffic.Histories, count: int, seed: int) -> list[MixedReques
 async def _send(
     client: AsyncRecommender, request: MixedRequest, top_k: int
 ) -> tuple[str, Recommendation | None]:
-    """The problem with how it ended, if any, and its answer, if there is one."""
+    """The problem with how it ended, if any, and its answer, if there is one: `judged` says whether it is right."""
     try:
         answer = await client.recommend(**{"top_k": top_k, **request.arguments})
     except BadRequest as error:
@@ -96,7 +97,7 @@ async def _send(
         return f"{type(error).__name__}: {error}", None
     if request.kind == REFUSED:
         return "a bad request was answered", None
-    return "" if len(set(answer.item_ids.tolist())) == top_k else "too few or equal items", answer
+    return "", answer
 
 
 async def _drive(
@@ -121,6 +122,20 @@ async def _drive(
         await open_loop(arrivals, start, one)
     bar.close()
     return events
+
+
+def judged(artifact: Path, events: Sequence[SoakedRequest], top_k: int) -> list[SoakedRequest]:
+    """The same, where an answer with wrong, equal or too few items is a problem too. Raises ArtifactError."""
+    answers = [event.answer for event in events if event.answer is not None]
+    known = iter(worth.with_catalogues(artifact, answers))
+
+    def is_right(event: SoakedRequest) -> bool:
+        return worth.is_right(worth.worth([next(known)], top_k, [event.excluded]))
+
+    return [
+        event if event.answer is None or is_right(event) else replace(event, problem=WRONG)
+        for event in events
+    ]
 
 
 def slope(at: Sequence[float], values: Sequence[float]) -> float:
@@ -157,7 +172,7 @@ def windows_of(events: Sequence[SoakedRequest], seconds: float) -> list[dict[str
 
 
 def soak(
-    server: RunningServer, histories: traffic.Histories, seconds: float, rate: float, *,
+    server: RunningServer, artifact: Path, histories: traffic.Histories, seconds: float, rate: float, *,
     top_k: int = 10, seed: int = 0, show: bool = True,
 ) -> tuple[dict[str, Any], list[Sample], list[dict[str, Any]], list[SoakedRequest]]:  # fmt: skip
     """Load a running server: the figures, the samples, the windows, how every request ended."""
@@ -166,6 +181,7 @@ def soak(
     with Watch(server, start) as watch:
         requests = mix(histories, len(arrivals), seed)
         events = asyncio.run(_drive(server, requests, arrivals, top_k, start, show))
+    events = judged(artifact, events, top_k)
     samples, windows = watch.samples, windows_of(events, float(arrivals[-1]))
     at = [sample.at for sample in samples]
     growth = slope(at, [sample.total for sample in samples])
@@ -214,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     histories = traffic.histories(a.artifact, 1000, a.seed)
     with running_server(a.artifact, beam_width=a.beam_width) as server:
         figures, samples, windows, events = soak(
-            server, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
+            server, a.artifact, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
         )
     plot_soak(samples, windows, WARM_UP, a.plot)
     print(

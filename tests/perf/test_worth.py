@@ -70,6 +70,10 @@ def test_a_soak_says_which_items_were_left_out(tmp_path: Path) -> None:
     event = soak.SoakedRequest(soak.GOOD, 0.0, 0.1, "", answered(items[2:]), asked.excluded)
     assert soak.worth_of(artifact, [event], len(items)) == (1, 1, 1, 1)
     assert soak.MixedRequest(soak.GOOD, {"history": items[:2]}).excluded == ()
+    short = replace(event, answer=answered(items[2:-1]))
+    events = [event, replace(event, problem=soak.SHED, answer=None), short, event]
+    problems = [each.problem for each in soak.judged(artifact, events, len(items))]
+    assert problems == ["", soak.SHED, soak.WRONG, ""], "no more are due than there are left"
 
 
 def test_a_ranking_has_no_more_items_than_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
