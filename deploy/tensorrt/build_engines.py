@@ -18,6 +18,7 @@ from build.tensorrt.profiles import profile
 from build.tensorrt.ranker import SERVED, item_tokens, plan_ranker
 from deploy.tensorrt import manifest, place
 from genrec.errors import ArtifactError
+from genrec.files import made_aside
 from genrec.models.config import ModelConfig
 from genrec.rank.head import has_ranker
 
@@ -60,22 +61,22 @@ def build_plan(
 
 
 def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
-    """All plans of an artifact and their manifest; the folder."""
+    """All plans of an artifact and their manifest; the folder, which stays as it was where a plan fails."""
     import tensorrt as trt
 
     where = place.here()
     config = ModelConfig.load(artifact / "model" / "config.json")
     out = artifact / "engines" / "tensorrt"
-    out.mkdir(parents=True, exist_ok=True)
     if has_ranker(artifact) and not plan_ranker(artifact):
         print(f"no plan ranks: plans run a ranker {SERVED}")
-    for name in plan_names(artifact, config):
-        model = plan_graph(artifact, name, kv_type, config)
-        shapes, scratch = profile(model, config, beam_width, item_tokens(artifact)), out / f"{name}.onnx"
-        (out / f"{name}.plan").write_bytes(build_plan(trt, model, shapes, scratch))
-        scratch.unlink()
-        print(f"tensorrt {where.tensorrt}: {name}", flush=True)
-    manifest.write(out, where, kv_type)
+    with made_aside(out) as new:
+        for name in plan_names(artifact, config):
+            model = plan_graph(artifact, name, kv_type, config)
+            shapes, scratch = profile(model, config, beam_width, item_tokens(artifact)), new / f"{name}.onnx"
+            (new / f"{name}.plan").write_bytes(build_plan(trt, model, shapes, scratch))
+            scratch.unlink()
+            print(f"tensorrt {where.tensorrt}: {name}", flush=True)
+        manifest.write(new, where, kv_type)
     return out
 
 

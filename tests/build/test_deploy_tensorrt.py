@@ -6,13 +6,14 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from deploy.command import command
 from deploy.ports import Ports
 from deploy.server_files import ServerFiles
-from deploy.tensorrt import launch, manifest, place
+from deploy.tensorrt import build_engines, launch, manifest, place
 from deploy.tensorrt.manifest import Place
 from ensembles.lint import lint
 from genrec.errors import ArtifactError
@@ -50,6 +51,32 @@ def test_a_changed_plan_or_no_manifest_is_refused(plans):
     (plans / manifest.NAME).write_text("{}")
     with pytest.raises(ArtifactError, match="not a manifest"):
         manifest.check(plans, HERE)
+
+
+def test_a_build_that_fails_leaves_the_plans_that_were_there(tiny, plans, tmp_path, monkeypatch):
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    out = artifact / "engines" / "tensorrt"
+    shutil.copytree(plans, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    monkeypatch.setitem(sys.modules, "tensorrt", ModuleType("tensorrt"))  # which the container alone has
+    monkeypatch.setattr(place, "here", lambda: HERE)
+
+    def plan(_trt, _model, _shapes, onnx_file):
+        if onnx_file.stem == failing:
+            raise ArtifactError(onnx_file, "TensorRT built no plan; its log says why")
+        onnx_file.touch()
+        return b"new"
+
+    monkeypatch.setattr(build_engines, "build_plan", plan)
+    failing = "decode_3"
+    with pytest.raises(ArtifactError, match="built no plan"):
+        build_engines.build(artifact, "f16", 16)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    failing = ""
+    (out / "of_a_former_model.plan").touch()
+    build_engines.build(artifact, "f16", 16)
+    assert {path.name for path in out.iterdir()} == before.keys() and manifest.check(out, HERE) == "f16"
+    assert (out / "decode_3.plan").read_bytes() == b"new" and not list(out.parent.glob("tensorrt.*"))
 
 
 def test_versions_read_as_tensorrt_writes_them():
