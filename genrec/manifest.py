@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
-from genrec.files import locked_folder, open_file, put, read_json, sync
+from genrec.files import locked_folder, made_aside, open_file, put, read_json, sync
 
 NAME = "manifest.json"
 NEXT = f"{NAME}.partial"  # what it will be
@@ -125,11 +125,30 @@ def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts:
 
     What it names is on the disk by then: what the stage was made from, as a checkpoint, may be removed.
     """
-    hashes = {str(path.relative_to(artifact)): digest_file(path) for path in sorted(outputs)}
-    for name in {each for path in map(Path, hashes) for each in (path, *path.parents)}:
+    _enter(artifact, stage, key, {path: digest_file(path) for path in sorted(outputs)}, facts)
+
+
+@contextmanager
+def renewed(artifact: Path, stage: str, key: str, folder: Path, facts: dict[str, Any]) -> Iterator[Path]:
+    """An empty folder that takes the place of `folder` in the end, as by `made_aside`; its files are the outputs.
+
+    They are hashed and on the disk before that: a kill in these seconds leaves the old files and their entry.
+    """
+    with made_aside(folder) as new:
+        yield new
+        files = sorted(path for path in new.rglob("*") if path.is_file())
+        hashes = {folder / path.relative_to(new): digest_file(path) for path in files}
+        for path in files:
+            sync(path)
+    _enter(artifact, stage, key, hashes, facts)
+
+
+def _enter(artifact: Path, stage: str, key: str, hashes: Mapping[Path, str], facts: dict[str, Any]) -> None:
+    outputs = {str(path.relative_to(artifact)): sha for path, sha in hashes.items()}
+    for name in {each for path in map(Path, outputs) for each in (path, *path.parents)}:
         sync(artifact / name)
     with locked_folder(artifact):
-        put(_with(artifact, stage, {"key": key, "outputs": hashes, "facts": facts}), artifact / NAME)
+        put(_with(artifact, stage, {"key": key, "outputs": outputs, "facts": facts}), artifact / NAME)
 
 
 def replace(

@@ -9,8 +9,7 @@ from pathlib import Path
 from build.plugin.compile import FOLDER, SOURCES, compile_for_gpu
 from genrec.artifact import engines_folder
 from genrec.engine.cuda import LIBRARY
-from genrec.files import made_aside
-from genrec.manifest import is_good, making, record, stage_key
+from genrec.manifest import is_good, making, renewed, stage_key
 from genrec.progress import ticking
 
 
@@ -21,13 +20,11 @@ def build_engines(artifact: Path, kv_type: str = "bf16", device: str = "cuda") -
     with making(artifact, "cuda"):
         if is_good(artifact, "cuda", key):
             return False
-        out = engines_folder(artifact, "cuda")
-        with made_aside(out) as new:
+        with renewed(artifact, "cuda", key, engines_folder(artifact, "cuda"), settings) as new:
             if device == "cuda":
                 with ticking("compiling the kernel"):
                     compile_for_gpu(new / LIBRARY)
             (new / "engine.json").write_text(json.dumps(settings) + "\n")
-        record(artifact, "cuda", key, out.iterdir(), settings)
         return True
 
 

@@ -13,9 +13,8 @@ from build.openvino.operations import SOURCES, can_be_compiled, libraries
 from genrec.artifact import engines_folder, load_config
 from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
-from genrec.files import made_aside
 from genrec.kv.layout import KV_TYPES
-from genrec.manifest import is_good, making, record, stage_key
+from genrec.manifest import is_good, making, renewed, stage_key
 from genrec.rank.options import OPTIONS, RankerConfig
 
 OPERATION, NODES = "operation", "nodes"
@@ -43,13 +42,11 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
     with making(artifact, "openvino"):
         if is_good(artifact, "openvino", key):
             return False
-        root = engines_folder(artifact, "openvino")
-        with made_aside(root) as new:
+        with renewed(artifact, "openvino", key, engines_folder(artifact, "openvino"), settings) as new:
             for each, attention in types.items():
                 if attention == OPERATION and not _compiles(each):
                     types[each] = NODES
                 build_openvino(artifact / "onnx", new / each, each, longest, types[each] == OPERATION)
-        record(artifact, "openvino", key, [f for f in root.rglob("*") if f.is_file()], settings)
         return True
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from build.cuda.engines import build_engines
 from genrec import manifest
 from genrec.errors import ArtifactError
 
@@ -29,6 +30,16 @@ def put(partial, path):
 renames = iter([True] * int(sys.argv[2]))
 manifest.put, folder = put, Path(sys.argv[1])
 manifest.replace(folder, "hstu", manifest.read(folder)["hstu"], {folder / "aside": folder / "model"}, {"is": "new"})
+"""
+
+HASHES = """
+import os, sys
+from pathlib import Path
+from build.cuda.engines import build_engines
+from genrec import manifest
+digest = manifest.digest_file
+manifest.digest_file = lambda path: os._exit(9) if "engines" in str(path) else digest(path)
+build_engines(Path(sys.argv[1]), "bf16", "cpu")
 """
 
 
@@ -70,6 +81,18 @@ def test_killed_among_the_renames_it_is_completed_or_as_before(tmp_path: Path, r
     assert model.read_text() == expected and manifest.read(tmp_path)["hstu"]["facts"] == {"is": expected}
     manifest.record(tmp_path, "data", "key", [], {})
     assert manifest.read(tmp_path).keys() == {"hstu", "data"}
+
+
+def test_killed_while_it_hashes_new_engines_the_old_ones_are_served(tmp_path: Path) -> None:
+    build_engines(tmp_path, "f32", "cpu")
+    before = manifest.read(tmp_path)
+    command = [sys.executable, "-c", HASHES, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT).returncode == 9
+    manifest.verify(tmp_path)
+    assert manifest.read(tmp_path) == before
+    assert build_engines(tmp_path, "bf16", "cpu") and not build_engines(tmp_path, "bf16", "cpu")
+    manifest.verify(tmp_path)
+    assert [path.name for path in (tmp_path / "engines").iterdir()] == ["cuda"]
 
 
 def test_a_stage_of_files_that_were_replaced_is_refused(tmp_path: Path) -> None:
