@@ -88,6 +88,9 @@ class RankExecutor:
     def rehearse(self, candidates: int) -> None:
         """Before the first request; rankings of other numbers of candidates may be slow when they first come."""
         self._passes.rehearse(candidates)
+
+    def rehearse_users(self) -> None:
+        """Likewise, whichever order rankings have: see `Users.rehearse`."""
         self._users.rehearse()
 
     def scores(self, request: RankRequest, plan: RankPlan) -> Scored:

@@ -46,9 +46,11 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
                 executor.ahead.rehearse(tokens, len(tokens) // 2)
         step = self._options.history_step(self._config)
         most = executors[0].most if chosen_prefix(settings, self._options) == "split" else 1
-        for executor in executors if most > 1 else []:
-            executor.together([self._nobodys(spans(self._config)[0])] * 2)
-            executor.rehearse(USUAL_CANDIDATES)
+        for executor in executors:
+            if most > 1:
+                executor.together([self._nobodys(spans(self._config)[0])] * 2)
+                executor.rehearse(USUAL_CANDIDATES)
+            executor.rehearse_users()
         if self._store:
             self._store.start()
         super().__init__(settings, [_always(executor) for executor in executors], step, most)

@@ -93,9 +93,14 @@ def test_what_another_has_locked_is_no_matter(driver, caplog):
     assert len(driver.locked) == 1 and driver.calls == 2 and not caplog.text
 
 
-@pytest.mark.parametrize("name", ["generate", "score_candidates"])
-def test_the_pool_s_memory_is_touched_before_the_server_is_ready(tiny_ranker, tmp_path, monkeypatch, name):
-    """By an entry that nobody can find, in both processes that copy from it or to it."""
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [("generate", "auto"), *(("score_candidates", choice) for choice in ("split", "user", "item"))],
+)
+def test_the_pool_s_memory_is_touched_before_the_server_is_ready(
+    tiny_ranker, tmp_path, monkeypatch, name, choice
+):
+    """By an entry that nobody can find, in both processes that copy from it or to it, in every order."""
     artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
     build_cuda(artifact, "f32", "cpu")
     touched, hold = [], PageLocked.hold
@@ -106,7 +111,7 @@ def test_the_pool_s_memory_is_touched_before_the_server_is_ready(tiny_ranker, tm
 
     monkeypatch.setattr(PageLocked, "hold", seen)
     with starting(name, tmp_path) as start:
-        _, settings = start(artifact, "cuda")
+        _, settings = start(artifact, "cuda", prefix_choice=choice)
         pool = Pool(settings.pool)
         of_users = [each for each in touched if _mapping_of(each) is not None]
         assert of_users and pool.usage()["entries"] == 0 == pool.usage()["bytes"]

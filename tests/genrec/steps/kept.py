@@ -25,9 +25,11 @@ def starting(name: str, folder: Path) -> Iterator[Start]:
     """What loads the step `name` of an artifact, with a pool of so many MB, or without one for 0."""
     started = []
 
-    def load(artifact: Path, target: str = "openvino", megabytes: int = 8) -> tuple[Any, Settings]:
+    def load(
+        artifact: Path, target: str = "openvino", megabytes: int = 8, **more: Any
+    ) -> tuple[Any, Settings]:
         pool = folder / f"pool{len(started)}" if megabytes else None
-        settings = Settings(artifact, folder, 16, target, pool_user_mb=megabytes, pool=pool)
+        settings = Settings(artifact, folder, 16, target, pool_user_mb=megabytes, pool=pool, **more)
         if pool:
             create_pool(settings, load_config(artifact))
         started.append(steps.load(name, settings))
