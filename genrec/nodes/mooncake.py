@@ -3,8 +3,11 @@
 BAT, section 5.1: cache workers and a central index. Here a node's own pool stays what requests read, and the store is
 behind it: entries are sent to it after they were computed and brought from it into the own pool, both off the
 request's way. A key is never written twice with other bytes (all keys are of what was hashed), so nothing in the store
-grows stale; what comes back is checked against a checksum. Users are found on other nodes only where the pools were
-made with one secret, and by whole entries among the newest boundaries.
+grows stale; what comes back is checked against a checksum.
+
+Servers share items alone: a router keeps a user at one node. `send_user`, `bring_user` and `forget` are what it would
+take to share users, too; `genrec bench relay_fetch` measures the first two. Users are found on other nodes only where
+the pools were made with one secret, and by whole entries among the newest boundaries.
 
 Needs `mooncake-transfer-engine-non-cuda` and a running `mooncake_master`. Its calls may hang for seconds when the
 master or a node is gone: each runs on a thread of its own, one that brings and one other at a time, and nobody waits
