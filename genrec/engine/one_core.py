@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,13 @@ GAIN = 1.35  # all cores have a batch where they are so much faster than one
 SHORT_S = 0.01  # a request that takes longer by itself is work enough for all cores
 ROWS = (1, 2, 4, 8)  # of the batches that are tried, as many as pay on one core
 TIMES = 5  # that each is tried; the fastest counts, as other processes start meanwhile
+
+
+def gain(one_core: Callable[[], float], all_cores: Callable[[], float]) -> float:
+    """How many times as fast as one core all are, by the seconds that each says it took."""
+    both = [(one_core(), all_cores()) for _ in range(TIMES)]
+    of_one, of_all = (min(seconds) for seconds in zip(*both, strict=True))
+    return of_one / of_all
 
 
 class OneCoreOrAll:
@@ -64,13 +72,7 @@ class OneCoreOrAll:
         return rows * (span + self._width)
 
     def _gain(self, one: Executor, rows: int, span: int, valid: ValidityIndex) -> float:
-        """How many times as fast as one core all are."""
-        both = [
-            (self._seconds(one, rows, span, valid), self._seconds(self._all, rows, span, valid))
-            for _ in range(TIMES)
-        ]
-        of_one, of_all = (min(seconds) for seconds in zip(*both, strict=True))
-        return of_one / of_all
+        return gain(*(partial(self._seconds, each, rows, span, valid) for each in (one, self._all)))
 
     def _seconds(self, executor: Executor, rows: int, span: int, valid: ValidityIndex) -> float:
         tokens, lengths = np.zeros((rows, span), np.int64), np.full(rows, span, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +29,26 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
 
     def __init__(self, settings: Settings) -> None:
         self._config = chosen_hstu(settings.artifact, settings.ranker)
-        self._executor_of = load_hstu_executors(settings, lambda: self._followed.current[1])
+        self._executors_of = load_hstu_executors(settings, lambda: self._stream(0)[1])
         self._followed = FollowedDeltas(settings, self._load, self._config.kind)
-        super().__init__(settings, [lambda: self._followed.current])
+        streams = range(len(self._followed.current[1]))
+        super().__init__(settings, [partial(self._stream, number) for number in streams])
 
     def close(self) -> None:
         """Follow no more, and see `ScoresLater.close`."""
         self._followed.close()
         super().close()
 
-    def _load(self, weights: HstuWeights) -> HstuExecutor:
-        executor = self._executor_of(weights)
-        executor.rehearse()
-        return executor
+    def _load(self, weights: HstuWeights) -> list[HstuExecutor]:
+        executors = self._executors_of(weights)
+        for executor in executors:
+            executor.rehearse()
+        return executors
+
+    def _stream(self, number: int) -> tuple[int, HstuExecutor]:
+        """What serves now, and the number of its last delta."""
+        delta, executors = self._followed.current
+        return delta, executors[number]
 
     def read_user(self, request: Tensors) -> tuple[NDArray[np.int32], Ticket]:
         """See `ScoresLater.read_user`: int32[U, token_size]."""

@@ -35,8 +35,8 @@ class Bench(RelayBench):
         create_pool(settings, load_config(artifact))
         make = load_hstu_executors(settings, lambda: self.serving)
         alone = load_hstu_executors(Settings(artifact, folder / "arena"), lambda: self.serving)
-        self.executors = [make(load_weights(artifact, number)) for number in range(2)]
-        self.twins = [alone(load_weights(artifact, number)) for number in range(2)]
+        self.executors = [make(load_weights(artifact, number))[0] for number in range(2)]
+        self.twins = [alone(load_weights(artifact, number))[0] for number in range(2)]
         self.serving: HstuExecutor = self.executors[0]
         super().__init__(settings, lambda: self.serving.ahead)
 
