@@ -29,13 +29,13 @@ import torch
 from build.plugin.compile import architecture_of, compile_for_gpu, compile_for_host
 from genrec.engine.cuda.fused import FusedOperations
 from genrec.engine.cuda.kernel import XAttentionKernel
-from perf.gpu import attention, fused, rank, requests
+from perf.gpu import attention, fused, hstu, rank, requests
 from perf.gpu.table import table
 from perf.gpu.timing import Missing, bytes_per_second, data_sheet_peak, operations_per_second
 from perf.kit import report
 
 # Beside the build and the checks of the kernels, which come first
-PARTS = ("train", "requests", "rank", "kernel", "sanitizer", "triton", "rank_triton")
+PARTS = ("train", "requests", "rank", "hstu", "kernel", "sanitizer", "triton", "rank_triton")
 # That a package of ours lacks is a failure
 OWN = ("build", "clients", "deploy", "ensembles", "genrec", "perf", "training")
 LIMIT_S = 480.0
@@ -188,6 +188,15 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
             kept.in_time()
             results["rank"][f"s{length}_b{batch}"] = rank.measure(asked, length, batch, (rates[0], rates[1]))
 
+    def hstu_rankings() -> None:
+        setting = hstu.DRY if dry else hstu.FULL
+        results["hstu_errors"] = hstu.check(setting, device)
+        results["checked"]["HSTU rankers against the CPU"] = True
+        plain = results["ceilings"]["float32_operations_per_second"] = operations_per_second(
+            device, torch.float32
+        )
+        results["hstu"] = hstu.measure(setting, device, (rates[0], plain))
+
     def trainings() -> None:
         from perf.gpu import (
             train,
@@ -233,6 +242,8 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
             kept.part("requests", whole_requests)
             torch.cuda.empty_cache()
             kept.part("rank", rankings)
+            torch.cuda.empty_cache()
+            kept.part("hstu", hstu_rankings)
             torch.cuda.empty_cache()
         kept.part("kernel", time_kernel)
         torch.cuda.empty_cache()  # the server is another process, with weights of its own

@@ -42,6 +42,12 @@ def table(results: dict[str, Any]) -> str:
             "by_torch",
         )
         lines.append(f"ranking {name:12}" + "".join(f" {column} {row[column]:.3f}" for column in columns))
+    for name, row in results.get("hstu", {}).items():
+        passes = (
+            f"{what} {row[what]:.3f} ms, its pass {row[f'{what}_pass']:.3f}, floor {row[f'{what}_floor']:.3f}"
+            for what in ("rank", "user")
+        )
+        lines.append(f"HSTU, {name}: {'; '.join(passes)}; marks {row['marks']:.3f} ms of the user's")
     for name, row in results.get("train", {}).items():
         of = f"{row['events_per_second']:,.0f} events/s, {row['ms']:.2f} ms a step of {row['events']} events"
         lines.append(f"training, {name}: {of}, {row['of_measured_gemm']:.1%} of the measured GEMM in bf16")

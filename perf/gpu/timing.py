@@ -95,8 +95,8 @@ def bytes_per_second(device: torch.device) -> float:
     return 2e3 * size / median_ms(lambda: target.copy_(source), device, 10)
 
 
-def operations_per_second(device: torch.device) -> float:
-    """Floating-point operations of a large bf16 matrix product on random data, per second."""
+def operations_per_second(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> float:
+    """Floating-point operations of a large matrix product on random data, per second."""
     size = 8192 if device.type == "cuda" else 64
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2e3 * size**3 / median_ms(lambda: a @ b, device, 10)

@@ -123,6 +123,20 @@ GPU = {
         ),
         "asked",
     ),
+    "gpu-hstu": Table(
+        "gpu", "ms of an HSTU ranker in float32, 100 candidates; default: 200 events, hidden size 64, 3 layers; large: "
+        "2,000 events, 512, 8 layers", "hstu",
+        (
+            Column("a ranking, the user's KV in host memory", "hstu/*/rank", "{:.2f}"),
+            Column("of it the pass", "hstu/*/rank_pass", "{:.3f}"),
+            Column("floor of the pass", "hstu/*/rank_floor", "{:.3f}"),
+            Column("a user's whole pass", "hstu/*/user", "{:.2f}"),
+            Column("of it the host's marks", "hstu/*/marks", "{:.2f}"),
+            Column("of it the pass", "hstu/*/user_pass", "{:.3f}"),
+            Column("floor of the pass", "hstu/*/user_floor", "{:.3f}"),
+        ),
+        "size",
+    ),
     "gpu-train": Table(
         "gpu", "an update of the generator, histories of 50 items", "train",
         (

@@ -228,8 +228,8 @@ def test_what_is_captured_reads_nothing_of_the_host(kind: str) -> None:
     passes = passes_of(random_model(kind))
     passes._weights = {name: each.to("meta") for name, each in passes._weights.items()}
     for bucket, work in (
-        (passes._bucket_of_user(40), passes._made),
-        (passes._bucket_of_ranking(20, 40), passes._scored),
+        (passes.bucket_of_user(40), passes._made),
+        (passes.bucket_of_ranking(20, 40), passes._scored),
     ):
         given = [each.to("meta") for each in bucket.given]
         with OnDeviceAlone():

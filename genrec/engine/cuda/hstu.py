@@ -83,8 +83,8 @@ class CudaHstu:
         spans = {padded(end, SPAN) for end in range(1, self._config.longest + 1)}
         for span in sorted(spans, reverse=True):
             for capture in (
-                partial(self._bucket_of_user, span),
-                partial(self._bucket_of_ranking, candidates, span),
+                partial(self.bucket_of_user, span),
+                partial(self.bucket_of_ranking, candidates, span),
             ):
                 with self._lock:
                     capture()
@@ -104,7 +104,7 @@ class CudaHstu:
                 there = [self._there(each) for each in (tokens, marks, past_marks)]
                 found = self._made(*there, self._together(past))
             else:
-                bucket = self._bucket_of_user(len(tokens))
+                bucket = self.bucket_of_user(len(tokens))
                 for place, each in zip(bucket.given[:2], (tokens, marks), strict=True):
                     _fill(place, self._there(each))
                 found = bucket.replayed()[:, :, :, : len(tokens)].contiguous()
@@ -118,7 +118,7 @@ class CudaHstu:
         """See `HstuPasses.logits`. The user's KV is copied to the device; the host waits once."""
         count = len(asked[-1])
         with self._lock:
-            bucket = self._bucket_of_ranking(count, marks.shape[1])
+            bucket = self.bucket_of_ranking(count, marks.shape[1])
             *places, kv = bucket.given
             for place, each in zip(places, (*asked, marks), strict=True):
                 _fill(place, self._there(each))
@@ -126,7 +126,7 @@ class CudaHstu:
             found: NDArray[np.float32] = bucket.replayed()[:count].cpu().numpy()
             return found
 
-    def _bucket_of_user(self, tokens: int) -> _Bucket:
+    def bucket_of_user(self, tokens: int) -> _Bucket:
         """Of so many tokens, nothing before them; captured."""
         span = padded(tokens, SPAN)
         if span not in self._users:
@@ -137,7 +137,7 @@ class CudaHstu:
             self._users[span] = self._captured([self._there(read), marks, *nobody], self._made)
         return self._users[span]
 
-    def _bucket_of_ranking(self, candidates: int, tokens: int) -> _Bucket:
+    def bucket_of_ranking(self, candidates: int, tokens: int) -> _Bucket:
         """Of so many candidates and tokens of a user; captured."""
         many, span = key = padded(candidates, LEAST_CANDIDATES), padded(tokens, SPAN)
         bucket = self._rankings.pop(key, None)

@@ -40,10 +40,11 @@ def test_a_dry_run_goes_through_every_part(tmp_path):
     kept = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert {key: last[key] for key in kept} == kept and last["machine"]["device"] == "CPU dry run"
     assert last["failed"] == {} and set(last["skipped"]) == {"sanitizer"}
-    assert len(last["checked"]) == 8 and all(last["checked"].values())
+    assert len(last["checked"]) == 9 and all(last["checked"].values())
     assert {"small", "large", "small, on the CPU", "hstu-ranker", "hstu-next, large"} < set(last["train"])
     assert last["rank_error"] < 0.03 and set(last["rank"]) == {"s12_b1", "s12_b2"}
     assert all(row["floor"] > 0 and row["there"] > 0 for row in last["rank"].values())
+    assert max(last["hstu_errors"].values()) < 1e-3 and set(last["hstu"]) == {"default"}
     assert _mapping_of(pool_memory((2, 3))) is not None, "memory that the engine page-locks, as a pool's"
     assert set(last["rank_served"]) == {"in_flight_1", "in_flight_4", "in_flight_16"}
     assert last["cascade"]["recommend_and_rank"]["user_reused"] == 12  # of 12 that the generator computed
