@@ -198,11 +198,8 @@ def measure_all(kept: GpuResults, device: torch.device, folder: Path, dry: bool)
         results["hstu"] = hstu.measure(setting, device, (rates[0], plain))
 
     def trainings() -> None:
-        from perf.gpu import (
-            train,
-            train_check,
-            trainers,
-        )  # need what reading histories needs, which the rest does not
+        # They need what reading histories needs, which the rest does not.
+        from perf.gpu import train, train_check, trainers
 
         setting = train.DRY if dry else train.FULL
         results["train_errors"] = train_check.check(setting, device, folder)
