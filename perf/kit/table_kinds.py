@@ -138,7 +138,7 @@ GPU = {
         "size",
     ),
     "gpu-train": Table(
-        "gpu", "an update of the generator, histories of 50 items", "train",
+        "gpu", "an update of the generator, histories of 50 items, or of an HSTU model, of 200", "train",
         (
             Column("events", "train/*/events", "{:,.0f}"), Column("ms", "train/*/ms", "{:.1f}"),
             Column("events/s", "train/*/events_per_second", "{:,.0f}"),
