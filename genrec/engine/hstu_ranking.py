@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
-from genrec.engine.hstu_users import HstuEntries, HstuUsers, padded_marks
+from genrec.engine.hstu_users import HstuEntries, HstuUsers
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import HstuPasses
 from genrec.engine.load import load_layout
@@ -25,7 +25,8 @@ from genrec.engine.users import UserKv, Users
 from genrec.errors import InputError
 from genrec.pool.pool import Pool
 from genrec.pool.tier import open_tier
-from genrec.rank.hstu import CODES, HstuConfig, candidate_marks
+from genrec.rank.hstu import CODES, HstuConfig
+from genrec.rank.hstu_marks import candidate_marks
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.kinds import chosen_hstu
 from genrec.rank.options import USUAL_CANDIDATES
@@ -74,8 +75,7 @@ class HstuExecutor:
         prefix = self._config.prefix(request.tokens)
         query = self._config.query(request.tokens, request.candidates, request.now)
         with self._kv_of(request, prefix) as user:
-            seen = candidate_marks(self._config, prefix, query.time)
-            marks = padded_marks(seen, user.kv[0].shape[2])
+            marks = candidate_marks(self._config, prefix, query.time, user.kv[0].shape[2])
             logits = self._passes.logits(query.rows, marks, user.kv)
         computed = len(prefix) - user.reused + len(query.rows[0])
         return logits[:, 0], Reuse(user.reused, 0, computed, user.copied)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, HstuPasses, UserName
 from genrec.pool.keys import Words, user_words
-from genrec.rank.hstu import FEATURE, HstuConfig, Marks, user_marks
+from genrec.rank.hstu import FEATURE, HstuConfig
+from genrec.rank.hstu_marks import user_marks
 from genrec.settings import SPAN
 
 
@@ -73,7 +73,7 @@ class HstuUsers:
         if not past and end == len(tokens):
             self._whole(tokens, kv)
             return
-        marks, new = user_marks(self._config, tokens[:end], past).array(), end - past
+        marks, new = user_marks(self._config, tokens[:end], past), end - past
         old = (
             [np.ascontiguousarray(each[:, :, : self.entries.span(past)]) for each in kv]
             if past
@@ -93,13 +93,6 @@ class HstuUsers:
         span = kv[0].shape[2]
         given = np.zeros((span, self._config.token_size), np.int32)
         given[: len(tokens)] = tokens
-        marks = padded_marks(user_marks(self._config, tokens, 0), span, span)
+        marks = user_marks(self._config, tokens, span=span)
         unseen = np.zeros((3, span, 1), np.int64)
         self._passes.user(self._config.read(given), marks, unseen, self.nobody, kv)
-
-
-def padded_marks(marks: Marks, *shape: int) -> NDArray[np.int64]:
-    """int64[3, *shape], 0 where there is no token."""
-    whole = np.zeros((3, *shape), np.int64)
-    whole[(slice(None), *map(slice, marks.seen.shape))] = marks.array()
-    return whole

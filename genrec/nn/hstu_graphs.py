@@ -2,7 +2,7 @@
 
 A user's tokens see no candidate, so their KV is the same for all. Without softmax, what a token takes from the tokens
 before it and from those beside it is added up, and what is not seen adds 0. All work on one request. Q new tokens
-behind P, S of the user, C candidates, L levels. `marks` are `genrec.rank.hstu.Marks` in one tensor. Rows of items are
+behind P, S of the user, C candidates, L levels. `marks` are those of `genrec.rank.hstu_marks`. Rows of items are
 catalogue rows + 1: row 0 is none.
 """
 

@@ -160,45 +160,7 @@ class NextConfig(HstuConfig):
         return Query([self.read(newest), candidates.astype(np.int64)], int(newest[0, TIME]))
 
 
-class Marks(NamedTuple):
-    """Of pairs of tokens, int64 of one shape: the rows of the biases by position and by time, and 1 where the first
-    token sees the second.
-    """
-
-    near: NDArray[np.int64]
-    since: NDArray[np.int64]
-    seen: NDArray[np.int64]
-
-    def array(self) -> NDArray[np.int64]:
-        """int64[3, ...]."""
-        return np.stack(self)
-
-
-def user_marks(config: HstuConfig, tokens: Ints, first: int) -> Marks:
-    """[U - first, U]: the user's tokens int32[U, token_size] from `first` on, towards all of them."""
-    place, features = np.arange(len(tokens)), int((tokens[:, FEATURE] > 0).sum())
-    reach = np.where(place < features, features, place)[first:, None]
-    seen = (place < reach) | (place == place[first:, None])
-    position = np.maximum(place - features + 1, 0)
-    return _marks(
-        config, position[first:, None] - position, tokens[first:, None, TIME] - tokens[:, TIME], seen
-    )
-
-
-def candidate_marks(config: HstuConfig, tokens: Ints, now: int) -> Marks:
-    """[U]: any token at `now`, behind all of the user's tokens int32[U, token_size]."""
-    features = int((tokens[:, FEATURE] > 0).sum())
-    behind = len(tokens) - features + 1
-    position = np.maximum(np.arange(len(tokens)) - features + 1, 0)
-    return _marks(config, behind - position, now - tokens[:, TIME], np.ones(len(tokens), bool))
-
-
-def time_bucket(difference: Ints, times: int) -> NDArray[np.int64]:
-    """As `genrec.nn.hstu_layout.time_bucket`."""
-    fraction, exponent = np.frexp(np.maximum(np.abs(difference.astype(np.float32)), 1))
-    return np.minimum(2 * (exponent - 1) + (fraction >= 0.75), times - 1).astype(np.int64)
-
-
-def _marks(config: HstuConfig, distance: NDArray[np.int64], seconds: Ints, seen: NDArray[np.bool_]) -> Marks:
-    near = np.clip(distance, 0, config.max_history + 1)
-    return Marks(near.astype(np.int64), time_bucket(seconds, config.times), seen.astype(np.int64))
+def time_bucket(difference: Ints, times: int) -> NDArray[np.int32]:
+    """As `genrec.nn.hstu_layout.time_bucket`, by the bits of a float32 from 1 on: exponent, and highest of fraction."""
+    size = np.maximum(np.abs(difference), 1).astype(np.float32)
+    return np.minimum((size.view(np.int32) >> 22) - (127 << 1), times - 1)

@@ -25,9 +25,8 @@ from genrec.rank.hstu import (
     TIME,
     HstuConfig,
     NextConfig,
-    candidate_marks,
-    user_marks,
 )
+from genrec.rank.hstu_marks import candidate_marks, user_marks
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.options import USUAL_CANDIDATES
 from perf.gpu.pool_memory import pool_memory
@@ -92,7 +91,7 @@ class Rankings:
 
     def marks(self, prefix: NDArray[np.int32], first: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of tokens from `first` on, towards themselves and those before, or towards one that nobody sees."""
-        marks = user_marks(self.config, prefix, first).array()
+        marks = user_marks(self.config, prefix, first)
         before = marks[:, :, :first] if first else np.zeros((3, len(prefix), 1), np.int64)
         return np.ascontiguousarray(marks[:, :, first:]), np.ascontiguousarray(before)
 
@@ -120,7 +119,7 @@ class Rankings:
         """All candidates for the user of so many events: what a ranking reads beside his KV."""
         tokens = self.tokens[:events]
         query = self.config.query(tokens, self.candidates, self.now)
-        return query.rows, candidate_marks(self.config, self.config.prefix(tokens), query.time).array()
+        return query.rows, candidate_marks(self.config, self.config.prefix(tokens), query.time)
 
     def _nobody(self) -> list[NDArray[np.float32]]:
         return [np.zeros_like(each) for each in self.room(1)]

@@ -13,7 +13,8 @@ from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest
 from genrec.engine.hstu_users import HstuEntries, HstuUsers
 from genrec.nn.hstu_checkpoint import load_hstu_next
 from genrec.nn.hstu_next import HstuNext
-from genrec.rank.hstu import CODES, ITEM, TIME, WAIT, NextConfig, candidate_marks, user_marks
+from genrec.rank.hstu import CODES, ITEM, TIME, WAIT, NextConfig
+from genrec.rank.hstu_marks import candidate_marks, user_marks
 from tests.export.test_hstu_parity import OnnxPasses
 from tests.oracles.next_asked import next_scores
 
@@ -84,10 +85,10 @@ def test_the_newest_event_alone_depends_on_when_it_is_asked(model: HstuNext) -> 
 def test_marks_are_the_layout_s(model: HstuNext) -> None:
     """Pair by pair: everybody sees himself and who was before him."""
     tokens = model.config.prefix(tokens_of(model, np.arange(6), np.array([0, 4, 4, 9, 100, 228])))
-    marks = user_marks(model.config, tokens, 0)
-    assert marks.seen.astype(bool).tolist() == [[j <= i for j in range(5)] for i in range(5)]
-    assert marks.near.tolist() == [[max(i - j, 0) for j in range(5)] for i in range(5)]
-    assert candidate_marks(model.config, tokens, 228).near.tolist() == [5, 4, 3, 2, 1]
+    near, _, seen = user_marks(model.config, tokens)
+    assert seen.astype(bool).tolist() == [[j <= i for j in range(5)] for i in range(5)]
+    assert near.tolist() == [[max(i - j, 0) for j in range(5)] for i in range(5)]
+    assert candidate_marks(model.config, tokens, 228)[0].tolist() == [5, 4, 3, 2, 1]
 
 
 def test_an_item_without_a_row_has_its_codes_alone(executor: HstuExecutor, model: HstuNext) -> None:

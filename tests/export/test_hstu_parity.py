@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,9 @@ from genrec.rank.hstu import (
     TIME,
     HstuConfig,
     HstuKind,
-    candidate_marks,
     time_bucket,
-    user_marks,
 )
+from genrec.rank.hstu_marks import candidate_marks, user_marks
 from genrec.tensor_file import mapped_tensors
 from tests.oracles.hstu_asked import Asked, logits_of
 
@@ -99,12 +99,33 @@ def test_who_sees_whom_pair_by_pair(tiny_hstu: Path) -> None:
     tokens[:2, FEATURE], tokens[2:, TIME] = (3, 5), (0, 4, 4, 9, 100)
     # Features see each other; events see those and what was before
     seen = [[j < 2 if i < 2 else j <= i for j in range(7)] for i in range(7)]
-    for first in (0, 3):
+    near = [[max(max(i - 1, 0) - max(j - 1, 0), 0) for j in range(7)] for i in range(7)]
+    times = tokens[:, TIME].tolist()
+    since = [[int(time_bucket(np.array([i - j], np.int32), config.times)[0]) for j in times] for i in times]
+    for first in (0, 1, 2, 3, 6, 7):
         marks = user_marks(config, tokens, first)
-        assert marks.seen.astype(bool).tolist() == seen[first:]
-        assert marks.near.tolist() == [
-            [max(max(i - 1, 0) - max(j - 1, 0), 0) for j in range(7)] for i in range(first, 7)
+        assert marks.tolist() == [near[first:], since[first:], seen[first:]], first
+    padded = user_marks(config, tokens, span=9)
+    assert padded[:, :7, :7].tolist() == [near, since, seen]
+    assert not padded[:, 7:].any() and not padded[:, :, 7:].any()
+    found = candidate_marks(config, tokens, 228)
+    assert found.tolist() == [[6, 6, 5, 4, 3, 2, 1], [15, 15, 15, 15, 15, 15, 14], [1] * 7]
+    padded = candidate_marks(config, tokens, 228, 9)
+    assert np.array_equal(padded[:, :7], found) and not padded[:, 7:].any()
+
+
+@pytest.mark.parametrize("features", [0, 3])
+@pytest.mark.parametrize("events", [0, 1, 2, 40])
+def test_places_far_apart_are_alike(tiny_hstu: Path, features: int, events: int) -> None:
+    """More events than the table has rows, events alone and features alone, from any token on."""
+    config, count = replace(load_hstu(tiny_hstu / "model").config, max_history=20), features + events
+    tokens = np.zeros((count, config.token_size), np.int32)
+    tokens[:features, FEATURE] = 1
+    position = [max(i - features + 1, 0) for i in range(count)]
+    for first in range(count + 1):
+        near, _, seen = user_marks(config, tokens, first)
+        assert near.tolist() == [[min(max(i - j, 0), 21) for j in position] for i in position[first:]]
+        reach = [features if i < features else i for i in range(count)]
+        assert seen.tolist() == [
+            [int(j < reach[i] or j == i) for j in range(count)] for i in range(first, count)
         ]
-    marks = candidate_marks(config, tokens, 228)
-    assert marks.seen.all() and marks.near.tolist() == [6, 6, 5, 4, 3, 2, 1]
-    assert marks.since.tolist() == [15, 15, 15, 15, 15, 15, 14]
