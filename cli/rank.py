@@ -119,20 +119,20 @@ def _of_this_process(
     from ensembles.local import LocalRecommender
     from genrec.rank.kinds import EVENT_INPUTS
 
+    def tensors(many: int) -> dict[str, NDArray[Any]]:
+        if candidates is not None:
+            return rank_tensors(history, candidates, a.top_k, None, owner, None)
+        return recommend_and_rank_tensors(history, many, a.top_k, user_id=owner)
+
+    tensors(USUAL_CANDIDATES)  # what no artifact takes is refused before one is opened
     decoder = RECOMMEND_AND_RANK if candidates is None else RANK
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 
-        def answer_to(tensors: dict[str, NDArray[Any]], events: dict[str, Any]) -> Ranking:
+        def ask(many: int, **events: Any) -> Ranking:
             known = event_tensors(**(dict.fromkeys(EVENT_INPUTS) | events))
-            (answer,) = local.runtime.run([tensors | known])
+            (answer,) = local.runtime.run([tensors(many) | known])
             if isinstance(answer, GenrecError):
                 raise answer
             return parse_ranking(SimpleNamespace(as_numpy=answer.get))
 
-        def find(many: int, **events: Any) -> Ranking:
-            return answer_to(recommend_and_rank_tensors(history, many, a.top_k, user_id=owner), events)
-
-        def rank(**events: Any) -> Ranking:
-            return answer_to(rank_tensors(history, candidates, a.top_k, None, owner, None), events)
-
-        yield _finding(a, find) if candidates is None else rank
+        yield _finding(a, ask) if candidates is None else partial(ask, len(candidates))

@@ -30,8 +30,8 @@ ALWAYS: dict[str, Any] = {"pre_infer_risk": 0, "pool_user_mb": 1, "pre_infer_sha
 
 @pytest.fixture(scope="module")
 def local(tiny_hstu: Path) -> Iterator[LocalRecommender]:
-    """A lease that no slow machine outlives."""
-    with LocalRecommender(tiny_hstu, 16, decoder="rank", lease_ms=600_000, **ALWAYS) as runtime:
+    """A lease that no slow machine outlives, and one ranking at a time."""
+    with LocalRecommender(tiny_hstu, 16, threads=1, decoder="rank", lease_ms=600_000, **ALWAYS) as runtime:
         yield runtime
 
 
