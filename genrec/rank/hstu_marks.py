@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from genrec.rank.hstu import FEATURE, TIME, HstuConfig, Ints, time_bucket
 
+BLOCK = 64  # rows
 Marks = NDArray[np.int64]
 
 
@@ -24,7 +25,10 @@ def user_marks(config: HstuConfig, tokens: Ints, first: int = 0, span: int = 0) 
     rows = count - first
     marks = np.zeros((3, span or rows, span or count), np.int64)
     near, since, seen = marks[:, :rows, :count]
-    since[:] = time_bucket(tokens[first:, TIME, None] - tokens[:, TIME], config.times)
+    times = tokens[:, TIME]
+    for row in range(0, rows, BLOCK):  # of many tokens, differences of all pairs would leave the caches
+        some = slice(row, row + BLOCK)
+        since[some] = time_bucket(times[first:][some, None] - times, config.times)
     event = max(first, features)  # the first row of one
     seen[:, :features] = 1
     near[event - first :, :features] = np.minimum(np.arange(event, count) - features + 1, most)[:, None]
