@@ -137,8 +137,13 @@ def _heads(layer: HstuLayer, x: Tensor, group: Tensor | None) -> tuple[Tensor, T
 def _taken(layer: HstuLayer, q: Tensor, k: Tensor, v: Tensor, marks: Tensor) -> Tensor:
     """[H, Q, D]: what queries q [H, Q, D] take from k, v [H, K, D]; marks [3, Q or 1, K]."""
     near, since, seen = marks[0], marks[1], marks[2]
-    scores = q @ k.transpose(1, 2) + layer.position_bias[:, near] + layer.time_bias[:, since]
+    scores = q @ k.transpose(1, 2) + _at(layer.position_bias, near) + _at(layer.time_bias, since)
     return (F.silu(scores) / layer.n * seen.to(q.dtype)) @ v
+
+
+def _at(bias: Tensor, rows: Tensor) -> Tensor:
+    """[H, *rows] of a bias [H, n]. Indexed as it reads, ONNX would have it transposed and back: a quarter of a pass."""
+    return bias.index_select(1, rows.reshape(-1)).reshape(len(bias), *rows.shape)
 
 
 def _finished(layer: HstuLayer, x: Tensor, gate: Tensor, seen: Tensor, group: Tensor | None) -> Tensor:
