@@ -108,8 +108,8 @@ def seconds_of(passes: HstuPasses, config: HstuConfig, events: int, candidates: 
 class HstuStreams:
     """Passes of weights, as many as may run at once: one that has all cores, or one for each core.
 
-    Two cores share a small model's work badly: a user of 200 events and 100 candidates take 4.7 ms on one core, and 3.7
-    on two, which spend 6.7 core-ms on it (64 wide, 3 layers, Zen 4). What is much faster on all cores for the longest
+    Two cores share a small model's work badly: a user of 200 events and 100 candidates take 3.8 ms on one core, and 3.5
+    on two, which spend 6.3 core-ms on it (64 wide, 3 layers, Zen 4). What is much faster on all cores for the longest
     user stays there.
     """
 
