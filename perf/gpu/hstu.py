@@ -17,15 +17,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.cuda.host import PageLocked
 from genrec.engine.cuda.hstu import MODULES, CudaHstu, Shared
-from genrec.rank.hstu import (
-    CODES,
-    ITEM,
-    RATING,
-    RATINGS,
-    TIME,
-    HstuConfig,
-    NextConfig,
-)
+from genrec.rank.hstu import CODES, ITEM, RATING, RATINGS, TIME, HstuConfig, NextConfig
 from genrec.rank.hstu_marks import candidate_marks, user_marks
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.options import USUAL_CANDIDATES

@@ -84,7 +84,8 @@ def ranker_losses(setting: Setting, device: torch.device, folder: Path) -> list[
     """Of its epochs, over candidates that are drawn."""
     histories, catalogue = data(setting)
     torch.manual_seed(0)
-    ranker = Ranker(fresh_generator(setting.small, catalogue, 0, []), shared=True)
+    without_chance = replace(setting.small, dropout=0.0)  # its layers are copied
+    ranker = Ranker(fresh_generator(without_chance, catalogue, 0, []), shared=True)
     draw, candidates = np.random.default_rng(0), {}
     lengths = np.diff(histories.offsets)
     for split in ("train", "validation"):
@@ -96,7 +97,7 @@ def ranker_losses(setting: Setting, device: torch.device, folder: Path) -> list[
         candidates[split] = Candidates(user, cut, target.astype(np.int32), rows.astype(np.int32), scores)
     codes = catalogue.codes + np.array(ranker.config.code_offsets)
     places = Places(list(histories.rows()), codes, codes, codes, ranker.config.max_history)
-    settings = RankerSettings(epochs=EPOCHS, dropout=0.0)
+    settings = RankerSettings(epochs=EPOCHS)
     return losses_of(train_ranker(World(device=str(device)), ranker, places, candidates, settings, folder)[1])
 
 

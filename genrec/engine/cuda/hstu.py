@@ -32,9 +32,8 @@ from genrec.settings import SPAN
 
 LEAST_CANDIDATES = 16
 MOST_GRAPHS = 128  # of rankings; those of users are one per span, and stay
-PAUSE_S = (
-    0.001  # between two captures of a rehearsal: else whoever waits for the lock might get it only at the end
-)
+# Between two captures of a rehearsal: else whoever waits for the lock might get it only at the end.
+PAUSE_S = 0.001
 MODULES: dict[str, tuple[Any, Any, Any]] = {
     HstuConfig.kind.name: (HstuRanker, HstuUserGraph, HstuRankGraph),
     NextConfig.kind.name: (HstuNext, NextUserGraph, NextRankGraph),
