@@ -17,25 +17,29 @@ from genrec.manifest import OF, check_inputs, is_good, making, read, record, rec
 
 
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
-              cluster: str | None = None) -> None:  # fmt: skip
-    """`histories.parquet` and `items.parquet` from a named set, a folder or the user's two files."""
+              cluster: str | None = None, users: Path | None = None) -> None:  # fmt: skip
+    """`histories.parquet`, `items.parquet`, and `users.parquet`, from a named set, a folder or the user's files."""
+    from training.keys import USERS
     from training.stages import prepare
     from training.writing import FORM
 
-    named = [path for path in (interactions, items, source and Path(source)) if path]
+    named = [path for path in (interactions, items, users, source and Path(source)) if path]
     given = [path for path in named if path.is_file()]
     for folder in filter(Path.is_dir, named):
         given += sorted(path for path in folder.rglob("*") if path.is_file())
     key = stage_key({"source": source, "form": FORM}, given)
 
     def work() -> dict[str, Any]:
-        notes = prepare(artifact, source, interactions, items, cluster=cluster)
+        notes = prepare(artifact, source, interactions, items, cluster=cluster, users=users)
         for note in notes:
             print(f"  {note}")
         return {"notes": notes}
 
-    _stage(artifact, "data", key, work,
-           lambda: (artifact / n for n in ("histories.parquet", "items.parquet", "source.json")))  # fmt: skip
+    def made() -> Iterator[Path]:
+        files = [artifact / name for name in ("histories.parquet", "items.parquet", "source.json", USERS)]
+        return filter(Path.exists, files)
+
+    _stage(artifact, "data", key, work, made)
 
 
 def make_catalogue(
@@ -153,12 +157,14 @@ def make_hstu(
     from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
     from training.hstu import hstu_artifact
     from training.hstu_settings import HstuSettings
+    from training.keys import USERS
     from training.recipe_file import changed
 
     check_inputs(artifact, "tokenise")
     chosen = changed(HstuSettings(), changes or {})
     settings, work = {**vars(chosen), "seed": seed, "minutes": minutes}, hstu_artifact
-    given = [artifact / name for name in ("source.json", "items.parquet", "catalogue.parquet")]
+    known = [name for name in (USERS, "items.parquet") if (artifact / name).exists()]
+    given = [artifact / name for name in ("histories.parquet", *known, "catalogue.parquet")]
     _training(
         artifact, "hstu", stage_key(settings, given), (CONFIG, WEIGHTS, FEATURES),
         lambda state: _on_ranks(ranks, threads, work, artifact, chosen, state, seed, minutes, device=device),

@@ -23,6 +23,11 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--items", type=Path, help="required beside --interactions: CSV, TSV, Parquet or JSON: item, title"
     )
     parser.add_argument(
+        "--users",
+        type=Path,
+        help="beside --interactions: CSV, TSV or Parquet: user, and a column per feature",
+    )
+    parser.add_argument(
         "--ray",
         metavar="ADDRESS",
         help="read and sort on this Ray cluster; `local`: on one that is started here",
@@ -43,7 +48,7 @@ def data(a: argparse.Namespace) -> None:
         )
     if a.semantic_ids:
         check_regular(a.semantic_ids)  # before anything is made
-    make_data(a.artifact, a.source, a.interactions, a.items, a.ray)
+    make_data(a.artifact, a.source, a.interactions, a.items, a.ray, a.users)
     make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
 
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "export": "export", "validity": "build", "openvino": "build", "cuda": "build --target cuda",
 }  # fmt: skip
 # Personal, and all that serves does without it: an artifact may be served with this file left out.
-OF_USERS = frozenset({"histories.parquet"})
+OF_USERS = frozenset({"histories.parquet", "users.parquet"})
 OF = "of"  # a fact: the sha256 of each file that a stage was made of
 PARTS = {"key": str, "outputs": dict, "facts": dict}
 

@@ -34,7 +34,12 @@ PARTITION_ROWS = 1 << 22  # of whole users, sorted at once in a task
 FILE = 1 << 40  # a row's place is its file's number times this, and its row there
 ROOMS = Path(__file__).resolve().parents[1]
 HISTORIES = pa.schema(
-    [("user", pa.int64()), ("items", pa.list_(pa.int64())), ("times", pa.list_(pa.float64()))]
+    [
+        ("user", pa.int64()),
+        ("items", pa.list_(pa.int64())),
+        ("times", pa.list_(pa.float64())),
+        ("ratings", pa.list_(pa.int8())),
+    ]
 )
 
 
@@ -91,7 +96,10 @@ class Cluster:
     def place_of(self, column: str, key: str) -> tuple[str, str]:
         """As `Arranger` says."""
         places = self._places[column]
-        number, row = divmod(places["place"][pc.index(places[column], key).as_py()].as_py(), FILE)
+        return self._where(places["place"][pc.index(places[column], key).as_py()].as_py())
+
+    def _where(self, place: int) -> tuple[str, str]:
+        number, row = divmod(place, FILE)
         path = self.files[number]
         line = f"interaction {row + 1}" if path.suffix in SEQUENCES else where(path, row)
         return str(path), line
@@ -106,6 +114,13 @@ class Cluster:
             table = pa.concat_tables(ray.get(per_block(self._rows, farthest_of).to_arrow_refs()))
         return float(pc.max(table["farthest"]).as_py())
 
+    def unrated(self) -> tuple[str, str] | None:
+        """As `Arranger` says."""
+        with told():
+            table = pa.concat_tables(ray.get(per_block(self._rows, first_unrated).to_arrow_refs()))
+        first = pc.min(table["place"]).as_py()
+        return None if first is None else self._where(first)
+
     def histories(self) -> Iterator[Ragged]:
         """As `Arranger` says."""
         rows = per_block(self._rows, partial(numbered, names=self._names))
@@ -113,9 +128,9 @@ class Cluster:
         with told(), ticking("histories", len(self._places["user"]), "user") as bar:
             for table in ordered.iter_batches(batch_size=BATCH_USERS, batch_format="pyarrow"):
                 users = table["user"].to_numpy()
-                items, times = (table[name].combine_chunks() for name in ("items", "times"))
-                flat = (each.flatten().to_numpy() for each in (items, times))
-                yield users, *flat, items.value_lengths().to_numpy()
+                lists_of = [table[name].combine_chunks() for name in HISTORIES.names[1:]]
+                items, times, ratings = (each.flatten().to_numpy() for each in lists_of)
+                yield users, items, times, ratings, lists_of[0].value_lengths().to_numpy()
                 bar.update(len(users))
 
     def _partitions(self, rows: ray.data.Dataset, column: str) -> ray.data.Dataset:
@@ -161,6 +176,13 @@ def farthest_of(rows: pa.Table) -> pa.Table:
     return pa.table({"farthest": [pc.max(pc.abs(rows["time"])).cast(pa.float64())]})
 
 
+def first_unrated(rows: pa.Table) -> pa.Table:
+    """The first `place` int64 without a rating; of no such rows null."""
+    return pa.table(
+        {"place": pa.array([pc.min(rows.filter(pc.equal(rows["rating"], 0))["place"]).as_py()], pa.int64())}
+    )
+
+
 def first_places(rows: pa.Table, column: str) -> pa.Table:
     """The distinct keys of `column` string, and the first `place` int64 of each."""
     found = rows.group_by(column).aggregate([("place", "min")])
@@ -184,6 +206,7 @@ def cut(rows: pa.Table) -> pa.Table:
     if not len(rows):
         return HISTORIES.empty_table()
     ordered = rows.sort_by([(name, "ascending") for name in ("user", "time", "place")])
-    columns = (ordered[name].to_numpy() for name in ("user", "item", "time"))
-    users, items, times, lengths = histories_of(*columns)
-    return pa.table([users, lists(items, lengths), lists(times, lengths, pa.float64())], schema=HISTORIES)
+    columns = (ordered[name].to_numpy() for name in ("user", "item", "time", "rating"))
+    users, items, times, ratings, lengths = histories_of(*columns)
+    found = (lists(items, lengths), lists(times, lengths, pa.float64()), lists(ratings, lengths, pa.int8()))
+    return pa.table([users, *found], schema=HISTORIES)

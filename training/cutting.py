@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from genrec.errors import ArtifactError
 
-Block = tuple[np.ndarray, np.ndarray, np.ndarray]  # users, items int64[n] and times float64[n]
-# users int64[U], items int64[total], their times float64[total], lengths int64[U]
-Ragged = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+# users, items int64[n], times float64[n], ratings int8[n]
+Block = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+# users int64[U], items int64[total], their times float64[total] and ratings int8[total], lengths int64[U]
+Ragged = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Arranger(Protocol):
-    """What has the interactions and sorts them: `count` rows of `user`, `item` (keys as spelled) and `time`."""
+    """What has the interactions and sorts them: `count` rows of `user`, `item` (keys as spelled), `time`, `rating`."""
 
     count: int
 
@@ -35,6 +36,9 @@ class Arranger(Protocol):
 
     def farthest(self) -> float:
         """The size of the time that is farthest from 0."""
+
+    def unrated(self) -> tuple[str, str] | None:
+        """Where the first row without a rating stands: file and line."""
 
     def histories(self) -> Iterator[Ragged]:
         """Blocks of histories of ids, by ascending user, each by time and then by row."""
@@ -56,8 +60,8 @@ def even_blocks(batches: Iterable[pa.RecordBatch], rows: int, bar: Any) -> Itera
 
 
 def _arrays(batches: list[pa.RecordBatch]) -> Block:
-    users, items, times = (column.to_numpy() for column in pa.Table.from_batches(batches).columns)
-    return users, items, times
+    users, items, times, ratings = (column.to_numpy() for column in pa.Table.from_batches(batches).columns)
+    return users, items, times, ratings
 
 
 def whole_users(blocks: Iterator[Block]) -> Iterator[Block]:
@@ -79,7 +83,7 @@ def whole_users(blocks: Iterator[Block]) -> Iterator[Block]:
 
 def check_sorted(block: Block, before: Block) -> None:
     """Raises ArtifactError unless rows go on from those before. An engine that runs in parallel might mix them up."""
-    users, _, times = block
+    users, _, times, _ = block
     back = (users[1:] < users[:-1]) | ((users[1:] == users[:-1]) & (times[1:] < times[:-1]))
     if back.any() or (before is not block and (users[0], times[0]) < (before[0][-1], before[2][-1])):
         raise ArtifactError(
@@ -101,9 +105,9 @@ def first_of_duplicates(users: np.ndarray, items: np.ndarray, times: np.ndarray)
     return keep
 
 
-def histories_of(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> Ragged:
+def histories_of(users: np.ndarray, items: np.ndarray, times: np.ndarray, ratings: np.ndarray) -> Ragged:
     """Histories of a block of whole users, sorted by user and time: each user, item and time once."""
     keep = first_of_duplicates(users, items, times)
-    users, items, times = users[keep], items[keep], times[keep]
+    users, items, times, ratings = users[keep], items[keep], times[keep], ratings[keep]
     starts = np.flatnonzero(np.append(True, users[1:] != users[:-1]))
-    return users[starts], items, times, np.diff(np.append(starts, len(users)))
+    return users[starts], items, times, ratings, np.diff(np.append(starts, len(users)))

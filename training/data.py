@@ -17,6 +17,8 @@ from genrec.files import check_regular
 SCHEMA = pa.schema([("user_id", pa.int64()), ("items", pa.list_(pa.int64())), ("user", pa.string())])
 INT64 = pa.int64()
 TIMES = pa.field("times", pa.list_(INT64))  # a further column, where the source had times
+INT8 = pa.int8()
+RATINGS = pa.field("ratings", pa.list_(INT8))  # a further one, where every row of the source had a rating
 BATCH_USERS = 1 << 14
 GROUP_USERS = 1 << 12  # of a row group: a server that is asked for one user reads a group
 BLOCK_ITEMS = 1 << 22
@@ -148,12 +150,16 @@ def history_table(
     lengths: np.ndarray,
     keys: pa.Array,
     times: np.ndarray | None = None,
+    ratings: np.ndarray | None = None,
 ) -> pa.Table:
     """Rows of `histories.parquet`: int64[U], int64[total], int64[U], string[U] and, where there are any, times
-    int64[total]; total below 2**31.
+    int64[total] and ratings int8[total]; total below 2**31.
     """
     table = pa.table([pa.array(user_ids, pa.int64()), lists(items, lengths), keys], schema=SCHEMA)
-    return table if times is None else table.append_column(TIMES, lists(times, lengths))
+    for column, values, kind in ((TIMES, times, INT64), (RATINGS, ratings, INT8)):
+        if values is not None:
+            table = table.append_column(column, lists(values, lengths, kind))
+    return table
 
 
 def lists(values: np.ndarray, lengths: np.ndarray, of: pa.DataType = INT64) -> pa.ListArray:

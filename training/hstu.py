@@ -3,7 +3,8 @@
     genrec train artifacts/ml-1m --recipe hstu-ranker --ranks 2
     genrec evaluate artifacts/ml-1m --recipe hstu-ranker
 
-Two tasks, rating 4 or more and rating 5, by binary cross-entropy. The ten newest ratings of every user are held out.
+Tasks are whether a rating is at least so high, of 1 to 5 usually 4 and 5, by binary cross-entropy. The ten newest
+ratings of every user are held out.
 What is kept is the moving average of the weights at the best GAUC on the ten before those, of some users, whose ten are
 not trained on.
 """
@@ -11,6 +12,7 @@ not trained on.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ from genrec.rank.hstu import FEATURES
 from training.hstu_run import HstuRun
 from training.hstu_settings import HstuSettings
 from training.loop import SAVE_EVERY_S, Limits, train
-from training.ratings import Ratings, load_ratings
+from training.ratings import Ratings, check_tasks, load_ratings
 from training.sharded.world import World
 
 
@@ -60,7 +62,15 @@ def hstu_artifact(
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
     with world.lead_first():  # the data set may have to be fetched
         ratings = load_ratings(artifact, catalogue)
-    config = HstuConfig(len(catalogue), tuple(catalogue.codebook_sizes), ratings.sizes)
+    ratings = replace(ratings, tasks=settings.tasks or ratings.tasks)
+    check_tasks(ratings)
+    config = HstuConfig(
+        len(catalogue),
+        tuple(catalogue.codebook_sizes),
+        ratings.sizes,
+        ratings=ratings.levels,
+        tasks=ratings.tasks,
+    )
     model = HstuRanker(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
     best, report = train_hstu(world, ratings, model, settings, state, seed, minutes)
     if world.rank == 0:

@@ -10,7 +10,7 @@ import torch
 
 from genrec.nn.hstu import CANDIDATE, EVENT, FEATURE, Tokens
 from genrec.nn.hstu_layout import Layout
-from training.ratings import HELD_OUT, Ratings
+from training.ratings import HELD_OUT, Ratings, held_of
 from training.windows import cut_windows
 
 
@@ -46,16 +46,20 @@ class Known(NamedTuple):
         return cls(*(rng.random((3, samples)) >= unknown))
 
 
-def held_out_samples(ratings: Ratings, users: np.ndarray, last: int, max_history: int) -> list[Sample]:
-    """HELD_OUT events of each user as one list, those before the `last` newest; all see what came before them."""
+def held_out_samples(
+    ratings: Ratings, users: np.ndarray, last: np.ndarray | int, max_history: int
+) -> list[Sample]:
+    """Events of each of `users` as one list, those before the `last` newest; all see what came before them."""
     samples = []
-    for user in users.tolist():
-        stop = int(ratings.offsets[user + 1]) - last - HELD_OUT
-        start = max(int(ratings.offsets[user]), stop - max_history)
-        asked = np.arange(stop, stop + HELD_OUT)
-        samples.append(
-            Sample(user, start, stop, asked, np.full(HELD_OUT, stop - start), np.full(HELD_OUT, stop))
-        )
+    first, end = ratings.offsets[users], ratings.offsets[users + 1] - last
+    for user, begin, stop, held in zip(
+        *(each.tolist() for each in (users, first, end, held_of(end - first))), strict=True
+    ):
+        if held:
+            asked = np.arange(stop - held, stop)
+            start = max(begin, stop - held - max_history)
+            seen, now = np.full(held, stop - held - start), np.full(held, stop - held)
+            samples.append(Sample(user, start, stop - held, asked, seen, now))
     return samples
 
 
@@ -112,11 +116,11 @@ def batches_of(
 def tokens_of(ratings: Ratings, samples: Sequence[Sample], known: Known | None = None) -> Tokens:
     """What the model reads of samples; of all if `known` is None. Ratings of candidates are not among it.
 
-    A user of unknown features has none of their tokens. Unknown ratings are 0, and unknown times are all one.
+    A feature that is unknown has no token. Unknown ratings are 0, and unknown times are all one.
     """
     known = known or Known.but(0.0, len(samples), np.random.default_rng(0))
-    has = ratings.features[[each.user for each in samples]].all(1)
-    widths = np.where(known.features & has, ratings.features.shape[1], 0).tolist()
+    told = [row[row > 0] for row in ratings.features[[each.user for each in samples]]]
+    widths = np.where(known.features, [len(row) for row in told], 0).tolist()
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("item", "rating", "feature", "reach", "position",
                                                                 "time", "group")}  # fmt: skip
     for number, (each, width) in enumerate(zip(samples, widths, strict=True)):
@@ -126,7 +130,7 @@ def tokens_of(ratings: Ratings, samples: Sequence[Sample], known: Known | None =
         of_user = np.zeros(width, np.int64)
         parts["item"] += [of_user, ratings.items[history] + 1, ratings.items[each.asked] + 1]
         parts["rating"] += [of_user, ratings.ratings[history] * known.ratings[number], none]
-        parts["feature"] += [ratings.features[each.user, :width], np.zeros(count + asked, np.int64)]
+        parts["feature"] += [told[number][:width], np.zeros(count + asked, np.int64)]
         parts["reach"] += [np.full(width, width), width + place, width + each.seen]
         parts["position"] += [of_user, 1 + place, 1 + each.seen]
         times = np.concatenate((ratings.times[history], ratings.times[each.now]))
@@ -138,6 +142,6 @@ def tokens_of(ratings: Ratings, samples: Sequence[Sample], known: Known | None =
     return Tokens(layout, *(whole[name] for name in ("group", "item", "rating", "feature")))
 
 
-def ratings_of(ratings: Ratings, samples: Sequence[Sample]) -> np.ndarray:
-    """The answers: ratings int64[C] of the candidates, in the order of `tokens_of`."""
-    return ratings.ratings[np.concatenate([each.asked for each in samples])]
+def events_of(samples: Sequence[Sample]) -> np.ndarray:
+    """The events that are asked for: int64[C], in the order of `tokens_of`."""
+    return np.concatenate([each.asked for each in samples])

@@ -9,6 +9,7 @@ the newest events are those to be learnt: what is kept is the moving average at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ def further_artifact(
     with world.lead_first():  # the data set may have to be fetched
         ratings = load_ratings(artifact, catalogue, more=events)
     model = load_hstu(artifact / "model")
+    ratings = replace(ratings, tasks=model.config.tasks)
     _check(artifact, model, catalogue, ratings)
     learnt = np.flatnonzero(ratings.file == len(events))
     if not len(learnt):
@@ -144,10 +146,10 @@ def _made(artifact: Path) -> dict[str, Any]:
 
 def _check(artifact: Path, model: HstuRanker, catalogue: Catalogue, ratings: Ratings) -> None:
     c, path = model.config, artifact / "model" / CONFIG
-    there = (len(catalogue), tuple(catalogue.codebook_sizes), ratings.sizes)
-    if (c.items, c.codebook_sizes, c.features) != there:
-        said = f"is of {c.items} items with codes {c.codebook_sizes} and {c.features} features"
-        said += f"; the data has {there[0]}, {there[1]} and {there[2]}"
+    there = (len(catalogue), tuple(catalogue.codebook_sizes), ratings.sizes, ratings.levels)
+    if (c.items, c.codebook_sizes, c.features, c.ratings) != there:
+        said = f"is of {c.items} items with codes {c.codebook_sizes}, {c.features} features and ratings to {c.ratings}"
+        said += f"; the data has {there[0]}, {there[1]}, {there[2]} and {there[3]}"
         raise ArtifactError(path, f"{said}{manifest.anew(STAGE)}")
     if not np.array_equal(model.codes[1:].numpy(), catalogue.codes + c.code_starts):
         problem = f"is of another catalogue than {CATALOGUE}: items have other codes{manifest.anew(STAGE)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.device import device_of
-from genrec.nn.hstu import TASKS, HstuRanker
+from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.progress import counting
 from training.gauc import gauc
@@ -21,9 +22,14 @@ from training.ratings import HELD_OUT, Ratings, load_ratings
 BATCH_TOKENS = 16384
 
 
-def labels_of(ratings: np.ndarray) -> np.ndarray:
-    """bool[n, tasks] of ratings int64[n]."""
-    return ratings[:, None] >= np.array(TASKS)
+def gauc_name(least: int) -> str:
+    """The figure of the task of ratings of at least `least`."""
+    return f"GAUC r>={least}"
+
+
+def users_name(least: int) -> str:
+    """Over how many users it is."""
+    return f"users r>={least}"
 
 
 @torch.no_grad()
@@ -38,11 +44,11 @@ def scores_of(model: HstuRanker, ratings: Ratings, samples: list[Sample], label:
 
 
 def gaucs(ratings: Ratings, events: np.ndarray, scores: np.ndarray) -> dict[str, float]:
-    """GAUC of every task, of scores float[n, tasks] of `events` int64[n]; and over how many users of the first."""
-    users, labels = ratings.users[events], labels_of(ratings.ratings[events])
-    each = [gauc(users, labels[:, task], scores[:, task]) for task in range(len(TASKS))]
-    return {f"GAUC r>={least}": value for least, (value, _) in zip(TASKS, each, strict=True)} | {
-        f"users r>={least}": users for least, (_, users) in zip(TASKS, each, strict=True)
+    """GAUC of every task, of scores float[n, tasks] of `events` int64[n]; and over how many users."""
+    users, labels = ratings.users[events], ratings.labels(events)
+    each = [gauc(users, labels[:, task], scores[:, task]) for task in range(len(ratings.tasks))]
+    return {gauc_name(least): value for least, (value, _) in zip(ratings.tasks, each, strict=True)} | {
+        users_name(least): users for least, (_, users) in zip(ratings.tasks, each, strict=True)
     }
 
 
@@ -53,11 +59,12 @@ def measure_hstu(artifact: Path, device: str = "cpu") -> dict[str, dict[str, flo
     """
     ratings = load_ratings(artifact, Catalogue.load(artifact / CATALOGUE, titles=False))
     model = load_hstu(artifact / "model").to(device)
+    ratings = replace(ratings, tasks=model.config.tasks)
     samples = held_out_samples(ratings, np.arange(len(ratings)), 0, model.config.max_history)
     held = np.flatnonzero(ratings.held_out)
-    factors = [gaucs(ratings, held, each) for each in biased_factors(ratings, labels_of)]
+    factors = [gaucs(ratings, held, each) for each in biased_factors(ratings)]
     return {
-        "item rates": gaucs(ratings, held, item_rates(ratings, labels_of)),
+        "item rates": gaucs(ratings, held, item_rates(ratings)),
         # Of each figure its best epoch on these very ratings: in the baseline's favour.
         "biased factors": {name: max(each[name] for each in factors) for name in factors[0]},
         "model": gaucs(ratings, held, scores_of(model, ratings, samples, "evaluate")),
@@ -67,10 +74,10 @@ def measure_hstu(artifact: Path, device: str = "cpu") -> dict[str, dict[str, flo
 def hstu_table(figures: dict[str, dict[str, float]]) -> str:
     """The same for people."""
     model = figures["model"]
-    names = [f"GAUC r>={least}" for least in TASKS]
-    counts = ", ".join(f"{model[f'users r>={least}']} (r>={least})" for least in TASKS)
+    names = [name for name in model if name.startswith(gauc_name(0)[:-1])]
+    counts = ", ".join(f"{model[name]} ({name.split()[-1]})" for name in model if name not in names)
     lines = [
-        f"the {HELD_OUT} newest ratings of every user held out; users with both labels: {counts}",
+        f"the {HELD_OUT} newest ratings of every user, or half of fewer, held out; users with both labels: {counts}",
         f"{'':20}" + "".join(f"{name:>12}" for name in names),
     ]
     return "\n".join(

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from genrec.nn.hstu import TASKS, HstuRanker
+from genrec.errors import InputError
+from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_attention import hstu_attention
 from training.balance import assign
 from training.embedding.optimizers import RowAdam
@@ -18,20 +19,21 @@ from training.hstu_batches import (
     Known,
     Sample,
     batches_of,
+    events_of,
     held_out_samples,
-    ratings_of,
     tokens_of,
     training_samples,
 )
-from training.hstu_measure import gaucs, labels_of, scores_of
+from training.hstu_measure import gauc_name, gaucs, scores_of, users_name
 from training.hstu_settings import HstuSettings
-from training.ratings import HELD_OUT, Ratings
+from training.ratings import Ratings, held_of
 from training.run import MOMENTS, Pace, Run
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig
 from training.sharded.world import World
 
-VALIDATION_USERS, VALIDATION_EVENTS = 1000, 40  # users, and how many events one needs at least
+# Users, how many events one needs, and how many where none has those
+VALIDATION_USERS, VALIDATION_EVENTS, FEWEST = 1000, 40, 4
 WARM_UP_STEPS = 100
 LEAST_RATE = 0.01  # of the learning rate, at the end
 ITEM_SCALE = 0.035  # first rows are uniform: as wide as the other tables' normal ones
@@ -84,13 +86,23 @@ class HstuRun(Run[HstuRanker]):
         self._choose_validation()
 
     def _choose_validation(self) -> None:
-        """Users whose ten events before those held out are not trained on."""
-        ratings = self.ratings
-        long = np.flatnonzero(np.diff(ratings.offsets) >= VALIDATION_EVENTS)
-        chosen = np.sort(np.random.default_rng(0).permutation(long)[:VALIDATION_USERS])
-        self.checked = held_out_samples(ratings, chosen, HELD_OUT, self.model.config.max_history)
-        self.ends = ratings.offsets[1:] - HELD_OUT
-        self.ends[chosen] -= HELD_OUT
+        """Users whose events before those held out are not trained on. Raises InputError."""
+        ratings, lengths = self.ratings, np.diff(self.ratings.offsets)
+        least = VALIDATION_EVENTS if lengths.max() >= VALIDATION_EVENTS else FEWEST
+        chosen = np.random.default_rng(0).permutation(np.flatnonzero(lengths >= least))[:VALIDATION_USERS]
+        chosen.sort()
+        held = ratings.held
+        self.checked = held_out_samples(ratings, chosen, held[chosen], self.model.config.max_history)
+        self.ends = ratings.offsets[1:] - held
+        self.ends[chosen] -= held_of(lengths - held)[chosen]
+        events = events_of(self.checked) if self.checked else np.zeros(0, np.int64)
+        if not gaucs(ratings, events, np.zeros((len(events), len(ratings.tasks))))[
+            users_name(ratings.tasks[0])
+        ]:
+            problem = (
+                f"have no user with one of {ratings.tasks[0]} or more and a lower one among those held out"
+            )
+            raise InputError("ratings", problem, "users on whom the best epoch can be chosen")
 
     def batches(self, epoch: int) -> list[list[Sample]]:
         """Each is of one update. Drawn from seed and epoch alone: alike on all ranks, and when a training goes on."""
@@ -122,20 +134,19 @@ class HstuRun(Run[HstuRanker]):
         device = self.world.device
         with torch.autocast(device.type, torch.bfloat16) if self.settings.bf16 else nullcontext():
             logits = self.model(tokens_of(self.ratings, samples, known).to(device)).float()
-        labels = torch.from_numpy(labels_of(ratings_of(self.ratings, samples))).float().to(device)
-        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(TASKS)
+        labels = torch.from_numpy(self.ratings.labels(events_of(samples))).float().to(device)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[1]
 
     def validate(self) -> tuple[float, dict[str, Any]]:
         """GAUC of the averaged weights; every rank scores its part of the users."""
         self._gather_items()
         part = np.array_split(np.arange(len(self.checked)), self.world.ranks)[self.world.rank]
-        scores = np.zeros((0, len(TASKS)), np.float32)
+        scores = np.zeros((0, len(self.ratings.tasks)), np.float32)
         if len(part):
             samples = self.checked[part[0] : part[-1] + 1]
             scores = scores_of(self.average, self.ratings, samples, "validate")
-        events = np.concatenate([each.asked for each in self.checked])
-        figures = gaucs(self.ratings, events, self.world.gather_rows(scores))
-        return figures[f"GAUC r>={TASKS[0]}"], figures
+        figures = gaucs(self.ratings, events_of(self.checked), self.world.gather_rows(scores))
+        return figures[gauc_name(self.ratings.tasks[0])], figures
 
     @torch.no_grad()
     def _gather_items(self) -> None:

@@ -17,6 +17,9 @@ LEAST = {"epochs": 1, "patience": 1, "tokens": 1, "accumulate": 1, "hot_every": 
 class HstuSettings:
     """Chosen on validation users."""
 
+    tasks: tuple[
+        int, ...
+    ] = ()  # a rating of at least this is liked; the first is the score. None: usual_tasks
     epochs: int = 12
     patience: int = 3  # validations without a better GAUC before it stops
     tokens: int = 8192  # of a batch, on all ranks together

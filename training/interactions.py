@@ -1,4 +1,4 @@
-"""Interactions in blocks, from a table or from sequences: who, what and when, in file order."""
+"""Interactions in blocks, from a table or from sequences: who, what, when and how liked, in file order."""
 
 from __future__ import annotations
 
@@ -8,18 +8,36 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from genrec.errors import ArtifactError, InputError
 from genrec.progress import counting
 from training.json_object import read_each_once
-from training.tables import BLOCK_ROWS, ITEM, TIME, USER, check_file, header_of, read_blocks, required, where
+from training.tables import (
+    BLOCK_ROWS,
+    ITEM,
+    RATING,
+    TIME,
+    USER,
+    check_file,
+    header_of,
+    name_of,
+    read_blocks,
+    required,
+    text,
+    where,
+)
 from training.times import seconds
 
 TABLES = (".parquet", ".csv", ".tsv", ".inter")
 SEQUENCES = (".txt", ".json")
-SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.float64())])
+SCHEMA = pa.schema(
+    [("user", pa.string()), ("item", pa.string()), ("time", pa.float64()), ("rating", pa.int8())]
+)
 SEQUENCE_LINES = 1 << 14
+MOST_RATING = 100
+_RATING = r"^\+?0*(?:[1-9][0-9]?|100)(?:\.0*)?$"  # whole, 1 to MOST_RATING, also as `5.0`
 
 
 def files_of(path: Path) -> list[Path]:
@@ -37,10 +55,16 @@ def has_times(path: Path) -> bool:
     return not any(each.suffix in SEQUENCES for each in files_of(path))
 
 
-def write_interactions(source: Path, path: Path) -> None:
-    """Any file of interactions -> Parquet of `user`, `item` (keys as spelled) and `time`, in file order.
+def has_ratings(path: Path) -> bool:
+    """Whether a file has a column of them, or one of the files of a folder. Raises InputError."""
+    tables = [each for each in files_of(path) if each.suffix in TABLES]
+    return any(name in header_of(each) for each in tables for name in RATING)
 
-    `time` is in seconds, or the position within a sequence. Raises InputError.
+
+def write_interactions(source: Path, path: Path) -> None:
+    """Any file of interactions -> Parquet of `user`, `item` (keys as spelled), `time` and `rating`, in file order.
+
+    `time` is in seconds, or the position within a sequence; `rating` is 0 where there is none. Raises InputError.
     """
     with pq.ParquetWriter(path, SCHEMA, compression="zstd", compression_level=1) as writer:
         for block in read_interactions(source):
@@ -52,16 +76,28 @@ def read_interactions(path: Path) -> Iterator[pa.Table]:
     if path.suffix in SEQUENCES:
         yield from read_sequences(path)
         return
-    for first, table in read_blocks(path, (USER, ITEM, TIME)):
+    for first, table in read_blocks(path, (USER, ITEM, TIME), (RATING,)):
         users, items = (required(table, path, names, first) for names in (USER, ITEM))
-        yield pa.table([users, items, seconds(table, path, first)], schema=SCHEMA)
+        yield pa.table([users, items, seconds(table, path, first), ratings_in(table, path)], schema=SCHEMA)
+
+
+def ratings_in(table: pa.Table, path: Path) -> np.ndarray:
+    """Ratings int8[n] of a table, 0 where there is none that is a whole number, 1 to MOST_RATING."""
+    if name_of(table, RATING) not in table.column_names:
+        return np.zeros(len(table), np.int8)
+    try:
+        found = pc.utf8_trim_whitespace(text(table, path, RATING))
+    except InputError:  # a list, say: no rating
+        return np.zeros(len(table), np.int8)
+    whole = pc.if_else(pc.match_substring_regex(found, _RATING), found, "0")
+    return whole.cast(pa.float32()).cast(pa.int8()).to_numpy()
 
 
 def unread_columns(path: Path) -> list[str]:
     """Those of a table that can be read, or of the first of a folder, which are not in SCHEMA."""
     first = files_of(path)[0]
     names = [] if first.suffix in SEQUENCES else header_of(first)
-    read = {next((each for each in group if each in names), "") for group in (USER, ITEM, TIME)}
+    read = {next((each for each in group if each in names), "") for group in (USER, ITEM, TIME, RATING)}
     return [name for name in names if name not in read]
 
 
@@ -129,4 +165,5 @@ def _table(rows: list[list[str]]) -> pa.Table:
     users = pa.array([row[0] for row in rows]).take(np.repeat(np.arange(len(rows)), lengths))
     items = [item for row in rows for item in row[1:]]
     times = np.concatenate([np.arange(n, dtype=np.float64) for n in lengths])
-    return pa.table([users, pa.array(items, pa.string()), times], schema=SCHEMA)
+    none = np.zeros(len(times), np.int8)
+    return pa.table([users, pa.array(items, pa.string()), times, none], schema=SCHEMA)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from genrec.progress import ticking
 from training.cutting import Ragged, even_blocks, histories_of, whole_users
 from training.interactions import place_of
-from training.tables import BLOCK_ROWS
+from training.tables import BLOCK_ROWS, where
 
 MEMORY = "2GB"  # of the engine; what sorting needs beyond it goes to disk
 BATCH_ROWS = 1 << 20
@@ -28,7 +28,7 @@ class Engine:
 
     def __init__(self, source: Path, rows: Path, scratch: Path) -> None:
         self.count = pq.read_metadata(rows).num_rows
-        self.place_of = partial(place_of, source, rows)
+        self.source, self.place_of = source, partial(place_of, source, rows)
         # A literal, as DuckDB holds the whole result of what has parameters.
         self.rows = literal(rows)
         self._connection = duckdb.connect(
@@ -71,6 +71,12 @@ class Engine:
         found = self._connection.sql(f"SELECT max(abs(time)) FROM read_parquet({self.rows})").fetchone()
         return float(found[0]) if found else 0.0
 
+    def unrated(self) -> tuple[str, str] | None:
+        """As `Arranger` says."""
+        query = f"SELECT min(file_row_number) FROM read_parquet({self.rows}, file_row_number = true) WHERE rating = 0"
+        found = self._connection.sql(query).fetchone()
+        return None if found is None or found[0] is None else (str(self.source), where(self.source, found[0]))
+
     def histories(self) -> Iterator[Ragged]:
         """As `Arranger` says."""
         batches = self.ordered()
@@ -79,7 +85,7 @@ class Engine:
                 yield histories_of(*block)
 
     def ordered(self) -> pa.RecordBatchReader:
-        """Batches of ids `user`, `item` int64 and `time` float64, by user, then time, then row."""
+        """Batches of ids `user`, `item` int64, `time` float64 and `rating` int8, by user, then time, then row."""
         named = {name for (name,) in self._connection.sql("SHOW TABLES").fetchall()}
         ids, joins = [], ""
         for column in ("user", "item"):
@@ -87,7 +93,7 @@ class Engine:
             ids.append(f"{table}.id" if table in named else f"CAST(r.{column} AS BIGINT)")
             joins += f" JOIN {table} ON r.{column} = {table}.key" if table in named else ""
         query = (
-            f"SELECT {ids[0]} AS user, {ids[1]} AS item, r.time AS time"
+            f"SELECT {ids[0]} AS user, {ids[1]} AS item, r.time AS time, r.rating AS rating"
             f" FROM read_parquet({self.rows}, file_row_number = true) r{joins} ORDER BY 1, 3, r.file_row_number"
         )
         with self._progress("sorting"):  # it gives the reader when all is sorted

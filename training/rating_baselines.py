@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -12,14 +10,13 @@ from torch import Tensor, nn
 from genrec.progress import counting
 from training.ratings import Ratings
 
-Labels = Callable[[np.ndarray], np.ndarray]  # ratings int64[n] -> bool[n, tasks]
 PRIOR = 20  # events that a rate begins with
 EPOCHS, FACTORS, BATCH, RATE, DECAY = 6, 32, 8192, 3e-3, 1e-4
 
 
-def item_rates(ratings: Ratings, labels_of: Labels) -> np.ndarray:
+def item_rates(ratings: Ratings) -> np.ndarray:
     """Held-out events: the share of an item's earlier events with the label, float64[held out, tasks]."""
-    held, labels = ratings.held_out, labels_of(ratings.ratings)
+    held, labels = ratings.held_out, ratings.labels(np.arange(len(ratings.items)))
     known, size = ratings.items[~held], int(ratings.items.max()) + 1
     seen = np.bincount(known, minlength=size)
     columns = []
@@ -48,11 +45,11 @@ class Factors(nn.Module):
         return logits, sum(each.pow(2).sum(2).mean(0).sum() for each in factors)
 
 
-def biased_factors(ratings: Ratings, labels_of: Labels) -> list[np.ndarray]:
+def biased_factors(ratings: Ratings) -> list[np.ndarray]:
     """Held-out events: logits float32[held out, tasks] of factors that learnt the others, after each epoch."""
     held = ratings.held_out
     users, items = torch.from_numpy(ratings.users), torch.from_numpy(ratings.items)
-    labels = torch.from_numpy(labels_of(ratings.ratings)).float()
+    labels = torch.from_numpy(ratings.labels(np.arange(len(ratings.items)))).float()
     found = []
     with torch.random.fork_rng():
         torch.manual_seed(0)

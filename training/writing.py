@@ -20,26 +20,30 @@ from genrec.errors import InputError
 from genrec.manifest import stage_key
 from genrec.words import counted
 from training.cutting import Arranger, Ragged
-from training.data import GROUP_USERS, MIN_HISTORY, SCHEMA, TIMES, history_table
-from training.interactions import files_of, has_times, write_interactions
-from training.keys import number_keys
+from training.data import GROUP_USERS, MIN_HISTORY, RATINGS, SCHEMA, TIMES, history_table
+from training.interactions import MOST_RATING, files_of, has_ratings, has_times, write_interactions
+from training.keys import USERS, number_keys
 from training.ordering import Engine
 from training.sources import Source
 from training.steps import Steps
 from training.tables import where
 from training.times import UNITS, unit_of, whole_seconds
+from training.users import write_users
 
 ROWS, HISTORIES, ITEMS, NOTES = "interactions.parquet", "histories.parquet", "items.parquet", "notes.txt"
-FORM = "times"  # of the files, in keys: what was made in another form is made again
+FORM = "ratings"  # of the files, in keys: what was made in another form is made again
 
 
 def write_data(source: Source, out: Path, cluster: str | None = None) -> list[str]:
-    """Source -> `out`/histories.parquet and `out`/items.parquet; returns the report, one line per finding.
+    """Source -> `out`/histories.parquet, items.parquet and, of users, users.parquet; returns the report, in lines.
 
     `cluster` is the address of Ray, whose nodes read and sort; without one DuckDB does here. Ended in the middle, it
     goes on after the last whole step of `out`/.data. Raises InputError.
     """
-    key = stage_key({"stage": "data", "form": FORM}, [*files_of(source.interactions), source.described])
+    of_users = [source.users] if source.users else []
+    key = stage_key(
+        {"stage": "data", "form": FORM}, [*files_of(source.interactions), source.described, *of_users]
+    )
     with Steps(out / ".data", key) as steps:
         if cluster is None:
             rows = steps.make(ROWS, lambda path: write_interactions(source.interactions, path))
@@ -54,7 +58,9 @@ def write_data(source: Source, out: Path, cluster: str | None = None) -> list[st
                 path.write_text("\n".join(write_ids(source, opened, steps)))
 
         found = steps.make(NOTES, work).read_text().splitlines()
-        for name in (ITEMS, HISTORIES):
+        if not of_users:
+            (out / USERS).unlink(missing_ok=True)  # of former data
+        for name in (ITEMS, USERS, HISTORIES):
             # Else it was moved by a process that was ended before the next
             if (steps.folder / name).exists():
                 os.replace(steps.folder / name, out / name)
@@ -62,7 +68,7 @@ def write_data(source: Source, out: Path, cluster: str | None = None) -> list[st
 
 
 def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
-    """Both files of ids, of the interactions that `engine` has. Returns the report. Raises InputError."""
+    """The files of ids, of the interactions that `engine` has. Returns the report. Raises InputError."""
     seen, user_keys = engine.keys("item"), engine.keys("user")
     unknown = seen.filter(pc.invert(pc.is_in(seen, source.keys)))
     unknown = unknown.take(pc.sort_indices(unknown))
@@ -87,12 +93,20 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
     counts, unit = Counts(), unit_of(engine.farthest()) if has_times(source.interactions) else None
     if unit and unit > 1:
         notes.append(f"timestamps are taken for {UNITS[unit]}: as seconds they would be after the year 9999")
+    rated = has_ratings(source.interactions)
+    if rated and (place := engine.unrated()):
+        rated = False
+        notes.append(
+            f"ratings are not kept: {' '.join(place)} has none that is a whole number, 1 to {MOST_RATING}"
+        )
     names = user_keys if named_users else None
-    write_histories(engine.histories(), names, unit, counts, steps.scratch / HISTORIES)
+    write_histories(engine.histories(), names, unit, rated, counts, steps.scratch / HISTORIES)
     if not counts.lengths:
         raise InputError("interactions", f"no user has {MIN_HISTORY}", f"users with {MIN_HISTORY} or more")
     write_items(source, unknown, keys, item_ids, steps.scratch / ITEMS)
-    for name in (ITEMS, HISTORIES):
+    if source.users:
+        notes += write_users(source.users, source.features, user_keys, user_ids, steps.scratch / USERS)
+    for name in (ITEMS, *([USERS] if source.users else []), HISTORIES):
         os.replace(steps.scratch / name, steps.folder / name)
     return [*notes, *named_items, *named_users, *counts.report(engine.count, len(user_keys), len(keys))]
 
@@ -124,15 +138,21 @@ class Counts:
 
 
 def write_histories(
-    histories: Iterable[Ragged], names: pa.Array | None, unit: int | None, counts: Counts, path: Path
+    histories: Iterable[Ragged],
+    names: pa.Array | None,
+    unit: int | None,
+    rated: bool,
+    counts: Counts,
+    path: Path,
 ) -> None:
     """`histories.parquet` of histories by ascending user, those with MIN_HISTORY items or more.
 
     `names` string[users] are the keys of the ids 1, 2, ...; None where ids are the keys. `unit` of their times are a
-    second; None where there are no times.
+    second; None where there are no times. Ratings are kept where all are `rated`.
     """
-    with pq.ParquetWriter(path, SCHEMA.append(TIMES) if unit else SCHEMA) as writer:
-        for ids, items, times, lengths in histories:
+    schema = pa.schema([*SCHEMA, *([TIMES] if unit else []), *([RATINGS] if rated else [])])
+    with pq.ParquetWriter(path, schema) as writer:
+        for ids, items, times, ratings, lengths in histories:
             counts.distinct += len(items)
             enough = lengths >= MIN_HISTORY
             if not enough.any():
@@ -141,7 +161,8 @@ def write_histories(
             ids, items, lengths = ids[enough], items[kept], lengths[enough]
             seconds = whole_seconds(times[kept], unit) if unit else None
             keys = pa.array(ids).cast(pa.string()) if names is None else names.take(pa.array(ids - 1))
-            writer.write_table(history_table(ids, items, lengths, keys, seconds), GROUP_USERS)
+            liked = ratings[kept] if rated else None
+            writer.write_table(history_table(ids, items, lengths, keys, seconds, liked), GROUP_USERS)
             counts.lengths.append(lengths)
 
 

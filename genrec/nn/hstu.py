@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from genrec.nn.hstu_attention import hstu_attention
 from genrec.nn.hstu_layout import Layout
-from genrec.rank.hstu import CONFIG, RATINGS, TASKS, WEIGHTS, HstuConfig
+from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
 
 FEATURE, EVENT, CANDIDATE = range(3)  # groups of tokens
 
@@ -92,12 +92,12 @@ class HstuRanker(nn.Module):
         self.register_buffer("codes", rows)
         self.of_item = _table(config.items + 1, size)
         self.of_code = _table(config.code_rows, size)
-        self.of_rating = _table(RATINGS + 1, size)
+        self.of_rating = _table(config.ratings + 1, size)
         self.of_feature = _table(config.features + 1, size)
         self.layers = nn.ModuleList(HstuLayer(config) for _ in range(config.layers))
         self.norm = GroupLayerNorm(size)
         self.drop = nn.Dropout(config.dropout)
-        self.head = nn.Sequential(nn.Linear(size, size), nn.SiLU(), nn.Linear(size, len(TASKS)))
+        self.head = nn.Sequential(nn.Linear(size, size), nn.SiLU(), nn.Linear(size, config.outputs))
 
     def embed(self, tokens: Tokens) -> Tensor:
         """[T, d]: the sum of what a token has."""

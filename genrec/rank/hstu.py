@@ -26,8 +26,6 @@ EXPORTED, NEXT_EXPORTED = "hstu_weights.safetensors", "hstu_next_weights.safeten
 FEATURES = "hstu_features.json"  # which number is which value of which of a user's features, for who asks
 USER_GRAPH, RANK_GRAPH = "hstu_user", "hstu_rank"
 NEXT_USER_GRAPH, NEXT_RANK_GRAPH = "hstu_next_user", "hstu_next_rank"
-TASKS = (4, 5)  # a rating of at least this: the click, and the rarer one behind it
-RATINGS = 5
 LIMIT = 2**31  # of a position, and of seconds: differences of two must be int32
 MOST_FEATURES = 16  # of a user
 # Columns of a user's token; codes fill the last and all behind it.
@@ -61,14 +59,15 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class HstuConfig:
-    """Shape of the model: `features` are the sizes of all user features together, `items` those of the catalogue."""
+    """Shape of the model: `features` are the sizes of all user features together, `items` those of the catalogue.
+
+    Ratings are 1 to `ratings`. A task is whether one is at least so high: the click, and rarer ones behind it.
+    """
 
     kind: ClassVar[HstuKind] = HstuKind(
         "hstu", CONFIG, (USER_GRAPH, RANK_GRAPH), EXPORTED,
         ("of_item.weight", "of_code.weight", "of_rating.weight", "of_feature.weight"),
     )  # fmt: skip
-    outputs: ClassVar[int] = len(TASKS)  # numbers per candidate
-
     items: int
     codebook_sizes: tuple[int, ...]
     features: int
@@ -78,6 +77,13 @@ class HstuConfig:
     heads: int = 2
     times: int = 64  # buckets: of any time there is
     dropout: float = 0.2
+    ratings: int = 5
+    tasks: tuple[int, ...] = (4, 5)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per candidate."""
+        return len(self.tasks)
 
     @property
     def code_starts(self) -> NDArray[np.int32]:
@@ -120,7 +126,11 @@ class HstuConfig:
         """Read the file. Raises ArtifactError."""
         try:
             said = read_json(path)
-            return cls(**{**said, "codebook_sizes": tuple(said["codebook_sizes"])})
+            tuples = {
+                "codebook_sizes": tuple(said["codebook_sizes"]),
+                "tasks": tuple(said.get("tasks", cls.tasks)),
+            }
+            return cls(**{**said, **tuples})
         except (TypeError, KeyError, ValueError) as error:
             raise ArtifactError(path, f"is no configuration of an HSTU ranker: {error!r}") from error
 
@@ -137,10 +147,15 @@ class NextConfig(HstuConfig):
         "hstu-next", NEXT_CONFIG, (NEXT_USER_GRAPH, NEXT_RANK_GRAPH), NEXT_EXPORTED,
         ("of_item.weight", "of_code.weight"), refuses=("ratings", "features"), deltas=False,
     )  # fmt: skip
-    outputs: ClassVar[int] = 1
-
     features: int = 0
     temperature: float = 0.05  # of scores
+    ratings: int = 0
+    tasks: tuple[int, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """One score."""
+        return 1
 
     def prefix(self, tokens: Ints) -> Ints:
         """All but the newest, with their WAIT."""

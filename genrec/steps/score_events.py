@@ -12,7 +12,7 @@ from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest, load_hstu_exec
 from genrec.engine.ranking import Scored
 from genrec.errors import InputError
 from genrec.pool.owner import Owner
-from genrec.rank.hstu import CODES, FEATURE, ITEM, LIMIT, RATING, RATINGS, TIME
+from genrec.rank.hstu import CODES, FEATURE, ITEM, LIMIT, RATING, TIME
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.kinds import chosen_hstu
 from genrec.rank.options import MOST_CANDIDATES
@@ -60,7 +60,7 @@ class ScoreEvents(ScoresLater[HstuExecutor]):
         if len(tokens) < ticket.prompt_length:
             raise InputError("tokens", f"are {len(tokens)}", f"{ticket.prompt_length}, as ticket says")
         tokens = tokens[: ticket.prompt_length]
-        limits = {ITEM: c.items, RATING: RATINGS, FEATURE: c.features, TIME: LIMIT - 1}
+        limits = {ITEM: c.items, RATING: c.ratings, FEATURE: c.features, TIME: LIMIT - 1}
         for column in range(c.token_size):
             check_range("tokens", tokens[:, column], limits.get(column, c.code_rows - 1))
         if (np.diff((tokens[:, FEATURE] > 0).astype(np.int8)) > 0).any():

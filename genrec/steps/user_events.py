@@ -27,7 +27,6 @@ from genrec.rank.hstu import (
     LIMIT,
     MOST_FEATURES,
     RATING,
-    RATINGS,
     TIME,
 )
 from genrec.rank.kinds import chosen_hstu
@@ -91,7 +90,7 @@ class EventReader:
         history = table.catalogue.rows_of(check_tensor(request, "history", np.int64))
         known = np.flatnonzero(history >= 0)
         kept = known[window_start(len(known), self.config.max_history) :]
-        ratings, times = _ratings(request, len(history)), _times(request, len(history))
+        ratings, times = _ratings(request, len(history), self.config.ratings), _times(request, len(history))
         now = _now(request, times)
         begin = int(times[kept[0]]) if len(kept) else now
         if now - begin >= LIMIT:
@@ -113,12 +112,12 @@ class EventReader:
         return features
 
 
-def _ratings(request: Tensors, events: int) -> NDArray[np.int32]:
+def _ratings(request: Tensors, events: int, most: int) -> NDArray[np.int32]:
     if "ratings" not in request:
         return np.zeros(events, np.int32)
     ratings = check_tensor(request, "ratings", np.int32, events)
-    if outside := ratings[(ratings < 0) | (ratings > RATINGS)].tolist():
-        raise InputError("ratings", f"has {outside[0]}", f"1 to {RATINGS}, 0 where it is unknown")
+    if outside := ratings[(ratings < 0) | (ratings > most)].tolist():
+        raise InputError("ratings", f"has {outside[0]}", f"1 to {most}, 0 where it is unknown")
     return ratings
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from genrec.engine.cuda.host import PageLocked
 from genrec.engine.cuda.hstu import MODULES, CudaHstu, Shared
-from genrec.rank.hstu import CODES, ITEM, RATING, RATINGS, TIME, HstuConfig, NextConfig
+from genrec.rank.hstu import CODES, ITEM, RATING, TIME, HstuConfig, NextConfig
 from genrec.rank.hstu_marks import candidate_marks, user_marks
 from genrec.rank.hstu_weights import HstuWeights
 from genrec.rank.options import USUAL_CANDIDATES
@@ -68,7 +68,7 @@ class Rankings:
         draw = np.random.default_rng(0)
         self.tokens = np.zeros((config.max_history, config.token_size), np.int32)
         self.tokens[:, ITEM] = draw.integers(1, config.items, len(self.tokens))
-        self.tokens[:, RATING] = draw.integers(0, RATINGS + 1, len(self.tokens))
+        self.tokens[:, RATING] = draw.integers(0, config.ratings + 1, len(self.tokens))
         self.tokens[:, TIME] = np.sort(draw.integers(0, 10**8, len(self.tokens)))
         self.tokens[:, CODES:] = draw.integers(1, config.code_rows, self.tokens[:, CODES:].shape)
         some = self.tokens[draw.integers(0, len(self.tokens), candidates)]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.rank.hstu import TASKS, HstuConfig
+from genrec.rank.hstu import HstuConfig
 from perf.kit import report
 from perf.kit.turns import order
 from perf.quality.table_arms import (
@@ -44,8 +44,8 @@ from perf.quality.table_arms import (
     ranker_run,
 )
 from training.gauc import gauc
-from training.hstu_batches import held_out_samples
-from training.hstu_measure import labels_of, scores_of
+from training.hstu_batches import events_of, held_out_samples
+from training.hstu_measure import gauc_name, scores_of
 from training.hstu_next_measure import ranks_of
 from training.hstu_next_run import HstuNextRun
 from training.hstu_next_settings import HstuNextSettings
@@ -57,7 +57,7 @@ from training.ratings import HELD_OUT, Ratings, load_ratings
 from training.timed import Timed, load_timed
 
 NEXT = HstuNextSettings(epochs=10)  # fewer than are best, to be done in minutes: both arms are alike
-GAUC, LISTS, HR, NDCG = f"GAUC r>={TASKS[0]}", "NDCG@10 of lists", "HR@10", "NDCG@10"
+GAUC, LISTS, HR, NDCG = gauc_name(4), "NDCG@10 of lists", "HR@10", "NDCG@10"
 # Claim: an arm, the one that it is compared with, and by which figure.
 COMPARED = {
     "dynamic_over_static_gauc": (DYNAMIC, STATIC, GAUC),
@@ -77,8 +77,7 @@ def lists_of(run: HstuRun) -> Users:
     ratings, model = run.ratings, run.best
     samples = held_out_samples(ratings, np.arange(len(ratings)), 0, model.config.max_history)
     scores = scores_of(model, ratings, samples, "evaluate")[:, 0].reshape(-1, HELD_OUT)
-    asked = np.concatenate([each.asked for each in samples])
-    wanted = labels_of(ratings.ratings[asked])[:, 0].reshape(-1, HELD_OUT)
+    wanted = ratings.labels(events_of(samples))[:, 0].reshape(-1, HELD_OUT)
     both = wanted.any(1) & ~wanted.all(1)
     scores, wanted, one = scores[both], wanted[both], np.zeros(HELD_OUT, np.int64)
     areas = [gauc(one, liked, given)[0] for liked, given in zip(wanted, scores, strict=True)]

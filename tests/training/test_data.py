@@ -164,9 +164,9 @@ def test_names_stay_text_after_an_empty_first_line(tmp_path: Path) -> None:
 
 def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
     shown, described = files(
-        tmp_path, "user,rating,item_id,item,time:float\n1,5,9,10,1\n1,4,9,11,2\n1,3,9,12,3\n"
+        tmp_path, "user,note,item_id,item,time:float\n1,5,9,10,1\n1,4,9,11,2\n1,3,9,12,3\n"
     )
-    told = "columns of {} that are not read: rating, item_id"
+    told = "columns of {} that are not read: note, item_id"
     assert told.format(shown.name) in prepare(tmp_path / "csv", interactions=shown, items=described)
     pq.write_table(read_table(shown), tmp_path / "i.parquet")
     whole = prepare(tmp_path / "parquet", interactions=tmp_path / "i.parquet", items=described)
@@ -228,6 +228,9 @@ def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
         wheel.writestr(prefix + ".inter", header + "1\t2\t3\t30\n1\t1\t1\t20\n1\t3\t5\t25\n")
         names = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
         wheel.writestr(prefix + ".item", names + "1\tOne\t1995\tDrama\n2\tTwo\t\tWar\n3\tThree\t1999\t\n")
+        wheel.writestr(
+            prefix + ".user", "user_id:token\tage:token\tgender:token\toccupation:token\n1\t24\tM\twriter\n"
+        )
     with open_source("ml-100k", tmp_path) as source:
         write_data(source, tmp_path / "out")
     assert histories(tmp_path / "out") == {1: [1, 3, 2]}

@@ -91,8 +91,10 @@ def test_whole_users_and_their_first_duplicates(rows: list[tuple[int, int, int]]
     rows.sort(key=lambda row: (row[0], row[2]))
     users, items, times = (np.array(column) for column in zip(*rows, strict=True))
     parts = [slice(start, start + size) for start in range(0, len(rows), size)]
-    blocks = list(whole_users((users[p], items[p], times[p]) for p in parts))
-    for column, whole in enumerate((users, items, times)):
+    ratings = np.arange(len(rows)).astype(np.int8)
+    columns = (users, items, times, ratings)
+    blocks = list(whole_users(tuple(column[p] for column in columns) for p in parts))
+    for column, whole in enumerate(columns):
         np.testing.assert_array_equal(np.concatenate([block[column] for block in blocks]), whole)
     assert sum(len(set(block[0])) for block in blocks) == len(set(users))
     firsts = [row not in rows[:place] for place, row in enumerate(rows)]
@@ -106,7 +108,7 @@ def test_whole_users_and_their_first_duplicates(rows: list[tuple[int, int, int]]
 def test_rows_that_are_not_sorted_are_refused(column: int, place: tuple[int, int], value: int) -> None:
     """As DuckDB gave them now and then, when it need not keep an order."""
     users, times = np.array([[1, 1, 2], [2, 3, 3]]), np.array([[1.0, 2, 1], [1, 5, 6]])
-    blocks = [(users[n], users[n], times[n]) for n in (0, 1)]
+    blocks = [(users[n], users[n], times[n], users[n]) for n in (0, 1)]
     assert sum(len(block[0]) for block in whole_users(iter(blocks))) == 6
     (users, users, times)[column][place] = value
     with pytest.raises(ArtifactError, match="did not come sorted"):
@@ -119,7 +121,7 @@ def test_blocks_are_even_whatever_the_batches(sizes: list[int], rows: int) -> No
     batches = []
     for size in sizes:
         column = [next(numbers) for _ in range(size)]
-        batches.append(pa.record_batch([pa.array(column, pa.int64())] * 3, names=["a", "b", "c"]))
+        batches.append(pa.record_batch([pa.array(column, pa.int64())] * 4, names=["a", "b", "c", "d"]))
     with ticking("rows", sum(sizes)) as bar:
         blocks = list(even_blocks(batches, rows, bar))
     assert [len(block[0]) for block in blocks[:-1]] == [rows] * len(blocks[:-1])

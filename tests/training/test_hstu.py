@@ -6,25 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
-from cli.main import main
-from genrec.catalogue.items import Catalogue
-from genrec.errors import ArtifactError, InputError
+from genrec.errors import ArtifactError
 from genrec.nn.hstu import CANDIDATE, HstuConfig, HstuRanker, Tokens
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.nn.hstu_plain import plain_attention
 from genrec.rank.hstu import CONFIG
 from training import hstu_batches
 from training.hstu import train_hstu
-from training.hstu_measure import gaucs, labels_of, scores_of
+from training.hstu_measure import gaucs, scores_of
 from training.hstu_settings import HstuSettings
 from training.rating_baselines import biased_factors, item_rates
-from training.ratings import HELD_OUT, Ratings, load_ratings, read_ratings
+from training.ratings import HELD_OUT, Ratings
 from training.sharded.world import World
-from training.stages import prepare
 
 ITEMS, USERS, MOST = 40, 60, 16
 
@@ -71,9 +67,8 @@ def test_held_out_labels_are_not_read() -> None:
     ratings, model = some_ratings(), some_model()
     samples = hstu_batches.held_out_samples(ratings, np.arange(USERS), 0, MOST)
     other = changed(ratings, "ratings", np.flatnonzero(ratings.held_out))
-    assert not np.array_equal(
-        hstu_batches.ratings_of(ratings, samples), hstu_batches.ratings_of(other, samples)
-    )
+    asked = hstu_batches.events_of(samples)
+    assert not np.array_equal(ratings.labels(asked), other.labels(asked))
     assert torch.equal(logits(model, ratings, samples), logits(model, other, samples))
 
 
@@ -176,7 +171,7 @@ def test_training_learns_what_only_ratings_tell(tmp_path: Path) -> None:
     samples = hstu_batches.held_out_samples(ratings, np.arange(USERS), 0, MOST)
     held = np.flatnonzero(ratings.held_out)
     figures = gaucs(ratings, held, scores_of(kept, ratings, samples, ""))
-    rates = gaucs(ratings, held, item_rates(ratings, labels_of))
+    rates = gaucs(ratings, held, item_rates(ratings))
     assert figures["GAUC r>=4"] > 0.9 > 0.7 > rates["GAUC r>=4"], (figures, rates, report["log"][-1])
 
 
@@ -193,53 +188,9 @@ def test_a_ranker_is_the_same_from_disk(tmp_path: Path) -> None:
 def test_baselines_do_not_read_held_out_labels() -> None:
     ratings = some_ratings()
     other = changed(ratings, "ratings", np.flatnonzero(ratings.held_out))
-    assert np.array_equal(item_rates(ratings, labels_of), item_rates(other, labels_of))
-    for ours, theirs in zip(
-        biased_factors(ratings, labels_of), biased_factors(other, labels_of), strict=True
-    ):
+    assert np.array_equal(item_rates(ratings), item_rates(other))
+    for ours, theirs in zip(biased_factors(ratings), biased_factors(other), strict=True):
         assert np.array_equal(ours, theirs)
-
-
-def test_ratings_are_read_in_order_of_time(tmp_path: Path) -> None:
-    events, users = tmp_path / "a.inter", tmp_path / "a.user"
-    rows = [
-        ("u2", "b", 3, 50),
-        ("u1", "a", 5, 20),
-        ("u1", "b", 1, 10),
-        ("u1", "c", 4, 20),
-        ("u2", "a", 2, 40),
-    ]
-    head = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
-    events.write_text(head + "".join("\t".join(map(str, row)) + "\n" for row in rows))
-    users.write_text("user_id:token\tage:float\tgender:token\toccupation:float\nu1\t1\tF\t10\nu2\t56\tF\t9\n")
-    catalogue = Catalogue(
-        np.array([7, 8, 9]), np.arange(3, dtype=np.int32)[:, None], ["a", "b", "c"], np.ones(3, np.int64)
-    )
-    keys = pa.array(["a", "b", "c"])
-    found = read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
-    assert found.offsets.tolist() == [0, 2, 5]
-    assert found.items.tolist() == [0, 1, 1, 0, 2]  # events of one second in file order
-    assert found.ratings.tolist() == [2, 3, 1, 5, 4] and found.times.tolist() == [40, 50, 10, 20, 20]
-    assert found.features.tolist() == [[1, 2, 4], [1, 3, 5]] and found.sizes == 5
-    assert found.numbers == {"gender": {"F": 1}, "age": {"56": 2, "1": 3}, "occupation": {"9": 4, "10": 5}}
-    later = tmp_path / "later.csv"
-    later.write_text("user,item,rating,timestamp\nu2,c,4,1700000000500\nu2,b,4,1700000001500\n")
-    more = read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue, [later])
-    assert more.times.tolist() == [40, 50, 1700000000, 1700000001, 10, 20, 20], "of milliseconds"
-    again = tmp_path / "again.csv"
-    again.write_text("user,item,rating,timestamp\nu2,a,5,40\nu2,b,4,1700000001\nu2,a,1,1700000002\n")
-    more = read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue, [later, again])
-    assert more.offsets.tolist() == [0, 5, 8] and more.ratings[:5].tolist() == [2, 3, 4, 4, 1]
-    assert more.file.tolist() == [0, 0, 1, 1, 2, 0, 0, 0], "what was there already is not new"
-    events.write_text(events.read_text().replace("u1\ta\t5", "u1\ta\t5.5"))
-    with pytest.raises(InputError, match=r"column rating: has 5.5 \(accepted: whole numbers, 1 to 5\)"):
-        read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
-    users.write_text("user_id:token\tage:float\tgender:token\toccupation:float\nu1\t1\tF\t10\n")
-    events.write_text(events.read_text().replace("5.5", "5"))
-    with pytest.raises(InputError, match="lacks 1 users"):
-        read_ratings(events, users, keys, np.array([7, 8, 9]), catalogue)
-    with pytest.raises(InputError, match="ratings are not at hand"):
-        load_ratings(tmp_path, catalogue)
 
 
 def test_tokens_have_no_rating_of_a_candidate() -> None:
@@ -271,27 +222,3 @@ def test_what_is_unknown_is_not_read() -> None:
         assert torch.equal(one, other) and (one != told).any(1).all()
     shares = np.mean(hstu_batches.Known.but(0.1, 10**5, np.random.default_rng(0)), 1)
     np.testing.assert_allclose(shares, 0.9, atol=0.01)
-
-
-def test_own_data_has_no_ratings_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    namesake, rows = tmp_path / "ml-100k", "user,item,timestamp\n1,7,1\n1,8,2\n1,7,3\n"
-    namesake.mkdir()
-    (namesake / "interactions.csv").write_text(rows)
-    (namesake / "items.csv").write_text("item,title\n7,a\n8,b\n")
-    prepare(tmp_path, str(namesake))
-    catalogue = Catalogue(
-        np.array([7, 8]), np.arange(2, dtype=np.int32)[:, None], ["a", "b"], np.ones(2, np.int64)
-    )
-    with pytest.raises(
-        InputError, match="source: is a folder named 'ml-100k', whose ratings are not at hand"
-    ):
-        load_ratings(tmp_path, catalogue)
-    (tmp_path / "source.json").write_text('{"name": "own"}')
-    catalogue.save(tmp_path / "catalogue.parquet")
-    (tmp_path / "items.parquet").write_bytes(b"not read")
-    for verb in ("train", "evaluate"):
-        assert main([verb, str(tmp_path), "--recipe", "hstu-ranker"]) == 2
-        assert (
-            "source: is 'own', whose ratings are not at hand (accepted: ml-100k, ml-1m)"
-            in capsys.readouterr().err
-        )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,14 +20,13 @@ from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.hstu import WEIGHTS
 from genrec.rank.hstu_weights import load_weights
 from tests.training.test_hstu import ITEMS, MOST, some_model, some_ratings
-from training.hstu_batches import Sample, further_samples, ratings_of, tokens_of
+from training.hstu_batches import Sample, events_of, further_samples, tokens_of
 from training.hstu_further import train_further
-from training.hstu_measure import labels_of
 from training.hstu_settings import HstuSettings
 from training.launch import on_ranks
 from training.ratings import Ratings
 from training.sharded.world import World
-from training.sources import WHEELS
+from training.stages import prepare
 
 SETTINGS = HstuSettings(tokens=60, learning_rate=0.1, averaging=0.9)
 UNMET = 7  # an item that no event of the users who come back is of
@@ -48,7 +44,7 @@ def some_users() -> tuple[Ratings, np.ndarray]:
 
 def loss_of(model: HstuRanker, ratings: Ratings, samples: list[Sample]) -> float:
     with torch.no_grad():
-        labels = torch.from_numpy(labels_of(ratings_of(ratings, samples))).float()
+        labels = torch.from_numpy(ratings.labels(events_of(samples))).float()
         return float(F.binary_cross_entropy_with_logits(model(tokens_of(ratings, samples)), labels))
 
 
@@ -97,21 +93,19 @@ def test_two_ranks_end_where_one_ends() -> None:
 
 @pytest.fixture
 def artifact(tiny_hstu: Path, tmp_path: Path) -> Path:
-    """One whose data set is three users' ratings of its items, in a wheel that need not be fetched."""
+    """One whose data are three users' ratings of its items."""
     artifact = Path(shutil.copytree(tiny_hstu, tmp_path / "artifact"))
     ids = Catalogue.load(artifact / "catalogue.parquet").item_ids
-    keys = [f"i{item}" for item in ids]
-    pq.write_table(pa.table({"item_id": ids, "key": keys}), artifact / "items.parquet")
-    (artifact / "source.json").write_text('{"name": "ml-100k"}')
-    requirement, prefix = WHEELS["ml-100k"]
-    cache = tmp_path / ".downloads"
-    cache.mkdir()
-    with zipfile.ZipFile(cache / f"{requirement.replace('-', '_').replace('==', '-')}-py3.whl", "w") as wheel:
-        events = "".join(f"{user}\ti{ids[n]}\t{1 + n % 5}\t{n}\n" for user in "abc" for n in range(12))
-        wheel.writestr(f"{prefix}.inter", f"user_id:token\titem_id:token\trating\ttimestamp\n{events}")
+    events = "".join(f"{user},{ids[n]},{1 + n % 5},{n}\n" for user in "abc" for n in range(12))
+    given = {
+        "interactions": f"user,item,rating,timestamp\n{events}",
+        "items": "item,title\n" + "".join(f"{item},item {item}\n" for item in ids),
         # 2, 2 and 3 values of features, as the model has
-        users = "user_id:token\tage\tgender\toccupation\na\t1\tF\tx\nb\t2\tM\ty\nc\t2\tM\tz\n"
-        wheel.writestr(f"{prefix}.user", users)
+        "users": "user,age,gender,occupation\na,1,F,x\nb,2,M,y\nc,2,M,z\n",
+    }
+    for name, text in given.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    prepare(artifact, **{name: tmp_path / f"{name}.csv" for name in given})
     return artifact
 
 
@@ -119,8 +113,8 @@ def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixtur
     ids = Catalogue.load(artifact / "catalogue.parquet").item_ids
     monday, tuesday = artifact.parent / "monday.csv", artifact.parent / "tuesday.csv"
     head = "user,item,rating,timestamp\n"
-    monday.write_text(head + f"a,i{ids[20]},5,100\nnew,i{ids[21]},1,101\n")
-    tuesday.write_text(head + f"new,i{ids[22]},4,200\n")
+    monday.write_text(head + f"a,{ids[20]},5,100\nnew,{ids[21]},1,101\n")
+    tuesday.write_text(head + f"new,{ids[22]},4,200\n")
     train = ["train", str(artifact), "--recipe", "hstu-ranker", "--events"]
     before = load_hstu(artifact / "model").of_item.weight
     met = []
@@ -150,7 +144,7 @@ def test_ended_between_model_and_manifest_it_is_completed(
         partial.replace(path)
 
     events, item = artifact.parent / "events.csv", Catalogue.load(artifact / "catalogue.parquet").item_ids[20]
-    events.write_text(f"user,item,rating,timestamp\na,i{item},5,100\n")
+    events.write_text(f"user,item,rating,timestamp\na,{item},5,100\n")
     train = ["train", str(artifact), "--recipe", "hstu-ranker", "--events", str(events)]
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "put", ended)
@@ -169,10 +163,10 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
         ([], "", "events: is given for generator, which does not read it (accepted: for hstu-ranker alone)"),
         ([*recipe, "--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
         (recipe, "a,other,5,1\n", "has 1 events of unknown items (accepted: items of items.parquet)"),
-        (recipe, f"a,i{item},0,1\n", "column rating: has 0.0 (accepted: whole numbers, 1 to 5)"),
-        (recipe, f"a,i{item},1,5\n", f"{events}: has no event that is not known already"),
-        (recipe, f"a,i{item},good,1\n", "column rating: cannot be read: "),
-        (recipe, f"a,i{item},,1\n", "column rating: cannot be read: "),
+        (recipe, f"a,{item},0,1\n", "column rating: has 0.0 (accepted: whole numbers, 1 to 5)"),
+        (recipe, f"a,{item},1,5\n", f"{events}: has no event that is not known already"),
+        (recipe, f"a,{item},good,1\n", "column rating: cannot be read: "),
+        (recipe, f"a,{item},,1\n", "column rating: cannot be read: "),
     ):
         events.write_text(f"user,item,rating,timestamp\n{text}")
         assert main([*train, *more]) != 0
