@@ -9,13 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli.options import add_artifact, at_least
-from cli.rank import reads_times
+from cli.rank import reads
 from genrec.rank.options import MOST_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS
 
 if TYPE_CHECKING:
     from clients.cascade import CascadeAnswer
-    from training.data import Histories
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,39 +41,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """One user after the other; a table at the end."""
+    from cli.show import known_of
     from clients.cascade import Cascade, recommended_by
     from clients.ranker import Ranker
     from clients.recommender import Recommender
     from genrec.progress import counting
     from training.data import Histories
 
-    whole = Histories.load(a.artifact / "histories.parquet", times=True).sample(a.users, a.seed)
-    users, answers = whole.cut(1), []
+    users = Histories.load(a.artifact / "histories.parquet").sample(a.users, a.seed).cut(1)
+    answers = []
     with (
         Recommender(a.url, a.protocol) as recommender,
         Ranker(a.url, a.protocol) as ranker,
         Cascade(ranker, recommended_by(recommender, a.retrieve), cascade_ms=a.cascade_ms) as cascade,
     ):
         histories = users.rows()
-        reads = whole.times is not None and reads_times(
-            partial(ranker.rank, histories[0], histories[0][:1], 1)
-        )
-        known = known_of(whole) if reads else [{}] * len(users)
-        asked = zip(users.user_ids.tolist(), histories, known, strict=True)
+        ask = partial(ranker.rank, histories[0], histories[0][:1], 1)
+        told = [name for name in ("times", "ratings", "features") if reads(ask, name)]
         with counting("cascade", len(users), "user") as bar:
-            for user, history, events in asked:
+            for user, history in zip(users.user_ids.tolist(), histories, strict=True):
+                events = before_newest(known_of(a.artifact, user), told)
                 answers.append(cascade.ask(history, user, a.top_k, **events))
                 bar.update()
     print("\n".join(lines(answers)))
 
 
-def known_of(whole: Histories) -> list[dict[str, Any]]:
-    """Of every user the times of all items but the newest, and as `now` the time of that one, which is asked for."""
-    import numpy as np
-
-    assert whole.times is not None
-    cuts = np.split(whole.times, whole.offsets[1:-1])
-    return [{"times": times[:-1], "now": int(times[-1])} for times in cuts]
+def before_newest(known: dict[str, list[int]], told: Sequence[str]) -> dict[str, Any]:
+    """What is `told` of a user: of all items but the newest, and as `now` the time of that one, which is asked for."""
+    events: dict[str, Any] = {
+        name: values if name == "features" else values[:-1]
+        for name, values in known.items()
+        if name in told and len(values)
+    }
+    return {**events, "now": known["times"][-1]} if "times" in events else events
 
 
 def lines(answers: Sequence[CascadeAnswer]) -> list[str]:

@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, "
         "or as many as beam width and catalogue allow",
     )
-    parser.add_argument("--ratings", type=numbers, help="of the history's items, 1 to 5, 0 where unknown")
+    parser.add_argument(
+        "--ratings", type=numbers, help="of the history's items, 1 and higher, 0 where unknown"
+    )
     parser.add_argument("--times", type=numbers, help="of the history's items, in seconds")
     parser.add_argument("--now", type=int, help="in seconds; default: the newest of --times")
     parser.add_argument("--features", type=numbers, help="numbers of what is known of the user, e.g. 2,5,14")
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Ask, and print titles with scores."""
-    from cli.show import items_of, ranking_lines, user_of, why_untitled
+    from cli.show import items_of, known_of, ranking_lines, user_of, why_untitled
     from genrec.rank.kinds import EVENT_INPUTS
 
     check_where(a, LOCAL)
@@ -51,23 +53,25 @@ def run(a: argparse.Namespace) -> None:
     candidates = None if a.candidates is None else items_of(a.artifact, "candidates", a.candidates)
     owner = None if user is None else int(user.user_ids[0])
     events = {name: getattr(a, name) for name in EVENT_INPUTS}
+    known = {} if owner is None else known_of(a.artifact, owner)
     with (_of_a_server if a.url else _of_this_process)(a, history, candidates, owner) as ask:
-        if a.times is None and user is not None and user.times is not None and reads_times(ask):
-            events["times"] = user.times.tolist()
+        for name, values in known.items():
+            if events[name] is None and len(values) and reads(ask, name):
+                events[name] = values
         answer = ask(**events)
     untitled = why_untitled(a.artifact, a.url, a.protocol, answer.catalogue_version) if a.url else ""
     print("\n".join(ranking_lines(a.artifact, history, answer, untitled)))
 
 
-def reads_times(ask: Callable[..., object]) -> bool:
-    """Whether the ranker that answers `ask` reads times: one that does not refuses them before anything else.
+def reads(ask: Callable[..., object], name: str) -> bool:
+    """Whether the ranker that answers `ask` reads times, say: one that does not refuses them before anything else.
 
     They are of one item, so that one that does is not made to rank a longer history.
     """
     try:
-        ask(times=[0])
+        ask(**{name: [0]})
     except InputError as error:
-        return (error.field, error.problem) != ("times", "is given")
+        return (error.field, error.problem) != (name, "is given")
     return True
 
 

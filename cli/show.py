@@ -21,6 +21,9 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import ITEMS, find_ids, find_names, load_keys, split_keys
 from genrec.catalogue.versions import catalogue_id, folder_of
 from genrec.errors import GenrecError, InputError
+from genrec.rank.kinds import EVENT_INPUTS
+from genrec.steps.known_features import KnownFeatures
+from genrec.steps.known_users import KnownUsers
 from genrec.words import counted
 from training.data import Histories
 from training.keys import is_plain
@@ -42,6 +45,13 @@ def user_of(artifact: Path, user: str) -> Histories:
         limit = f"one of {counted(len(histories), 'user')}, e.g. {names[0] or histories.user_ids[0]}"
         raise InputError("user", f"{user} is not in the data", limit)
     return histories.of(found[:1])
+
+
+def known_of(artifact: Path, user: int) -> dict[str, list[int]]:
+    """What a ranker may read of a user beside items: times and ratings of his history, and features, where known."""
+    history = KnownUsers(artifact).complete({"user_id": np.array([[user]])}, ["times", "ratings"])
+    features = {"features": KnownFeatures(artifact).of(user)[None]}
+    return {name: each[0].tolist() for name, each in {**history, **features}.items() if name in EVENT_INPUTS}
 
 
 def items_of(artifact: Path, field: str, given: str) -> list[int]:

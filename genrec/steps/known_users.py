@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from genrec.steps import Tensors, check_tensor
 
 HISTORIES = "histories.parquet"
 log = logging.getLogger("genrec.known_users")
+KINDS = {"history": np.int64, "times": np.int64, "ratings": np.int32}  # of a request's tensors
 GROUPS = 4  # row groups in memory: `genrec data` writes 4,096 users to each
 
 
@@ -29,9 +31,9 @@ class KnownUsers:
         self._path = artifact / HISTORIES
         self._group = lru_cache(GROUPS)(self._read)
 
-    def complete(self, request: Tensors, times: bool = False) -> Tensors:
-        """The request; without a `history`, with the whole one of its `user_id`, and with `times` those too where they
-        are known. Raises InputError, ArtifactError.
+    def complete(self, request: Tensors, also: Sequence[str] = ()) -> Tensors:
+        """The request; without a `history`, with the whole one of its `user_id`, and what `also` names of its items
+        (times, ratings), where it is known. Raises InputError, ArtifactError.
         """
         if "history" in request:
             return request
@@ -48,11 +50,10 @@ class KnownUsers:
             raise ArtifactError(HISTORIES, problem) from error
         if not len(rows):
             raise InputError("user_id", f"is {user}, who is not in {HISTORIES}", "a user of it, or a history")
-        found = {"history": rows["items"]}
-        if times and "times" not in request and "times" in rows.column_names:
-            found["times"] = rows["times"]
+        names = [name for name in also if name not in request and name in rows.column_names]
+        found = {"history": rows["items"], **{name: rows[name] for name in names}}
         newest = {name: column[0].values.to_numpy()[-MOST_VALUES:] for name, column in found.items()}
-        return request | {name: values[None] for name, values in newest.items()}
+        return request | {name: values.astype(KINDS[name])[None] for name, values in newest.items()}
 
     def _of(self, user: int) -> pa.Table:
         """His row, or none."""
@@ -74,6 +75,6 @@ class KnownUsers:
 
     def _read(self, place: int) -> tuple[NDArray[np.int64], pa.Table]:
         """A row group's users int64[m], and its table."""
-        wanted = [name for name in ("items", "times") if name in self._file.schema_arrow.names]
+        wanted = [name for name in ("items", "times", "ratings") if name in self._file.schema_arrow.names]
         group = self._file.read_row_group(place, ["user_id", *wanted])
         return group["user_id"].to_numpy(), group

@@ -32,6 +32,7 @@ from genrec.rank.hstu import (
 from genrec.rank.kinds import chosen_hstu
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
+from genrec.steps.known_features import KnownFeatures
 from genrec.steps.known_users import KnownUsers
 from genrec.steps.user_prefix import refuse_events
 from genrec.steps.versioned import Versioned
@@ -62,7 +63,8 @@ class EventReader:
         """`step` is the one that reads. Raises ArtifactError."""
         self.generator = load_config(settings.artifact)
         self.config = chosen_hstu(settings.artifact, settings.ranker)
-        self._users = KnownUsers(settings.artifact)
+        self._users, self._known = KnownUsers(settings.artifact), KnownFeatures(settings.artifact)
+        self._also = [name for name in ("times", "ratings") if name not in self.config.kind.refuses]
         self._trained_on = self._first_version(settings.artifact)
         self.loaded = Versioned(settings, step, self._load)
 
@@ -86,7 +88,11 @@ class EventReader:
     def user(self, request: Tensors, table: EventTable) -> UserEvents:
         """The newest `max_history` of a history, or fewer, as its window moves in steps. Raises InputError."""
         refuse_events(request, self.config.kind.refuses, "items and times alone")
-        request = self._users.complete(request, times=True)
+        named = "history" not in request
+        request = self._users.complete(request, self._also)
+        if named and self.config.features and "features" not in request:
+            features = self._known.of(int(request["user_id"].reshape(-1)[0]))
+            request = request | {"features": features[None]}
         history = table.catalogue.rows_of(check_tensor(request, "history", np.int64))
         known = np.flatnonzero(history >= 0)
         kept = known[window_start(len(known), self.config.max_history) :]

@@ -44,16 +44,16 @@ def test_every_user_has_his_own(saved: Histories, tmp_path: Path) -> None:
     times = np.split(saved.times, saved.offsets[1:-1]) if saved.times is not None else []
     for place in np.random.default_rng(1).permutation(41):
         user = int(saved.user_ids[place])
-        found = known.complete(asks(user), times=True)
+        found = known.complete(asks(user), ["times", "ratings"])
         np.testing.assert_array_equal(found["history"], saved.rows()[place][None])
         np.testing.assert_array_equal(found["times"], times[place][None])
-        assert "times" not in known.complete(asks(user))
+        assert "times" not in known.complete(asks(user)) and "ratings" not in found
 
 
 def test_what_a_request_brings_counts(saved: Histories, tmp_path: Path) -> None:
     known = KnownUsers(tmp_path)
     brought = asks(int(saved.user_ids[0]), history=[1, 2])
-    assert known.complete(brought, times=True) is brought
+    assert known.complete(brought, ["times"]) is brought
 
 
 def test_who_gives_neither_history_nor_user_is_told_of_both(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""Who is known by his number alone: an HSTU ranker reads his ratings, times and features of the artifact."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cli.main import main
+from ensembles.local import LocalRecommender, request
+from genrec.errors import ArtifactError
+from genrec.rank.hstu import FEATURES
+from genrec.steps import Answer
+from genrec.steps.known_features import USERS, KnownFeatures
+from tests.oracles.hstu_asked import ByTorch, check_ranking
+from training.data import history_table
+
+EVENTS = {
+    "ratings": np.array([[5, 1, 3, 4, 2]], np.int32),
+    "times": np.array([[100, 100, 250, 900, 4000]]),
+    "features": np.array([[2, 5]], np.int32),
+}
+KNOWN, STRANGER = 7, 8  # users of the artifact; of the second no features are known
+
+
+@pytest.fixture(scope="module")
+def artifact(tiny_hstu: Path, items: list[int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    artifact = Path(shutil.copytree(tiny_hstu, tmp_path_factory.mktemp("known") / "artifact"))
+    ratings, times = (np.tile(EVENTS[name][0], 2) for name in ("ratings", "times"))
+    table = history_table(
+        np.array([KNOWN, STRANGER]), np.tile(items[:5], 2), np.array([5, 5]), pa.array(["anna", "bert"]), times,
+        ratings,
+    )  # fmt: skip
+    pq.write_table(table, artifact / "histories.parquet")
+    users = {
+        "user_id": [KNOWN, STRANGER],
+        "city": ["Ulm", None],
+        "age": ["7", "unheard of"],
+        "sex": [None, None],
+    }
+    pq.write_table(pa.table(users, schema=pa.schema(
+        [("user_id", pa.int64()), *((name, pa.string()) for name in ("city", "age", "sex"))]
+    )), artifact / USERS)  # fmt: skip
+    numbers = {"city": {"Rom": 1, "Ulm": 2}, "age": {"3": 3, "5": 4, "7": 5}, "sex": {"F": 6, "M": 7}}
+    (artifact / "model" / FEATURES).write_text(json.dumps(numbers))
+    return artifact
+
+
+@pytest.fixture(scope="module")
+def local(artifact: Path) -> Iterator[LocalRecommender]:
+    with LocalRecommender(artifact, 16, decoder="rank", pool_user_mb=1) as runtime:
+        yield runtime
+
+
+def rank(local: LocalRecommender, candidates: list[int], user: int, **more: np.ndarray) -> Answer:
+    asked = {"user_id": np.array([[user]]), "candidates": np.array([candidates]), **more}
+    return local.runtime.run([asked | {"top_k": request([], 10)["top_k"]}])[0]
+
+
+@pytest.mark.parametrize("user", [KNOWN, STRANGER])
+def test_all_that_is_known_is_read(
+    local: LocalRecommender, artifact: Path, items: list[int], user: int
+) -> None:
+    events = EVENTS if user == KNOWN else {name: EVENTS[name] for name in ("ratings", "times")}
+    by_torch = ByTorch(artifact)
+    want = by_torch(items[:5], items[50:70], **events)
+    check_ranking(rank(local, items[50:70], user), want, 10)
+    for name in events:  # each of them matters
+        other = by_torch(items[:5], items[50:70], **{each: events[each] for each in events if each != name})
+        assert max(abs(want[item] - other[item]) for item in want) > 0.01
+
+
+def test_what_a_request_brings_counts(local: LocalRecommender, artifact: Path, items: list[int]) -> None:
+    own = {"features": np.array([[1]], np.int32), "ratings": np.array([[1, 1, 1, 1, 1]], np.int32)}
+    want = ByTorch(artifact)(items[:5], items[50:70], **{**EVENTS, **own})
+    check_ranking(rank(local, items[50:70], KNOWN, **own), want, 10)
+
+
+def test_a_history_that_is_brought_is_alone(
+    local: LocalRecommender, artifact: Path, items: list[int]
+) -> None:
+    """Nothing says whether ratings of the artifact are of its items."""
+    asked = {
+        "user_id": np.array([[KNOWN]]),
+        "candidates": np.array([items[50:70]]),
+        "history": np.array([items[:4]]),
+    }
+    (answer,) = local.runtime.run([asked | {"top_k": request([], 10)["top_k"]}])
+    check_ranking(answer, ByTorch(artifact)(items[:4], items[50:70]), 10)
+
+
+def test_the_command_sends_what_is_known(
+    artifact: Path, items: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["rank", str(artifact), "--candidates", ",".join(map(str, items[50:60])), "--top-k", "10"]
+    given = [f"--{name}={','.join(map(str, values[0]))}" for name, values in EVENTS.items()]
+    history = f"--history={','.join(map(str, items[:5]))}"
+    said = []
+    for more in (["--user", "anna"], [history, *given], [history]):
+        assert main([*asked, *more]) == 0
+        said.append([line for line in capsys.readouterr().out.splitlines() if "ms" not in line])
+    assert said[0] == said[1] != said[2]
+
+
+def test_a_damaged_file_of_users_is_named(artifact: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(artifact, tmp_path / "artifact"))
+    assert KnownFeatures(other).of(KNOWN).tolist() == [2, 5]
+    (other / USERS).write_bytes((other / USERS).read_bytes()[:50])
+    with pytest.raises(
+        ArtifactError, match=r"^users\.parquet: not a readable file of users; the server's log"
+    ):
+        KnownFeatures(other).of(KNOWN)
+    (other / USERS).unlink()
+    assert not KnownFeatures(other).of(KNOWN).tolist()
