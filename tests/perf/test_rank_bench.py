@@ -15,6 +15,7 @@ from perf.rank.company import COUNTS as LISTED
 from perf.rank.company import Load
 from perf.rank.company import cell as company_cell
 from perf.rank.company import measure as loads_of
+from perf.rank.figures import table
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
 from perf.rank.operations import Ranked, attention, products
 from perf.rank.peers import BOTH, HALF, SPLIT, least_operations, least_ratio
@@ -126,6 +127,21 @@ def test_all_ways_answer_what_recomputation_answers(tiny_ranker: Path):
     least = {name: way["least_ms"] for name, way in found["ways"].items()}
     assert least["recompute"] > least["user"] > least["split"] > 0
     assert found["ways"]["recompute"]["reused_share"] == 0 < found["ways"]["split"]["reused_share"]
+
+
+@pytest.mark.parametrize(
+    "ways, known", [("recompute", False), ("user,item", False), ("recompute,hazard", True)]
+)
+def test_what_cannot_be_said_of_the_ways_asked_for_is_null(tiny_ranker: Path, ways: str, known: bool) -> None:
+    shape = replace(BOOKS.scaled(30_000), item_tokens=3, user_tokens=12_000, candidates=7)
+    asked = argparse.Namespace(requests=20, seeds="0", ways=ways, data="books", slo_ms=1e6)
+    lengths = np.random.default_rng(0).integers(1, 6, shape.users) * 3
+    found = measure(tiny_ranker, load_config(tiny_ranker), Asked(shape, lengths), asked)
+    said = {name for name in ("reused_share", "choice_share", "over_recompute") if found[name] is not None}
+    assert said == ({"reused_share", "choice_share", "over_recompute"} if known else set())
+    assert found["over_user_prefix"] is None and found["slo_rate_over_user_prefix"] is None
+    lines = table(found["ways"]).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ways.split(",")
 
 
 def test_half_the_layers_of_a_ranker_save_half_of_its_own_and_nothing_of_the_items():
