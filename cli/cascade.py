@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_artifact, at_least
-from cli.rank import reads
-from genrec.rank.options import MOST_CANDIDATES
+from cli.options import add_artifact, add_retrieve, at_least
+from cli.rank import most_found, reads
+from genrec.errors import InputError
+from genrec.rank.options import USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS
 
 if TYPE_CHECKING:
     from clients.cascade import CascadeAnswer
+    from clients.recommender import Recommender
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", required=True, help="host:port of a server or of a router")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument("--users", type=at_least(1), default=200, help="a sample; default: %(default)s")
-    parser.add_argument(
-        "--retrieve",
-        type=at_least(1, MOST_CANDIDATES),
-        default=100,
-        help=f"candidates of a user, at most the beam width and {MOST_CANDIDATES}; default: 100",
-    )
+    add_retrieve(parser, "candidates of a user")
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument(
         "--cascade-ms",
@@ -53,7 +50,9 @@ def run(a: argparse.Namespace) -> None:
     with (
         Recommender(a.url, a.protocol) as recommender,
         Ranker(a.url, a.protocol) as ranker,
-        Cascade(ranker, recommended_by(recommender, a.retrieve), cascade_ms=a.cascade_ms) as cascade,
+        Cascade(
+            ranker, recommended_by(recommender, a.retrieve or usual(recommender)), cascade_ms=a.cascade_ms
+        ) as cascade,
     ):
         histories = users.rows()
         ask = partial(ranker.rank, histories[0], histories[0][:1], 1)
@@ -64,6 +63,20 @@ def run(a: argparse.Namespace) -> None:
                 answers.append(cascade.ask(history, user, a.top_k, **events))
                 bar.update()
     print("\n".join(lines(answers)))
+
+
+def usual(recommender: Recommender) -> int:
+    """How many candidates a user has where nobody says it: the usual number, or as many as the server allows.
+
+    It is asked without a history, which takes no pass.
+    """
+    try:
+        recommender.recommend([], USUAL_CANDIDATES)
+    except InputError as error:
+        if (most := most_found(error, "top_k")) is None:
+            raise
+        return most
+    return USUAL_CANDIDATES
 
 
 def before_newest(known: dict[str, list[int]], told: Sequence[str]) -> dict[str, Any]:

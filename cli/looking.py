@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import add_artifact, add_settings, numbers
+from cli.options import add_artifact, add_retrieve, add_settings, numbers
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         help="recommend_staged shows every pass; rank wants --candidates; default: %(default)s",
     )
     parser.add_argument("--candidates", type=numbers, help="item ids to rank, e.g. 7,98,100")
-    parser.add_argument(
-        "--retrieve", type=int, default=100, help="items that recommend_and_rank finds; default: %(default)s"
-    )
+    add_retrieve(parser, "how many items recommend_and_rank finds")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument(
         "--collector",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
 from genrec.errors import InputError
+from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS, accepted, chosen_fields
 
 
@@ -129,6 +130,16 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
         "--deadline-ms",
         type=at_least(1, MAX_DEADLINE_MS),
         help=f"with --url: after so long the server gives up, 1 to {MAX_DEADLINE_MS}",
+    )
+
+
+def add_retrieve(parser: argparse._ActionsContainer, what: str) -> None:
+    """How many items the generator finds to be ranked: `what` says so. None: the usual number, or what is allowed."""
+    parser.add_argument(
+        "--retrieve",
+        type=at_least(1, MOST_CANDIDATES),
+        help=f"{what}, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, "
+        "or as many as beam width and catalogue allow",
     )
 
 

@@ -10,9 +10,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_question, add_settings, at_least, check_where, numbers
+from cli.options import add_question, add_retrieve, add_settings, check_where, numbers
 from genrec.errors import GenrecError, InputError
-from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
+from genrec.rank.options import USUAL_CANDIDATES
 
 LOCAL = ("beam_width", "ranker")  # settings that a server has for itself
 
@@ -27,12 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_question(parser, "take history and times of this user of the data set")
     of = parser.add_mutually_exclusive_group()
     of.add_argument("--candidates", help="item ids, or keys; without them the generator finds some")
-    of.add_argument(
-        "--retrieve",
-        type=at_least(1, MOST_CANDIDATES),
-        help=f"how many it finds, at most the beam width and {MOST_CANDIDATES}; default: {USUAL_CANDIDATES}, "
-        "or as many as beam width and catalogue allow",
-    )
+    add_retrieve(of, "how many it finds")
     parser.add_argument(
         "--ratings", type=numbers, help="of the history's items, 1 and higher, 0 where unknown"
     )
@@ -83,10 +78,17 @@ def of_the_usual(ask: Callable[..., Ranking], *given: Any, **more: Any) -> Ranki
     try:
         return ask(USUAL_CANDIDATES, *given, **more)
     except InputError as error:
-        most = re.match(r"1 to (\d+):", error.limit) if error.field == "retrieve" else None
-        if most is None:
+        if (most := most_found(error)) is None:
             raise
-        return ask(int(most[1]), *given, **more)
+        return ask(most, *given, **more)
+
+
+def most_found(error: GenrecError, field: str = "retrieve") -> int | None:
+    """How many may be found, where that is why a request was refused: `field` is what said how many it wanted."""
+    if not isinstance(error, InputError) or error.field != field:
+        return None
+    most = re.match(r"1 to (\d+):", error.limit)
+    return int(most[1]) if most else None
 
 
 def _finding(a: argparse.Namespace, ask: Callable[..., Ranking]) -> Callable[..., Ranking]:
