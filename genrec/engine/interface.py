@@ -119,6 +119,9 @@ class RankPasses(Protocol):
     def keep(self, name: UserName, user: Array) -> None:
         """A ranking is about to read this user's entry [1, 2N, G, S, D]: what has memory of its own keeps it there."""
 
+    def hold(self, items: Array) -> None:
+        """Rows of items' KV will be read from this memory: what copies them may make that fast."""
+
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """tokens int64[B, S], none padded: fills 2N kv [B, G, S, D]; of one user, or of several items at once."""
 

@@ -33,6 +33,9 @@ class OpenVinoRanker(Stream):
     def keep(self, name: UserName, user: Array) -> None:
         """See `RankPasses.keep`: none is."""
 
+    def hold(self, items: Array) -> None:
+        """See `RankPasses.hold`: nothing is copied."""
+
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""
         most = max(MOST_TOKENS // tokens.shape[1], 1)

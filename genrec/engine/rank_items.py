@@ -77,6 +77,11 @@ class RankItems:
         """Items that the pool has room for."""
         return len(self._pool.items_memory) // self.bytes if self._pool else 0
 
+    def rehearse(self) -> None:
+        """The way of rows from the pool to a device, whose first one is slow."""
+        if self._pool and len(memory := self._pool.items_memory):
+            self._passes.hold(memory)
+
     def words(self, tokens: NDArray[np.int32]) -> Words:
         """uint64[C, 2]: keys of items with tokens int32[C, t]. Of the tokens themselves: whoever named a key could
         have others read his items under it.

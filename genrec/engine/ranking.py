@@ -86,8 +86,9 @@ class RankExecutor:
         return self._passes.captured
 
     def rehearse(self, candidates: int) -> None:
-        """Before the first request; rankings of other numbers of candidates may be slow when they first come."""
+        """Of order `split`, before the first one; other numbers of candidates may be slow when they first come."""
         self._passes.rehearse(candidates)
+        self.items.rehearse()
 
     def rehearse_users(self) -> None:
         """Likewise, whichever order rankings have: see `Users.rehearse`."""

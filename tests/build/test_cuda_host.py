@@ -94,13 +94,19 @@ def test_what_another_has_locked_is_no_matter(driver, caplog):
 
 
 @pytest.mark.parametrize(
-    ("name", "choice"),
-    [("generate", "auto"), *(("score_candidates", choice) for choice in ("split", "user", "item"))],
+    ("name", "more"),
+    [
+        ("generate", {}),
+        *(("score_candidates", {"prefix_choice": choice}) for choice in ("split", "user", "item")),
+        ("score_candidates", {"prefix_choice": "split", "pool_user_mb": 0}),
+    ],
 )
 def test_the_pool_s_memory_is_touched_before_the_server_is_ready(
-    tiny_ranker, tmp_path, monkeypatch, name, choice
+    tiny_ranker, tmp_path, monkeypatch, name, more
 ):
-    """By an entry that nobody can find, in both processes that copy from it or to it, in every order."""
+    """By an entry that nobody can find, in both processes that copy from it or to it, in every order; without users,
+    where items' KV is copied from.
+    """
     artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
     build_cuda(artifact, "f32", "cpu")
     touched, hold = [], PageLocked.hold
@@ -111,7 +117,7 @@ def test_the_pool_s_memory_is_touched_before_the_server_is_ready(
 
     monkeypatch.setattr(PageLocked, "hold", seen)
     with starting(name, tmp_path) as start:
-        _, settings = start(artifact, "cuda", prefix_choice=choice)
+        _, settings = start(artifact, "cuda", **more)
         pool = Pool(settings.pool)
-        of_users = [each for each in touched if _mapping_of(each) is not None]
-        assert of_users and pool.usage()["entries"] == 0 == pool.usage()["bytes"]
+        assert any(_mapping_of(each) is not None for each in touched)
+        assert pool.usage()["entries"] == 0 == pool.usage()["bytes"]

@@ -74,7 +74,7 @@ class KeptItems:
         """`shape` is that of an item on the host: [2N, G, t, D]; `places` is M."""
         tensors, heads, tokens, size = shape
         self.table = torch.zeros(tensors, places, tokens, heads, size, dtype=dtype, device=device)
-        self.places, self._locked = places, PageLocked(device)
+        self.places, self.locked = places, PageLocked(device)  # the memory where the pool has them
         self._rows: dict[object, int] = {}  # the least recently used first
         self._spare = list(range(places))
 
@@ -104,7 +104,7 @@ class KeptItems:
 
     def _copy(self, host: Array, rows: Array, into: list[int]) -> None:
         """Rows of the host's table into rows of this one; the device has read them when this returns."""
-        self._locked.hold(host)
+        self.locked.hold(host)
         device = self.table.device
         copied = self.table.new_empty(len(rows), *host.shape[1:])
         for to, row in zip(copied, rows, strict=True):

@@ -76,6 +76,10 @@ class CudaRanker:
         """See `RankPasses.keep`: so a ranking behind a pre-inference finds its user on the device (RelayGR)."""
         self._users.entry(name, user)
 
+    def hold(self, items: Array) -> None:
+        """See `RankPasses.hold`: it is page-locked."""
+        self._items.locked.hold(items)
+
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""
         most = max(MOST_TOKENS // tokens.shape[1], 1)

@@ -29,7 +29,8 @@ def starting(name: str, folder: Path) -> Iterator[Start]:
         artifact: Path, target: str = "openvino", megabytes: int = 8, **more: Any
     ) -> tuple[Any, Settings]:
         pool = folder / f"pool{len(started)}" if megabytes else None
-        settings = Settings(artifact, folder, 16, target, pool_user_mb=megabytes, pool=pool, **more)
+        given = {"pool_user_mb": megabytes, "pool": pool} | more
+        settings = Settings(artifact, folder, 16, target, **given)
         if pool:
             create_pool(settings, load_config(artifact))
         started.append(steps.load(name, settings))
