@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,9 +83,10 @@ def _served(artifact: Path) -> HstuWeights:
 def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
     path, again = artifact / "model" / WEIGHTS, "; `genrec export` exports it anew"
     said = read_plain_metadata(artifact / "onnx" / EXPORTED).get("config")
-    config = asdict(HstuConfig.load(artifact / "model" / CONFIG))
-    was = json.loads(said) if said else {}
-    for name, value in json.loads(json.dumps(config)).items():
+    config = HstuConfig.load(artifact / "model" / CONFIG)
+    # Exports of before a field was there have its default
+    was = _plain(HstuConfig(0, (), 0)) | json.loads(said) if said else {}
+    for name, value in _plain(config).items():
         if was.get(name) != value:
             problem = f"has {name} {value}, the model that was exported has {was.get(name)}{again}"
             raise ArtifactError(artifact / "model" / CONFIG, problem)
@@ -99,6 +100,11 @@ def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
             raise ArtifactError(path, f"{name} has numbers in row 0, which stands for none")
     if not np.array_equal(now[CODES_OF_ITEMS], base.arrays[CODES_OF_ITEMS]):
         raise ArtifactError(path, f"is of another catalogue: items have other codes{again}")
+
+
+def _plain(config: HstuConfig) -> dict[str, Any]:
+    """As JSON has it."""
+    return dict(json.loads(json.dumps(asdict(config))))
 
 
 def _write(artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[str, object]) -> int:

@@ -129,7 +129,7 @@ def export_ranker(artifact: Path) -> None:
     record(artifact, "export", "tiny", onnx.iterdir(), {})
 
 
-def random_hstu(catalogue: Catalogue) -> HstuRanker:
+def random_hstu(catalogue: Catalogue, experts: int = 0) -> HstuRanker:
     """An HSTU ranker of 16 events and 7 values of features, whose scores differ for all that it reads."""
     import torch
 
@@ -137,7 +137,8 @@ def random_hstu(catalogue: Catalogue) -> HstuRanker:
     from genrec.rank.hstu import HstuConfig
 
     torch.manual_seed(0)  # first of all: making a model draws too
-    config = HstuConfig(len(catalogue), tuple(catalogue.codebook_sizes), 7, max_history=16, hidden_size=16)
+    shape = {"max_history": 16, "hidden_size": 16, "experts": experts}
+    config = HstuConfig(len(catalogue), tuple(catalogue.codebook_sizes), 7, **shape)
     model = HstuRanker(config, torch.from_numpy(catalogue.codes).long())
     with torch.no_grad():
         for parameter in model.parameters():

@@ -70,6 +70,7 @@ def hstu_artifact(
         ratings.sizes,
         ratings=ratings.levels,
         tasks=ratings.tasks,
+        experts=settings.experts,
     )
     model = HstuRanker(config, torch.from_numpy(catalogue.codes.astype(np.int64)))
     best, report = train_hstu(world, ratings, model, settings, state, seed, minutes)

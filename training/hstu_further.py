@@ -115,6 +115,9 @@ def further_artifact(
     model = load_hstu(artifact / "model")
     ratings = replace(ratings, tasks=model.config.tasks)
     _check(artifact, model, catalogue, ratings)
+    if settings.experts not in (0, model.config.experts):  # 0 is also what nobody asked for
+        problem = f"is {settings.experts}, the model has {model.config.experts}"
+        raise InputError("experts", problem, "as many as the model has")
     learnt = np.flatnonzero(ratings.file == len(events))
     if not len(learnt):
         raise InputError(str(events[-1]), "has no event that is not known already", "events that are new")

@@ -1,4 +1,4 @@
-"""How an HSTU ranker is trained."""
+"""How an HSTU ranker is made and trained."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from genrec.engine.instructions import AVX512_BF16, features
 from genrec.errors import InputError
+from genrec.rank.hstu import check_experts
 from training.recipe_file import MOST_AVERAGING, check_least, check_within
 
 LEAST = {"epochs": 1, "patience": 1, "tokens": 1, "accumulate": 1, "hot_every": 0}
@@ -17,9 +18,9 @@ LEAST = {"epochs": 1, "patience": 1, "tokens": 1, "accumulate": 1, "hot_every": 
 class HstuSettings:
     """Chosen on validation users."""
 
-    tasks: tuple[
-        int, ...
-    ] = ()  # a rating of at least this is liked; the first is the score. None: usual_tasks
+    # A rating of at least this is liked; the first is the score. Without any: usual_tasks of ratings.py
+    tasks: tuple[int, ...] = ()
+    experts: int = 0  # that tasks share, with a gate and a tower each; 0: one MLP for all tasks
     epochs: int = 12
     patience: int = 3  # validations without a better GAUC before it stops
     tokens: int = 8192  # of a batch, on all ranks together
@@ -34,6 +35,7 @@ class HstuSettings:
     bf16: bool = False  # products of the dense layers, on GPUs and on CPUs that have them
 
     def __post_init__(self) -> None:
+        check_experts(self.experts)
         check_least(self, LEAST)
         check_within(
             self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "unknown": 0.99}

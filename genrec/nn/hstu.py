@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from genrec.nn.experts import Experts
 from genrec.nn.hstu_attention import hstu_attention
 from genrec.nn.hstu_layout import Layout
 from genrec.rank.hstu import CONFIG, WEIGHTS, HstuConfig
@@ -97,7 +98,7 @@ class HstuRanker(nn.Module):
         self.layers = nn.ModuleList(HstuLayer(config) for _ in range(config.layers))
         self.norm = GroupLayerNorm(size)
         self.drop = nn.Dropout(config.dropout)
-        self.head = nn.Sequential(nn.Linear(size, size), nn.SiLU(), nn.Linear(size, config.outputs))
+        self.head = _head(config, config.outputs)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """[T, d]: the sum of what a token has."""
@@ -116,6 +117,14 @@ class HstuRanker(nn.Module):
             x = layer(x, tokens.layout, tokens.group)
         asked = tokens.group == CANDIDATE
         return self.head(self.norm(x[asked], tokens.group[asked]))
+
+
+def _head(config: HstuConfig, tasks: int) -> nn.Module:
+    """[n, d] to logits [n, tasks]."""
+    size = config.hidden_size
+    if config.experts:
+        return Experts(size, config.experts, tasks)
+    return nn.Sequential(nn.Linear(size, size), nn.SiLU(), nn.Linear(size, tasks))
 
 
 def _table(rows: int, size: int) -> nn.Embedding:

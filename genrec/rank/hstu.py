@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 
 CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
@@ -28,6 +28,7 @@ USER_GRAPH, RANK_GRAPH = "hstu_user", "hstu_rank"
 NEXT_USER_GRAPH, NEXT_RANK_GRAPH = "hstu_next_user", "hstu_next_rank"
 LIMIT = 2**31  # of a position, and of seconds: differences of two must be int32
 MOST_FEATURES = 16  # of a user
+MOST_EXPERTS = 64
 # Columns of a user's token; codes fill the last and all behind it.
 ITEM, RATING, FEATURE, TIME, CODES = range(5)
 WAIT = RATING  # of a model of the next item, which reads no ratings: seconds until the next event
@@ -79,6 +80,10 @@ class HstuConfig:
     dropout: float = 0.2
     ratings: int = 5
     tasks: tuple[int, ...] = (4, 5)
+    experts: int = 0  # that its tasks share; 0: one MLP for all tasks
+
+    def __post_init__(self) -> None:
+        check_experts(self.experts)
 
     @property
     def outputs(self) -> int:
@@ -131,7 +136,7 @@ class HstuConfig:
                 "tasks": tuple(said.get("tasks", cls.tasks)),
             }
             return cls(**{**said, **tuples})
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, InputError) as error:
             raise ArtifactError(path, f"is no configuration of an HSTU ranker: {error!r}") from error
 
 
@@ -173,6 +178,12 @@ class NextConfig(HstuConfig):
         newest = tokens[-1:].copy()
         newest[:, WAIT] = now - newest[:, TIME]
         return Query([self.read(newest), candidates.astype(np.int64)], int(newest[0, TIME]))
+
+
+def check_experts(experts: int) -> None:
+    """Raises InputError for a number that no model has."""
+    if type(experts) is not int or not 0 <= experts <= MOST_EXPERTS:
+        raise InputError("experts", f"is {experts!r}", f"a whole number, 0 to {MOST_EXPERTS}")
 
 
 def time_bucket(difference: Ints, times: int) -> NDArray[np.int32]:

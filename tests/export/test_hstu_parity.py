@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from genrec.engine.hstu_ranking import HstuExecutor, HstuRequest
-from genrec.engine.interface import WEIGHTS
+from genrec.engine.interface import WEIGHTS, HstuPasses
 from genrec.nn import hstu_layout
+from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.hstu import (
     CODES,
@@ -65,7 +66,13 @@ class OnnxPasses:
 
 @pytest.mark.parametrize(("events", "features"), [(0, 2), (1, 0), (1, 3), (16, 0), (16, 3), (29, 3)])
 def test_logits_are_torch_s(tiny_hstu: Path, events: int, features: int) -> None:
-    model, draw = load_hstu(tiny_hstu / "model"), np.random.default_rng(events)
+    passes = OnnxPasses(tiny_hstu / "onnx")
+    assert_torch_s(passes, load_hstu(tiny_hstu / "model"), events, features)
+
+
+def assert_torch_s(passes: HstuPasses, model: HstuRanker, events: int, features: int) -> None:
+    """Scores of nine candidates, over a user of so many events and features, are those of a model of tiny's."""
+    draw = np.random.default_rng(events)
     times = np.sort(draw.integers(0, 10**7, events))
     times -= times[:1].sum()  # seconds since the first event
     asked = Asked(
@@ -78,7 +85,7 @@ def test_logits_are_torch_s(tiny_hstu: Path, events: int, features: int) -> None
     tokens[features:, TIME], tokens[features:, CODES:] = times, codes[asked.rows + 1]
     candidates = draw.permutation(300)[:9]
     rows = np.concatenate((candidates[:, None] + 1, codes[candidates + 1]), 1).astype(np.int32)
-    executor = HstuExecutor(OnnxPasses(tiny_hstu / "onnx"), model.config)
+    executor = HstuExecutor(passes, model.config)
     now = asked.now if events else 0
     scores, reuse = executor.scores(HstuRequest(None, tokens, rows, now))
     np.testing.assert_allclose(scores, logits_of(model, asked, candidates)[:, 0], rtol=1e-5, atol=2e-5)

@@ -93,19 +93,23 @@ def test_two_ranks_end_where_one_ends() -> None:
 
 @pytest.fixture
 def artifact(tiny_hstu: Path, tmp_path: Path) -> Path:
-    """One whose data are three users' ratings of its items."""
-    artifact = Path(shutil.copytree(tiny_hstu, tmp_path / "artifact"))
-    ids = Catalogue.load(artifact / "catalogue.parquet").item_ids
-    events = "".join(f"{user},{ids[n]},{1 + n % 5},{n}\n" for user in "abc" for n in range(12))
+    """One whose data are three users' ratings of twelve of its items."""
+    return with_ratings(Path(shutil.copytree(tiny_hstu, tmp_path / "artifact")), 12)
+
+
+def with_ratings(artifact: Path, events: int) -> Path:
+    """Of three users, so many each."""
+    folder, ids = artifact.parent, Catalogue.load(artifact / "catalogue.parquet").item_ids
+    rows = "".join(f"{user},{ids[n]},{1 + n % 5},{n}\n" for user in "abc" for n in range(events))
     given = {
-        "interactions": f"user,item,rating,timestamp\n{events}",
+        "interactions": f"user,item,rating,timestamp\n{rows}",
         "items": "item,title\n" + "".join(f"{item},item {item}\n" for item in ids),
         # 2, 2 and 3 values of features, as the model has
         "users": "user,age,gender,occupation\na,1,F,x\nb,2,M,y\nc,2,M,z\n",
     }
     for name, text in given.items():
-        (tmp_path / f"{name}.csv").write_text(text)
-    prepare(artifact, **{name: tmp_path / f"{name}.csv" for name in given})
+        (folder / f"{name}.csv").write_text(text)
+    prepare(artifact, **{name: folder / f"{name}.csv" for name in given})
     return artifact
 
 

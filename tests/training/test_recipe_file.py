@@ -31,6 +31,8 @@ USUAL = {"hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator":
         ({"recipe": "generator", "warm_start": float("nan")}, "warm_start: is nan"),
         ({"recipe": "hstu-ranker", "tokens": 1.5}, r"tokens: is 1.5 \(accepted: a value of type int\)"),
         ({"recipe": "hstu-ranker", "bf16": 1}, "bf16: is 1"),
+        ({"recipe": "hstu-ranker", "experts": 65}, r"experts: is 65 \(accepted: a whole number, 0 to 64\)"),
+        ({"recipe": "hstu-ranker", "experts": -1}, "experts: is -1"),
         ({"recipe": "hstu-ranker", "token": 1}, "token: is no setting"),
         ({"recipe": "ranker", "batch": 0}, "batch: is 0"),
         ({"recipe": "ranker", "reach": 10**30}, "reach: is 1000"),
