@@ -38,7 +38,7 @@ def test_from_a_recipe_to_a_model_that_is_trained_further(
     assert main(["evaluate", str(artifact), "--recipe", "hstu-ranker", "--json"]) == 0
     assert 0 <= json.loads(capsys.readouterr().out.splitlines()[-1])["model"]["GAUC r>=4"] <= 1
     events, item = artifact.parent / "events.csv", Catalogue.load(artifact / "catalogue.parquet").item_ids[7]
-    events.write_text(f"user,item,rating,timestamp\na,i{item},5,100\n")
+    events.write_text(f"user,item,rating,timestamp\na,{item},5,100\n")
     further = ["--events", str(events)]
     assert main([*train, recipe(artifact.parent, experts=3), *further]) == 2
     assert "experts: is 3, the model has 4 (accepted: as many as the model has)" in capsys.readouterr().err
