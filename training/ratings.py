@@ -95,37 +95,21 @@ def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()
     Users of `more` may be others. Events of one second stay in file order; the same user, item and second count once.
     Raises InputError, ArtifactError.
     """
-    path = artifact / HISTORIES
-    with pq.ParquetFile(check_regular(path)) as file:
-        names = file.schema_arrow.names
-        if missing := [name for name in (RATINGS.name, TIMES.name) if name not in names]:
-            problem = f"has no {missing[0]}"
-            raise InputError(
-                str(path), problem, "what `genrec data` makes of interactions with rating and timestamp"
-            )
-        table = file.read().combine_chunks()
-    try:
-        check_times(table["items"].combine_chunks(), table[TIMES.name].combine_chunks())
-    except ValueError as error:
-        raise ArtifactError(path, f"not a readable histories file: {error}") from error
-    lengths = pc.list_value_length(table["items"]).to_numpy()
-    keys = table["user"].combine_chunks().cast(pa.string())
-    ratings = _flat(table, RATINGS.name)
-    levels = int(ratings.max())
-    parts = [_Events(keys, _flat(table, "items"), ratings, _flat(table, TIMES.name))]  # users once each
+    ids, lengths, base = _read_histories(artifact / HISTORIES)
+    parts, levels = [base], int(base.rating.max())
     if more:
         items = pq.read_table(check_regular(artifact / "items.parquet"))
         known = items["key"].combine_chunks(), items["item_id"].to_numpy()
         parts += [_read_events(each, *known, levels) for each in more]
     who = pa.concat_arrays([part.user for part in parts]).dictionary_encode()
     user = who.indices.to_numpy()
-    user = np.concatenate((np.repeat(user[: len(keys)], lengths), user[len(keys) :]))
+    user = np.concatenate((np.repeat(user[: len(ids)], lengths), user[len(ids) :]))
     item, rating, time = (np.concatenate(values) for values in list(zip(*parts, strict=True))[1:])
     order = np.lexsort((time, user))  # stable
     # What is in a later file again is not new: it would be asked for with its own rating in the history.
     order = order[first_of_duplicates(user[order], item[order], time[order])]
-    features, numbers = features_of(artifact, table["user_id"].to_numpy())
-    new = np.zeros((len(who.dictionary) - len(keys), features.shape[1]), np.int64)
+    features, numbers = features_of(artifact, ids)
+    new = np.zeros((len(who.dictionary) - len(ids), features.shape[1]), np.int64)
     return Ratings(
         np.concatenate(([0], np.cumsum(np.bincount(user[order])))),
         catalogue.rows_of(item)[order],
@@ -140,9 +124,22 @@ def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()
     )
 
 
-def _flat(table: pa.Table, name: str) -> np.ndarray:
-    """The values of lists, one after the other: int64[total]."""
-    return table[name].combine_chunks().flatten().to_numpy().astype(np.int64)
+def _read_histories(path: Path) -> tuple[np.ndarray, np.ndarray, _Events]:
+    """Users' ids and how many events each has, int64[U]; and their events, of which `user` is string[U]."""
+    try:
+        table = pq.read_table(check_regular(path)).combine_chunks()
+        if missing := [name for name in (RATINGS.name, TIMES.name) if name not in table.column_names]:
+            limit = "what `genrec data` makes of interactions with rating and timestamp"
+            raise InputError(str(path), f"has no {missing[0]}", limit)
+        lists = [table[name].combine_chunks() for name in ("items", RATINGS.name, TIMES.name)]
+        check_times(lists[0], lists[2])
+        if not lists[1].value_lengths().equals(lists[0].value_lengths()):
+            raise ValueError("not every item has a rating")
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise ArtifactError(path, f"not a readable histories file: {error}") from error
+    keys = table["user"].combine_chunks().cast(pa.string())
+    found = (each.flatten().to_numpy().astype(np.int64) for each in lists)
+    return table["user_id"].to_numpy(), lists[0].value_lengths().to_numpy(), _Events(keys, *found)
 
 
 class _Events(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 
 from cli.main import main
 from genrec.catalogue.items import Catalogue
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from genrec.rank.hstu import HstuConfig
 from training.hstu_batches import held_out_samples, tokens_of
 from training.ratings import Ratings, load_ratings, usual_tasks
@@ -70,6 +70,17 @@ def test_ratings_go_with_their_events(tmp_path: Path, suffix: str) -> None:
     by_user = np.split(ratings.ratings, ratings.offsets[1:-1])
     assert sorted(each.tolist() for each in by_user) == [[1, 5, 4], [2, 3, 1]]
     assert ratings.levels == 5 and ratings.tasks == (4, 5)
+
+
+def test_a_file_that_lacks_a_rating_is_no_good(tmp_path: Path) -> None:
+    artifact, _ = made(tmp_path)
+    table = pq.read_table(artifact / "histories.parquet")
+    place = table.column_names.index("ratings")
+    first, *others = table["ratings"].to_pylist()
+    short = pa.array([first[:-1], *others], pa.list_(pa.int8()))
+    pq.write_table(table.set_column(place, table.field(place), short), artifact / "histories.parquet")
+    with pytest.raises(ArtifactError, match="not every item has a rating"):
+        load_ratings(artifact, catalogue_of(artifact))
 
 
 @pytest.mark.parametrize("bad", ["0", "101", "3.5", "", "good", "-1"])
