@@ -93,7 +93,9 @@ BENCHMARKS = {
         "perf.quality.window_quality", "what does a window that moves in steps cost a long history?", 3
     ),
     "table_quality": Benchmark(
-        "perf.quality.table_quality", "do dynamic tables, fp16 rows and bf16 products keep the quality?", 25
+        "perf.quality.table_quality",
+        "do dynamic tables, fp16 rows and bf16 products keep the quality, do experts add?",
+        30,
     ),
     # Beside others, and on other devices.
     "peers": Benchmark("perf.peers.__main__", "how much faster than what people use today?", 60),

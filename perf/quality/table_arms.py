@@ -1,4 +1,4 @@
-"""The arms of `table_quality`: HSTU models whose items' rows lie in a static table, or in a dynamic one."""
+"""The arms of `table_quality`: HSTU models whose items' rows lie in a static table, or in a dynamic one; experts."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from training.timed import Timed
 
 HOT_EVERY = 2  # updates; two fifths of the rows of ml-100k are looked up less often
 STATIC, DYNAMIC, COLD, BF16 = "static", "dynamic", "cold rows in fp16", "dense products in bf16"
+EXPERTS = "4 experts"
 NEXT_STATIC, NEXT_DYNAMIC = "next item, static", "next item, dynamic"
 
 
@@ -90,7 +91,7 @@ class DynamicNextRun(HstuNextRun):
 # Arm -> what is trained, and settings that differ.
 RANKERS: dict[str, tuple[type[HstuRun], dict[str, Any]]] = {
     STATIC: (StaticRun, {}), DYNAMIC: (HstuRun, {}), COLD: (HstuRun, {"hot_every": HOT_EVERY}),
-    BF16: (HstuRun, {"bf16": True}),
+    BF16: (HstuRun, {"bf16": True}), EXPERTS: (HstuRun, {"experts": 4}),
 }  # fmt: skip
 NEXTS: dict[str, type[HstuNextRun]] = {NEXT_STATIC: HstuNextRun, NEXT_DYNAMIC: DynamicNextRun}
 
@@ -113,10 +114,11 @@ def ranker_run(
 ) -> HstuRun:
     """An arm before its first step. Raises InputError for one that the CPU cannot do."""
     torch.manual_seed(seed)
-    model = HstuRanker(config, codes)
-    begin(model.of_item.weight[1:], seed)
     made, changed = RANKERS[arm]
-    return made(World(), ratings, model, replace(settings, **changed), seed)
+    settings = replace(settings, **changed)
+    model = HstuRanker(replace(config, experts=settings.experts), codes)
+    begin(model.of_item.weight[1:], seed)
+    return made(World(), ratings, model, settings, seed)
 
 
 def next_run(arm: str, timed: Timed, codes: torch.Tensor, settings: HstuNextSettings, config: HstuConfig, seed: int

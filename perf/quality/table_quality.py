@@ -1,12 +1,13 @@
-"""Do dynamic tables train to the quality of a static one, with cold rows in fp16 and dense products in bf16 too?
+"""Do dynamic tables train to the quality of a static one, with fp16 rows and bf16 products too; and do experts add?
 
     genrec bench table_quality artifacts/ml-100k [--seeds 0,1,2]
 
 Trains the HSTU ranker of ratings with a static table, torch's own embedding in the Adam of all other weights; with the
-dynamic table; with rows of that which are cold in fp16; and with dense products in bf16. Then the HSTU model of the
-next item with its items' rows in a static table, and in a dynamic one that is read whole at every step. Arms of a seed
-begin with the same weights and rows, and see the same batches. Rows of the ranker's static table that are in no batch
-move nevertheless, by their momentum and their decay; those of a dynamic one stand still.
+dynamic table; with rows of that which are cold in fp16; with dense products in bf16; and with four experts instead of
+one MLP. Then the HSTU model of the next item with its items' rows in a static table, and in a dynamic one that is read
+whole at every step. Arms of a seed begin with the same weights and rows, but for those of experts, and see the same
+batches. Rows of the ranker's static table that are in no batch move nevertheless, by their momentum and their decay;
+those of a dynamic one stand still.
 
 Of the ranker the ten newest ratings of every user are held out, as `genrec evaluate` does: GAUC, and NDCG@10 of the ten
 in the order of their scores, over users with both labels. Of the model of the next item it is the newest item, in the
@@ -32,6 +33,7 @@ from perf.quality.table_arms import (
     BF16,
     COLD,
     DYNAMIC,
+    EXPERTS,
     NEXT_DYNAMIC,
     NEXT_STATIC,
     NEXTS,
@@ -63,9 +65,11 @@ COMPARED = {
     "dynamic_over_static_gauc": (DYNAMIC, STATIC, GAUC),
     "cold_over_dynamic_gauc": (COLD, DYNAMIC, GAUC),
     "bf16_over_dynamic_gauc": (BF16, DYNAMIC, GAUC),
+    "experts_over_one_mlp_gauc": (EXPERTS, DYNAMIC, GAUC),
     "dynamic_over_static_lists_ndcg10": (DYNAMIC, STATIC, LISTS),
     "cold_over_dynamic_lists_ndcg10": (COLD, DYNAMIC, LISTS),
     "bf16_over_dynamic_lists_ndcg10": (BF16, DYNAMIC, LISTS),
+    "experts_over_one_mlp_lists_ndcg10": (EXPERTS, DYNAMIC, LISTS),
     "dynamic_over_static_hr10": (NEXT_DYNAMIC, NEXT_STATIC, HR),
     "dynamic_over_static_ndcg10": (NEXT_DYNAMIC, NEXT_STATIC, NDCG),
 }

@@ -10,7 +10,7 @@ import torch
 
 from genrec.nn.hstu import HstuConfig
 from perf.quality import table_arms, table_quality
-from perf.quality.table_arms import COLD, DYNAMIC, NEXT_DYNAMIC, NEXT_STATIC, STATIC
+from perf.quality.table_arms import COLD, DYNAMIC, EXPERTS, NEXT_DYNAMIC, NEXT_STATIC, STATIC
 from tests.training import test_hstu, test_hstu_next
 from training.hstu_measure import gaucs, scores_of
 from training.hstu_settings import HstuSettings
@@ -48,6 +48,15 @@ def test_arms_of_a_seed_begin_alike_and_see_the_same_batches() -> None:
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
     other = ranker(DYNAMIC, seed=1)
     assert other.step(other.batches(0)[0], 0.0) != pytest.approx(losses[0], rel=1e-5)
+
+
+def test_the_arm_of_experts_has_another_head_alone() -> None:
+    one, other = (
+        {name: each for name, each in ranker(arm).model.state_dict().items() if not name.startswith("head.")}
+        for arm in (EXPERTS, DYNAMIC)
+    )
+    assert one.keys() == other.keys() and all(torch.equal(one[name], each) for name, each in other.items())
+    assert ranker(EXPERTS).model.config.experts == 4 and ranker(DYNAMIC).model.config.experts == 0
 
 
 @pytest.mark.parametrize("arm", [STATIC, DYNAMIC])
