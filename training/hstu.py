@@ -60,8 +60,7 @@ def hstu_artifact(
     settings.check_on(world.device)
     torch.manual_seed(seed)
     catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
-    with world.lead_first():  # the data set may have to be fetched
-        ratings = load_ratings(artifact, catalogue)
+    ratings = load_ratings(artifact, catalogue)
     ratings = replace(ratings, tasks=settings.tasks or ratings.tasks)
     check_tasks(ratings)
     config = HstuConfig(

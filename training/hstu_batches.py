@@ -11,7 +11,7 @@ import torch
 from genrec.nn.hstu import CANDIDATE, EVENT, FEATURE, Tokens
 from genrec.nn.hstu_layout import Layout
 from training.ratings import HELD_OUT, Ratings, held_of
-from training.windows import cut_windows
+from training.windows import cut_windows, recent
 
 
 class Sample(NamedTuple):
@@ -86,15 +86,10 @@ def further_samples(ratings: Ratings, learnt: np.ndarray, max_history: int) -> l
     before is history, and so are those of his lists before.
     """
     samples = []
-    for events in np.split(learnt, np.flatnonzero(np.diff(ratings.users[learnt])) + 1):
-        while len(events):
-            # Half of what the model reads, so that the first of them have a history too.
-            asked = events[events < events[0] + max_history // 2]
-            events = events[len(asked) :]
-            user = int(ratings.users[asked[0]])
-            start = max(int(ratings.offsets[user]), int(asked[-1]) - max_history)
-            now = asked[np.arange(len(asked)) // HELD_OUT * HELD_OUT]
-            samples.append(Sample(user, start, int(asked[-1]), asked, now - start, now))
+    for user, asked in recent(ratings.offsets, learnt, max_history):
+        start = max(int(ratings.offsets[user]), int(asked[-1]) - max_history)
+        now = asked[np.arange(len(asked)) // HELD_OUT * HELD_OUT]
+        samples.append(Sample(user, start, int(asked[-1]), asked, now - start, now))
     return samples
 
 

@@ -8,31 +8,30 @@ the newest events are those to be learnt: what is kept is the moving average at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from genrec import manifest
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
-from genrec.files import scratch_in
+from genrec.manifest import anew
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
-from genrec.progress import counting
 from genrec.rank.hstu import CONFIG, WEIGHTS
 from training.embedding.table import Rows
+from training.further import Further, check_new, learn_last, once
 from training.hstu_batches import Sample, batches_of, further_samples
 from training.hstu_run import HstuRun
 from training.hstu_settings import HstuSettings
 from training.ratings import Ratings, load_ratings
 from training.sharded.world import World
 
-STAGE = "hstu"  # of the manifest: the one that made the model
-LEARNT = "learnt"  # among its facts: sha256 of the files of events that were learnt since
+HSTU = Further("hstu", "HSTU ranker", WEIGHTS)
 
 
 class FurtherRun(HstuRun):
@@ -70,15 +69,10 @@ class FurtherRun(HstuRun):
         draw = np.random.default_rng([self.seed, epoch])
         return list(batches_of(samples, self.ratings.features.shape[1], tokens, draw))
 
-    def once(self) -> tuple[HstuRanker, float]:
-        """The moving average after all of them, and the mean loss; every batch's is from before it was learnt."""
-        todo, losses = self.batches(0), []
-        with counting("train hstu further", len(todo), "batch", disable=self.world.rank > 0) as bar:
-            for batch in todo:
-                losses.append(self.step(batch, len(losses) / len(todo)))
-                bar.update()
+    def kept(self) -> HstuRanker:
+        """The moving average, items' rows too. All ranks call it."""
         self._gather_items()
-        return self.average, float(np.mean(losses))
+        return self.average
 
 
 def train_further(
@@ -92,59 +86,29 @@ def train_further(
     """Returns the average, and what happened. All ranks call it, with the same model. Raises RankLost."""
     world.seed_dropout(seed)
     run = FurtherRun(world, ratings, learnt, model.to(world.device), settings, seed)
-    kept, loss = run.once()
-    facts = {"events": len(learnt), "users": len(np.unique(ratings.users[learnt])), "updates": run.steps}
-    return kept, {**facts, "loss": round(loss, 4), "ranks": world.ranks}
+    report = once(run, ratings.users[learnt])
+    return run.kept(), report
 
 
 def further_artifact(
     world: World, artifact: Path, events: Sequence[Path], settings: HstuSettings, seed: int = 0
 ) -> dict[str, Any] | None:
-    """`artifact`/model/hstu.* trained further on the last file of `events`; None where it has learnt that file.
-
-    Model and manifest are replaced at once, so that a server may start at any time. Raises InputError, ArtifactError,
-    RankLost.
-    """
+    """`artifact`/model/hstu.* trained further on the last file of `events`; see `training.further.learn_last`."""
     settings.check_on(world.device)
-    made, sha = _made(artifact), manifest.digest_file(events[-1])
-    if sha in made["facts"].get(LEARNT, ()):
-        return None
-    catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
-    with world.lead_first():  # the data set may have to be fetched
-        ratings = load_ratings(artifact, catalogue, more=events)
-    model = load_hstu(artifact / "model")
-    ratings = replace(ratings, tasks=model.config.tasks)
-    _check(artifact, model, catalogue, ratings)
-    if settings.experts not in (0, model.config.experts):  # 0 is also what nobody asked for
-        problem = f"is {settings.experts}, the model has {model.config.experts}"
-        raise InputError("experts", problem, "as many as the model has")
-    learnt = np.flatnonzero(ratings.file == len(events))
-    if not len(learnt):
-        raise InputError(str(events[-1]), "has no event that is not known already", "events that are new")
-    kept, report = train_further(world, ratings, learnt, model, settings, seed)
-    if world.rank == 0:
-        former = made["facts"]
-        facts = {**former, LEARNT: [*former.get(LEARNT, ()), sha], "further": report}
-        with scratch_in(artifact / "model") as scratch:
-            save_hstu(kept, scratch)
-            manifest.replace(artifact, STAGE, made, {scratch / WEIGHTS: artifact / "model" / WEIGHTS}, facts)
-    return report
 
+    def learn() -> tuple[Callable[[Path], None], dict[str, Any]]:
+        catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
+        model, ratings = load_hstu(artifact / "model"), load_ratings(artifact, catalogue, more=events)
+        ratings = replace(ratings, tasks=model.config.tasks)
+        _check(artifact, model, catalogue, ratings)
+        if settings.experts not in (0, model.config.experts):  # 0 is also what nobody asked for
+            problem = f"is {settings.experts}, the model has {model.config.experts}"
+            raise InputError("experts", problem, "as many as the model has")
+        learnt = check_new(np.flatnonzero(ratings.file == len(events)), events[-1])
+        kept, report = train_further(world, ratings, learnt, model, settings, seed)
+        return partial(save_hstu, kept), report
 
-def _made(artifact: Path) -> dict[str, Any]:
-    """What the manifest says of the model, which is as it was made. Raises InputError, ArtifactError."""
-    manifest.complete(artifact)
-    made = manifest.read(artifact).get(STAGE)
-    if made is None:
-        raise InputError(
-            "events",
-            "are given, but there is no HSTU ranker to train further",
-            "events of a model that was trained",
-        )
-    if not manifest.is_good(artifact, STAGE, made["key"]):
-        problem = f"is not the file that stage `{STAGE}` made{manifest.anew(STAGE)}"
-        raise ArtifactError(artifact / "model" / WEIGHTS, problem)
-    return dict(made)
+    return learn_last(world, artifact, HSTU, events, learn)
 
 
 def _check(artifact: Path, model: HstuRanker, catalogue: Catalogue, ratings: Ratings) -> None:
@@ -153,7 +117,7 @@ def _check(artifact: Path, model: HstuRanker, catalogue: Catalogue, ratings: Rat
     if (c.items, c.codebook_sizes, c.features, c.ratings) != there:
         said = f"is of {c.items} items with codes {c.codebook_sizes}, {c.features} features and ratings to {c.ratings}"
         said += f"; the data has {there[0]}, {there[1]}, {there[2]} and {there[3]}"
-        raise ArtifactError(path, f"{said}{manifest.anew(STAGE)}")
+        raise ArtifactError(path, f"{said}{anew(HSTU.stage)}")
     if not np.array_equal(model.codes[1:].numpy(), catalogue.codes + c.code_starts):
-        problem = f"is of another catalogue than {CATALOGUE}: items have other codes{manifest.anew(STAGE)}"
+        problem = f"is of another catalogue than {CATALOGUE}: items have other codes{anew(HSTU.stage)}"
         raise ArtifactError(path, problem)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
-from training.cutting import first_of_duplicates
 from training.data import RATINGS, TIMES, check_times
-from training.tables import ITEM, RATING, USER, column, read_table, required
-from training.times import seconds, unit_of, whole_seconds
+from training.events import Events, events_of, merged
+from training.tables import RATING, column, read_table
 from training.users import features_of
 
 HELD_OUT = 10  # of every user, the newest; of short histories half
@@ -95,71 +92,48 @@ def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()
     Users of `more` may be others. Events of one second stay in file order; the same user, item and second count once.
     Raises InputError, ArtifactError.
     """
-    ids, lengths, base = _read_histories(artifact / HISTORIES)
-    parts, levels = [base], int(base.rating.max())
+    ids, base, first = _read_histories(artifact / HISTORIES)
+    parts, given, levels = [base], [first], int(first.max())
     if more:
         items = pq.read_table(check_regular(artifact / "items.parquet"))
-        known = items["key"].combine_chunks(), items["item_id"].to_numpy()
-        parts += [_read_events(each, *known, levels) for each in more]
-    who = pa.concat_arrays([part.user for part in parts]).dictionary_encode()
-    user = who.indices.to_numpy()
-    user = np.concatenate((np.repeat(user[: len(ids)], lengths), user[len(ids) :]))
-    item, rating, time = (np.concatenate(values) for values in list(zip(*parts, strict=True))[1:])
-    order = np.lexsort((time, user))  # stable
-    # What is in a later file again is not new: it would be asked for with its own rating in the history.
-    order = order[first_of_duplicates(user[order], item[order], time[order])]
+        keys, item_ids = items["key"].combine_chunks(), items["item_id"].to_numpy()
+        tables = [read_table(path) for path in more]
+        parts += [events_of(table, path, keys, item_ids) for table, path in zip(tables, more, strict=True)]
+        given += [_ratings(table, path, levels) for table, path in zip(tables, more, strict=True)]
+    of = merged(parts)
     features, numbers = features_of(artifact, ids)
-    new = np.zeros((len(who.dictionary) - len(ids), features.shape[1]), np.int64)
+    new = np.zeros((len(of.users) - len(ids), features.shape[1]), np.int64)
     return Ratings(
-        np.concatenate(([0], np.cumsum(np.bincount(user[order])))),
-        catalogue.rows_of(item)[order],
-        rating[order],
-        time[order],
+        of.offsets,
+        catalogue.rows_of(of.item),
+        np.concatenate(given)[of.order],
+        of.time,
         np.concatenate((features, new)),
         sum(map(len, numbers.values())),
         numbers,
-        np.repeat(np.arange(len(parts)), [len(part.item) for part in parts])[order],
+        of.file,
         levels,
         usual_tasks(levels),
     )
 
 
-def _read_histories(path: Path) -> tuple[np.ndarray, np.ndarray, _Events]:
-    """Users' ids and how many events each has, int64[U]; and their events, of which `user` is string[U]."""
+def _read_histories(path: Path) -> tuple[np.ndarray, Events, np.ndarray]:
+    """Users' ids int64[U], their events, and ratings int64[n]. Raises InputError, ArtifactError."""
     try:
         table = pq.read_table(check_regular(path)).combine_chunks()
         if missing := [name for name in (RATINGS.name, TIMES.name) if name not in table.column_names]:
             limit = "what `genrec data` makes of interactions with rating and timestamp"
             raise InputError(str(path), f"has no {missing[0]}", limit)
-        lists = [table[name].combine_chunks() for name in ("items", RATINGS.name, TIMES.name)]
-        check_times(lists[0], lists[2])
-        if not lists[1].value_lengths().equals(lists[0].value_lengths()):
+        lists = [table[name].combine_chunks() for name in ("items", TIMES.name, RATINGS.name)]
+        check_times(*lists[:2])
+        lengths = lists[0].value_lengths()
+        if not lists[2].value_lengths().equals(lengths):
             raise ValueError("not every item has a rating")
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise ArtifactError(path, f"not a readable histories file: {error}") from error
-    keys = table["user"].combine_chunks().cast(pa.string())
-    found = (each.flatten().to_numpy().astype(np.int64) for each in lists)
-    return table["user_id"].to_numpy(), lists[0].value_lengths().to_numpy(), _Events(keys, *found)
-
-
-class _Events(NamedTuple):
-    """Of a file, in its order: `user` string[n], item id, rating and second, int64[n]."""
-
-    user: pa.Array
-    item: np.ndarray
-    rating: np.ndarray
-    time: np.ndarray
-
-
-def _read_events(path: Path, keys: pa.Array, ids: np.ndarray, levels: int) -> _Events:
-    table = read_table(path)
-    times = seconds(table, path)
-    times = whole_seconds(times, unit_of(float(np.abs(times).max())))
-    row = pc.index_in(required(table, path, ITEM), keys)
-    if row.null_count:
-        problem = f"has {row.null_count} events of unknown items"
-        raise InputError(str(path), problem, "items of items.parquet")
-    return _Events(required(table, path, USER), ids[row.to_numpy()], _ratings(table, path, levels), times)
+    keys, user = table["user"].combine_chunks(), np.repeat(np.arange(len(table)), lengths.to_numpy())
+    items, times, ratings = (each.flatten().to_numpy().astype(np.int64) for each in lists)
+    return table["user_id"].to_numpy(), Events(keys, user, items, times), ratings
 
 
 def _ratings(table: pa.Table, path: Path, levels: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 
 import numpy as np
 
@@ -29,8 +29,23 @@ def cut_windows(offsets: np.ndarray, size: int, rng: np.random.Generator) -> np.
     return spans[spans[:, 1] - spans[:, 0] >= 2]
 
 
+def recent(offsets: np.ndarray, learnt: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Events `learnt` int64[n], ascending, of histories `offsets` int64[U + 1]: users, and events of each to be learnt
+    in one window of `size`.
+
+    They lie within half of it, so that the first of them have a history too.
+    """
+    users = np.searchsorted(offsets, learnt, "right") - 1
+    of_users = np.split(learnt, np.flatnonzero(np.diff(users)) + 1)
+    for user, events in zip(np.unique(users).tolist(), of_users, strict=True):
+        while len(events):
+            asked = events[events < events[0] + size // 2]
+            events = events[len(asked) :]
+            yield user, asked
+
+
 def batches(windows: np.ndarray, items: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Windows [w, 2] -> shuffled batches of windows, each padded to no more than `items` items in all.
+    """Windows [w, 2 or more] -> shuffled batches of windows, each padded to no more than `items` items in all.
 
     Windows are sorted by length first (ties at random), so a batch's padding is the spread of few lengths.
     """

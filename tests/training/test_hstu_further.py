@@ -166,7 +166,11 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
     for more, text, problem in (
         ([], "", "events: is given for generator, which does not read it (accepted: for hstu-ranker alone)"),
         ([*recipe, "--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
-        (recipe, "a,other,5,1\n", "has 1 events of unknown items (accepted: items of items.parquet)"),
+        (
+            recipe,
+            "a,other,5,1\n",
+            "has 1 event of unknown items: line 2 has 'other' (accepted: items of items.parquet)",
+        ),
         (recipe, f"a,{item},0,1\n", "column rating: has 0.0 (accepted: whole numbers, 1 to 5)"),
         (recipe, f"a,{item},1,5\n", f"{events}: has no event that is not known already"),
         (recipe, f"a,{item},good,1\n", "column rating: cannot be read: "),

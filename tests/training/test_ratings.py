@@ -155,7 +155,7 @@ def test_later_files_add_what_is_new(tmp_path: Path) -> None:
     for bad, problem in {
         "u1,a,5.5,1": "column rating: has 5.5 .accepted: whole numbers, 1 to 5",
         "u1,a,6,1": "column rating: has 6.0 .accepted: whole numbers, 1 to 5",
-        "u1,z,5,1": "has 1 events of unknown items .accepted: items of items.parquet",
+        "u1,z,5,1": "has 1 event of unknown items: line 2 has .z. .accepted: items of",
     }.items():
         later.write_text(f"user,item,rating,timestamp\n{bad}\n")
         with pytest.raises(InputError, match=problem):

@@ -1,0 +1,96 @@
+"""What is alike where a model is trained further: on the last of some files, once, from the weights that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from genrec import manifest
+from genrec.errors import ArtifactError, InputError
+from genrec.files import scratch_in
+from genrec.progress import counting
+from training.sharded.world import World
+
+LEARNT = "learnt"  # among the facts of a stage: sha256 of the files of events that its model has learnt since
+
+
+class Further(NamedTuple):
+    """A model that can be trained further: the stage of the manifest that made it, its name, its file in `model/`."""
+
+    stage: str
+    what: str
+    weights: str
+
+
+class OnePass(Protocol):
+    """A training that goes over its events once."""
+
+    name: str
+    world: World
+    steps: int
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """As `training.loop.Task` says."""
+
+    def step(self, batch: Any, done: float) -> float:
+        """As `training.loop.Task` says."""
+
+
+def once(run: OnePass, users: np.ndarray) -> dict[str, object]:
+    """Every batch, once; `users` int64[n] are those of the events. Returns what happened.
+
+    The loss is the mean over batches, each from before it was learnt. All ranks call it. Raises RankLost.
+    """
+    todo, losses = run.batches(0), []
+    with counting(f"train {run.name} further", len(todo), "batch", disable=run.world.rank > 0) as bar:
+        for batch in todo:
+            losses.append(run.step(batch, len(losses) / len(todo)))
+            bar.update()
+    facts = {"events": len(users), "users": len(np.unique(users)), "updates": run.steps}
+    return {**facts, "loss": round(float(np.mean(losses)), 4), "ranks": run.world.ranks}
+
+
+def learn_last(
+    world: World, artifact: Path, model: Further, events: Sequence[Path],
+    learn: Callable[[], tuple[Callable[[Path], object], dict[str, Any]]],
+) -> dict[str, Any] | None:  # fmt: skip
+    """`learn`s the last file of `events`, and returns what happened; None where the model has learnt that file.
+
+    `learn` gives what writes the model into a folder, and what happened. Model and manifest are replaced at once, so
+    that a server may start at any time. All ranks call it. Raises InputError, ArtifactError, RankLost.
+    """
+    made, sha = _made(artifact, model), manifest.digest_file(events[-1])
+    former = made["facts"]
+    if sha in former.get(LEARNT, ()):
+        return None
+    save, report = learn()
+    if world.rank == 0:
+        facts = {**former, LEARNT: [*former.get(LEARNT, ()), sha], "further": report}
+        with scratch_in(artifact / "model") as scratch:
+            save(scratch)
+            written = {scratch / model.weights: artifact / "model" / model.weights}
+            manifest.replace(artifact, model.stage, made, written, facts)
+    return report
+
+
+def _made(artifact: Path, model: Further) -> dict[str, Any]:
+    """What the manifest says of the model, which is as it was made. Raises InputError, ArtifactError."""
+    manifest.complete(artifact)
+    made = manifest.read(artifact).get(model.stage)
+    if made is None:
+        problem = f"are given, but there is no {model.what} to train further"
+        raise InputError("events", problem, "events of a model that was trained")
+    if not manifest.is_good(artifact, model.stage, made["key"]):
+        problem = f"is not the file that stage `{model.stage}` made{manifest.anew(model.stage)}"
+        raise ArtifactError(artifact / "model" / model.weights, problem)
+    return dict(made)
+
+
+def check_new(learnt: np.ndarray, path: Path) -> np.ndarray:
+    """`learnt` int64[n], the events of a file that are to be learnt, if there are any. Raises InputError."""
+    if not len(learnt):
+        raise InputError(str(path), "has no event that is not known already", "events that are new")
+    return learnt
