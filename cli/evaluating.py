@@ -7,7 +7,16 @@ import json
 import sys
 from pathlib import Path
 
-from cli.options import add_artifact, add_device, add_settings, at_least, check_read, folder, positive
+from cli.options import (
+    add_artifact,
+    add_device,
+    add_settings,
+    at_least,
+    check_read,
+    folder,
+    positive,
+    tell_outdated,
+)
 from cli.recommend import add_decoder
 from deploy.signals import ended_by_sigterm
 from genrec.settings import Settings
@@ -79,6 +88,7 @@ def evaluate(a: argparse.Namespace) -> None:
         return
     from perf.quality.quality import measure, table
 
+    tell_outdated(a.artifact)
     figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)
     print(json.dumps(figures) if a.json else table(figures))
 

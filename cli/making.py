@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from cli.options import add_artifact, add_settings, sizes
+from cli.options import add_artifact, add_settings, sizes, tell_outdated
 from genrec.errors import InputError
 from genrec.files import check_regular
-from genrec.manifest import outdated
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,5 +79,4 @@ def build(a: argparse.Namespace) -> None:
     from build.engines import build_artifact
 
     print(f"build: {', '.join(build_artifact(a.artifact, a.target)) or 'all still good'}")
-    if note := outdated(a.artifact):
-        print(note, file=sys.stderr)
+    tell_outdated(a.artifact)

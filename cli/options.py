@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
 from genrec.errors import InputError
+from genrec.manifest import outdated
 from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS, accepted, chosen_fields
 
@@ -32,6 +34,12 @@ def check_read(model: str, given: Mapping[str, object], read_by: Mapping[str, Se
         if given[option] and model not in models:
             limit = f"for {', '.join(models)} alone"
             raise InputError(option.replace("_", "-"), f"is given for {model}, which does not read it", limit)
+
+
+def tell_outdated(artifact: Path) -> None:
+    """Where what answers is of an earlier model, and which commands make it anew."""
+    if note := outdated(artifact):
+        print(note, file=sys.stderr)
 
 
 def sizes(text: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_question, add_retrieve, add_settings, check_where, numbers
+from cli.options import add_question, add_retrieve, add_settings, check_where, numbers, tell_outdated
 from genrec.errors import GenrecError, InputError
 from genrec.rank.options import USUAL_CANDIDATES
 
@@ -131,6 +131,7 @@ def _of_this_process(
         return recommend_and_rank_tensors(history, many, a.top_k, user_id=owner)
 
     tensors(USUAL_CANDIDATES)  # what no artifact takes is refused before one is opened
+    tell_outdated(a.artifact)
     decoder = RECOMMEND_AND_RANK if candidates is None else RANK
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 

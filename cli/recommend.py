@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cli.options import add_question, add_settings, check_where
+from cli.options import add_question, add_settings, check_where, tell_outdated
 
 LOCAL = ("beam_width",)  # settings that a server has for itself
 
@@ -36,6 +36,7 @@ def run(a: argparse.Namespace) -> None:
     if a.url:
         ask = ask_server(a.url, a.protocol, a.decoder, a.deadline_ms)
     else:
+        tell_outdated(a.artifact)
         ask = ask_local(a.artifact, a.beam_width, a.decoder)
     answer = ask(history, a.top_k, a.exclude_history)
     untitled = why_untitled(a.artifact, a.url, a.protocol, answer.catalogue_version) if a.url else ""

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from cli.options import add_artifact, add_settings, at_least, names
+from cli.options import add_artifact, add_settings, at_least, names, tell_outdated
 from deploy.router.limits import MOST_SERVERS, Limits
 from genrec.errors import InputError
 from genrec.settings import chosen_fields
@@ -48,6 +48,7 @@ def route(a: argparse.Namespace) -> None:
         *(each.name for each in chosen_fields()),
     ]
     limits = Limits(**{each.name: getattr(a, each.name) for each in fields(Limits)})
+    tell_outdated(a.artifact)
     route(a.artifact, a.servers, limits, **{name: getattr(a, name) for name in given})
 
 
@@ -69,4 +70,5 @@ def rollout(a: argparse.Namespace) -> None:
     """Do it, and say how far it is."""
     from deploy.router.route import rollout
 
+    tell_outdated(a.new)
     print(rollout(a.old, a.new, 0 if a.undo else a.share, lambda text: print(f"  {text}", flush=True)))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from cli.options import add_artifact, add_settings, counts, folder, names, positive
-from genrec.manifest import outdated
+from cli.options import add_artifact, add_settings, counts, folder, names, positive, tell_outdated
 from genrec.settings import chosen_fields
 
 
@@ -38,8 +36,7 @@ def run(a: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM."""
     from deploy.launcher import serve
 
-    if note := outdated(a.artifact):
-        print(note, file=sys.stderr)
+    tell_outdated(a.artifact)
     given = ["http_port", "grpc_port", "metrics_port", "ensembles", "instances", "run_dir"]
     given += ["address", "i_know", "start_timeout_s"]
     given += [each.name for each in chosen_fields()]

@@ -64,7 +64,16 @@ def test_an_export_of_an_earlier_generator(
     record(artifact, "train", "other", (artifact / "model").iterdir(), {})
     says = "onnx is of an earlier model/model.safetensors: `genrec export` and `genrec build` make it anew"
     assert main(["build", str(artifact)]) == 0 and says in capsys.readouterr().err
-    assert main(["serve", str(artifact), "--ensembles", "none"]) == 2 and says in capsys.readouterr().err
+    for answers in (
+        ["serve", str(artifact), "--ensembles", "none"],
+        ["route", str(artifact), "--ensembles", "none"],
+        ["rollout", str(tiny), str(artifact)],
+        ["recommend", str(artifact), "--history", "1"],
+        ["rank", str(artifact), "--history", "1"],
+        ["evaluate", str(artifact)],
+    ):
+        main(answers)
+        assert says in capsys.readouterr().err, answers
 
 
 def test_engines_without_an_export(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
