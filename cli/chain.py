@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,7 @@ def make_model(
     from training.recipes import OF_DATA
     from training.stages import recipe, train
 
-    if (source := read(artifact).get("train", {"facts": {}})["facts"].get("imported")) is not None:
-        limit = "--ranker or --draft alone; for a model of ours another artifact"
-        raise InputError("model", f"was imported from {source}", limit)
+    check_ours(artifact)
     check_inputs(artifact, "tokenise")
     chosen = changed(recipe(artifact), changes or {}, OF_DATA)
     settings = {"seed": seed, "minutes": minutes, "recipe": chosen.as_json()}
@@ -98,12 +96,14 @@ def make_draft(
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from genrec.nn.checkpoint import generator_digest
     from training.draft import DraftSettings, draft_artifact
+    from training.further import LEARNT
 
-    _check_generator(artifact)
+    check_generator(artifact)
     chosen = DraftSettings() if epochs is None else DraftSettings(epochs=epochs)
-    # The generator's own stage stands for its weights: those change when both learn.
+    # The generator's own stage stands for its weights, with what it learnt since: those change when both learn.
     trained = read(artifact).get("train", {"key": "", "facts": {}})
     settings = {**vars(chosen), "joint": joint, "seed": seed, "train": trained["key"]}
+    settings |= {LEARNT: trained["facts"][LEARNT]} if LEARNT in trained["facts"] else {}
     settings |= {} if joint else {"generator": generator_digest(artifact / "model")}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     model = artifact / "model"
@@ -130,7 +130,7 @@ def make_ranker(
     from training.ranker import RankerSettings, open_places, ranker_artifact
     from training.recipe_file import changed
 
-    _check_generator(artifact)
+    check_generator(artifact)
     chosen, model = changed(RankerSettings(), changes or {}), artifact / "model"
     settings = {**vars(chosen), "order": order, "shared": shared, "history": history, "seed": seed}
     settings["minutes"] = minutes
@@ -191,7 +191,14 @@ def make_hstu_next(
     )  # fmt: skip
 
 
-def _check_generator(artifact: Path) -> None:
+def check_ours(artifact: Path) -> None:
+    """Refuse to train a generator that was imported, which is not of our recipes. Raises InputError."""
+    if (source := read(artifact).get("train", {"facts": {}})["facts"].get("imported")) is not None:
+        limit = "--ranker or --draft alone; for a model of ours another artifact"
+        raise InputError("model", f"was imported from {source}", limit)
+
+
+def check_generator(artifact: Path) -> None:
     """What is trained over a generator needs one of the catalogue as it is. Raises ArtifactError."""
     from build.validity import check_meaning
 
@@ -233,27 +240,6 @@ def _on_ranks(
     from training.launch import on_ranks
 
     return dict(on_ranks(ranks, work, *arguments, threads=threads, device=device))
-
-
-def make_further(
-    artifact: Path, events: Sequence[Path], seed: int = 0, threads: int = 0, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, device: str = "cpu",
-) -> None:  # fmt: skip
-    """`model/hstu.*` trained further on events that came since."""
-    from training.hstu_further import further_artifact
-    from training.hstu_settings import HstuSettings
-    from training.launch import on_ranks, torchrun_rank
-    from training.recipe_file import changed
-
-    begun, chosen = time.monotonic(), changed(HstuSettings(), changes or {})
-    facts = on_ranks(ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device)
-    if torchrun_rank():  # rank 0 tells
-        return
-    if facts is None:
-        print(f"hstu: has learnt {events[-1]}")
-        return
-    said = ", ".join(f"{name} {value}" for name, value in facts.items())
-    print(f"hstu: trained further in {time.monotonic() - begun:.1f} s: {said}")
 
 
 def make_servable(artifact: Path) -> None:

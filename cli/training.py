@@ -42,7 +42,10 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         help="generator, ranker, hstu-ranker (of ratings), hstu-next (of the next item), or a JSON file that changes"
         " settings of one; export, build and serve put each of the last three behind `rank`",
     )
-    more = "train an hstu-ranker further, on the last file's events (CSV or Parquet: user, item, rating, timestamp)"
+    more = (
+        "train the generator, or an hstu-ranker, further, on the last file's events (CSV or Parquet: user, item,"
+        " timestamp, of an hstu-ranker rating too)"
+    )
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
     train.add_argument("--ranks", type=at_least(1), help="processes that train together; default: 1")
     add_device(train, "trains")
@@ -51,13 +54,14 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
-    from cli.chain import make_draft, make_further, make_hstu, make_hstu_next, make_model, make_ranker
+    from cli.chain import make_draft, make_hstu, make_hstu_next, make_model, make_ranker
+    from cli.further import further_generator, further_hstu
     from training.device import use_device
     from training.launch import torchrun_rank
     from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, RECIPES, read_recipe
 
     read_by = {
-        "minutes": RECIPES, "ranks": RECIPES, "events": (HSTU,), "ranker_order": (RANKER,),
+        "minutes": RECIPES, "ranks": RECIPES, "events": (GENERATOR, HSTU), "ranker_order": (RANKER,),
         "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
@@ -69,13 +73,11 @@ def run(a: argparse.Namespace) -> None:
     if a.draft:
         make_draft(a.artifact, a.draft == "joint", a.seed, a.threads, device=a.device)
         return
-    if a.events and (unread := changes.keys() & {"epochs", "patience"}):
-        problem = f"sets {', '.join(sorted(unread))} with --events"
-        raise InputError("recipe", problem, "settings of a further training: events are learnt once")
     if a.events and a.minutes:
         raise InputError("minutes", "is given with --events", "without: events are learnt once")
     if a.events:
-        make_further(a.artifact, a.events, a.seed, a.threads, ranks, changes, a.device)
+        further = further_hstu if model == HSTU else further_generator
+        further(a.artifact, a.events, a.seed, a.threads, ranks, changes, a.device)
     elif model == HSTU:
         make_hstu(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)
     elif model == HSTU_NEXT:

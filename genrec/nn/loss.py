@@ -15,19 +15,21 @@ from genrec.nn.beam import Tree
 from genrec.nn.model import Generator
 
 
-def level_losses(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tensor:
-    """Mean cross entropy per level: catalogue rows int64[B, n], real bool[B, n] (False: padding) -> float32[L]."""
-    return level_sums(model, tree, rows, real) / targets_of(real.sum(1), model.config.levels)
+def level_losses(model: Generator, tree: Tree, rows: Tensor, asked: Tensor) -> Tensor:
+    """Mean cross entropy per level: catalogue rows int64[B, n] -> float32[L].
+
+    `asked` bool[B, n] are the items that are predicted; padding, which comes last, is not.
+    """
+    return level_sums(model, tree, rows, asked) / targets_of(asked, model.config.levels)
 
 
-def targets_of(lengths: Tensor, levels: int) -> Tensor:
-    """How many codes of each level are predicted in windows of `lengths` int64[B] items: int64[L]."""
-    total = int(lengths.sum())
-    counts = [total - len(lengths), *[total] * (levels - 1)]
-    return torch.tensor(counts, device=lengths.device).clamp(min=1)
+def targets_of(asked: Tensor, levels: int) -> Tensor:
+    """How many codes of each level are predicted in windows of `asked` bool[B, n] items: int64[L]."""
+    counts = [int(asked[:, 1:].sum()), *[int(asked.sum())] * (levels - 1)]
+    return torch.tensor(counts, device=asked.device).clamp(min=1)
 
 
-def level_sums(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tensor:
+def level_sums(model: Generator, tree: Tree, rows: Tensor, asked: Tensor) -> Tensor:
     """Summed cross entropy per level; tensors as in `level_losses`.
 
     The position that holds the code of level l predicts level l + 1 of the same item; the one that holds an
@@ -40,10 +42,10 @@ def level_sums(model: Generator, tree: Tree, rows: Tensor, real: Tensor) -> Tens
     losses = []
     for level in range(1, levels + 1):
         if level == 1:
-            at, target, keep = hidden[:, :-1, -1], rows[:, 1:], real[:, 1:]
+            at, target, keep = hidden[:, :-1, -1], rows[:, 1:], asked[:, 1:]
             parent = torch.zeros_like(target)
         else:
-            at, target, keep = hidden[:, :, level - 2], rows, real
+            at, target, keep = hidden[:, :, level - 2], rows, asked
             parent = tree.node_of[level - 2][rows]
         invalid = tree.invalid[level - 1][parent[keep]]
         logits = model.head(at[keep], level).float().masked_fill(invalid, -torch.inf)

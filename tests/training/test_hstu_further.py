@@ -164,7 +164,11 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
     train = ["train", str(artifact), "--events", str(events)]
     recipe = ["--recipe", "hstu-ranker"]
     for more, text, problem in (
-        ([], "", "events: is given for generator, which does not read it (accepted: for hstu-ranker alone)"),
+        (
+            ["--recipe", "hstu-next"],
+            "",
+            "events: is given for hstu-next, which does not read it (accepted: for gen",
+        ),
         ([*recipe, "--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
         (
             recipe,

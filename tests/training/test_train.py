@@ -42,20 +42,26 @@ def model_of(levels: int) -> Generator:
     return Generator(config).eval()
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5])
 @pytest.mark.parametrize("levels", [1, 2, 3])
-def test_loss_equals_one_position_at_a_time(levels: int) -> None:
-    """Each target scored by a pass over its own path, the softmax over codes that lead to an item."""
+def test_loss_equals_one_position_at_a_time(levels: int, share: float) -> None:
+    """Of all items, or of half of them. Each target is scored by a pass over its own path, the softmax is over codes
+    that lead to an item.
+    """
     model, draw = model_of(levels), np.random.default_rng(levels)
     codes = draw.integers(0, (5, 4, 3)[:levels], (14, levels))
     catalogue = Catalogue(np.arange(14), codes, [""] * 14, np.ones(14), (5, 4, 3)[:levels])
     lengths = [5, 2, 4]
     rows, real = draw.integers(0, 14, (3, 5)), np.arange(5) < np.array(lengths)[:, None]
-    got = level_losses(model, Tree.of(catalogue), torch.from_numpy(rows), torch.from_numpy(real))
+    asked = real & (draw.random((3, 5)) < share)
+    got = level_losses(model, Tree.of(catalogue), torch.from_numpy(rows), torch.from_numpy(asked))
     sums, counts = np.zeros(levels), np.zeros(levels)
-    for history, n in zip(rows, lengths, strict=True):
+    for history, n, of_them in zip(rows, lengths, asked, strict=True):
         tokens = (codes[history[:n]] + np.array(model.config.code_offsets)).ravel()
         for place in range(1, len(tokens)):
             item, level = divmod(place, levels)
+            if not of_them[item]:
+                continue
             target = codes[history[item]]
             valid = sorted({int(c[level]) for c in codes if (c[:level] == target[:level]).all()})
             hidden = model.prefill(torch.from_numpy(tokens[None, :place]))[0][0, -1]

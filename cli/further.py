@@ -1,0 +1,82 @@
+"""`genrec train --events`: a model trained further on events that came since."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cli.chain import check_generator, check_ours
+from genrec.errors import InputError
+from genrec.manifest import COMMANDS, read
+
+OF_EPOCHS = ("epochs", "patience", "validate_every")
+OF_THE_START = ("warm_start", "dropout", "max_history", "hidden_size", "num_hidden_layers", "head_dim")
+OVER_GENERATOR = ("ranker", "draft")  # stages that are of one generator's weights
+
+
+def further_generator(
+    artifact: Path, events: Sequence[Path], seed: int, threads: int, ranks: int, changes: Mapping[str, Any],
+    device: str,
+) -> None:  # fmt: skip
+    """`model/model.safetensors`; says what is of the weights before. Raises InputError, ArtifactError."""
+    from training.generator_further import further_artifact
+    from training.launch import on_ranks
+    from training.recipe_file import changed
+    from training.recipes import OF_DATA
+    from training.stages import recipe
+
+    _check_read(changes, (*OF_EPOCHS, *OF_THE_START))
+    check_ours(artifact)
+    check_generator(artifact)
+    chosen = changed(recipe(artifact), changes, OF_DATA)
+    learn = partial(
+        on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
+    )
+    if not _told("generator", events[-1], learn):
+        return
+    commands = [COMMANDS[stage] for stage in OVER_GENERATOR if stage in read(artifact)]
+    said = ", then ".join(f"`genrec {command}`" for command in (*commands, "export", "build"))
+    print(f"generator: what was made of its weights before is made anew by {said}")
+
+
+def further_hstu(
+    artifact: Path, events: Sequence[Path], seed: int, threads: int, ranks: int, changes: Mapping[str, Any],
+    device: str,
+) -> None:  # fmt: skip
+    """`model/hstu.safetensors`. Raises InputError, ArtifactError."""
+    from training.hstu_further import further_artifact
+    from training.hstu_settings import HstuSettings
+    from training.launch import on_ranks
+    from training.recipe_file import changed
+
+    _check_read(changes, OF_EPOCHS)
+    chosen = changed(HstuSettings(), changes)
+    learn = partial(
+        on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
+    )
+    _told("hstu", events[-1], learn)
+
+
+def _check_read(changes: Mapping[str, Any], unread: Iterable[str]) -> None:
+    """Raises InputError for settings of a recipe file that a further training does not read."""
+    if found := changes.keys() & unread:
+        problem = f"sets {', '.join(sorted(found))} with --events"
+        raise InputError("recipe", problem, "settings of a further training: events are learnt once")
+
+
+def _told(name: str, path: Path, learn: Callable[[], dict[str, Any] | None]) -> bool:
+    """Learn a file, and tell. Whether there was something to learn, and this process is the one that tells."""
+    from training.launch import torchrun_rank
+
+    begun, facts = time.monotonic(), learn()
+    if torchrun_rank():  # rank 0 tells
+        return False
+    if facts is None:
+        print(f"{name}: has learnt {path}")
+        return False
+    said = ", ".join(f"{fact} {value}" for fact, value in facts.items())
+    print(f"{name}: trained further in {time.monotonic() - begun:.1f} s: {said}")
+    return True
