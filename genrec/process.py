@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import resource
 import select
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 
 GONE = (FileNotFoundError, ProcessLookupError)  # what /proc says of a process that has ended
@@ -62,6 +64,21 @@ def end_with_parent() -> None:
     if parent != _parent_told_of():  # it has ended already, and another was given its child
         os._exit(1)
     threading.Thread(target=_end_after, args=(process,), daemon=True, name="end with parent").start()
+
+
+def end_with_command() -> None:
+    """End this process at once when the one does that started it by `multiprocessing`.
+
+    Its parent may be another, which forks and lives on, or the system's first, where that one has ended already.
+    """
+    command = multiprocessing.parent_process()
+    assert command
+    if wait([command.sentinel], 0):  # now, and not after what comes next here
+        os._exit(1)
+    watch = threading.Thread(
+        target=_end_after, args=(command.sentinel,), daemon=True, name="end with command"
+    )
+    watch.start()
 
 
 def _parent_told_of() -> int:

@@ -10,7 +10,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from tqdm import tqdm
 
 from genrec.errors import GenrecError, InputError
-from genrec.process import end_with_parent
+from genrec.process import end_with_command, end_with_parent
 from training.sharded.world import RankLost, World, join
 
 GRACE_S = 5.0  # after a rank failed, for the others to say what they know
@@ -113,13 +112,6 @@ def _obituary(rank: int, process: BaseProcess) -> str:
     return f"rank {rank} of the training died {how}; the other ranks were ended"
 
 
-def _end_with_command() -> None:
-    command = parent_process()
-    assert command
-    wait([command.sentinel])
-    os._exit(1)
-
-
 def _run(
     rank: int,
     ranks: int,
@@ -132,8 +124,7 @@ def _run(
     """One rank; what it gave or raised goes through `pipe`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us, which ends us
     end_with_parent()
-    # Its parent is multiprocessing's server of forks, which lives on where the command itself is killed.
-    threading.Thread(target=_end_with_command, daemon=True).start()
+    end_with_command()  # its parent is a server of forks, which lives on where the command itself is killed
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which our end would leave behind
     torch.set_num_threads(threads)
     try:

@@ -30,18 +30,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from deploy.leftovers import SHM, own_prefix
 from genrec.errors import InputError
 from genrec.progress import counting
 from perf.kit import report
 from perf.kit.hosts import Hosts, isolated_hosts, why_none
+from perf.kit.store_master import MASTER, PORT, master_command
 from perf.rank.links_node import PLACEMENTS, READY, LinkedWorld
 from perf.rank.mock_ranker import mock_ranker
 from perf.rank.placement import FLOP_A_TOKEN, PAPER_FLOPS, ratios
 from perf.rank.rank import model_of
 from perf.rank.simulate import SHAPES, TOKEN_BYTES
 
-MASTER = "mooncake_master"
-MASTER_PORT, STORE_PORT = 21051, 21201
+STORE_PORT = 21201
+LEASE = "--default_kv_lease_ttl=1000"  # ms
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,10 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shape = SHAPES["books"].scaled(asked.scale, prompts)
     artifact = asked.artifact.with_name(f"{asked.artifact.name}-{asked.model}-{shape.item_tokens}")
     mock_ranker(artifact, shape.item_tokens, model)
-    world = LinkedWorld(str(artifact), asked.model, asked.scale, asked.requests, asked.nodes)
-    figures = {
-        f"{rate:g}": measure(world, rate) for rate in counting("links", len(rates), "link", iterable=rates)
-    }
+    with tempfile.TemporaryDirectory(prefix=own_prefix(), dir=SHM) as folder:  # here: nodes are killed
+        world = LinkedWorld(str(artifact), asked.model, asked.scale, asked.requests, asked.nodes, folder)
+        figures = {
+            f"{rate:g}": measure(world, rate)
+            for rate in counting("links", len(rates), "link", iterable=rates)
+        }
     for rate, found in figures.items():
         show(f"{rate} Gbit/s", found)
     publication.publish(
@@ -94,7 +98,7 @@ def measure(world: LinkedWorld, gbit_s: float) -> dict[str, Any]:
     """Figures of every placement at one bandwidth."""
     with ExitStack() as stack:
         hosts = stack.enter_context(isolated_hosts(world.nodes))
-        stack.enter_context(Running(hosts.command(0, master_command(hosts.address(0)))))
+        stack.enter_context(Running(hosts.command(0, master_command(hosts.address(0), LEASE))))
         holders = [stack.enter_context(node(world, hosts, number)) for number in range(1, world.nodes)]
         for holder in holders:
             holder.line(READY)
@@ -105,17 +109,9 @@ def measure(world: LinkedWorld, gbit_s: float) -> dict[str, Any]:
     return found | {"as_if_gbit_s": paper_bits / (paper_s * found["fetched_item_s"] / found["item_s"]) / 1e9}
 
 
-def master_command(address: str) -> list[str]:
-    """Of the store's master."""
-    return [
-        MASTER, f"--rpc_address={address}", f"--rpc_port={MASTER_PORT}", "--metrics_host=127.0.0.1",
-        "--metrics_port=21003", "--rpc_thread_num=2", "--default_kv_lease_ttl=1000",
-    ]  # fmt: skip
-
-
 def node(world: LinkedWorld, hosts: Hosts, number: int) -> Running:
     """A node's process. The first one measures; each other holds its items until its input ends."""
-    store = f"{hosts.address(0)}:{MASTER_PORT}", f"{hosts.address(number)}:{STORE_PORT}"
+    store = f"{hosts.address(0)}:{PORT}", f"{hosts.address(number)}:{STORE_PORT}"
     given = json.dumps(asdict(world) | {"number": number, "store": store})
     return Running(hosts.command(number, [sys.executable, "-m", "perf.rank.links_node", given]))
 

@@ -51,6 +51,7 @@ class LinkedWorld:
     scale: int
     requests: int
     nodes: int
+    folder: str  # in /dev/shm, for pools
 
 
 class Node:
@@ -146,7 +147,7 @@ def measure(node: Node) -> dict[str, Any]:
     with ExitStack() as stack:
         placed = {}
         for name in PLACEMENTS:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))) / "pool"
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=node.world.folder))) / "pool"
             store = ItemStore(lambda: node.mooncake, shape.item_tokens) if name != "replicate" else None
             if store:
                 store.store = node.mooncake
@@ -199,7 +200,7 @@ def fetching(node: Node) -> BatchCost:
     for probe in range(3 * PROBES):
         count = (1, -(-node.shape.candidates // 4), node.shape.candidates)[probe % 3]
         wanted = node.keys[draw.choice(far, count, replace=False)]
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with tempfile.TemporaryDirectory(dir=node.world.folder) as folder:
             Pool.create(Path(folder) / "pool", 0, len(wanted), node.layout.item_bytes)
             pool, begun = Pool(Path(folder) / "pool"), time.perf_counter()
             if not node.mooncake.bring_items(pool, wanted, SOON) or (pool.item_rows(wanted) < 0).any():

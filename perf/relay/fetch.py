@@ -20,14 +20,16 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from deploy.leftovers import SHM, own_prefix
 from genrec.errors import GenrecError, InputError
 from perf.kit import report
+from perf.kit.store_master import MASTER
 from perf.relay.model import made
 
 ALONE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"')
-MASTER = "mooncake_master"
 WAYS = ("local", "remote", "computed")
 
 
@@ -61,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measured(artifact: Path, lengths: str, repeats: int) -> dict[str, Any]:
     """`token_bytes`, and `ms`: tokens -> way -> milliseconds of each repeat. Raises GenrecError."""
-    command = [*ALONE, sys.executable, "-m", "perf.relay.fetch_nodes", str(artifact), lengths, str(repeats)]
-    run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    work = [sys.executable, "-m", "perf.relay.fetch_nodes", str(artifact), lengths, str(repeats)]
+    with TemporaryDirectory(prefix=own_prefix(), dir=SHM) as folder:  # here: the nodes may be killed
+        run = subprocess.run([*ALONE, *work, folder], stdout=subprocess.PIPE, text=True)
     if run.returncode:
         raise GenrecError(f"relay_fetch: the two nodes ended with {run.returncode}; what they said is above")
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,15 +26,13 @@ from genrec.kv.entries import EntryLayout
 from genrec.nodes.mooncake import Mooncake
 from genrec.pool.keys import Words, owner_key, user_words
 from genrec.pool.pool import Pool
+from genrec.process import end_with_command
 from genrec.progress import counting
 from genrec.search.scratch import Scratch
 from genrec.settings import Settings
+from perf.kit.store_master import PORT, master_command
 
-MASTER = "127.0.0.1:21051"
-COMMAND = (
-    "mooncake_master", "--rpc_address=127.0.0.1", "--rpc_port=21051", "--metrics_host=127.0.0.1",
-    "--metrics_port=21003", "--rpc_thread_num=2",
-)  # fmt: skip
+HOST = "127.0.0.1"
 PATIENCE_S = 60.0
 LEAST = 64 << 20  # bytes, below which the store refuses
 ROOM = 1.5  # of all entries: what the pool and the store are given
@@ -53,7 +50,7 @@ class Node:
         end = time.monotonic() + PATIENCE_S
         while True:
             try:
-                self.store = Mooncake(MASTER, host, room, 256 << 20)
+                self.store = Mooncake(f"{HOST}:{PORT}", host, room, 256 << 20)
                 return
             except InputError:  # the master does not listen yet
                 if time.monotonic() > end:
@@ -91,7 +88,8 @@ class Node:
 
 def owner(folder: Path, layout: EntryLayout, lengths: list[int], repeats: int, told: Connection) -> None:
     """The process of the node that has the prefixes; it stays until it is ended."""
-    node = Node(folder, "127.0.0.1:21201", layout, lengths, repeats)
+    end_with_command()
+    node = Node(folder, f"{HOST}:21201", layout, lengths, repeats)
     for user, tokens in users_of(lengths, repeats):
         node.send(user, tokens)
     told.send("sent")
@@ -131,43 +129,40 @@ def ms_of(work: Callable[[], None]) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
-def measured(artifact: Path, lengths: list[int], repeats: int) -> dict[str, Any]:
-    """`token_bytes`, and `ms`: tokens -> way -> milliseconds of each repeat."""
+def measured(artifact: Path, lengths: list[int], repeats: int, folder: Path) -> dict[str, Any]:
+    """`token_bytes`, and `ms`: tokens -> way -> milliseconds of each repeat. The pools lie in `folder`."""
     layout = load_entry_layout(Settings(artifact, artifact), load_config(artifact))
     lengths = [tokens // layout.step * layout.step for tokens in lengths]  # whole items
     compute = computing(artifact, layout)
     for tokens in lengths:
         compute(tokens)  # the first of a shape is slower
     heard, told = multiprocessing.Pipe()
-    with TemporaryDirectory(dir="/dev/shm") as folder:
-        given = (Path(folder) / "owner", layout, lengths, repeats, told)
-        other = multiprocessing.get_context("spawn").Process(target=owner, args=given, daemon=True)
-        other.start()
-        node = Node(Path(folder) / "asking", "127.0.0.1:21202", layout, lengths, repeats)
-        if not heard.poll(PATIENCE_S * 3):
-            raise InputError(
-                "relay_fetch", "the other node has sent nothing", f"within {PATIENCE_S * 3:.0f} s"
-            )
-        found: dict[str, dict[str, list[float]]] = {
-            str(tokens): {"local": [], "remote": [], "computed": []} for tokens in lengths
-        }
-        users = users_of(lengths, repeats)
-        for user, tokens in counting("prefixes", len(users), "prefix", iterable=users):
-            of = found[str(tokens)]
-            of["remote"].append(ms_of(partial(node.bring, user, tokens)))
-            of["local"].append(ms_of(partial(node.read, user, tokens)))
-            of["computed"].append(ms_of(partial(compute, tokens)))
-        other.kill()
+    given = (folder / "owner", layout, lengths, repeats, told)
+    other = multiprocessing.get_context("spawn").Process(target=owner, args=given, daemon=True)
+    other.start()
+    node = Node(folder / "asking", f"{HOST}:21202", layout, lengths, repeats)
+    if not heard.poll(PATIENCE_S * 3):
+        raise InputError("relay_fetch", "the other node has sent nothing", f"within {PATIENCE_S * 3:.0f} s")
+    found: dict[str, dict[str, list[float]]] = {
+        str(tokens): {"local": [], "remote": [], "computed": []} for tokens in lengths
+    }
+    users = users_of(lengths, repeats)
+    for user, tokens in counting("prefixes", len(users), "prefix", iterable=users):
+        of = found[str(tokens)]
+        of["remote"].append(ms_of(partial(node.bring, user, tokens)))
+        of["local"].append(ms_of(partial(node.read, user, tokens)))
+        of["computed"].append(ms_of(partial(compute, tokens)))
+    other.kill()
     return {"token_bytes": layout.token_bytes, "ms": found}
 
 
 if __name__ == "__main__":
-    master = subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    master = subprocess.Popen(master_command(HOST), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     code = 1
     try:
-        print(
-            json.dumps(measured(Path(sys.argv[1]), list(map(int, sys.argv[2].split(","))), int(sys.argv[3])))
-        )
+        artifact, lengths, repeats, folder = sys.argv[1:]
+        wanted = list(map(int, lengths.split(",")))
+        print(json.dumps(measured(Path(artifact), wanted, int(repeats), Path(folder))))
         code = 0
     finally:
         master.kill()

@@ -14,6 +14,9 @@ import psutil
 import pytest
 
 from deploy import leftovers
+from perf.kit.hosts import why_none
+from perf.kit.store_master import MASTER, master_command
+from tests.nodes.test_mooncake import why_not
 from tests.serving.processes import until
 
 
@@ -50,6 +53,49 @@ def test_sigterm_ends_a_benchmark_with_the_server_that_it_started_itself(tmp_pat
     """Every benchmark says `report.begin` before, as this one: without, it could publish nothing."""
     options = ["--folder", tmp_path, "--model", "32-1", "--tokens", "96", "--flood-tokens", "192"]
     end(["bench", "relay_flood", *options], tmp_path, stubs_run)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_sigterm_ends_a_benchmark_with_the_master_of_its_nodes_store(
+    tiny_ranker: Path, tmp_path: Path
+) -> None:
+    """The process that started the master is killed."""
+    end(["bench", "relay_fetch", tiny_ranker, "--lengths", "9", "--repeats", "9999"], tmp_path, fetching)
+
+
+@pytest.mark.skipif(bool(why_not() or why_none()), reason=why_not() or why_none())
+def test_sigterm_ends_a_benchmark_with_the_master_on_a_host_of_its_own(tmp_path: Path) -> None:
+    small = ["--scale", "4000", "--requests", "9999", "--nodes", "2", "--model", "384-1", "--gbit-s", "5"]
+    end(["bench", "placement_links", *small, "--artifact", tmp_path / "mock"], tmp_path, fetching)
+
+
+def test_a_store_s_master_ends_with_who_started_it(tmp_path: Path) -> None:
+    """However that ends. Another program has its name: here it is not installed everywhere."""
+    stopped = tmp_path / MASTER
+    stopped.write_text("#!/bin/sh\nkill -STOP $$\n")
+    stopped.chmod(0o755)
+    code = f"import subprocess; subprocess.Popen({master_command('127.0.0.1')}, stdout=-3).wait()"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    starting = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PATH": path})
+    family = psutil.Process(starting.pid)
+    until(lambda: named(family, MASTER))
+    master = named(family, MASTER)
+    starting.kill()
+    starting.wait()
+    assert not psutil.wait_procs(master, 30)[1]
+
+
+def fetching(family: psutil.Process) -> bool:
+    """Whether a store's master runs beside its nodes, both of which are there."""
+    with suppress(psutil.NoSuchProcess):
+        both = [each for each in family.children(recursive=True) if "python" in each.name()]
+        return bool(named(family, MASTER)) and len(both) > 2
+    return False
+
+
+def named(family: psutil.Process, name: str) -> list[psutil.Process]:
+    """Of its descendants."""
+    return [each for each in family.children(recursive=True) if each.name() == name]
 
 
 def stubs_run(family: psutil.Process) -> bool:
