@@ -126,13 +126,21 @@ class HstuStreams:
 
     def __call__(self, weights: HstuWeights) -> list[HstuPasses]:
         """As many every time: the first weights decide. Raises ArtifactError."""
-        if not self._make:
-            together = self._load(self._threads)
-            one_core = self._load(1) if self._most > 1 else together
-            # A graph for each: a stream of OpenVINO's costs a thread's turn per pass.
-            alone = one_core is together or self._gains(one_core(weights), together(weights))
-            self._make = [together] if alone else [one_core] * self._most
-        return [make(weights) for make in self._make]
+        return [make(weights) for make in self._make] if self._make else self._chosen(weights)
+
+    def _chosen(self, weights: HstuWeights) -> list[HstuPasses]:
+        """Those that were tried are among them: each compiles graphs of its own."""
+        together = self._load(self._threads)
+        every = together(weights)
+        if self._most > 1:
+            one_core = self._load(1)
+            one = one_core(weights)
+            if not self._gains(one, every):
+                # A graph for each: a stream of OpenVINO's costs a thread's turn per pass.
+                self._make = [one_core] * self._most
+                return [one, *(make(weights) for make in self._make[1:])]
+        self._make = [together]
+        return [every]
 
     def _gains(self, one_core: HstuPasses, all_cores: HstuPasses) -> bool:
         """Whether all cores are much faster."""

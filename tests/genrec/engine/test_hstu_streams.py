@@ -37,15 +37,23 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
 
 
 def streams(threads: int = 0, many: bool = True) -> tuple[list[Any], list[int]]:
-    """Passes of the second weights, and for how many threads some were loaded."""
-    loaded = []
+    """Passes of the second weights, and for how many threads some were loaded. None of the first is made for nothing
+    but those that were tried and are not chosen.
+    """
+    loaded, made = [], []
 
     def load(threads: int) -> Any:
+        def make(weights: str) -> str:
+            made.append(weights)
+            return "apart" if threads == 1 else "together"
+
         loaded.append(threads)
-        return lambda weights: "apart" if threads == 1 else "together"
+        return make
 
     chosen: Any = HstuStreams(load, CONFIG, threads, many)
     assert chosen("first") == chosen("second")
+    second = made.count("second")
+    assert made.count("first") == second + (len(loaded) - 1)
     return chosen("second"), loaded
 
 
