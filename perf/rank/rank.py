@@ -46,6 +46,7 @@ from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
 from genrec.pool.pool import Pool
 from genrec.progress import counting
+from genrec.rank.choice import POLICIES
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.settings import Settings
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-ranker"))
     asked = parser.parse_args(arguments)
     model, prompts = model_of(asked.model)
+    check(asked)
     run = report.begin(asked)
     shape = SHAPES[asked.data].scaled(asked.scale, prompts)
     asks = own_users(asked.histories, shape) if asked.histories else Asked(shape)
@@ -94,6 +96,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures = measure(artifact, model, asks, asked)
     print(table(figures["ways"]))
     run.publish(figures, repeats=figures["counted"])
+
+
+def check(asked: argparse.Namespace) -> None:
+    """Raises InputError, before anything is made or measured."""
+    known = (*POLICIES, TOGETHER)
+    if not set(asked.ways.split(",")) <= set(known):
+        raise InputError("ways", f"is {asked.ways!r}", ", ".join(known))
+    if not all(seed.isdecimal() for seed in asked.seeds.split(",")):
+        raise InputError("seeds", f"is {asked.seeds!r}", "whole numbers, separated by commas")
+    for name in ("scale", "requests"):
+        if getattr(asked, name) < 1:
+            raise InputError(name, f"is {getattr(asked, name)}", "at least 1")
 
 
 def model_of(text: str | None) -> tuple[ModelConfig, float]:
@@ -112,13 +126,8 @@ def model_of(text: str | None) -> tuple[ModelConfig, float]:
 
 
 def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Namespace) -> dict[str, Any]:
-    """Every way over the traces of all seeds; `traces` has the ratios of each.
-
-    Raises InputError.
-    """
+    """Every way over the traces of all seeds; `traces` has the ratios of each."""
     seeds = asked.seeds.split(",")
-    if not all(seed.isdecimal() for seed in seeds):
-        raise InputError("seeds", f"is {asked.seeds!r}", "whole numbers, separated by commas")
     traces = {seed: _of_one_trace(artifact, model, of, asked, int(seed)) for seed in seeds}
     answers = {
         name: [answer for given, _ in traces.values() for answer in given[name]]

@@ -88,6 +88,23 @@ def test_a_bad_model_is_named(text, capsys):
     assert f"model: is {text!r} (accepted: width, a multiple of 384" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--ways", "recompute,best"], "ways: is 'recompute,best' (accepted: "),
+        (["--seeds", "0,x"], "seeds: is '0,x' (accepted: whole numbers"),
+        (["--requests", "0"], "requests: is 0 (accepted: at least 1)"),
+        (["--scale", "0"], "scale: is 0 (accepted: at least 1)"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_model_is_made(
+    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["bench", "rank", "--model", "384-1", "--artifact", str(tmp_path / "mock"), *given]
+    assert main(asked) == 2
+    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
 def test_the_pool_is_in_the_papers_proportion():
     whole = POOL_BYTES / TOKEN_BYTES
     shape = BOOKS.scaled(100, 0.25)
