@@ -30,6 +30,7 @@ from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
+from genrec.errors import InputError
 from genrec.kv.entries import EntryLayout
 from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
@@ -44,6 +45,7 @@ from perf.peers.refusal import Refusal
 from perf.rank.mock_ranker import SHAPE, mock_ranker
 from perf.rank.operations import Ranked, operations
 
+PEERS = ("transformers", "vllm")
 CANDIDATES = 100
 LIMIT_S = 120.0
 USER, SPLIT, BOTH = "ours, user first, user there", "ours, split, user there", "ours, split, both there"
@@ -63,6 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path("artifacts/rank-peers"))
     parser.add_argument("--envs", type=Path, default=Path("artifacts/peers/envs"))
     asked = parser.parse_args(arguments)
+    if not set(asked.peers.split(",")) <= set(PEERS):
+        raise InputError("peers", f"is {asked.peers!r}", ", ".join(PEERS))
+    if not all(span.isdecimal() and int(span) >= SHAPE.levels for span in asked.prompts.split(",")):
+        raise InputError("prompts", f"is {asked.prompts!r}", f"tokens, at least {SHAPE.levels}, as 528,1488")
     run = report.begin(asked)
     artifact, half = asked.folder / "artifact", asked.folder / "half-the-layers"
     mock_ranker(artifact, SHAPE.levels)

@@ -168,6 +168,14 @@ def test_half_the_layers_of_a_ranker_save_half_of_its_own_and_nothing_of_the_ite
     assert least_operations("transformers", 528) == 0
 
 
+@pytest.mark.parametrize("given", [["--peers", "vlm"], ["--prompts", "528,x"], ["--prompts", "0"]])
+def test_peers_and_prompts_are_known_before_models_are_made(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "rank_peers", "--folder", str(tmp_path), *given]) == 2
+    assert f"{given[0][2:]}: is '{given[1]}' (accepted: " in capsys.readouterr().err
+
+
 def test_a_peer_is_held_against_the_best_of_ours_where_that_is_worst():
     times = {10: {"a": 2.0, "b": 4.0, "peer": 8.0}, 20: {"a": 5.0, "b": 4.0, "peer": 12.0}}
     cells = [
