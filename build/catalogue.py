@@ -38,8 +38,8 @@ from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
 from genrec.rank.item_tokens import find_tokens, read_item_tokens, save_item_tokens, token_numbers
-from training.keys import is_plain
-from training.tables import ITEM, TITLE, name_of, read_table, required, text, where
+from training.data.keys import is_plain
+from training.data.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
 INT64 = np.iinfo(np.int64)
 

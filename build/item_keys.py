@@ -12,8 +12,8 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import KEYS, find_ids, load_keys
 from genrec.catalogue.versions import folder_of, versions_of
 from genrec.errors import InputError
-from training.keys import INT64, are_plain
-from training.tables import ITEM, name_of, required, where
+from training.data.keys import INT64, are_plain
+from training.data.tables import ITEM, name_of, required, where
 
 LIKE = "like"
 

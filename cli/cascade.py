@@ -43,7 +43,7 @@ def run(a: argparse.Namespace) -> None:
     from clients.ranker import Ranker
     from clients.recommender import Recommender
     from genrec.progress import counting
-    from training.data import Histories
+    from training.data.histories import Histories
 
     users = Histories.load(a.artifact / "histories.parquet").sample(a.users, a.seed).cut(1)
     answers = []

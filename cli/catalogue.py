@@ -83,8 +83,8 @@ def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
 
     from build.catalogue import is_file, read_item_ids
     from genrec.catalogue.keys import find_ids, load_keys, split_keys
-    from training.keys import is_plain
-    from training.tables import ITEM, read_table, required
+    from training.data.keys import is_plain
+    from training.data.tables import ITEM, read_table, required
 
     path, known = Path(items), load_keys(artifact)
     if not len(known):

@@ -19,9 +19,9 @@ from genrec.manifest import OF, check_inputs, is_good, making, read, record, rec
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
               cluster: str | None = None, users: Path | None = None) -> None:  # fmt: skip
     """`histories.parquet`, `items.parquet`, and `users.parquet`, from a named set, a folder or the user's files."""
-    from training.keys import USERS
+    from training.data.keys import USERS
+    from training.data.writing import FORM
     from training.stages import prepare
-    from training.writing import FORM
 
     named = [path for path in (interactions, items, users, source and Path(source)) if path]
     given = [path for path in named if path.is_file()]
@@ -70,8 +70,8 @@ def make_model(
     changes: Mapping[str, Any] | None = None, device: str = "cpu",
 ) -> None:  # fmt: skip
     """`model/`, trained by the recipe of the data with `changes`; an ended training goes on where it stood."""
+    from training.generator.recipes import OF_DATA
     from training.recipe_file import changed
-    from training.recipes import OF_DATA
     from training.stages import recipe, train
 
     check_ours(artifact)
@@ -95,8 +95,8 @@ def make_draft(
 ) -> None:
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from genrec.nn.checkpoint import generator_digest
-    from training.draft import DraftSettings, draft_artifact
     from training.further import LEARNT
+    from training.generator.draft import DraftSettings, draft_artifact
 
     check_generator(artifact)
     chosen = DraftSettings() if epochs is None else DraftSettings(epochs=epochs)
@@ -127,7 +127,7 @@ def make_ranker(
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.catalogue.files import ITEM_TOKENS
     from genrec.rank.options import OPTIONS, WEIGHTS
-    from training.ranker import RankerSettings, open_places, ranker_artifact
+    from training.ranker.train import RankerSettings, open_places, ranker_artifact
     from training.recipe_file import changed
 
     check_generator(artifact)
@@ -155,9 +155,9 @@ def make_hstu(
 ) -> None:  # fmt: skip
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
     from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
-    from training.hstu import hstu_artifact
-    from training.hstu_settings import HstuSettings
-    from training.keys import USERS
+    from training.data.keys import USERS
+    from training.hstu.settings import HstuSettings
+    from training.hstu.train import hstu_artifact
     from training.recipe_file import changed
 
     check_inputs(artifact, "tokenise")
@@ -177,8 +177,8 @@ def make_hstu_next(
 ) -> None:  # fmt: skip
     """`model/hstu_next.*`: an HSTU model of the next item, which stands beside the generator."""
     from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
-    from training.hstu_next import hstu_next_artifact
-    from training.hstu_next_settings import HstuNextSettings
+    from training.hstu_next.settings import HstuNextSettings
+    from training.hstu_next.train import hstu_next_artifact
     from training.recipe_file import changed
 
     check_inputs(artifact, "tokenise")

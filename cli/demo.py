@@ -32,7 +32,7 @@ from genrec.progress import counting
 from perf.kit.counters import Triton
 from perf.kit.endpoints import Endpoint
 from perf.quality.quality import measure, table
-from training.data import Histories
+from training.data.histories import Histories
 
 USERS = 3
 TIMED_REQUESTS = 200

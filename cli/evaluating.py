@@ -75,13 +75,13 @@ def evaluate(a: argparse.Namespace) -> None:
         print(json.dumps(found) if a.json else ranker_table(found))
         return
     if a.recipe == "hstu-next":
-        from training.hstu_next_measure import hstu_next_table, measure_hstu_next
+        from training.hstu_next.measure import hstu_next_table, measure_hstu_next
 
         of_next = measure_hstu_next(a.artifact, a.device)
         print(json.dumps(of_next) if a.json else hstu_next_table(of_next))
         return
     if a.recipe:
-        from training.hstu_measure import hstu_table, measure_hstu
+        from training.hstu.measure import hstu_table, measure_hstu
 
         measured = measure_hstu(a.artifact, a.device)
         print(json.dumps(measured) if a.json else hstu_table(measured))

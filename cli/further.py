@@ -22,10 +22,10 @@ def further_generator(
     device: str,
 ) -> None:  # fmt: skip
     """`model/model.safetensors`; says what is of the weights before. Raises InputError, ArtifactError."""
-    from training.generator_further import further_artifact
+    from training.generator.further import further_artifact
+    from training.generator.recipes import OF_DATA
     from training.launch import on_ranks
     from training.recipe_file import changed
-    from training.recipes import OF_DATA
     from training.stages import recipe
 
     _check_read(changes, (*OF_EPOCHS, *OF_THE_START))
@@ -47,8 +47,8 @@ def further_hstu(
     device: str,
 ) -> None:  # fmt: skip
     """`model/hstu.safetensors`. Raises InputError, ArtifactError."""
-    from training.hstu_further import further_artifact
-    from training.hstu_settings import HstuSettings
+    from training.hstu.further import further_artifact
+    from training.hstu.settings import HstuSettings
     from training.launch import on_ranks
     from training.recipe_file import changed
 

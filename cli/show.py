@@ -25,8 +25,8 @@ from genrec.rank.kinds import EVENT_INPUTS
 from genrec.steps.known_features import KnownFeatures
 from genrec.steps.known_users import KnownUsers
 from genrec.words import counted
-from training.data import Histories
-from training.keys import is_plain
+from training.data.histories import Histories
+from training.data.keys import is_plain
 
 Ask = Callable[[list[int], int, bool], Recommendation]
 NEWEST = 5  # items of a history whose titles are shown

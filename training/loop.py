@@ -20,10 +20,10 @@ import torch
 
 from genrec.errors import ArtifactError
 from genrec.progress import counting
+from training.data.windows import check_some, whole_share
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.world import World
 from training.shards import checkpoint
-from training.windows import check_some, whole_share
 
 SAVE_EVERY_S = 60.0
 PROGRESS = "progress"  # the name of `Progress` among a checkpoint's tensors: JSON as bytes

@@ -22,16 +22,16 @@ from genrec.manifest import stage_key
 from genrec.nn.checkpoint import save_generator
 from genrec.tensor_file import write_tensors
 from genrec.words import counted
-from training.data import Histories, stored_items
-from training.interactions import unread_columns
-from training.recipes import Recipe, recipe_for
+from training.data.histories import Histories, stored_items
+from training.data.interactions import unread_columns
+from training.data.sources import WHEELS, open_source, read_tables
+from training.data.steps import Steps
+from training.data.tokenise import EVERY_ITEM, item_vectors, lists_of, read_semantic_ids, training_part
+from training.data.writing import write_data
+from training.generator.recipes import Recipe, recipe_for
+from training.generator.train import train_generator
 from training.sharded.world import World
-from training.sources import WHEELS, open_source, read_tables
-from training.steps import Steps
-from training.tokenise import EVERY_ITEM, item_vectors, lists_of, read_semantic_ids, training_part
-from training.train import train_generator
 from training.vectors.quantise import codebook_means, collisions, quantise
-from training.writing import write_data
 
 CATALOGUE = "catalogue.parquet"
 CODEBOOKS = "codebooks.safetensors"

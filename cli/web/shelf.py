@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
 from genrec.errors import InputError
-from training.data import Histories
+from training.data.histories import Histories
 
 FOUND = 12  # titles shown for what was typed
 LONGEST = 100  # characters of a search

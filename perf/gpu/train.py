@@ -15,11 +15,11 @@ import torch
 from genrec.catalogue.items import Catalogue
 from genrec.nn.model import Generator
 from perf.gpu.timing import median_wall_ms
-from training.data import Histories
-from training.generator_run import GeneratorRun
-from training.recipes import Recipe
+from training.data.histories import Histories
+from training.generator.recipes import Recipe
+from training.generator.run import GeneratorRun
+from training.generator.train import fresh_generator
 from training.sharded.world import World
-from training.train import fresh_generator
 
 SIZES = (256, 64, 16)
 PASSES = 3  # a backward pass has two products for each of the forward one

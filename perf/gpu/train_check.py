@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from perf.gpu.train import Setting, begin, products
-from training.generator_run import GeneratorRun
+from training.generator.run import GeneratorRun
 from training.shards import checkpoint
 
 TOLERANCE = 2e-3  # of losses, relative: sums in another order, over some updates

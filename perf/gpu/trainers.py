@@ -22,22 +22,22 @@ from genrec.rank.hstu import HstuConfig
 from perf.gpu.timing import median_wall_ms
 from perf.gpu.train import PASSES, Setting, data, products
 from perf.gpu.train_check import off
-from training.draft import DraftSettings, train_draft
-from training.hstu import train_hstu
-from training.hstu_next import train_hstu_next
-from training.hstu_next_run import HstuNextRun
-from training.hstu_next_settings import HstuNextSettings
-from training.hstu_run import HstuRun
-from training.hstu_settings import HstuSettings
-from training.rank_candidates import CANDIDATES, Candidates, places_of
-from training.rank_evaluate import Places
-from training.ranker import train_ranker
-from training.ranker_run import RankerSettings
-from training.ratings import Ratings
+from training.generator.draft import DraftSettings, train_draft
+from training.generator.train import fresh_generator
+from training.hstu.ratings import Ratings
+from training.hstu.run import HstuRun
+from training.hstu.settings import HstuSettings
+from training.hstu.train import train_hstu
+from training.hstu_next.run import HstuNextRun
+from training.hstu_next.settings import HstuNextSettings
+from training.hstu_next.timed import Timed
+from training.hstu_next.train import train_hstu_next
+from training.ranker.candidates import CANDIDATES, Candidates, places_of
+from training.ranker.evaluate import Places
+from training.ranker.run import RankerSettings
+from training.ranker.train import train_ranker
 from training.run import Run
 from training.sharded.world import World
-from training.timed import Timed
-from training.train import fresh_generator
 
 EPOCHS, CHECKED_USERS, EVENTS = (
     2,

@@ -27,10 +27,10 @@ from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.draft_checkpoint import load_draft
 from perf.kit import report
-from training.data import Histories
-from training.draft import DraftRecommender, DraftSettings, train_draft
-from training.evaluate import PAD, evaluate
-from training.recommend import model_recommender
+from training.data.histories import Histories
+from training.generator.draft import DraftRecommender, DraftSettings, train_draft
+from training.generator.evaluate import PAD, evaluate
+from training.generator.recommend import model_recommender
 
 
 class Anything(SemanticIdSet):

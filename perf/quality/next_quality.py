@@ -16,7 +16,7 @@ from genrec import manifest
 from genrec.nn.hstu_checkpoint import load_hstu_next
 from perf.kit import report
 from perf.quality.rank_quality import ratio
-from training.hstu_next_measure import GENERATOR, TOGETHER, WHOLE, hstu_next_table, measure_hstu_next
+from training.hstu_next.measure import GENERATOR, TOGETHER, WHOLE, hstu_next_table, measure_hstu_next
 
 
 def measure(artifact: Path) -> dict[str, Any]:

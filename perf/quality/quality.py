@@ -17,8 +17,8 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.errors import GenrecError, InputError
 from perf.kit import report
-from training.data import Histories
-from training.evaluate import PAD, Recommender, evaluate, popularity_baseline, transition_baseline
+from training.data.histories import Histories
+from training.generator.evaluate import PAD, Recommender, evaluate, popularity_baseline, transition_baseline
 
 
 def served_recommender(local: LocalRecommender) -> Recommender:

@@ -30,15 +30,15 @@ from genrec.errors import InputError
 from genrec.nn.ranker import Ranker
 from genrec.nn.ranker_checkpoint import load_ranker
 from perf.kit import report
-from training.hstu_next import fresh_model, train_hstu_next
-from training.hstu_next_measure import ALONE, TOGETHER, ranked
-from training.hstu_next_settings import HstuNextSettings
-from training.rank_candidates import Candidates
-from training.rank_evaluate import Places, figures, gains, scores_of, together
-from training.ranker import RankerSettings, fresh_ranker, open_places, train_ranker
+from training.hstu_next.measure import ALONE, TOGETHER, ranked
+from training.hstu_next.settings import HstuNextSettings
+from training.hstu_next.timed import load_timed
+from training.hstu_next.train import fresh_model, train_hstu_next
+from training.ranker.candidates import Candidates
+from training.ranker.evaluate import Places, figures, gains, scores_of, together
+from training.ranker.train import RankerSettings, fresh_ranker, open_places, train_ranker
 from training.recipe_file import HSTU_NEXT, changed, read_recipe
 from training.sharded.world import World
-from training.timed import load_timed
 
 # What a row is trained for, and whether it leaves the generator as it is.
 ROWS = {

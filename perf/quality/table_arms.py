@@ -19,17 +19,17 @@ from genrec.rank.hstu import HstuConfig
 from training.embedding.optimizers import RowAdam
 from training.embedding.table import DynamicTable
 from training.embedding.vectors import MixedVectors
-from training.hstu_next_run import HstuNextRun
-from training.hstu_next_settings import HstuNextSettings
-from training.hstu_run import ITEM, ITEM_SCALE, HstuRun
-from training.hstu_settings import HstuSettings
+from training.hstu.ratings import Ratings
+from training.hstu.run import ITEM, ITEM_SCALE, HstuRun
+from training.hstu.settings import HstuSettings
+from training.hstu_next.run import HstuNextRun
+from training.hstu_next.settings import HstuNextSettings
+from training.hstu_next.timed import Timed
 from training.loop import Limits, train
-from training.ratings import Ratings
 from training.run import MOMENTS, Run
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig
 from training.sharded.world import World
-from training.timed import Timed
 
 HOT_EVERY = 2  # updates; two fifths of the rows of ml-100k are looked up less often
 STATIC, DYNAMIC, COLD, BF16 = "static", "dynamic", "cold rows in fp16", "dense products in bf16"

@@ -45,18 +45,18 @@ from perf.quality.table_arms import (
     possible,
     ranker_run,
 )
-from training.gauc import gauc
-from training.hstu_batches import events_of, held_out_samples
-from training.hstu_measure import gauc_name, scores_of
-from training.hstu_next_measure import ranks_of
-from training.hstu_next_run import HstuNextRun
-from training.hstu_next_settings import HstuNextSettings
-from training.hstu_run import HstuRun
-from training.hstu_settings import HstuSettings
+from training.hstu.batches import events_of, held_out_samples
+from training.hstu.gauc import gauc
+from training.hstu.measure import gauc_name, scores_of
+from training.hstu.ratings import HELD_OUT, Ratings, load_ratings
+from training.hstu.run import HstuRun
+from training.hstu.settings import HstuSettings
+from training.hstu_next.measure import ranks_of
+from training.hstu_next.run import HstuNextRun
+from training.hstu_next.settings import HstuNextSettings
+from training.hstu_next.timed import Timed, load_timed
 from training.loop import Limits
-from training.rank_candidates import places_of
-from training.ratings import HELD_OUT, Ratings, load_ratings
-from training.timed import Timed, load_timed
+from training.ranker.candidates import places_of
 
 NEXT = HstuNextSettings(epochs=10)  # fewer than are best, to be done in minutes: both arms are alike
 GAUC, LISTS, HR, NDCG = gauc_name(4), "NDCG@10 of lists", "HR@10", "NDCG@10"

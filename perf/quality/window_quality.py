@@ -22,9 +22,9 @@ from genrec.errors import InputError
 from genrec.models.prompt import Start, newest_start, window_start
 from genrec.nn.checkpoint import load_generator
 from perf.kit import report
-from training.data import Histories
-from training.evaluate import SPLITS, Recommender, ranks_of
-from training.recommend import model_recommender
+from training.data.histories import Histories
+from training.generator.evaluate import SPLITS, Recommender, ranks_of
+from training.generator.recommend import model_recommender
 from training.stages import load_histories
 
 WINDOWS: dict[str, Start] = {"newest": newest_start} | {

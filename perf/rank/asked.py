@@ -12,7 +12,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.engine.ranking import RankRequest
 from genrec.models.config import ModelConfig
 from perf.rank.simulate import DataShape, trace
-from training.data import Histories
+from training.data.histories import Histories
 
 Counts = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ import pytest
 
 from cli.main import VERBS, main
 from cli.run import run
-from training.steps import Steps
+from training.data.steps import Steps
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,12 +19,12 @@ from genrec.catalogue.versions import FOLDER, POINTER, read_current
 from genrec.draft.options import DraftConfig
 from genrec.errors import ArtifactError
 from tests.tiny import tiny_catalogue
-from training.data import Histories
-from training.recipes import Recipe
+from training.data.histories import Histories
+from training.generator.recipes import Recipe
+from training.generator.train import train_generator
 from training.sharded.world import World
 from training.shards.checkpoint import CURRENT
 from training.stages import CODEBOOKS, load_codebooks, load_items
-from training.train import train_generator
 
 Damage = Callable[[Path], object]
 

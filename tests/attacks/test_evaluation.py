@@ -13,7 +13,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import Current, point
 from genrec.errors import InputError
 from perf.quality.quality import measure
-from training.data import Histories
+from training.data.histories import Histories
 
 ITEMS = 6
 

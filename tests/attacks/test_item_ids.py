@@ -15,9 +15,9 @@ import pytest
 from build.catalogue import add_items
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
-from training.sources import read_tables
+from training.data.sources import read_tables
+from training.data.writing import write_data
 from training.stages import prepare, tokenise
-from training.writing import write_data
 
 NUMBERED = [str(i) for i in range(101, 141)]
 

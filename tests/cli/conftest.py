@@ -11,7 +11,7 @@ import pytest
 
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import choose_ports
-from training.data import Histories
+from training.data.histories import Histories
 
 BEAM_WIDTH = 32
 

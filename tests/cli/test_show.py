@@ -26,7 +26,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from tests.cli.page import page_at
 from tests.serving.servers import brief_server
-from training.data import Histories
+from training.data.histories import Histories
 
 
 @pytest.fixture

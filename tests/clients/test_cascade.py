@@ -32,7 +32,7 @@ from clients.trigger import UNSENT, Trigger
 from deploy.launcher import RunningServer
 from tests.serving.processes import until
 from tests.serving.servers import brief_server
-from training.data import Histories
+from training.data.histories import Histories
 
 WIDTH, TOP_K, LEVELS = 16, 5, 3
 

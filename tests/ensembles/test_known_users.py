@@ -13,7 +13,7 @@ from ensembles.local import LocalRecommender
 from genrec.report import PreInferReport
 from genrec.steps.known_users import HISTORIES
 from tests.serving.processes import until
-from training.data import Histories
+from training.data.histories import Histories
 
 USER, OTHER = 9, 4
 ALWAYS = {"pre_infer_risk": 0, "pre_infer_share": 100, "pool_user_mb": 1}

@@ -19,7 +19,7 @@ from genrec.rank.hstu import FEATURES
 from genrec.steps import Answer
 from genrec.steps.known_features import USERS, KnownFeatures
 from tests.oracles.hstu_asked import ByTorch, check_ranking
-from training.data import history_table
+from training.data.histories import history_table
 
 EVENTS = {
     "ratings": np.array([[5, 1, 3, 4, 2]], np.int32),

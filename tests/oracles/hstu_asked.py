@@ -14,8 +14,8 @@ from genrec.models.prompt import window_start
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.report import RankReport
-from training.hstu_batches import Sample, tokens_of
-from training.ratings import Ratings
+from training.hstu.batches import Sample, tokens_of
+from training.hstu.ratings import Ratings
 
 
 class Asked(NamedTuple):

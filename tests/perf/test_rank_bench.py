@@ -22,7 +22,7 @@ from perf.rank.peers import BOTH, HALF, SPLIT, least_operations, least_ratio
 from perf.rank.rank import WAYS, measure, model_of, sizes_of
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
 from perf.rank.together import COMPANY, COUNTS, ORDERS, cell, passes_of
-from training.data import Histories
+from training.data.histories import Histories
 
 BOOKS = SHAPES["books"]
 

@@ -11,11 +11,12 @@ import torch
 from genrec.nn.hstu import HstuConfig
 from perf.quality import table_arms, table_quality
 from perf.quality.table_arms import COLD, DYNAMIC, EXPERTS, NEXT_DYNAMIC, NEXT_STATIC, STATIC
-from tests.training import test_hstu, test_hstu_next
-from training.hstu_measure import gaucs, scores_of
-from training.hstu_settings import HstuSettings
+from tests.training.hstu import test_hstu
+from tests.training.hstu_next import test_hstu_next
+from training.hstu.measure import gaucs, scores_of
+from training.hstu.settings import HstuSettings
+from training.hstu_next.timed import Timed
 from training.loop import Limits
-from training.timed import Timed
 
 SETTINGS = HstuSettings(epochs=2, tokens=400, averaging=0.9)
 NEXT = replace(test_hstu_next.SETTINGS, epochs=2, validate_every=1)

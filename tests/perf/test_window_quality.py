@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perf.quality.window_quality import WINDOWS, longer_than
-from training.data import Histories
+from training.data.histories import Histories
 
 
 def test_only_users_with_more_items_than_are_read_are_asked_for():

@@ -21,7 +21,7 @@ from genrec.nn.hstu_checkpoint import load_hstu_next
 from tests.oracles.next_asked import next_scores
 from tests.serving.processes import until
 from tests.serving.ranked import check, check_behind_a_retrieval, check_commands, ranking_server, text
-from training.data import Histories
+from training.data.histories import Histories
 
 TIMES, NOW = [10, 10, 500, 900, 5000, 10**6, 10**7], 10**7 + 60
 

@@ -37,7 +37,7 @@ from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import stub_of, until
 from tests.serving.ranked import rank_many, with_others
 from tests.serving.servers import brief_server
-from training.data import Histories
+from training.data.histories import Histories
 
 WIDTH, TOP_K = 16, 8
 

@@ -20,30 +20,30 @@ from genrec.nn.draft_checkpoint import load_draft
 from genrec.nn.ranker_checkpoint import load_ranker
 from perf.quality.rank_quality import measure_ranker
 from tests.training.elsewhere import Elsewhere, elsewhere
-from tests.training.test_draft import QUICK as QUICK_DRAFT
-from tests.training.test_hstu import fresh_model, some_model, some_ratings
-from tests.training.test_hstu_further import SETTINGS as HSTU
-from tests.training.test_hstu_further import some_users
-from tests.training.test_hstu_next import SETTINGS as NEXT
-from tests.training.test_hstu_next import fresh_model as fresh_next
-from tests.training.test_hstu_next import some_timed
-from tests.training.test_ranker import QUICK, ring_artifact
-from tests.training.test_train import TINY, data
-from training import hstu_settings
-from training.data import Histories
+from tests.training.generator.test_draft import QUICK as QUICK_DRAFT
+from tests.training.generator.test_train import TINY, data
+from tests.training.hstu.test_hstu import fresh_model, some_model, some_ratings
+from tests.training.hstu.test_hstu_further import SETTINGS as HSTU
+from tests.training.hstu.test_hstu_further import some_users
+from tests.training.hstu_next.test_hstu_next import SETTINGS as NEXT
+from tests.training.hstu_next.test_hstu_next import fresh_model as fresh_next
+from tests.training.hstu_next.test_hstu_next import some_timed
+from tests.training.ranker.test_ranker import QUICK, ring_artifact
+from training.data.histories import Histories
 from training.device import use_device
-from training.draft import train_draft
-from training.generator_run import GeneratorRun
-from training.hstu import train_hstu
-from training.hstu_batches import held_out_samples
-from training.hstu_further import train_further
-from training.hstu_measure import scores_of
-from training.hstu_next import train_hstu_next
-from training.hstu_next_measure import ranks_of
-from training.rank_candidates import places_of
-from training.ranker import ranker_artifact
+from training.generator.draft import train_draft
+from training.generator.run import GeneratorRun
+from training.generator.train import train_generator
+from training.hstu import settings as hstu_settings
+from training.hstu.batches import held_out_samples
+from training.hstu.further import train_further
+from training.hstu.measure import scores_of
+from training.hstu.train import train_hstu
+from training.hstu_next.measure import ranks_of
+from training.hstu_next.train import train_hstu_next
+from training.ranker.candidates import places_of
+from training.ranker.train import ranker_artifact
 from training.sharded.world import World
-from training.train import train_generator
 
 # It is not the device that torch takes it for.
 pytestmark = pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter:UserWarning")

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.training.test_hstu_ranks import assert_equal
-from tests.training.test_ranker import QUICK, ring_artifact
-from tests.training.test_train import TINY, data
-from training import rank_candidates
-from training.generator_run import GeneratorRun
+from tests.training.generator.test_train import TINY, data
+from tests.training.hstu.test_hstu_ranks import assert_equal
+from tests.training.ranker.test_ranker import QUICK, ring_artifact
+from training.generator.run import GeneratorRun
+from training.generator.train import train_generator
 from training.launch import on_ranks
-from training.ranker import fresh_ranker, open_places, train_ranker
-from training.ranker_run import RankerRun
+from training.ranker import candidates as rank_candidates
+from training.ranker.run import RankerRun
+from training.ranker.train import fresh_ranker, open_places, train_ranker
 from training.sharded.world import RankLost, World
-from training.train import train_generator
 
 LAST_STEP = 5  # before a rank is killed
 TASKS = {"generator": GeneratorRun, "ranker": RankerRun}

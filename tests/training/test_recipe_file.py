@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from genrec.errors import InputError
-from training.hstu_settings import HstuSettings
-from training.ranker_run import RankerSettings
+from training.generator.recipes import OF_DATA, Recipe
+from training.hstu.settings import HstuSettings
+from training.ranker.run import RankerSettings
 from training.recipe_file import changed, read_recipe
-from training.recipes import OF_DATA, Recipe
 
 USUAL = {"hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator": Recipe()}
 

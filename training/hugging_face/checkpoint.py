@@ -31,6 +31,9 @@ from genrec.nn.checkpoint import EMBEDDING, HEAD, fitting, read_tensors, save_te
 from genrec.progress import ticking
 from genrec.rank.item_tokens import find_tokens, save_item_tokens
 from genrec.words import counted
+from training.data.keys import number_keys
+from training.data.sources import last_rows
+from training.data.tables import ITEM, TITLE, read_table, required, text, where
 from training.hugging_face.code_tokens import (
     HOLE,
     TOKENIZER,
@@ -41,10 +44,7 @@ from training.hugging_face.code_tokens import (
 )
 from training.hugging_face.item_text import read_item_text
 from training.hugging_face.prompt_text import PromptText, PromptTokens, prompt_tokens
-from training.keys import number_keys
-from training.sources import last_rows
 from training.stages import load_histories, load_items, prepare
-from training.tables import ITEM, TITLE, read_table, required, text, where
 from training.vectors.quantise import collisions
 
 MAX_HISTORY = 50  # items, where nobody says how many the model was trained on

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, read_json
-from training.tokenise import EVERY_ITEM, SEMANTIC_IDS, code_of, lists_of, rows_of_items
+from training.data.tokenise import EVERY_ITEM, SEMANTIC_IDS, code_of, lists_of, rows_of_items
 
 TOKENIZER = "tokenizer.json"
 HOLE = "{}"  # where a template has the code

@@ -9,8 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from genrec.errors import InputError
+from training.data.tokenise import lists_of, rows_of_items
 from training.hugging_face.code_tokens import TOKENIZER
-from training.tokenise import lists_of, rows_of_items
 
 ACCEPTED = (
     "JSON {item: [73, 84, ...]} or CSV item,token_1,..,token_t,"

@@ -14,7 +14,7 @@ from numba import njit
 
 from genrec.catalogue.semantic_id import pack
 from genrec.progress import counting, ticking
-from training.steps import Steps
+from training.data.steps import Steps
 from training.vectors.stored import BLOCK, ItemVectors, spans
 
 SAMPLE = 1 << 17  # vectors a codebook learns from at least, while there are as many

@@ -12,8 +12,8 @@ from genrec.errors import ArtifactError, InputError
 from genrec.settings import MOST_VALUES
 from genrec.steps import known_users
 from genrec.steps.known_users import HISTORIES, KnownUsers
-from training import data
-from training.data import Histories
+from training.data import histories as data
+from training.data.histories import Histories
 
 
 def asks(user: int, **more: object) -> dict[str, np.ndarray]:

@@ -21,11 +21,11 @@ from genrec.models.prompt import prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.checkpoint import load_generator
 from tests.oracles.twin import score_every_item
-from training.draft import DraftSettings, draft_artifact
-from training.evaluate import evaluate
+from training.generator.draft import DraftSettings, draft_artifact
+from training.generator.evaluate import evaluate
+from training.generator.recommend import model_recommender
 from training.hugging_face.checkpoint import import_checkpoint
-from training.ranker import RankerSettings, ranker_artifact
-from training.recommend import model_recommender
+from training.ranker.train import RankerSettings, ranker_artifact
 from training.sharded.world import World
 from training.stages import load_histories
 

@@ -22,10 +22,10 @@ from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.rank.item_tokens import read_item_tokens, token_numbers
+from training.generator.recommend import model_recommender
 from training.hugging_face.checkpoint import import_checkpoint
-from training.rank_candidates import BEAM_WIDTH
-from training.ranker import open_places
-from training.recommend import model_recommender
+from training.ranker.candidates import BEAM_WIDTH
+from training.ranker.train import open_places
 
 transformers = pytest.importorskip(
     "transformers", reason="makes checkpoints with transformers where it is installed"

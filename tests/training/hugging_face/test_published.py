@@ -15,8 +15,8 @@ import torch
 from genrec.catalogue.items import Catalogue
 from genrec.models.prompt import prompt_of
 from genrec.nn.checkpoint import load_generator
+from training.generator.recommend import model_recommender
 from training.hugging_face.checkpoint import import_checkpoint
-from training.recommend import model_recommender
 
 transformers = pytest.importorskip("transformers", reason="compares with transformers where it is installed")
 

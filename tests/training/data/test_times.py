@@ -1,0 +1,72 @@
+"""Times of interactions: numbers of any unit and ISO dates are put in order, and what is neither is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from genrec.errors import InputError
+from tests.training.data.test_data import files, histories
+from training.data.interactions import read_interactions
+from training.data.sources import read_tables
+from training.data.writing import write_data
+
+
+def times(folder: Path) -> list[list[int]]:
+    return pq.read_table(folder / "histories.parquet")["times"].to_pylist()
+
+
+def test_iso_dates_and_numbers_agree(tmp_path: Path) -> None:
+    dates = ["1970-01-01T00:00:09Z", "1970-01-01T02:00:08+02:00", "1970-01-01 00:00:07", "0.5e1"]
+    rows = "user,item,timestamp\n" + "".join(f"1,{10 + i % 3},{d}\n" for i, d in enumerate(dates))
+    (block,) = read_interactions(files(tmp_path, rows)[0])
+    assert block["time"].to_pylist() == [9, 8, 7, 5]
+
+
+def test_a_parquet_date_that_no_calendar_has_is_refused(tmp_path: Path) -> None:
+    """As microseconds it would be second 0."""
+    stamps = pa.array([5, 2**62, 7], pa.timestamp("ms"))
+    pq.write_table(pa.table({"user": [1] * 3, "item": [10, 11, 12], "date": stamps}), tmp_path / "i.parquet")
+    with pytest.raises(InputError, match=r"column date: row 2 is 4611686018427387904 as timestamp\[ms\]"):
+        list(read_interactions(tmp_path / "i.parquet"))
+
+
+def test_times_are_kept_in_whole_seconds(tmp_path: Path) -> None:
+    dates = ["1970-01-02T00:00:09.9Z", "1969-12-31T23:59:59.5Z", "9999-12-31T23:59:59.999999-23:59", "5.25"]
+    rows = "user,item,timestamp\n" + "".join(f"1,{10 + i % 3},{d}\n" for i, d in enumerate(dates))
+    write_data(read_tables(*files(tmp_path, rows)), tmp_path)
+    assert times(tmp_path) == [[-1, 5, 86_409, 253_402_387_140]]
+    assert histories(tmp_path) == {1: [11, 10, 10, 12]}
+
+
+@pytest.mark.parametrize(("unit", "name"), [(1, ""), (10**3, "milli"), (10**6, "micro"), (10**9, "nano")])
+def test_smaller_units_of_epoch_numbers_are_found_and_told(tmp_path: Path, unit: int, name: str) -> None:
+    seconds = [1_600_000_000, 400_000_000, 5]
+    rows = "user,item,timestamp\n" + "".join(
+        f"1,{10 + i},{s * unit + unit // 2}\n" for i, s in enumerate(seconds)
+    )
+    notes = write_data(read_tables(*files(tmp_path, rows)), tmp_path)
+    assert times(tmp_path) == [[5, 400_000_000, 1_600_000_000]]
+    told = [note for note in notes if "timestamps are taken for" in note]
+    assert told == (
+        [f"timestamps are taken for {name}seconds: as seconds they would be after the year 9999"]
+        if name
+        else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ("-1e30 2 3", r"interactions: have the time 1e\+30"),
+        ("2024-05-01 1714564800000 3", r"line 3 is '171456480"),
+    ],
+)
+def test_a_time_that_is_no_epoch_number_is_refused(tmp_path: Path, times: str, says: str) -> None:
+    rows = "user,item,timestamp\n" + "".join(f"1,{10 + n},{time}\n" for n, time in enumerate(times.split()))
+    with pytest.raises(InputError, match=says):
+        write_data(read_tables(*files(tmp_path, rows)), tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())

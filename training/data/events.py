@@ -1,0 +1,105 @@
+"""Events of a data set and of files that came since, merged into one history per user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
+from genrec.words import counted
+from training.data.cutting import first_of_duplicates
+from training.data.histories import BATCH_USERS, TIMES, check_times
+from training.data.tables import ITEM, USER, required, where
+from training.data.times import seconds, unit_of, whole_seconds
+
+
+class Events(NamedTuple):
+    """Of one source, in its order: `users` string[u], of every event which of them, its item id and its second:
+    int64[n].
+    """
+
+    users: pa.Array
+    user: np.ndarray
+    item: np.ndarray
+    time: np.ndarray
+
+
+class Merged(NamedTuple):
+    """Of several sources: `users` string[U], those of the first source first; their events one user after the other,
+    oldest first, `offsets` int64[U + 1]. Of each, int64[n]: its item id, its second, its source, and its place in all
+    sources one after the other (`order`).
+    """
+
+    users: pa.Array
+    offsets: np.ndarray
+    item: np.ndarray
+    time: np.ndarray
+    file: np.ndarray
+    order: np.ndarray
+
+
+def events_of(table: pa.Table, path: Path, keys: pa.Array, item_ids: np.ndarray) -> Events:
+    """Of a file: user, item, timestamp. `keys` string[m] and `item_ids` int64[m] say which item is which.
+
+    Raises InputError.
+    """
+    times = seconds(table, path)
+    times = whole_seconds(times, unit_of(float(np.abs(times).max())))
+    spelled = required(table, path, ITEM)
+    row = pc.index_in(spelled, keys)
+    if row.null_count:
+        first = row.is_null().index(True).as_py()
+        problem = f"has {counted(row.null_count, 'event')} of unknown items: {where(path, first)} has"
+        raise InputError(str(path), f"{problem} {spelled[first].as_py()!r}", "items of items.parquet")
+    coded = required(table, path, USER).dictionary_encode()
+    return Events(coded.dictionary, _numbers(coded.indices), item_ids[row.to_numpy()], times)
+
+
+def stored_events(path: Path, users: pa.Array) -> Events:
+    """Of `histories.parquet`, those of `users` string[u] alone. Where it has no times, they are from before all others.
+
+    Raises ArtifactError.
+    """
+    try:
+        with pq.ParquetFile(check_regular(path)) as file:
+            times = TIMES.name in file.schema_arrow.names
+            names = ["user", "items", *([TIMES.name] if times else [])]
+            batches = file.iter_batches(BATCH_USERS, columns=names)
+            table = pa.Table.from_batches(each.filter(pc.is_in(each["user"], users)) for each in batches)
+        found = {name: table[name].combine_chunks() for name in names}
+        if times:
+            check_times(found["items"], found[TIMES.name])
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise ArtifactError(path, f"not a readable histories file: {error}") from error
+    lengths, items = pc.list_value_length(found["items"]).to_numpy(), found["items"].flatten().to_numpy()
+    before_all = np.iinfo(np.int64).min + np.arange(len(items))
+    when = found[TIMES.name].flatten().to_numpy() if times else before_all
+    return Events(found["user"], np.repeat(np.arange(len(lengths)), lengths), items, when)
+
+
+def merged(parts: Sequence[Events]) -> Merged:
+    """Events of one second stay in the order of their sources; the same user, item and second count once, in the first
+    source that has them.
+    """
+    who = pa.concat_arrays([part.users for part in parts]).dictionary_encode()
+    number = np.split(_numbers(who.indices), np.cumsum([len(part.users) for part in parts])[:-1])
+    user = np.concatenate([of[part.user] for of, part in zip(number, parts, strict=True)])
+    item, time = (np.concatenate([getattr(part, name) for part in parts]) for name in ("item", "time"))
+    order = np.lexsort((time, user))  # stable
+    # What is in a later file again is not new: it would be asked for with itself in the history.
+    order = order[first_of_duplicates(user[order], item[order], time[order])]
+    counts = np.bincount(user[order], minlength=len(who.dictionary))
+    file = np.repeat(np.arange(len(parts)), [len(part.user) for part in parts])
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    return Merged(who.dictionary, offsets, item[order], time[order], file[order], order)
+
+
+def _numbers(indices: pa.Array) -> np.ndarray:
+    return indices.to_numpy().astype(np.int64)

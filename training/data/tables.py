@@ -1,0 +1,208 @@
+"""Tables as people have them: CSV, TSV or Parquet, read in blocks; a bad value names its file, column and line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from genrec.errors import InputError
+from genrec.progress import counting
+from training.data.json_items import read_json_items
+
+USER = ("user", "user_id")
+ITEM = ("item", "item_id")
+TIME = ("timestamp", "time", "date", "datetime")
+RATING = ("rating",)
+TITLE = ("title", "movie_title", "name")
+GENRE = ("genre", "genres", "class", "category")
+YEAR = ("release_year",)
+BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+JSON_LINES = (".jsonl", ".ndjson")
+SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
+csv.field_size_limit(1 << 30)  # a field may be as long as pyarrow takes it
+
+
+def read_table(path: Path) -> pa.Table:
+    """CSV (comma), .tsv/.inter/.item (tab; `name:type` headers), Parquet, or items as JSON; CSV values as strings."""
+    return pa.concat_tables([table for _, table in read_blocks(path)])
+
+
+def read_blocks(
+    path: Path, wanted: Sequence[tuple[str, ...]] = (), also: Sequence[tuple[str, ...]] = ()
+) -> Iterator[tuple[int, pa.Table]]:
+    """The same in blocks: (row that is its first, from 0; table).
+
+    Of Parquet only the columns `wanted` are read, and those of `also` that are there, each under the first of its names
+    that is there. Raises InputError, of a file without a row too.
+    """
+    accepted = "a CSV, TSV or Parquet file"
+    check_file(path, accepted)
+    first = 0
+    try:
+        for table in {".parquet": _parquet, ".json": _json}.get(path.suffix, _delimited)(path, wanted, also):
+            yield first, table.rename_columns(clean(table.column_names))
+            first += table.num_rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(str(path), f"cannot be read: {error}", accepted) from error
+    if not first:
+        raise InputError(str(path), "is empty", "at least one row under the header")
+
+
+def header_of(path: Path) -> list[str]:
+    """Names of the columns of CSV, TSV or Parquet that can be read."""
+    if path.suffix == ".parquet":
+        return clean(pq.read_schema(path).names)
+    return clean(next(_lines(path), (1, []))[1])
+
+
+def clean(names: list[str]) -> list[str]:
+    """Names of columns without the types that RecBole writes behind them."""
+    return [name.split(":")[0].strip() for name in names]
+
+
+def check_file(path: Path, accepted: str) -> None:
+    """Raises InputError for what is not there, or is no such file: a folder, a pipe, of another kind by its name."""
+    if not path.is_file():
+        raise InputError(str(path), "is not a regular file" if path.exists() else "does not exist", accepted)
+    if path.suffix in JSON_LINES:
+        raise InputError(str(path), "is JSON Lines, as its name says", accepted)
+    if path.suffix in COMPRESSED:
+        raise InputError(
+            str(path), f"is compressed, as its name says ({path.suffix})", f"{accepted}, unpacked"
+        )
+
+
+def _json(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
+    yield read_json_items(path)
+
+
+def _parquet(
+    path: Path, wanted: Sequence[tuple[str, ...]], also: Sequence[tuple[str, ...]]
+) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as file, _bar(path, file.metadata.num_rows, "row") as bar:
+        names, plain = file.schema_arrow.names, clean(file.schema_arrow.names)
+        found, further = (
+            [[name for name in group if name in plain] for group in of] for of in (wanted, also)
+        )
+        chosen = [names[plain.index(each[0])] for each in (*found, *further) if each]
+        # One that is missing or there twice is named by whoever looks for it, among all of them.
+        whole = not all(found) or any(plain.count(each[0]) > 1 for each in (*found, *filter(None, further)))
+        for batch in file.iter_batches(BLOCK_ROWS, columns=None if whole else chosen or None):
+            bar.update(len(batch))
+            yield pa.Table.from_batches([batch])
+
+
+def _delimited(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
+    """Delimited text as strings; a row with too many or too few fields names its line."""
+    tabs = path.suffix.lower() != ".csv"
+    _, names = next(_lines(path), (1, []))
+    bad: list[pyarrow.csv.InvalidRow] = []
+
+    def note(row: pyarrow.csv.InvalidRow) -> str:
+        bad.append(row)  # an exception raised here would be swallowed by pyarrow
+        return "skip"
+
+    with pa.OSFile(str(path)) as file, _bar(path, path.stat().st_size, "B") as bar:
+        batches = pyarrow.csv.open_csv(
+            file,
+            # Row numbers are only known in one thread.
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter="\t" if tabs else ",",
+                quote_char=False if tabs else '"',
+                newlines_in_values=not tabs,
+                invalid_row_handler=note,
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+        for batch in batches:
+            if bad:
+                break
+            bar.update(file.tell() - bar.n)
+            yield pa.Table.from_batches([batch])
+    if bad:
+        problem = f"{where(path, bad[0].number - 2)} has {bad[0].actual_columns} fields"
+        raise InputError(str(path), problem, f"{bad[0].expected_columns} fields: {', '.join(names)}")
+
+
+def _bar(path: Path, total: int, unit: str) -> Any:
+    return counting(f"reading {path.name}", total, unit)
+
+
+def column(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.ChunkedArray:
+    """The first of `names` the table has; an optional one that is absent reads as empty strings."""
+    name = name_of(table, names)
+    count = table.column_names.count(name)
+    if count == 1:
+        return table[name]
+    if count > 1:
+        raise InputError(f"{path}, column {name}", f"is there {count} times", "every column once")
+    if optional:
+        return pa.chunked_array([pa.array([""] * table.num_rows, pa.string())])
+    problem = f"has no column {' or '.join(names)} (it has {', '.join(table.column_names)})"
+    limit = f"a column named {' or '.join(names)}"
+    if separator := _separator_of(table.column_names):
+        problem += f": its fields are separated by {separator}"
+        limit += f", fields separated by {'commas' if path.suffix.lower() == '.csv' else 'tabs'}"
+    raise InputError(str(path), problem, limit)
+
+
+def _separator_of(header: list[str]) -> str:
+    """What seems to separate the fields of a header that was read as one; "" where nothing does."""
+    return next((SEPARATORS[each] for each in SEPARATORS if len(header) == 1 and each in header[0]), "")
+
+
+def name_of(table: pa.Table, names: tuple[str, ...]) -> str:
+    """The first of `names` the table has, the first of all when it has none."""
+    return next((name for name in names if name in table.column_names), names[0])
+
+
+def text(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.Array:
+    """A column as strings, nulls as the empty string. Raises InputError for what has no text, a list say."""
+    values = column(table, path, names, optional).combine_chunks()
+    try:
+        return pc.fill_null(values.cast(pa.string()), "")
+    except pa.ArrowException as error:
+        field = f"{path}, column {name_of(table, names)}"
+        raise InputError(field, f"is of type {values.type}", "text or numbers") from error
+
+
+def required(table: pa.Table, path: Path, names: tuple[str, ...], first: int = 0) -> pa.Array:
+    """A key column as strings; an empty value is an error that names its line. The table begins at row `first`."""
+    values = text(table, path, names)
+    empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False))
+    if len(empty):
+        field = f"{path}, column {name_of(table, names)}"
+        raise InputError(field, f"{where(path, first + empty[0])} is empty", "a value in every row")
+    return values
+
+
+def where(path: Path, row: int) -> str:
+    """How a person finds row `row` (from 0) of a table: by its line, where the file has lines."""
+    if path.suffix in (".parquet", ".json"):
+        return f"row {row + 1}" if path.suffix == ".parquet" else f"entry {row + 1}"
+    line, _ = next(islice(_lines(path), row + 1, None), (row + 2, []))  # the header is the first
+    return f"line {line}"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of delimited text, header first: the line that each begins at, and its fields. Empty lines are none."""
+    tabs, line = path.suffix.lower() != ".csv", 1
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.reader(
+            file, delimiter="\t" if tabs else ",", quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
+        )
+        for fields in rows:
+            if fields:
+                yield line, fields
+            line = rows.line_num + 1

@@ -1,0 +1,101 @@
+"""Times of interactions: epoch numbers or ISO dates, as seconds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from genrec.errors import InputError
+from training.data.tables import TIME, column, name_of, where
+
+LAST = 253_402_387_200  # seconds: a day after the year 9999, beyond which no ISO date is, whatever its zone
+UNITS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
+
+
+def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
+    """The times of a table, epoch numbers or ISO dates -> float64[n] seconds; naive dates count as UTC.
+
+    The table begins at row `first` of its file. Epoch numbers keep their unit. Float64 tells moments apart down to
+    256 ns when they are counted in nanoseconds.
+    """
+    flat = column(table, path, TIME).combine_chunks()
+    field, limit = f"{path}, column {name_of(table, TIME)}", "epoch numbers or ISO dates, 2024-05-01T12:00:00"
+    try:
+        times = of_dates(flat) if pa.types.is_temporal(flat.type) else numbers_or_dates(flat)
+    except pa.ArrowException as error:
+        raise InputError(field, f"is of type {flat.type}", limit) from error
+    wrong = np.flatnonzero(~np.isfinite(times))
+    if len(wrong):
+        raise InputError(field, f"{where(path, first + wrong[0])} is {_shown(flat[int(wrong[0])])}", limit)
+    return times
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (ValueError, OverflowError):  # Python has no such date
+        return f"{value.value} as {value.type}"
+
+
+def unit_of(farthest: float) -> int:
+    """How many units of epoch numbers are a second, of a source whose number farthest from 0 has this size.
+
+    They are seconds where that is no later than LAST, else milliseconds, and so on. Raises InputError.
+    """
+    for unit in UNITS:
+        if farthest <= LAST * unit:
+            return unit
+    raise InputError("interactions", f"have the time {farthest:g}", f"at most nanoseconds, {LAST * unit:g}")
+
+
+def whole_seconds(times: np.ndarray, unit: int) -> np.ndarray:
+    """float64[n] in units of which `unit` are a second -> int64[n], parts of a second cut off."""
+    return np.floor(times / unit).astype(np.int64)
+
+
+def of_dates(values: pa.Array) -> np.ndarray:
+    """Arrow's dates and timestamps -> float64[n] seconds, NaN where they are beyond LAST."""
+    if not pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[values.type.unit]
+    # Not by casts to another unit, which overflow without a word.
+    times = pc.divide(values.cast(pa.int64()).cast(pa.float64(), safe=False), per_second)
+    times = times.to_numpy(zero_copy_only=False)
+    return np.where(np.abs(times) <= LAST, times, np.nan)
+
+
+def numbers_or_dates(values: pa.Array) -> np.ndarray:
+    """Numbers, or texts of numbers or of dates -> float64[n], NaN where a text is neither.
+
+    Beside dates, which are seconds, numbers are seconds too: NaN where they are beyond LAST.
+    """
+    try:
+        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        texts = pc.fill_null(values.cast(pa.string()), "").to_pylist()
+    numbers = np.array([_number(text) for text in texts])
+    dates = np.array([_moment(text) for text in texts])
+    of_number = np.isfinite(numbers)
+    if np.isfinite(dates[~of_number]).any():
+        numbers[np.abs(numbers) > LAST] = np.nan
+    return np.where(of_number, numbers, dates)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _moment(text: str) -> float:
+    """An ISO date -> seconds, NaN when it is none."""
+    try:
+        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    except ValueError:
+        return float("nan")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

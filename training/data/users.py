@@ -1,0 +1,79 @@
+"""What is known of users beside what they did: features of one value each, `users.parquet`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from genrec.errors import InputError
+from genrec.files import check_regular
+from genrec.rank.hstu import MOST_FEATURES
+from genrec.words import counted
+from training.data.keys import USERS
+from training.data.tables import USER, name_of, read_table, required, text
+
+MOST_VALUES = 1000  # of a feature: the model has a row for each
+
+
+def write_users(
+    source: Path, features: Sequence[str], keys: pa.Array, ids: np.ndarray, path: Path
+) -> list[str]:
+    """`users.parquet` of a table `source`: `user_id` and its columns `features`, all but the user's if none are named.
+
+    `keys` string[U] and `ids` int64[U] are the users of the interactions; others are left out. A value is text, null
+    where it is empty. Returns the report. Raises InputError.
+    """
+    table = read_table(source)
+    found = required(table, source, USER)
+    if len(twice := pc.value_counts(found).filter(pc.greater(pc.value_counts(found).field("counts"), 1))):
+        raise InputError(str(source), f"has the user {twice[0]['values'].as_py()!r} twice", "every user once")
+    own = name_of(table, USER)
+    names = list(features) or [name for name in table.column_names if name != own]
+    if not 1 <= len(names) <= MOST_FEATURES:
+        raise InputError(
+            str(source), f"has {len(names)} columns beside {own}", f"1 to {MOST_FEATURES}, a feature each"
+        )
+    at = pc.index_in(keys, found)
+    columns = {name: _values(table, source, name).take(at) for name in names}
+    missing = at.null_count
+    order = np.argsort(ids)
+    pq.write_table(pa.table({"user_id": pa.array(ids), **columns}).take(order), path)
+    said = f"features of users: {', '.join(names)}"
+    return [said + (f"; {counted(missing, 'user has', 'users have')} no row in {source}" if missing else "")]
+
+
+def _values(table: pa.Table, source: Path, name: str) -> pa.Array:
+    """A column as text, null where it is empty. Raises InputError."""
+    values = pc.utf8_trim_whitespace(text(table, source, (name,)))
+    values = pc.if_else(pc.equal(values, ""), None, values)
+    if (distinct := pc.count_distinct(values).as_py()) > MOST_VALUES:
+        raise InputError(
+            f"{source}, column {name}",
+            f"has {distinct} distinct values",
+            f"at most {MOST_VALUES}; or none of it",
+        )
+    return values
+
+
+def features_of(artifact: Path, user_ids: np.ndarray) -> tuple[np.ndarray, dict[str, dict[str, int]]]:
+    """Features of users int64[U] -> int64[U, F], and which number is which value of which feature.
+
+    Every value of every feature has a number of its own, from 1 on; 0 is unknown. Without `users.parquet` F is 0.
+    Raises ArtifactError.
+    """
+    if not (artifact / USERS).exists():
+        return np.zeros((len(user_ids), 0), np.int64), {}
+    table = pq.read_table(check_regular(artifact / USERS))
+    table = table.take(pc.index_in(pa.array(user_ids), table["user_id"].combine_chunks()))
+    found, numbers, first = [], {}, 1
+    for name in table.column_names[1:]:
+        coded = table[name].combine_chunks().dictionary_encode()
+        found.append(pc.fill_null(pc.add(coded.indices, first), 0).to_numpy().astype(np.int64))
+        numbers[name] = {value: number for number, value in enumerate(coded.dictionary.to_pylist(), first)}
+        first += len(coded.dictionary)
+    return np.stack(found, 1), numbers

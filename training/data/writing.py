@@ -1,0 +1,177 @@
+"""Interactions -> `histories.parquet` and `items.parquet`: integer ids, time order, duplicates dropped.
+
+What is in memory at once are the items, the users' keys, and blocks of what an `Arranger` sorts: DuckDB, or Ray.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from genrec.errors import InputError
+from genrec.manifest import stage_key
+from genrec.words import counted
+from training.data.cutting import Arranger, Ragged
+from training.data.histories import GROUP_USERS, MIN_HISTORY, RATINGS, SCHEMA, TIMES, history_table
+from training.data.interactions import MOST_RATING, files_of, has_ratings, has_times, write_interactions
+from training.data.keys import USERS, number_keys
+from training.data.ordering import Engine
+from training.data.sources import Source
+from training.data.steps import Steps
+from training.data.tables import where
+from training.data.times import UNITS, unit_of, whole_seconds
+from training.data.users import write_users
+
+ROWS, HISTORIES, ITEMS, NOTES = "interactions.parquet", "histories.parquet", "items.parquet", "notes.txt"
+FORM = "ratings"  # of the files, in keys: what was made in another form is made again
+
+
+def write_data(source: Source, out: Path, cluster: str | None = None) -> list[str]:
+    """Source -> `out`/histories.parquet, items.parquet and, of users, users.parquet; returns the report, in lines.
+
+    `cluster` is the address of Ray, whose nodes read and sort; without one DuckDB does here. Ended in the middle, it
+    goes on after the last whole step of `out`/.data. Raises InputError.
+    """
+    of_users = [source.users] if source.users else []
+    key = stage_key(
+        {"stage": "data", "form": FORM}, [*files_of(source.interactions), source.described, *of_users]
+    )
+    with Steps(out / ".data", key) as steps:
+        if cluster is None:
+            rows = steps.make(ROWS, lambda path: write_interactions(source.interactions, path))
+            engine: Callable[[], Arranger] = partial(Engine, source.interactions, rows, steps.scratch)
+        else:
+            from training.data.cluster import Cluster  # Ray is an extra of its own
+
+            engine = partial(Cluster, source.interactions, cluster)
+
+        def work(path: Path) -> None:
+            with engine() as opened:
+                path.write_text("\n".join(write_ids(source, opened, steps)))
+
+        found = steps.make(NOTES, work).read_text().splitlines()
+        if not of_users:
+            (out / USERS).unlink(missing_ok=True)  # of former data
+        for name in (ITEMS, USERS, HISTORIES):
+            # Else it was moved by a process that was ended before the next
+            if (steps.folder / name).exists():
+                os.replace(steps.folder / name, out / name)
+    return found
+
+
+def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
+    """The files of ids, of the interactions that `engine` has. Returns the report. Raises InputError."""
+    seen, user_keys = engine.keys("item"), engine.keys("user")
+    unknown = seen.filter(pc.invert(pc.is_in(seen, source.keys)))
+    unknown = unknown.take(pc.sort_indices(unknown))
+    notes = list(source.notes)
+    if len(unknown):
+        rows = counted(len(unknown), "item has", "items have")
+        notes.append(f"{rows} no row in the items file; the key serves as the title")
+    keys = pa.concat_arrays([source.keys, unknown])
+
+    def place_of_item(key: str) -> tuple[str, str]:
+        row = source.keys.index(key).as_py()
+        if row < 0:
+            return engine.place_of("item", key)
+        return str(source.described), where(source.described, source.rows[row])
+
+    item_ids, named_items = number_keys(keys, "item", ITEMS, place_of_item)
+    user_ids, named_users = number_keys(user_keys, "user", HISTORIES, partial(engine.place_of, "user"))
+    if named_items:
+        engine.name("item", keys, pa.array(item_ids))
+    if named_users:
+        engine.name("user", user_keys, pa.array(user_ids))
+    counts, unit = Counts(), unit_of(engine.farthest()) if has_times(source.interactions) else None
+    if unit and unit > 1:
+        notes.append(f"timestamps are taken for {UNITS[unit]}: as seconds they would be after the year 9999")
+    rated = has_ratings(source.interactions)
+    if rated and (place := engine.unrated()):
+        rated = False
+        notes.append(
+            f"ratings are not kept: {' '.join(place)} has none that is a whole number, 1 to {MOST_RATING}"
+        )
+    names = user_keys if named_users else None
+    write_histories(engine.histories(), names, unit, rated, counts, steps.scratch / HISTORIES)
+    if not counts.lengths:
+        raise InputError("interactions", f"no user has {MIN_HISTORY}", f"users with {MIN_HISTORY} or more")
+    write_items(source, unknown, keys, item_ids, steps.scratch / ITEMS)
+    if source.users:
+        notes += write_users(source.users, source.features, user_keys, user_ids, steps.scratch / USERS)
+    for name in (ITEMS, *([USERS] if source.users else []), HISTORIES):
+        os.replace(steps.scratch / name, steps.folder / name)
+    return [*notes, *named_items, *named_users, *counts.report(engine.count, len(user_keys), len(keys))]
+
+
+@dataclass
+class Counts:
+    """What became of the interactions: distinct ones, and int64[users] lengths of histories per block."""
+
+    distinct: int = 0
+    lengths: list[np.ndarray] = field(default_factory=list)
+
+    def report(self, rows: int, users: int, items: int) -> list[str]:
+        """For people: of `rows` and `users` that were there, and all `items`."""
+        lengths = np.concatenate(self.lengths)
+        notes = []
+        if rows > self.distinct:
+            notes.append(
+                f"{counted(rows - self.distinct, 'duplicated row')} (same user, item and timestamp) dropped"
+            )
+        if len(lengths) < users:
+            notes.append(
+                f"{users - len(lengths)} of {counted(users, 'user')} with fewer than {MIN_HISTORY} interactions dropped"
+            )
+        return [
+            *notes,
+            f"{counted(len(lengths), 'user')}, {counted(items, 'item')}, {lengths.sum()} interactions,"
+            f" histories of {lengths.min()} to {lengths.max()} items (median {int(np.median(lengths))})",
+        ]
+
+
+def write_histories(
+    histories: Iterable[Ragged],
+    names: pa.Array | None,
+    unit: int | None,
+    rated: bool,
+    counts: Counts,
+    path: Path,
+) -> None:
+    """`histories.parquet` of histories by ascending user, those with MIN_HISTORY items or more.
+
+    `names` string[users] are the keys of the ids 1, 2, ...; None where ids are the keys. `unit` of their times are a
+    second; None where there are no times. Ratings are kept where all are `rated`.
+    """
+    schema = pa.schema([*SCHEMA, *([TIMES] if unit else []), *([RATINGS] if rated else [])])
+    with pq.ParquetWriter(path, schema) as writer:
+        for ids, items, times, ratings, lengths in histories:
+            counts.distinct += len(items)
+            enough = lengths >= MIN_HISTORY
+            if not enough.any():
+                continue
+            kept = np.repeat(enough, lengths)
+            ids, items, lengths = ids[enough], items[kept], lengths[enough]
+            seconds = whole_seconds(times[kept], unit) if unit else None
+            keys = pa.array(ids).cast(pa.string()) if names is None else names.take(pa.array(ids - 1))
+            liked = ratings[kept] if rated else None
+            writer.write_table(history_table(ids, items, lengths, keys, seconds, liked), GROUP_USERS)
+            counts.lengths.append(lengths)
+
+
+def write_items(source: Source, unknown: pa.Array, keys: pa.Array, ids: np.ndarray, path: Path) -> None:
+    """`items.parquet`: the described items and those that have no row, sorted by id."""
+    columns = {
+        "item_id": ids,
+        "key": keys,
+        "title": pa.concat_arrays([source.titles, unknown]),
+        "genre": pa.concat_arrays([source.genres, pa.repeat("", len(unknown))]),
+    }
+    pq.write_table(pa.table(columns).sort_by("item_id"), path)

@@ -1,0 +1,1 @@
+"""The generator and its draft head: trained, trained further, measured."""

@@ -1,0 +1,133 @@
+"""Leave-one-out quality over the whole catalogue: HR and NDCG of any recommender, and two plain baselines.
+
+Split: the newest item of a history is the test item, the one before it the validation item; what a
+recommender is given for the test includes the validation item, what baselines learn from does not
+(`Histories.cut(2)`). Tie rule of rankings: score descending, semantic ID ascending, popularity descending,
+item id ascending. Items that share a semantic ID share a score, so the more popular is ahead: finding the
+semantic ID alone is no hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from genrec.catalogue.items import Catalogue
+from genrec.progress import counting
+from training.data.histories import Histories
+
+# histories (B arrays int64, oldest first), K, whether items of the history may not be answered -> int64[B, K]
+# item ids best first, padded with PAD
+Recommender = Callable[[list[np.ndarray], int, bool], np.ndarray]
+
+PAD = np.iinfo(np.int64).min
+KS = (5, 10)
+SPLITS = {"test": 1, "validation": 2}
+
+
+def hits(ranking: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Rank (from 0) of `target` int64[B] within `ranking` int64[B, K]; K where it is absent: int64[B]."""
+    found = ranking == target[:, None]
+    return np.where(found.any(axis=1), found.argmax(axis=1), ranking.shape[1])
+
+
+def metrics(ranks: np.ndarray, ks: tuple[int, ...] = KS) -> dict[str, float]:
+    """HR@k and NDCG@k of ranks (from 0) int64[B]; one relevant item, so NDCG is 1 / log2(rank + 2)."""
+    gain = 1 / np.log2(ranks + 2)
+    return {f"HR@{k}": float((ranks < k).mean()) for k in ks} | {
+        f"NDCG@{k}": float(np.where(ranks < k, gain, 0).mean()) for k in ks
+    }
+
+
+def evaluate(
+    recommend: Recommender,
+    histories: Histories,
+    split: str = "test",
+    remove_seen: bool = True,
+    batch: int = 64,
+    label: str = "evaluate",
+) -> dict[str, object]:
+    """Ask `recommend` for every user's held-out item; returns the metrics and what they were measured on."""
+    ranks = ranks_of(recommend, histories, split, remove_seen, max(KS), batch, label)
+    terms = {"split": split, "users": len(ranks), "seen_items": "removed" if remove_seen else "kept"}
+    return {**terms, **metrics(ranks)}
+
+
+def ranks_of(
+    recommend: Recommender,
+    histories: Histories,
+    split: str,
+    remove_seen: bool,
+    k: int,
+    batch: int,
+    label: str,
+) -> np.ndarray:
+    """Rank (from 0) of every user's held-out item among the first `k`, `k` where it is not: int64[U].
+
+    The order of users is always the same.
+    """
+    histories = histories.sample(len(histories), seed=0)  # by length: batches of a model pad little
+    given, target = histories.cut(SPLITS[split]).rows(), histories.nth_last(SPLITS[split])
+    ranks = np.empty(len(target), np.int64)
+    with counting(label, len(target), "user") as bar:
+        for start in range(0, len(target), batch):
+            asked, wanted = given[start : start + batch], target[start : start + batch]
+            ranks[start : start + batch] = hits(recommend(asked, k, remove_seen), wanted)
+            bar.update(len(wanted))
+    return ranks
+
+
+def by_popularity(catalogue: Catalogue) -> np.ndarray:
+    """Item ids, popularity descending then id ascending: int64[n]."""
+    return catalogue.item_ids[np.lexsort((catalogue.item_ids, -catalogue.popularity))]
+
+
+def popularity_baseline(catalogue: Catalogue) -> Recommender:
+    """Everyone gets the most popular items of the training part."""
+    order = by_popularity(catalogue)
+
+    def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
+        return np.stack([best_distinct(order[:0], order, h if remove_seen else h[:0], k) for h in histories])
+
+    return recommend
+
+
+def transition_baseline(catalogue: Catalogue, histories: Histories) -> Recommender:
+    """Items that most often came right after the user's newest one in the training part; then popularity."""
+    order = by_popularity(catalogue)
+    place = np.empty(len(catalogue), np.int64)
+    place[catalogue.rows_of(order)] = np.arange(len(catalogue))
+    source, follower, count = transitions(catalogue, histories)
+    # Per source item: count descending, then popularity order.
+    arranged = np.lexsort((place[follower], -count, source))
+    followers = catalogue.item_ids[follower[arranged]]
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=len(catalogue)))))
+
+    def recommend(histories: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
+        rows = catalogue.rows_of(np.array([h[-1] for h in histories]))
+        nexts = [followers[offsets[r] : offsets[r + 1]] if r >= 0 else followers[:0] for r in rows]
+        seen = [h if remove_seen else h[:0] for h in histories]
+        return np.stack([best_distinct(n, order, s, k) for n, s in zip(nexts, seen, strict=True)])
+
+    return recommend
+
+
+def transitions(catalogue: Catalogue, histories: Histories) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs (row, next row) of the training part with their counts: three int64[pairs]."""
+    train = histories.cut(2)
+    rows = catalogue.rows_of(train.items).astype(np.int64)
+    inside = np.ones(len(rows), bool)
+    inside[train.offsets[1:-1]] = False  # the first item of a user follows nobody
+    inside[0] = False
+    n = len(catalogue)
+    pairs, count = np.unique(rows[np.flatnonzero(inside) - 1] * n + rows[inside], return_counts=True)
+    return pairs // n, pairs % n, count
+
+
+def best_distinct(preferred: np.ndarray, others: np.ndarray, excluded: np.ndarray, k: int) -> np.ndarray:
+    """The first k distinct of `preferred` and then `others`, none of `excluded`: int64[k], padded with PAD."""
+    head = preferred[~np.isin(preferred, excluded)][:k]
+    tail = others[: 2 * k + len(excluded)]
+    tail = tail[~np.isin(tail, np.concatenate((excluded, head)))][: k - len(head)]
+    return np.concatenate((head, tail, np.full(k - len(head) - len(tail), PAD)))

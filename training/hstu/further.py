@@ -1,0 +1,123 @@
+"""Train an HSTU ranker further: from the weights that it has, on events that came since.
+
+    genrec train artifacts/ml-1m --recipe hstu-ranker --events monday.csv tuesday.csv
+
+The events of the last file are candidates, once each; all that came before is history. There is no validation, since
+the newest events are those to be learnt: what is kept is the moving average at the end. Adam begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
+from genrec.errors import ArtifactError, InputError
+from genrec.manifest import anew
+from genrec.nn.hstu import HstuRanker
+from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
+from genrec.rank.hstu import CONFIG, WEIGHTS
+from training.embedding.table import Rows
+from training.further import Further, check_new, learn_last, once
+from training.hstu.batches import Sample, batches_of, further_samples
+from training.hstu.ratings import Ratings, load_ratings
+from training.hstu.run import HstuRun
+from training.hstu.settings import HstuSettings
+from training.sharded.world import World
+
+HSTU = Further("hstu", "HSTU ranker", WEIGHTS)
+
+
+class FurtherRun(HstuRun):
+    """Once over some events, from a model's weights."""
+
+    def __init__(
+        self, world: World, ratings: Ratings, learnt: np.ndarray, model: HstuRanker, settings: HstuSettings,
+        seed: int,
+    ) -> None:  # fmt: skip
+        """`learnt` int64[n]: the events, ascending."""
+        items = model.of_item.weight.detach()[1:].cpu().numpy().copy()
+        super().__init__(world, ratings, model, settings, seed)
+        self.learnt = learnt
+        self._begin_with(items)
+
+    def _choose_validation(self) -> None:
+        """None: what is newest is to be learnt."""
+
+    def _begin_with(self, items: np.ndarray) -> None:
+        """Rows float32[items, d], and their averages, as they are; without moments."""
+        (merged,), (sharded,) = self.embeddings.merged, self.embeddings.sharded.values()
+        (feature,), table = self.embeddings.features, sharded.table
+        ids = merged.pack(feature, np.arange(len(items)))
+        places, counts = table.kernels.by_owner(ids, self.world.ranks)
+        first = int(counts[: self.world.rank].sum())
+        mine = places[first : first + int(counts[self.world.rank])]
+        state = np.zeros((len(mine), table.optimizer.width(table.dimension)), np.float32)
+        self.rows.averages(state, table.dimension)[:] = items[mine]
+        table.put(Rows(ids[mine], items[mine], state, np.zeros((len(mine), 2), np.uint32)))
+
+    def batches(self, epoch: int) -> list[list[Sample]]:
+        """See `HstuRun.batches`."""
+        samples = further_samples(self.ratings, self.learnt, self.model.config.max_history)
+        tokens = self.settings.tokens * self.settings.accumulate
+        draw = np.random.default_rng([self.seed, epoch])
+        return list(batches_of(samples, self.ratings.features.shape[1], tokens, draw))
+
+    def kept(self) -> HstuRanker:
+        """The moving average, items' rows too. All ranks call it."""
+        self._gather_items()
+        return self.average
+
+
+def train_further(
+    world: World,
+    ratings: Ratings,
+    learnt: np.ndarray,
+    model: HstuRanker,
+    settings: HstuSettings,
+    seed: int = 0,
+) -> tuple[HstuRanker, dict[str, object]]:
+    """Returns the average, and what happened. All ranks call it, with the same model. Raises RankLost."""
+    world.seed_dropout(seed)
+    run = FurtherRun(world, ratings, learnt, model.to(world.device), settings, seed)
+    report = once(run, ratings.users[learnt])
+    return run.kept(), report
+
+
+def further_artifact(
+    world: World, artifact: Path, events: Sequence[Path], settings: HstuSettings, seed: int = 0
+) -> dict[str, Any] | None:
+    """`artifact`/model/hstu.* trained further on the last file of `events`; see `training.further.learn_last`."""
+    settings.check_on(world.device)
+
+    def learn() -> tuple[Callable[[Path], None], dict[str, Any]]:
+        catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
+        model, ratings = load_hstu(artifact / "model"), load_ratings(artifact, catalogue, more=events)
+        ratings = replace(ratings, tasks=model.config.tasks)
+        _check(artifact, model, catalogue, ratings)
+        if settings.experts not in (0, model.config.experts):  # 0 is also what nobody asked for
+            problem = f"is {settings.experts}, the model has {model.config.experts}"
+            raise InputError("experts", problem, "as many as the model has")
+        learnt = check_new(np.flatnonzero(ratings.file == len(events)), events[-1])
+        kept, report = train_further(world, ratings, learnt, model, settings, seed)
+        return partial(save_hstu, kept), report
+
+    return learn_last(world, artifact, HSTU, events, learn)
+
+
+def _check(artifact: Path, model: HstuRanker, catalogue: Catalogue, ratings: Ratings) -> None:
+    c, path = model.config, artifact / "model" / CONFIG
+    there = (len(catalogue), tuple(catalogue.codebook_sizes), ratings.sizes, ratings.levels)
+    if (c.items, c.codebook_sizes, c.features, c.ratings) != there:
+        said = f"is of {c.items} items with codes {c.codebook_sizes}, {c.features} features and ratings to {c.ratings}"
+        said += f"; the data has {there[0]}, {there[1]}, {there[2]} and {there[3]}"
+        raise ArtifactError(path, f"{said}{anew(HSTU.stage)}")
+    if not np.array_equal(model.codes[1:].numpy(), catalogue.codes + c.code_starts):
+        problem = f"is of another catalogue than {CATALOGUE}: items have other codes{anew(HSTU.stage)}"
+        raise ArtifactError(path, problem)

@@ -1,0 +1,159 @@
+"""An HSTU ranker while it is trained: item rows in dynamic tables over ranks, all else alike on every rank."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from genrec.errors import InputError
+from genrec.nn.hstu import HstuRanker
+from genrec.nn.hstu_attention import hstu_attention
+from training.balance import assign
+from training.embedding.optimizers import RowAdam
+from training.hstu.batches import (
+    Known,
+    Sample,
+    batches_of,
+    events_of,
+    held_out_samples,
+    tokens_of,
+    training_samples,
+)
+from training.hstu.measure import gauc_name, gaucs, scores_of, users_name
+from training.hstu.ratings import Ratings, held_of
+from training.hstu.settings import HstuSettings
+from training.run import MOMENTS, Pace, Run
+from training.sharded.embeddings import ShardedEmbeddings
+from training.sharded.features import FeatureConfig
+from training.sharded.world import World
+
+# Users, how many events one needs, and how many where none has those
+VALIDATION_USERS, VALIDATION_EVENTS, FEWEST = 1000, 40, 4
+WARM_UP_STEPS = 100
+LEAST_RATE = 0.01  # of the learning rate, at the end
+ITEM_SCALE = 0.035  # first rows are uniform: as wide as the other tables' normal ones
+ITEM = "item"
+
+
+def attend_in_fp32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Attention of products in bf16: our operation is of fp32 alone."""
+    return hstu_attention(q.float(), k.float(), v.float(), *rest)
+
+
+class ItemRows(torch.nn.Module):
+    """Used instead of a ranker's plain item table: rows of `embeddings`, whose ranks have them in the host's memory."""
+
+    def __init__(self, embeddings: ShardedEmbeddings) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+
+    def forward(self, item: torch.Tensor) -> torch.Tensor:
+        """[T, d] of int64[T], catalogue rows + 1; zeros for 0. All ranks call it."""
+        known = item.nonzero()[:, 0]
+        rows = self.embeddings({ITEM: item[known].cpu().numpy() - 1})[ITEM].to(item.device)
+        return rows.new_zeros(len(item), rows.shape[1]).index_copy(0, known, rows)
+
+
+class HstuRun(Run[HstuRanker]):
+    """A `training.loop.Task`."""
+
+    name = "hstu"
+
+    def __init__(
+        self, world: World, ratings: Ratings, model: HstuRanker, settings: HstuSettings, seed: int
+    ) -> None:
+        self.ratings, self.settings, self.seed, self.events = ratings, settings, seed, len(ratings.items)
+        average = copy.deepcopy(model).eval()
+        average.of_item.requires_grad_(False)  # its rows are averaged where they lie
+        self.rows = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
+        feature = FeatureConfig(ITEM, ITEM, model.config.hidden_size)
+        embeddings = ShardedEmbeddings(
+            [feature], world, self.rows, scale=ITEM_SCALE, seed=seed, hot_every=settings.hot_every
+        )
+        model.add_module("of_item", ItemRows(embeddings))
+        if settings.bf16:
+            for layer in model.layers:
+                layer.attend = attend_in_fp32
+        pace = Pace(
+            settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
+        )
+        super().__init__(world, model, average, pace, embeddings)
+        self._choose_validation()
+
+    def _choose_validation(self) -> None:
+        """Users whose events before those held out are not trained on. Raises InputError."""
+        ratings, lengths = self.ratings, np.diff(self.ratings.offsets)
+        least = VALIDATION_EVENTS if lengths.max() >= VALIDATION_EVENTS else FEWEST
+        chosen = np.random.default_rng(0).permutation(np.flatnonzero(lengths >= least))[:VALIDATION_USERS]
+        chosen.sort()
+        held = ratings.held
+        self.checked = held_out_samples(ratings, chosen, held[chosen], self.model.config.max_history)
+        self.ends = ratings.offsets[1:] - held
+        self.ends[chosen] -= held_of(lengths - held)[chosen]
+        events = events_of(self.checked) if self.checked else np.zeros(0, np.int64)
+        if not gaucs(ratings, events, np.zeros((len(events), len(ratings.tasks))))[
+            users_name(ratings.tasks[0])
+        ]:
+            problem = (
+                f"have no user with one of {ratings.tasks[0]} or more and a lower one among those held out"
+            )
+            raise InputError("ratings", problem, "users on whom the best epoch can be chosen")
+
+    def batches(self, epoch: int) -> list[list[Sample]]:
+        """Each is of one update. Drawn from seed and epoch alone: alike on all ranks, and when a training goes on."""
+        draw, ratings = np.random.default_rng([self.seed, epoch]), self.ratings
+        samples = training_samples(ratings.offsets, self.ends, self.model.config.max_history, draw)
+        tokens = self.settings.tokens * self.settings.accumulate
+        return list(batches_of(samples, ratings.features.shape[1], tokens, draw))
+
+    def step(self, batch: list[Sample], done: float) -> float:
+        """One update, by the ranks' shares of a batch, each in `accumulate` parts. Returns the loss of all."""
+        self.model.train()
+        ranks, parts = self.world.ranks, self.settings.accumulate
+        sizes = np.array([each.size(self.ratings.features.shape[1]) for each in batch], np.float64)
+        owners = assign(sizes, ranks * parts)
+        draw = np.random.default_rng([self.seed, self.steps, len(batch)])  # alike on all ranks
+        known = Known.but(self.settings.unknown, len(batch), draw)
+        for part in range(parts):
+            places = np.flatnonzero(owners == part * ranks + self.world.rank)
+            mine = [batch[at] for at in places]
+            loss = self._loss(mine, Known(*(each[places] for each in known)))
+            self.update.add(loss, sum(len(each.asked) for each in mine))
+        return self.learn(done)
+
+    def _loss(self, samples: list[Sample], known: Known) -> torch.Tensor | None:
+        """Summed over candidates, of tasks the mean; a rank without samples only helps the others look up."""
+        if not samples:
+            self.embeddings({ITEM: np.zeros(0, np.int64)})
+            return None
+        device = self.world.device
+        with torch.autocast(device.type, torch.bfloat16) if self.settings.bf16 else nullcontext():
+            logits = self.model(tokens_of(self.ratings, samples, known).to(device)).float()
+        labels = torch.from_numpy(self.ratings.labels(events_of(samples))).float().to(device)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[1]
+
+    def validate(self) -> tuple[float, dict[str, Any]]:
+        """GAUC of the averaged weights; every rank scores its part of the users."""
+        self._gather_items()
+        part = np.array_split(np.arange(len(self.checked)), self.world.ranks)[self.world.rank]
+        scores = np.zeros((0, len(self.ratings.tasks)), np.float32)
+        if len(part):
+            samples = self.checked[part[0] : part[-1] + 1]
+            scores = scores_of(self.average, self.ratings, samples, "validate")
+        figures = gaucs(self.ratings, events_of(self.checked), self.world.gather_rows(scores))
+        return figures[gauc_name(self.ratings.tasks[0])], figures
+
+    @torch.no_grad()
+    def _gather_items(self) -> None:
+        """The averaged rows of all ranks as the plain table of `average`; zeros for items that were never seen."""
+        (merged,), (sharded,) = self.embeddings.merged, self.embeddings.sharded.values()
+        weight = torch.zeros(self.average.of_item.weight.shape)
+        for ids, _, state, _ in sharded.table.export(len(weight)):
+            raw = merged.unpack(ids)[1]
+            weight[raw + 1] = torch.from_numpy(self.rows.averages(state, merged.dimension))
+        self.average.of_item.weight.copy_(self.world.sum(weight))  # every item is a row of one rank

@@ -1,0 +1,1 @@
+"""The HSTU model of the next item (Zhai et al. 2024)."""

@@ -1,0 +1,1 @@
+"""The ranker over the generator: its candidates, trained, measured."""
