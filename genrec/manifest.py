@@ -213,14 +213,25 @@ def recorded(artifact: Path, name: str) -> str | None:
     return next(filter(None, found), None)
 
 
+def made_of(artifact: Path, name: str, stages: Iterable[str]) -> str | None:
+    """The sha256 of the file `name` that the first of `stages` was made of whose facts tell; None where none does."""
+    entries = read(artifact)
+    told = (entries.get(stage, {"facts": {}})["facts"].get(OF) or {} for stage in stages)
+    return next((of[name] for of in told if name in of), None)
+
+
 def outdated(artifact: Path) -> str:
-    """A sentence where the model was trained anew after its last export; "" where it was not, or nobody knows.
+    """A sentence where the model was trained anew after its last export, or exported after the last build.
+
+    "" where it was not, or nobody knows.
 
     Of an HSTU ranker that learns on, deltas follow: it is none of these.
     """
-    if not (changed := _replaced(artifact, "export")):
-        return ""
-    return f"{artifact / 'onnx'} is of an earlier {', '.join(changed)}: `genrec export` and `genrec build` make it anew"
+    if changed := _replaced(artifact, "export"):
+        made, by = "onnx", "`genrec export` and `genrec build` make it anew"
+    elif changed := _replaced(artifact, "openvino"):
+        made, by = "engines/openvino", "`genrec build` makes it anew"
+    return f"{artifact / made} is of an earlier {', '.join(changed)}: {by}" if changed else ""
 
 
 def check_inputs(artifact: Path, stage: str) -> None:

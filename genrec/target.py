@@ -25,6 +25,9 @@ class Target:
     staged: bool = True  # whether every pass can be a model of Triton, its KV in the arena
     ranker: str = ""  # module with `load_rankers`; empty where no ranker over the generator's layers runs
     hstu: str = ""  # module with `load_hstu`; empty where no HSTU ranker runs
+    made_of: tuple[
+        str, ...
+    ] = ()  # stages whose facts say of which weights engines are; none: it reads `model/` itself
     shortest_prompt: int = 0  # tokens that even an empty history is padded to
     steps: Mapping[str, str] = field(default_factory=dict)  # steps of its own, by the one they stand for
 
@@ -32,7 +35,7 @@ class Target:
 _ROWS = (
     Target(
         "openvino", "any x86-64 CPU", "build.openvino.engines", "genrec.engine.openvino",
-        ranker="genrec.engine.openvino_ranker", hstu="genrec.engine.openvino_ranker",
+        ranker="genrec.engine.openvino_ranker", hstu="genrec.engine.openvino_ranker", made_of=("openvino", "export"),
     ),
     # Not staged: KV would go to the host and back between any two passes, and each model would hold its own weights.
     # No streams: one batch fills a GPU, and a second one would need memory of its own for every graph.
@@ -42,7 +45,8 @@ _ROWS = (
     ),
     # Logits reach its beam search as a tensor, since KV never leaves the GPU; a plan takes no empty tensor.
     Target(
-        "tensorrt", "the Triton container on a GPU (deploy/tensorrt)", builder="", shortest_prompt=1,
+        "tensorrt", "the Triton container on a GPU (deploy/tensorrt)", builder="", made_of=("export",),
+        shortest_prompt=1,
         steps={"beam_search": "beam_search_of_logits"},
     ),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from genrec.artifact import engines_folder, load_config
 from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
 from genrec.kv.layout import KV_TYPES
-from genrec.manifest import is_good, making, renewed, stage_key
+from genrec.manifest import OF, is_good, making, read, renewed, stage_key
 from genrec.rank.options import OPTIONS, RankerConfig
 
 OPERATION, NODES = "operation", "nodes"
@@ -38,11 +38,13 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
         "queries": QUERIES,
         "graphs": GRAPHS,
     }
+    of = read(artifact).get("export", {"facts": {}})["facts"].get(OF, {})
     key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
     with making(artifact, "openvino"):
         if is_good(artifact, "openvino", key):
             return False
-        with renewed(artifact, "openvino", key, engines_folder(artifact, "openvino"), settings) as new:
+        facts = {**settings, OF: of}
+        with renewed(artifact, "openvino", key, engines_folder(artifact, "openvino"), facts) as new:
             for each, attention in types.items():
                 if attention == OPERATION and not _compiles(each):
                     types[each] = NODES

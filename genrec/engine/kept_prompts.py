@@ -65,9 +65,9 @@ class KeptPrompts:
         if settings.pool is None:
             return None
         if _ranked(settings):
-            layout, model = load_entry_layout(settings, config), kv_model(settings.artifact)
+            layout, model = load_entry_layout(settings, config), kv_model(settings)
         elif resumes and are_worth_it(config, config.max_prompt):
-            layout, model = load_prompt_layout(settings, config), weights_name(settings.artifact, GENERATOR)
+            layout, model = load_prompt_layout(settings, config), weights_name(settings, GENERATOR)
         else:
             return None
         return cls(Pool(settings.pool), layout, model, settings.lease_ms / 1e3, _ranked(settings), resumes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 
 from genrec import manifest
 from genrec.engine.hstu_users import HstuEntries
@@ -88,7 +87,7 @@ def load_rank_executors(
     load = import_module(target.ranker).load_rankers
     streams = load(folder, config, layout.kv_type, settings)
     head = RankerHead.load(settings.artifact / "onnx" / HEAD, config)
-    options, model = RankerConfig.load(settings.artifact / "model" / OPTIONS), kv_model(settings.artifact)
+    options, model = RankerConfig.load(settings.artifact / "model" / OPTIONS), kv_model(settings)
     pool, ahead, name = Pool(settings.pool) if settings.pool else None, None, chosen_prefix(settings, options)
     if pool:
         pool.rule = policy(name, pool.hotness)
@@ -120,14 +119,16 @@ def chosen_prefix(settings: Settings, options: RankerConfig) -> str:
     return settings.prefix_choice
 
 
-def kv_model(artifact: Path) -> str:
+def kv_model(settings: Settings) -> str:
     """Which weights make users' and items' KV: entries of others are not found."""
-    shared = RankerConfig.load(artifact / "model" / OPTIONS).shared
-    return weights_name(artifact, GENERATOR if shared else WEIGHTS)
+    shared = RankerConfig.load(settings.artifact / "model" / OPTIONS).shared
+    return weights_name(settings, GENERATOR if shared else WEIGHTS)
 
 
-def weights_name(artifact: Path, file: str) -> str:
-    """Of a file of weights, by what is in it."""
-    name = f"model/{file}"
+def weights_name(settings: Settings, file: str) -> str:
+    """Of a file of weights, by what was in it when the target's engines were made: another may lie there meanwhile."""
+    artifact, name = settings.artifact, f"model/{file}"
+    if sha := manifest.made_of(artifact, name, target_of(settings.target).made_of):
+        return sha
     # Every start verifies what is recorded, so that no process need read the weights for their name.
     return manifest.recorded(artifact, name) or digest_file(artifact / name)

@@ -25,7 +25,7 @@ class PrefixChoice(EachAlone):
         self._config = load_config(settings.artifact)
         self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
         self._pool = Pool(settings.pool) if settings.pool else None
-        name, model = chosen_prefix(settings, self._options), kv_model(settings.artifact)
+        name, model = chosen_prefix(settings, self._options), kv_model(settings)
         self._chooser = PrefixChooser(name, load_entry_layout(settings, self._config), model, self._pool)
 
     def look(self) -> None:

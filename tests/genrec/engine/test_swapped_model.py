@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from build.openvino.engines import build_engines
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import kv_model, load_entry_layout, load_rank_executors
 from genrec.engine.ranking import RankPlan, RankRequest
-from genrec.manifest import record
+from genrec.manifest import OF, digest_file, outdated, record
 from genrec.pool.pool import Pool
 from genrec.settings import Settings
 from tests.tiny import other_generator
@@ -36,7 +38,7 @@ def test_entries_of_other_weights_are_not_found(
     config = load_config(tiny_ranker)
     layout = load_entry_layout(Settings(tiny_ranker, tmp_path), config)
     Pool.create(tmp_path / "pool", 1 << 20, 100, layout.item_bytes)
-    assert kv_model(tiny_ranker) != kv_model(trained_again)
+    assert kv_model(Settings(tiny_ranker, tmp_path)) != kv_model(Settings(trained_again, tmp_path))
     draw = np.random.default_rng(0)
     tokens, items = (draw.integers(0, config.vocab_size, shape).astype(np.int32) for shape in (12, (5, 3)))
     asked = RankRequest(1, tokens, items, items)
@@ -49,3 +51,31 @@ def test_entries_of_other_weights_are_not_found(
         scores.append((found, reuse.user, reuse.items))
     assert [(user, of_items) for _, user, of_items in scores] == [(0, 0), (0, 0), (12, 15)]
     assert np.abs(scores[0][0] - scores[1][0]).max() > 1e-3, "the same model twice"
+
+
+def exported(artifact: Path) -> None:
+    """As `genrec export` leaves it, of the weights that are there; graphs need not be theirs here."""
+    sha = digest_file(artifact / "model" / "model.safetensors")
+    (artifact / "onnx" / "of").write_text(sha)
+    record(artifact, "export", sha, (artifact / "onnx").iterdir(), {OF: {"model/model.safetensors": sha}})
+
+
+def test_entries_are_named_by_what_the_engines_are_of(tiny_ranker: Path, tmp_path: Path) -> None:
+    """Weights that were trained after the engines were built make no KV yet: a later build's must not find any."""
+    artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
+    settings, weights = Settings(artifact, tmp_path), artifact / "model" / "model.safetensors"
+    exported(artifact)
+    build_engines(artifact, "f32")
+    names, said = [kv_model(settings)], [outdated(artifact)]
+    assert names == [digest_file(weights)]
+    save_file({name: 2 * each for name, each in load_file(weights).items()}, weights)
+    record(artifact, "train", "again", [weights], {})
+    for make in (lambda: None, lambda: exported(artifact), lambda: build_engines(artifact, "f32")):
+        make()
+        names.append(kv_model(settings))
+        said.append(outdated(artifact).rpartition(": ")[2])
+    assert names == [names[0]] * 3 + [digest_file(weights)] and names[0] != names[-1]
+    both = "`genrec export` and `genrec build` make it anew"
+    assert said == ["", both, "`genrec build` makes it anew", ""]
+    cuda = replace(settings, target="cuda")  # which reads the weights themselves
+    assert kv_model(cuda) == digest_file(weights)
