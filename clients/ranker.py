@@ -40,7 +40,7 @@ class Ranker(Client):
         `scores`: of the candidates, where they come from `recommend`: their log-probabilities. `user_id`: whose KV to
         reuse and to keep; it also travels as header `x-gr-user`. Raises as `Recommender.recommend`.
 
-        What only an HSTU ranker reads, where it is known: of every item of the history its `ratings` (1 to 5, 0 where
+        What only an HSTU ranker reads, where it is known: of every item of the history its `ratings` (1 and up, 0 where
         unknown) and `times` (seconds); `now` on the same clock, the newest of them if left out; the user's `features`.
         One of the next item reads `times` and `now` alone.
         """
