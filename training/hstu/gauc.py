@@ -10,6 +10,8 @@ def gauc(users: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> tuple[flo
 
     Equal scores count half. NaN where no user has both.
     """
+    if not len(users):
+        return float("nan"), 0
     order = np.lexsort((scores, users))
     users, labels, scores = users[order], labels[order].astype(bool), scores[order]
     starts = np.flatnonzero(np.append(True, users[1:] != users[:-1]))

@@ -39,3 +39,8 @@ def test_users_with_one_label_do_not_count() -> None:
     assert gauc(users, labels, np.array([0, 1, 0, 1, 0, 1.0])) == (1.0, 1)
     value, count = gauc(users[:4], labels[:4], np.zeros(4))
     assert math.isnan(value) and count == 0
+
+
+def test_of_no_events_it_is_none() -> None:
+    value, users = gauc(np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0))
+    assert math.isnan(value) and users == 0
