@@ -19,7 +19,7 @@ from genrec.manifest import OF, check_inputs, is_good, making, read, record, rec
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
               cluster: str | None = None, users: Path | None = None) -> None:  # fmt: skip
     """`histories.parquet`, `items.parquet`, and `users.parquet`, from a named set, a folder or the user's files."""
-    from training.data.keys import USERS
+    from genrec.rank.user_features import USERS
     from training.data.writing import FORM
     from training.stages import prepare
 
@@ -155,7 +155,7 @@ def make_hstu(
 ) -> None:  # fmt: skip
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
     from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
-    from training.data.keys import USERS
+    from genrec.rank.user_features import USERS
     from training.hstu.settings import HstuSettings
     from training.hstu.train import hstu_artifact
     from training.recipe_file import changed

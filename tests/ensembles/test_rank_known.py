@@ -16,8 +16,9 @@ from cli.main import main
 from ensembles.local import LocalRecommender, request
 from genrec.errors import ArtifactError
 from genrec.rank.hstu import FEATURES
+from genrec.rank.user_features import USERS
 from genrec.steps import Answer
-from genrec.steps.known_features import USERS, KnownFeatures
+from genrec.steps.known_features import KnownFeatures
 from tests.oracles.hstu_asked import ByTorch, check_ranking
 from training.data.histories import history_table
 
@@ -116,5 +117,11 @@ def test_a_damaged_file_of_users_is_named(artifact: Path, tmp_path: Path) -> Non
         ArtifactError, match=r"^users\.parquet: not a readable file of users; the server's log"
     ):
         KnownFeatures(other).of(KNOWN)
+    numbers = other / "model" / FEATURES
+    shutil.copy(artifact / USERS, other / USERS)
+    for bad in ("null", '{"city": ["Rom"]}', '{"city": {"Rom": "1"}}', '{"user_id": {"7": 1}}'):
+        numbers.write_text(bad)
+        with pytest.raises(ArtifactError, match=r"^users\.parquet: not a readable file of users"):
+            KnownFeatures(other).of(KNOWN)
     (other / USERS).unlink()
     assert not KnownFeatures(other).of(KNOWN).tolist()

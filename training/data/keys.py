@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from genrec.errors import InputError
 
-USERS = "users.parquet"
 INT64 = np.iinfo(np.int64)
 _PLAIN = re.compile(r"0|-?[1-9][0-9]{0,18}")
 WHOLE_NUMBERS = (

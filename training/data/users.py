@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from genrec.errors import InputError
-from genrec.files import check_regular
+from genrec.errors import ArtifactError, InputError
+from genrec.manifest import anew
 from genrec.rank.hstu import MOST_FEATURES
+from genrec.rank.user_features import USERS, Numbers, numbered, read_users
 from genrec.words import counted
-from training.data.keys import USERS
 from training.data.tables import USER, name_of, read_table, required, text
 
 MOST_VALUES = 1000  # of a feature: the model has a row for each
@@ -60,20 +60,34 @@ def _values(table: pa.Table, source: Path, name: str) -> pa.Array:
     return values
 
 
-def features_of(artifact: Path, user_ids: np.ndarray) -> tuple[np.ndarray, dict[str, dict[str, int]]]:
+def features_of(
+    artifact: Path, user_ids: np.ndarray, numbers: Numbers | None = None
+) -> tuple[np.ndarray, Numbers]:
     """Features of users int64[U] -> int64[U, F], and which number is which value of which feature.
 
-    Every value of every feature has a number of its own, from 1 on; 0 is unknown. Without `users.parquet` F is 0.
-    Raises ArtifactError.
+    `numbers` are those of a model that is there. Without them every value of every feature gets one of its own, from 1
+    on; 0 is unknown. Without `users.parquet` F is 0. Raises ArtifactError, where a model misses the file too.
     """
-    if not (artifact / USERS).exists():
+    path = artifact / USERS
+    if not path.exists():
+        if numbers:
+            problem = f"is not there, and the model has learnt {', '.join(numbers)}{anew('hstu')}"
+            raise ArtifactError(path, problem)
         return np.zeros((len(user_ids), 0), np.int64), {}
-    table = pq.read_table(check_regular(artifact / USERS))
-    table = table.take(pc.index_in(pa.array(user_ids), table["user_id"].combine_chunks()))
-    found, numbers, first = [], {}, 1
+    table = read_users(path, numbers)
+    if numbers is None:
+        numbers = _numbers_of(table.filter(pc.is_in(table["user_id"], pa.array(user_ids))), path)
+    return numbered(table, user_ids, numbers).astype(np.int64), numbers
+
+
+def _numbers_of(table: pa.Table, path: Path) -> Numbers:
+    """Of values that are there. Raises ArtifactError."""
+    if table.num_columns - 1 > MOST_FEATURES:
+        problem = f"has {table.num_columns - 1} columns beside user_id, where {MOST_FEATURES} are allowed"
+        raise ArtifactError(path, problem)
+    numbers, first = {}, 1
     for name in table.column_names[1:]:
-        coded = table[name].combine_chunks().dictionary_encode()
-        found.append(pc.fill_null(pc.add(coded.indices, first), 0).to_numpy().astype(np.int64))
-        numbers[name] = {value: number for number, value in enumerate(coded.dictionary.to_pylist(), first)}
-        first += len(coded.dictionary)
-    return np.stack(found, 1), numbers
+        values = table[name].combine_chunks().dictionary_encode().dictionary.to_pylist()
+        numbers[name] = {value: number for number, value in enumerate(values, first)}
+        first += len(values)
+    return numbers

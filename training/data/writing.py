@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 
 from genrec.errors import InputError
 from genrec.manifest import stage_key
+from genrec.rank.user_features import USERS
 from genrec.words import counted
 from training.data.cutting import Arranger, Ragged
 from training.data.histories import GROUP_USERS, MIN_HISTORY, RATINGS, SCHEMA, TIMES, history_table
 from training.data.interactions import MOST_RATING, files_of, has_ratings, has_times, write_interactions
-from training.data.keys import USERS, number_keys
+from training.data.keys import number_keys
 from training.data.ordering import Engine
 from training.data.sources import Source
 from training.data.steps import Steps

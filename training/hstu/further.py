@@ -23,6 +23,7 @@ from genrec.manifest import anew
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank.hstu import CONFIG, WEIGHTS
+from genrec.rank.user_features import load_numbers
 from training.embedding.table import Rows
 from training.further import Further, check_new, learn_last, once
 from training.hstu.batches import Sample, batches_of, further_samples
@@ -98,7 +99,8 @@ def further_artifact(
 
     def learn() -> tuple[Callable[[Path], None], dict[str, Any]]:
         catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
-        model, ratings = load_hstu(artifact / "model"), load_ratings(artifact, catalogue, more=events)
+        numbers = load_numbers(artifact / "model")
+        model, ratings = load_hstu(artifact / "model"), load_ratings(artifact, catalogue, events, numbers)
         ratings = replace(ratings, tasks=model.config.tasks)
         _check(artifact, model, catalogue, ratings)
         if settings.experts not in (0, model.config.experts):  # 0 is also what nobody asked for

@@ -14,6 +14,7 @@ from genrec.nn.device import device_of
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.progress import counting
+from genrec.rank.user_features import load_numbers
 from training.hstu.baselines import biased_factors, item_rates
 from training.hstu.batches import Sample, batches_of, held_out_samples, tokens_of
 from training.hstu.gauc import gauc
@@ -57,7 +58,8 @@ def measure_hstu(artifact: Path, device: str = "cpu") -> dict[str, dict[str, flo
 
     Raises InputError, ArtifactError.
     """
-    ratings = load_ratings(artifact, Catalogue.load(artifact / CATALOGUE, titles=False))
+    catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
+    ratings = load_ratings(artifact, catalogue, numbers=load_numbers(artifact / "model"))
     model = load_hstu(artifact / "model").to(device)
     ratings = replace(ratings, tasks=model.config.tasks)
     samples = held_out_samples(ratings, np.arange(len(ratings)), 0, model.config.max_history)

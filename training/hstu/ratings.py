@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
+from genrec.rank.user_features import Numbers
 from training.data.events import Events, events_of, merged
 from training.data.histories import RATINGS, TIMES, check_times
 from training.data.tables import RATING, column, read_table
@@ -37,7 +38,7 @@ class Ratings:
     times: np.ndarray
     features: np.ndarray
     sizes: int
-    numbers: dict[str, dict[str, int]] = field(default_factory=dict)
+    numbers: Numbers = field(default_factory=dict)
     file: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     levels: int = 5
     tasks: tuple[int, ...] = (4, 5)
@@ -86,10 +87,13 @@ def check_tasks(ratings: Ratings) -> None:
         raise InputError("tasks", f"are {list(ratings.tasks)}", "every rating once")
 
 
-def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()) -> Ratings:
+def load_ratings(
+    artifact: Path, catalogue: Catalogue, more: Sequence[Path] = (), numbers: Numbers | None = None
+) -> Ratings:
     """Of the data that `genrec data` made `artifact` of, and of `more` files: user, item, rating, timestamp.
 
-    Users of `more` may be others. Events of one second stay in file order; the same user, item and second count once.
+    `numbers` of values of features are those of a model that is there; without them they are made here. Users of `more`
+    may be others. Events of one second stay in file order; the same user, item and second count once.
     Raises InputError, ArtifactError.
     """
     ids, base, first = _read_histories(artifact / HISTORIES)
@@ -101,7 +105,7 @@ def load_ratings(artifact: Path, catalogue: Catalogue, more: Sequence[Path] = ()
         parts += [events_of(table, path, keys, item_ids) for table, path in zip(tables, more, strict=True)]
         given += [_ratings(table, path, levels) for table, path in zip(tables, more, strict=True)]
     of = merged(parts)
-    features, numbers = features_of(artifact, ids)
+    features, numbers = features_of(artifact, ids, numbers)
     new = np.zeros((len(of.users) - len(ids), features.shape[1]), np.int64)
     return Ratings(
         of.offsets,
