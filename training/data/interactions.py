@@ -21,6 +21,7 @@ from training.data.tables import (
     TIME,
     USER,
     check_file,
+    column,
     header_of,
     name_of,
     read_blocks,
@@ -82,9 +83,10 @@ def read_interactions(path: Path) -> Iterator[pa.Table]:
 
 
 def ratings_in(table: pa.Table, path: Path) -> np.ndarray:
-    """Ratings int8[n] of a table, 0 where there is none that is a whole number, 1 to MOST_RATING."""
+    """Ratings int8[n] of a table, 0 where there is none that is a whole number, 1 to MOST_RATING. Raises InputError."""
     if name_of(table, RATING) not in table.column_names:
         return np.zeros(len(table), np.int8)
+    column(table, path, RATING)  # not there twice
     try:
         found = pc.utf8_trim_whitespace(text(table, path, RATING))
     except InputError:  # a list, say: no rating

@@ -20,30 +20,44 @@ from training.data.tables import USER, name_of, read_table, required, text
 MOST_VALUES = 1000  # of a feature: the model has a row for each
 
 
-def write_users(
-    source: Path, features: Sequence[str], keys: pa.Array, ids: np.ndarray, path: Path
-) -> list[str]:
-    """`users.parquet` of a table `source`: `user_id` and its columns `features`, all but the user's if none are named.
+def read_features(source: Path, features: Sequence[str]) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """Users of a table, string[n] and each once, and its columns `features`, all but the user's if none are named.
 
-    `keys` string[U] and `ids` int64[U] are the users of the interactions; others are left out. A value is text, null
-    where it is empty. Returns the report. Raises InputError.
+    A value is text, null where it is empty. Raises InputError.
     """
     table = read_table(source)
-    found = required(table, source, USER)
-    if len(twice := pc.value_counts(found).filter(pc.greater(pc.value_counts(found).field("counts"), 1))):
+    users, own = required(table, source, USER), name_of(table, USER)
+    if len(twice := pc.value_counts(users).filter(pc.greater(pc.value_counts(users).field("counts"), 1))):
         raise InputError(str(source), f"has the user {twice[0]['values'].as_py()!r} twice", "every user once")
-    own = name_of(table, USER)
     names = list(features) or [name for name in table.column_names if name != own]
+    if "user_id" in names:  # that of users.parquet
+        problem = f"is beside column {own}, which names the users"
+        raise InputError(f"{source}, column user_id", problem, "one of the two, or a feature of another name")
     if not 1 <= len(names) <= MOST_FEATURES:
         raise InputError(
             str(source), f"has {len(names)} columns beside {own}", f"1 to {MOST_FEATURES}, a feature each"
         )
+    return users, {name: _values(table, source, name) for name in names}
+
+
+def write_users(
+    source: Path, features: Sequence[str], keys: pa.Array, ids: np.ndarray, path: Path
+) -> list[str]:
+    """`users.parquet` of a table `source`: `user_id`, and its `features`, as `read_features` has them.
+
+    `keys` string[U] and `ids` int64[U] are the users of the interactions; others are left out. Returns the report.
+    Raises InputError.
+    """
+    found, columns = read_features(source, features)
     at = pc.index_in(keys, found)
-    columns = {name: _values(table, source, name).take(at) for name in names}
-    missing = at.null_count
-    order = np.argsort(ids)
-    pq.write_table(pa.table({"user_id": pa.array(ids), **columns}).take(order), path)
-    said = f"features of users: {', '.join(names)}"
+    if (missing := at.null_count) == len(keys):
+        problem = (
+            f"has a row of no user of the interactions: {found[0].as_py()!r} is none, {keys[0].as_py()!r} one"
+        )
+        raise InputError(str(source), problem, "users as the interactions spell them")
+    table = pa.table({"user_id": pa.array(ids), **{name: each.take(at) for name, each in columns.items()}})
+    pq.write_table(table.take(np.argsort(ids)), path)
+    said = f"features of users: {', '.join(columns)}"
     return [said + (f"; {counted(missing, 'user has', 'users have')} no row in {source}" if missing else "")]
 
 

@@ -29,7 +29,7 @@ from training.data.sources import Source
 from training.data.steps import Steps
 from training.data.tables import where
 from training.data.times import UNITS, unit_of, whole_seconds
-from training.data.users import write_users
+from training.data.users import read_features, write_users
 
 ROWS, HISTORIES, ITEMS, NOTES = "interactions.parquet", "histories.parquet", "items.parquet", "notes.txt"
 FORM = "ratings"  # of the files, in keys: what was made in another form is made again
@@ -42,6 +42,8 @@ def write_data(source: Source, out: Path, cluster: str | None = None) -> list[st
     goes on after the last whole step of `out`/.data. Raises InputError.
     """
     of_users = [source.users] if source.users else []
+    for path in of_users:  # before the rest, which takes long, is read
+        read_features(path, source.features)
     key = stage_key(
         {"stage": "data", "form": FORM}, [*files_of(source.interactions), source.described, *of_users]
     )

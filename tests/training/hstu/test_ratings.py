@@ -13,7 +13,6 @@ from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.rank.hstu import HstuConfig
-from genrec.rank.user_features import load_numbers
 from training.hstu.batches import held_out_samples, tokens_of
 from training.hstu.ratings import Ratings, load_ratings, usual_tasks
 from training.stages import prepare
@@ -126,6 +125,8 @@ def test_a_feature_that_is_unknown_is_no_token(tmp_path: Path) -> None:
         ("user\nu1\n", "has 0 columns beside user .accepted: 1 to 16, a feature each"),
         ("user," + ",".join(f"f{n}" for n in range(17)) + "\nu1" + ",1" * 17, "has 17 columns beside user"),
         ("name,city\nu1,a\n", "has no column user or user_id"),
+        ("user,user_id,city\nu1,1,a\n", "column user_id: is beside column user, which names the users"),
+        ("user,city\n u1,a\n2,b\n", "has a row of no user of the interactions: ' u1' is none, 'u2' one"),
         (
             "user,city\n" + "".join(f"u{n},{n}\n" for n in range(1001)),
             "column city: has 1001 distinct values",
@@ -136,6 +137,25 @@ def test_bad_users_are_refused(tmp_path: Path, users: str, problem: str) -> None
     with pytest.raises(InputError, match=problem):
         made(tmp_path, users=users)
     assert not (tmp_path / "artifact" / "users.parquet").exists()
+
+
+def test_users_are_read_before_all_else(tmp_path: Path) -> None:
+    """Interactions may take hours."""
+    missing = "users.csv: does not exist .accepted: a CSV, TSV or Parquet file"
+    (tmp_path / "rows.csv").write_text("user,item,timestamp\nu1,a,never\n")
+    (tmp_path / "items.csv").write_text(TITLES)
+    given = {"interactions": tmp_path / "rows.csv", "items": tmp_path / "items.csv"}
+    for users, problem in {None: missing, "user\nu1\n": "has 0 columns beside user"}.items():
+        if users is not None:
+            (tmp_path / "users.csv").write_text(users)
+        with pytest.raises(InputError, match=problem):
+            prepare(tmp_path / "artifact", **given, users=tmp_path / "users.csv")
+
+
+def test_ratings_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    rows = "\n".join(f"{line},{line.split(',')[2]}" for line in ROWS.split())
+    with pytest.raises(InputError, match=r"column rating: is there 2 times .accepted: every column once"):
+        made(tmp_path, rows)
 
 
 def test_later_files_add_what_is_new(tmp_path: Path) -> None:
@@ -233,57 +253,6 @@ def test_too_few_ratings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["train", str(artifact), "--recipe", "hstu-ranker"]) == 2
     said = "ratings: have no user with one of 4 or more and a lower one among those held out"
     assert said in capsys.readouterr().err
-
-
-def test_a_model_reads_users_as_it_learnt_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also when `genrec data` has made another file of them since, with values that have no number of its."""
-    artifact, recipe = shop(tmp_path, 5), tmp_path / "mine.json"
-    recipe.write_text('{"recipe": "hstu-ranker", "epochs": 1}')
-    assert main(["train", str(artifact), "--recipe", str(recipe)]) == 0
-    catalogue, numbers = Catalogue.load(artifact / "catalogue.parquet"), load_numbers(artifact / "model")
-    learnt = load_ratings(artifact, catalogue, numbers=numbers).features
-    path = artifact / "users.parquet"
-    table = pq.read_table(path)
-    others = pa.array(
-        [f"new {n}" if n < 20 else value for n, value in enumerate(table["parity"].to_pylist())]
-    )
-    pq.write_table(pa.table({"user_id": table["user_id"], "age": others, "parity": others}), path)
-    assert load_ratings(artifact, catalogue).sizes > 20
-    found = load_ratings(artifact, catalogue, numbers=numbers)
-    assert found.features[:20].tolist() == [[0]] * 20 and np.array_equal(found.features[20:], learnt[20:])
-    evaluate, later = ["evaluate", str(artifact), "--recipe", "hstu-ranker"], tmp_path / "later.csv"
-    assert main(evaluate) == 0
-    later.write_text("user,item,rating,timestamp\nuser 1,item 2,4,999999\n")
-    further = ["train", str(artifact), "--recipe", "hstu-ranker", "--events", str(later)]
-    path.unlink()
-    for command in (evaluate, further):
-        assert main(command) == 2
-        said = "users.parquet: is not there, and the model has learnt parity; `genrec train --recipe hstu-ranker`"
-        assert said in capsys.readouterr().err
-    pq.write_table(table.rename_columns(["user_id", "other"]), path)
-    assert main(further) == 2 and "not a readable file of users" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"age": ["1"]},
-        {"user_id": [1, None], "age": ["1", "2"]},
-        {"user_id": [1, 1], "age": ["1", "2"]},
-        {"user_id": ["u1"], "age": ["1"]},
-        {"user_id": [1], "age": [[1]]},
-        {"user_id": [1], **{f"f{n}": ["1"] for n in range(17)}},
-        None,
-    ],
-)
-def test_a_damaged_file_of_users_is_named(tmp_path: Path, table: dict[str, list[object]] | None) -> None:
-    artifact, _ = made(tmp_path)
-    path = artifact / "users.parquet"
-    path.write_bytes(path.read_bytes()[:60])
-    if table is not None:
-        pq.write_table(pa.table(table), path)
-    with pytest.raises(ArtifactError, match=r"users.parquet: (not a readable file of users|has 17 columns)"):
-        load_ratings(artifact, catalogue_of(artifact))
 
 
 def test_data_without_ratings_cannot_train_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
