@@ -62,6 +62,19 @@ def add_options(parser: argparse.ArgumentParser, **defaults: float) -> None:
         parser.add_argument(option, type=type(default), default=default, help=COMMON[name])
 
 
+def numbers_of(asked: argparse.Namespace, name: str, least: int = 1, most: int = 2**31 - 1) -> list[int]:
+    """Those that the option `name` lists, as 32,128: whole ones, `least` to `most`. Raises InputError."""
+    text = getattr(asked, name)
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(least <= each <= most for each in numbers):
+        limit = f"whole numbers, {least} to {most}, with commas between"
+        raise InputError(name.replace("_", "-"), f"is {text!r}", limit)
+    return numbers
+
+
 def add_artifact(parser: argparse.ArgumentParser) -> None:
     """The artifact that is served: the demo's, if none is named."""
     parser.add_argument("artifact", type=Path, nargs="?", default=DEMO, help="default: what `make demo` made")

@@ -108,10 +108,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--items", default="1000000,10000000")
     parser.add_argument("--repeats", type=int, default=15)
     a = parser.parse_args(argv)
+    sizes = report.numbers_of(a, "items")
     run = report.begin(a)
     SemanticIdSet.build(np.arange(4)).find(np.arange(4))  # compile
     figures, spread = {}, {}
-    for items, codebook in product((int(n) for n in a.items.split(",")), CODEBOOKS):
+    for items, codebook in product(sizes, CODEBOOKS):
         size = f"{items} items, T={codebook}"
         found = figures[size] = measure(items, codebook, a.repeats)
         spread |= {f"{size}, {name}": (f["ns_low"], f["ns_high"]) for name, f in found.items()}

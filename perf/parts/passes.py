@@ -122,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=3)
     a = parser.parse_args(argv)
+    widths, top_k = (report.numbers_of(a, name) for name in ("beam_widths", "top_k"))
     run = report.begin(a)
-    widths, top_k = ([int(n) for n in text.split(",")] for text in (a.beam_widths, a.top_k))
     found, spread = {}, {}
     for width in widths:
         seen = measure(a.artifact, width, top_k, a.requests, a.rounds)

@@ -148,12 +148,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--artifact", type=Path, default=Path("artifacts/mock-3000"))
     parser.add_argument("--plot", type=Path, metavar="FILE")
     a = parser.parse_args(argv)
+    prompts, widths = (report.numbers_of(a, name) for name in ("prompts", "beam_widths"))
     run = report.begin(a)
     if not a.artifact.exists():
         mock_artifact(a.artifact, replace(SHAPE, max_history=MAX_HISTORY), draft=False)
     config = load_config(a.artifact)
     kv_type = load_layout(Settings(a.artifact, a.artifact), config).kv_type
-    prompts, widths = ([int(n) for n in text.split(",")] for text in (a.prompts, a.beam_widths))
     shapes = {shape: kv_bytes(config, *shape, kv_type) for shape in product(prompts, widths)}
     limit = memory_limit()
     arms = {

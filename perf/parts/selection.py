@@ -175,8 +175,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--candidates", default="32,128,512,2048")
     parser.add_argument("--repeats", type=int, default=15)
     a = parser.parse_args(argv)
+    widths, lists = (report.numbers_of(a, name) for name in ("beam_widths", "candidates"))
     run, cells = report.begin(a), []
-    widths, lists = ([int(n) for n in text.split(",")] for text in (a.beam_widths, a.candidates))
     shapes = [(width, k) for width, k in product(widths, lists) if width * k <= MOST]
     each = list(product(shapes, INPUTS))
     for (width, k), name in counting("selection", len(each), "cell", iterable=each):

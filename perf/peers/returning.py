@@ -119,9 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = a.peers.split(",")
     if not set(names) <= set(PEERS):
         raise InputError("peers", f"is {a.peers!r}", ", ".join(PEERS))
+    spans = report.numbers_of(a, "prompts")
     model = PeerModel.make("30m", a.folder / "models" / "30m", SHAPES["30m"])
     levels = model.config.levels
-    prompts = [int(tokens) // levels for tokens in a.prompts.split(",")]
+    prompts = [tokens // levels for tokens in spans]
     longest = max(prompts) + MORE * (a.visits - 1)
     if longest > LONGEST:
         raise InputError("prompts", f"become {levels * longest} tokens", f"at most {levels * LONGEST}")

@@ -229,8 +229,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--users", type=int, help="a sample of test users instead of all")
     report.add_options(parser, requests=30, rounds=4, top_k=10, threads=0)
     a = parser.parse_args(argv)
+    widths = report.numbers_of(a, "beam_widths")
     run = report.begin(a)
-    widths = [int(width) for width in a.beam_widths.split(",")]
     figures = compare_speed(a, a.speed_on or a.artifacts[0], widths)
     figures |= compare_quality(a.artifacts, min(128, max(widths)), a.users)
     spread = {

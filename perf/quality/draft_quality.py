@@ -121,10 +121,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = a.rows.split(",")
     if unknown := [row for row in rows if row not in ROWS]:
         raise InputError("rows", f"names {unknown}", ", ".join(ROWS))
+    seeds = report.numbers_of(a, "seeds", 0)
     run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
-    seeds = [int(seed) for seed in a.seeds.split(",")]
     chosen = DraftSettings(epochs=a.epochs)
     found = measure(a.artifact, seeds, rows, chosen, a.users, a.beam_width, a.threads)
     users = found["beam search"][0]["users"]

@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--recipe", default=HSTU_NEXT, help="of `next`, as `genrec train --recipe` takes it")
     parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")
     a = parser.parse_args(argv)
-    rows, seeds = a.rows.split(","), [int(seed) for seed in a.seeds.split(",")]
+    rows, seeds = a.rows.split(","), report.numbers_of(a, "seeds", 0)
     if unknown := [row for row in rows if row not in (*ROWS, NEXT)]:
         raise InputError("rows", f"names {unknown}", ", ".join((*ROWS, NEXT)))
     model, said = read_recipe(a.recipe)

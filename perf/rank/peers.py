@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if not set(asked.peers.split(",")) <= set(PEERS):
         raise InputError("peers", f"is {asked.peers!r}", ", ".join(PEERS))
-    if not all(span.isdecimal() and int(span) >= SHAPE.levels for span in asked.prompts.split(",")):
-        raise InputError("prompts", f"is {asked.prompts!r}", f"tokens, at least {SHAPE.levels}, as 528,1488")
+    report.numbers_of(asked, "prompts", SHAPE.levels)
     run = report.begin(asked)
     artifact, half = asked.folder / "artifact", asked.folder / "half-the-layers"
     mock_ranker(artifact, SHAPE.levels)

@@ -103,8 +103,7 @@ def check(asked: argparse.Namespace) -> None:
     known = (*POLICIES, TOGETHER)
     if not set(asked.ways.split(",")) <= set(known):
         raise InputError("ways", f"is {asked.ways!r}", ", ".join(known))
-    if not all(seed.isdecimal() for seed in asked.seeds.split(",")):
-        raise InputError("seeds", f"is {asked.seeds!r}", "whole numbers, separated by commas")
+    report.numbers_of(asked, "seeds", 0)
     for name in ("scale", "requests"):
         if getattr(asked, name) < 1:
             raise InputError(name, f"is {getattr(asked, name)}", "at least 1")

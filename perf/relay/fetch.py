@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", default="1024,2048,4096,8192", help="tokens of the prefix")
     parser.add_argument("--repeats", type=int, default=9, help="of each way, in turns")
     a = parser.parse_args(argv)
+    report.numbers_of(a, "lengths")  # which the nodes read
     if find_spec("mooncake") is None or not shutil.which(MASTER):
         raise InputError("mooncake", "is not installed", "pip install 'genrec-triton[mooncake]'")
     run = report.begin(a)

@@ -247,11 +247,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--beam-widths", default="32,128,512", help="one server is started for each")
     report.add_options(parser, requests=50, rounds=4, top_k=10, threads=0, seed=0)
     a = parser.parse_args(argv)
+    widths = report.numbers_of(a, "beam_widths")
     run = report.begin(a)
-    try:
-        widths = [int(width) for width in a.beam_widths.split(",")]
-    except ValueError as error:
-        raise InputError("beam_widths", f"are {a.beam_widths!r}", "whole numbers with commas") from error
     found = stages(
         a.artifact,
         widths,

@@ -147,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--in-flight", default="1,4")
     report.add_options(parser, beam_width=128, rounds=3)
     a = parser.parse_args(arguments)
+    each = list(product(report.numbers_of(a, "prompts"), report.numbers_of(a, "in_flight")))
     run = report.begin(a)
     drafts, artifact = a.ensemble == ENSEMBLES[1], a.artifact
     if not artifact:
@@ -155,7 +156,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = load_config(artifact)
     items = load_catalogue(artifact, config).item_ids
     cells: dict[str, Any] = {}
-    each = list(product(map(int, a.prompts.split(",")), map(int, a.in_flight.split(","))))
     with endpoints.endpoint(
         artifact, beam_width=a.beam_width, ensembles=(a.ensemble,), pool_user_mb=POOL_MB
     ) as server:

@@ -183,10 +183,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table per size and, last, one JSON object."""
     a = arguments(argv)
+    sizes = report.numbers_of(a, "sizes")
     run = report.begin(a)
     figures: dict[str, Any] = {"look_up_ns": {}, "insert_ns": {}, "skipped": {}}
     spread: dict[str, Sequence[float]] = {}
-    sizes = [int(size) for size in a.sizes.split(",")]
     best = DYNAMIC.format(best_kernels().name)
     for size in sizes:
         ids = np.unique(np.random.default_rng(0).integers(-(2**62), 2**62, size))

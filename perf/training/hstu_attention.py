@@ -110,13 +110,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=128, help="of a token")
     parser.add_argument("--heads", type=int, default=2)
     a = parser.parse_args(argv)
+    lengths = report.numbers_of(a, "lengths")
     run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
     threads = torch.get_num_threads()
-    cells = [
-        measure(shape, length, a, threads) for length in map(int, a.lengths.split(",")) for shape in SHAPES
-    ]
+    cells = [measure(shape, length, a, threads) for length in lengths for shape in SHAPES]
     shown = [name for name in cells[0] if name != "spread"]
     print("\n" + report.columns(shown, [[cell[name] for name in shown] for cell in cells]))
     worst = {f"{name}_worst": min(cell[name] for cell in cells) for name in ("time_ratio", "memory_ratio")}

@@ -152,11 +152,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print tables and, last, one JSON object."""
     a = arguments(argv)
+    dims = report.numbers_of(a, "dims")
     run = report.begin(a)
     skipped: dict[str, str] = {}
     figures: dict[str, Any] = {"sequences_s": {}, "skipped": skipped}
     spread: dict[str, tuple[float, float]] = {}
-    for dim in map(int, a.dims.split(",")):
+    for dim in dims:
         found = speeds(a, dim, skipped)
         middles = {name: extremes(rounds) for name, rounds in found.items()}
         figures["sequences_s"][str(dim)] = {name: round(each.median, 1) for name, each in middles.items()}

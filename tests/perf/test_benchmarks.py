@@ -64,3 +64,39 @@ def test_a_name_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["bench", "speed"]) == 2
     said = capsys.readouterr().err
     assert "'speed'" in said and "sweep" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "needs"),
+    [
+        ("training", "dims", []),
+        ("embedding", "sizes", []),
+        ("hstu_attention", "lengths", []),
+        ("relay_fetch", "lengths", []),
+        ("memory", "prompts", []),
+        ("memory", "beam-widths", []),
+        ("selection", "candidates", []),
+        ("passes", "top-k", ["none"]),
+        ("hashset", "items", []),
+        ("stages", "beam-widths", ["none"]),
+        ("returning", "prompts", []),
+        ("returning", "in-flight", []),
+        ("returning_peers", "prompts", []),
+        ("rank", "seeds", []),
+        ("rank_peers", "prompts", []),
+        ("decoders", "beam-widths", ["none"]),
+        ("table_quality", "seeds", ["none"]),
+        ("draft_quality", "seeds", ["none"]),
+        ("rank_quality", "seeds", ["none"]),
+    ],
+)
+@pytest.mark.parametrize("bad", ["many", "1,,2", "", "-1", "1.5", "2147483648"])
+def test_lists_of_numbers_are_read_before_anything_is_made(
+    name: str, option: str, needs: list[str], bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", name, *needs, f"--{option}={bad}"]) == 2
+    said = capsys.readouterr()
+    assert f"{option}: is {bad!r} (accepted: whole numbers, " in said.err
+    assert not said.out and not list(tmp_path.iterdir())
