@@ -15,25 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.files import check_regular
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
 from genrec.nn.model import Generator
-from training.data.events import events_of, merged, stored_events
-from training.data.tables import read_table
 from training.data.windows import batches, gather, recent
-from training.further import Further, check_new, learn_last, once
+from training.further import BATCH, RATE, Further, behind_others, learn_last, once
 from training.generator.recipes import Recipe
 from training.generator.run import WindowRun
 from training.sharded.world import World
 
 GENERATOR = Further("train", "generator", WEIGHTS)
-# Of a recipe's, and without dropout: events are met once. In such batches the whole rate made lists worse, on ml-100k,
-# while the loss got better.
-RATE, BATCH = 1 / 3, 1 / 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +87,7 @@ def load_newer(artifact: Path, catalogue: Catalogue, events: Sequence[Path]) -> 
     """Histories of the users of the last file of `events`, whose events are learnt; those of the data set and of the
     files before are history alone. Raises InputError, ArtifactError.
     """
-    items = pq.read_table(check_regular(artifact / "items.parquet"))
-    keys, ids = items["key"].combine_chunks(), items["item_id"].to_numpy()
-    files = [events_of(read_table(path), path, keys, ids) for path in events]
-    parts = [stored_events(artifact / "histories.parquet", files[-1].users), *files]
-    of = merged(parts)
-    first = np.isin(np.arange(len(of.item)), of.offsets[:-1])  # nothing is before it
-    learnt = check_new(np.flatnonzero((of.file == len(events)) & ~first), events[-1])
+    of, learnt = behind_others(artifact, events)
     return Newer(catalogue.rows_of(of.item), of.offsets, learnt)
 
 
