@@ -10,10 +10,11 @@ from typing import Any
 
 from cli.chain import check_generator, check_ours
 from genrec.errors import InputError
-from genrec.manifest import COMMANDS, read
+from genrec.manifest import COMMANDS, check_inputs, read
 
 OF_EPOCHS = ("epochs", "patience", "validate_every")
 OF_THE_START = ("warm_start", "dropout", "max_history", "hidden_size", "num_hidden_layers", "head_dim")
+OF_THE_MODEL = ("dropout", "max_history", "hidden_size", "layers", "heads", "temperature")  # of hstu-next
 OVER_GENERATOR = ("ranker", "draft")  # stages that are of one generator's weights
 
 
@@ -35,11 +36,8 @@ def further_generator(
     learn = partial(
         on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
     )
-    if not _told("generator", events[-1], learn):
-        return
-    commands = [COMMANDS[stage] for stage in OVER_GENERATOR if stage in read(artifact)]
-    said = ", then ".join(f"`genrec {command}`" for command in (*commands, "export", "build"))
-    print(f"generator: what was made of its weights before is made anew by {said}")
+    if _told("generator", events[-1], learn):
+        _tell_anew("generator", (COMMANDS[stage] for stage in OVER_GENERATOR if stage in read(artifact)))
 
 
 def further_hstu(
@@ -58,6 +56,26 @@ def further_hstu(
         on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
     )
     _told("hstu", events[-1], learn)
+
+
+def further_hstu_next(
+    artifact: Path, events: Sequence[Path], seed: int, threads: int, ranks: int, changes: Mapping[str, Any],
+    device: str,
+) -> None:  # fmt: skip
+    """`model/hstu_next.safetensors`; says what is of the weights before. Raises InputError, ArtifactError."""
+    from training.hstu_next.further import further_artifact
+    from training.hstu_next.settings import HstuNextSettings
+    from training.launch import on_ranks
+    from training.recipe_file import changed
+
+    _check_read(changes, (*OF_EPOCHS, *OF_THE_MODEL))
+    check_inputs(artifact, "tokenise")
+    chosen = changed(HstuNextSettings(), changes)
+    learn = partial(
+        on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
+    )
+    if _told("hstu-next", events[-1], learn):
+        _tell_anew("hstu-next")
 
 
 def _check_read(changes: Mapping[str, Any], unread: Iterable[str]) -> None:
@@ -80,3 +98,9 @@ def _told(name: str, path: Path, learn: Callable[[], dict[str, Any] | None]) -> 
     said = ", ".join(f"{fact} {value}" for fact, value in facts.items())
     print(f"{name}: trained further in {time.monotonic() - begun:.1f} s: {said}")
     return True
+
+
+def _tell_anew(name: str, commands: Iterable[str] = ()) -> None:
+    """Which commands make anew what is of the weights before: these, and then what is served."""
+    said = ", then ".join(f"`genrec {command}`" for command in (*commands, "export", "build"))
+    print(f"{name}: what was made of its weights before is made anew by {said}")

@@ -43,7 +43,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         " settings of one; export, build and serve put each of the last three behind `rank`",
     )
     more = (
-        "train the generator, or an hstu-ranker, further, on the last file's events (CSV or Parquet: user, item,"
+        "train the generator, or an HSTU model, further, on the last file's events (CSV or Parquet: user, item,"
         " timestamp, of an hstu-ranker rating too)"
     )
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
@@ -55,13 +55,14 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
     from cli.chain import make_draft, make_hstu, make_hstu_next, make_model, make_ranker
-    from cli.further import further_generator, further_hstu
+    from cli.further import further_generator, further_hstu, further_hstu_next
     from training.device import use_device
     from training.launch import torchrun_rank
     from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, RECIPES, read_recipe
 
+    further = {GENERATOR: further_generator, HSTU: further_hstu, HSTU_NEXT: further_hstu_next}
     read_by = {
-        "minutes": RECIPES, "ranks": RECIPES, "events": (GENERATOR, HSTU), "ranker_order": (RANKER,),
+        "minutes": RECIPES, "ranks": RECIPES, "events": tuple(further), "ranker_order": (RANKER,),
         "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
@@ -76,8 +77,7 @@ def run(a: argparse.Namespace) -> None:
     if a.events and a.minutes:
         raise InputError("minutes", "is given with --events", "without: events are learnt once")
     if a.events:
-        further = further_hstu if model == HSTU else further_generator
-        further(a.artifact, a.events, a.seed, a.threads, ranks, changes, a.device)
+        further[model](a.artifact, a.events, a.seed, a.threads, ranks, changes, a.device)
     elif model == HSTU:
         make_hstu(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)
     elif model == HSTU_NEXT:

@@ -28,6 +28,7 @@ from tests.training.hstu.test_hstu_further import some_users
 from tests.training.hstu_next.test_hstu_next import SETTINGS as NEXT
 from tests.training.hstu_next.test_hstu_next import fresh_model as fresh_next
 from tests.training.hstu_next.test_hstu_next import some_timed
+from tests.training.hstu_next.test_hstu_next_further import some_users as next_users
 from tests.training.ranker.test_ranker import QUICK, ring_artifact
 from training.data.histories import Histories
 from training.device import use_device
@@ -39,6 +40,7 @@ from training.hstu.batches import held_out_samples
 from training.hstu.further import train_further
 from training.hstu.measure import scores_of
 from training.hstu.train import train_hstu
+from training.hstu_next.further import train_further as train_next_further
 from training.hstu_next.measure import ranks_of
 from training.hstu_next.train import train_hstu_next
 from training.ranker.candidates import places_of
@@ -108,11 +110,15 @@ def hstu(folder: Path, there: bool, further: bool) -> tuple[Figures, Figures]:
         }
 
 
-def hstu_next(folder: Path, there: bool) -> tuple[Figures, Figures]:
-    """Weights and log of an HSTU model of the next item; and how it is evaluated there."""
+def hstu_next(folder: Path, there: bool, further: bool) -> tuple[Figures, Figures]:
+    """Weights and log of an HSTU model of the next item, new or trained further; and how it is evaluated there."""
     with device_of_test(there) as device:
-        timed = some_timed()
-        best, report = train_hstu_next(World(device=device), timed, fresh_next(), NEXT, folder)
+        timed, world = some_timed(), World(device=device)
+        if further:
+            best, report = train_next_further(world, *next_users(), fresh_next(), NEXT)
+            report = {"log": [report]}
+        else:
+            best, report = train_hstu_next(world, timed, fresh_next(), NEXT, folder)
         assert all(isinstance(each, Elsewhere) == there for each in best.state_dict().values())
         ranks = ranks_of(best, timed, places_of(timed.lengths, "test", 0), "")
         return {name: each.cpu() for name, each in best.state_dict().items()}, {
@@ -124,9 +130,10 @@ def hstu_next(folder: Path, there: bool) -> tuple[Figures, Figures]:
 @pytest.mark.parametrize(
     ("train", "more"),
     [(generator, {}), (ranker, {"shared": True}), (ranker, {"shared": False}), (draft, {"joint": False}),
-     (draft, {"joint": True}), (hstu, {"further": False}), (hstu, {"further": True}), (hstu_next, {})],
+     (draft, {"joint": True}), (hstu, {"further": False}), (hstu, {"further": True}),
+     (hstu_next, {"further": False}), (hstu_next, {"further": True})],
     ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "draft", "draft-and-generator", "hstu-ranker",
-         "hstu-ranker-trained-further", "hstu-next"],
+         "hstu-ranker-trained-further", "hstu-next", "hstu-next-trained-further"],
 )  # fmt: skip
 def test_it_learns_there_what_it_learns_here(train: Any, more: dict[str, bool], tmp_path: Path) -> None:
     here, there = (train(tmp_path / str(n), bool(n), **more) for n in range(2))

@@ -164,11 +164,6 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
     train = ["train", str(artifact), "--events", str(events)]
     recipe = ["--recipe", "hstu-ranker"]
     for more, text, problem in (
-        (
-            ["--recipe", "hstu-next"],
-            "",
-            "events: is given for hstu-next, which does not read it (accepted: for gen",
-        ),
         ([*recipe, "--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
         (
             recipe,
