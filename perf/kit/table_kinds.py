@@ -63,6 +63,13 @@ WINDOWS = Table(
     ),
     "data, window",
 )  # fmt: skip
+COMPARED = (
+    Column("arm, the other, figure", "compared/*/what", "{}"), Column("mean", "compared/*/mean", "{:.4f}"),
+    Column("of the other", "compared/*/of_other", "{:.4f}"), Column("ratio", "compared/*/ratio", "{:.4f}"),
+    Column("difference", "compared/*/difference", "{:+.5f}"),
+    Column("its standard error over seeds", "compared/*/error_over_seeds", "{:.5f}"),
+    Column("over users", "compared/*/error_over_users", "{:.5f}"),
+)  # fmt: skip
 
 GPU = {
     "gpu": Table(

@@ -168,13 +168,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     ),
     "table-quality": Table(
         "table_quality", "{settings[artifact]}, seeds {settings[seeds]}, {cold_share:.0%} of the rows cold", "compared",
-        (
-            Column("arm, the other, figure", "compared/*/what", "{}"), Column("mean", "compared/*/mean", "{:.4f}"),
-            Column("of the other", "compared/*/of_other", "{:.4f}"), Column("ratio", "compared/*/ratio", "{:.4f}"),
-            Column("difference", "compared/*/difference", "{:+.5f}"),
-            Column("its standard error over seeds", "compared/*/error_over_seeds", "{:.5f}"),
-            Column("over users", "compared/*/error_over_users", "{:.5f}"),
-        ),
+        kinds.COMPARED,
     ),
     "swap": (
         Figure("requests", "swap", "requests", "{}"),

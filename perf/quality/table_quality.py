@@ -141,15 +141,24 @@ def show(seed: int, arm: str, users: Users) -> None:
     print(f"seed {seed}, {arm}: {said}", flush=True)
 
 
-def summary(found: Sequence[Mapping[str, Users]]) -> dict[str, dict[str, Any]]:
-    """Claim -> the comparison, of arms that every seed has."""
+def summary(
+    found: Sequence[Mapping[str, Users]], claims: Mapping[str, tuple[str, str, str]]
+) -> dict[str, dict[str, Any]]:
+    """Claim -> the comparison, of arms and figures that every seed has. `claims` as COMPARED."""
     return {
         claim: {"what": f"{arm} over {other}: {figure}"} | compare(
             *(np.stack([seed[name][figure] for seed in found]) for name in (arm, other))
         )
-        for claim, (arm, other, figure) in COMPARED.items()
-        if arm in found[0]
+        for claim, (arm, other, figure) in claims.items()
+        if figure in found[0].get(arm, ())
     }  # fmt: skip
+
+
+def table_of(compared: Mapping[str, Mapping[str, Any]]) -> str:
+    """The same for people."""
+    columns = ("mean", "of_other", "ratio", "difference", "error_over_seeds", "error_over_users")
+    rows = [(of["what"], *(f"{of[name]:.5f}" for name in columns)) for of in compared.values()]
+    return report.columns(("", *columns), rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -172,10 +181,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for number, seed in enumerate(seeds)
     ]
     found, shares = zip(*trained, strict=True)
-    compared = summary(found)
-    columns = ("mean", "of_other", "ratio", "difference", "error_over_seeds", "error_over_users")
-    rows = [(of["what"], *(f"{of[name]:.5f}" for name in columns)) for of in compared.values()]
-    print(report.columns(("", *columns), rows))
+    compared = summary(found, COMPARED)
+    print(table_of(compared))
     figures = {
         arm: {name: [float(seed[arm][name].mean()) for seed in found] for name in users}
         for arm, users in found[0].items()

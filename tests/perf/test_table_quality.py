@@ -110,7 +110,7 @@ def test_every_claim_is_made_of_what_a_seed_gives() -> None:
         test_hstu.some_ratings(), some_timed(), CONFIG, CODES, 0, 0,
         replace(SETTINGS, epochs=1), replace(NEXT, epochs=1),
     )  # fmt: skip
-    compared = table_quality.summary([found, found])
+    compared = table_quality.summary([found, found], table_quality.COMPARED)
     skipped = {claim for claim, (arm, *_) in table_quality.COMPARED.items() if arm not in found}
     assert set(compared) | skipped == set(table_quality.COMPARED) and 0 <= share <= 1
     assert all(of["error_over_seeds"] == 0 < of["users"] for of in compared.values())
