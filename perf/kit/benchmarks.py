@@ -97,6 +97,9 @@ BENCHMARKS = {
         "do dynamic tables, fp16 rows and bf16 products keep the quality, do experts add?",
         30,
     ),
+    "further_quality": Benchmark(
+        "perf.quality.further_quality", "what is training further worth, beside training anew?", 12
+    ),
     # Beside others, and on other devices.
     "peers": Benchmark("perf.peers.__main__", "how much faster than what people use today?", 60),
     "returning_peers": Benchmark(

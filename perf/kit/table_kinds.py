@@ -70,6 +70,11 @@ COMPARED = (
     Column("its standard error over seeds", "compared/*/error_over_seeds", "{:.5f}"),
     Column("over users", "compared/*/error_over_users", "{:.5f}"),
 )  # fmt: skip
+FURTHER = Table(
+    "further_quality",
+    "{settings[artifact]}, seeds {settings[seeds]}, {asked[events]} events of {asked[users]} users; training of the "
+    "files took {seconds[further]:.0f} s, anew {seconds[anew]:.0f} s", "compared", COMPARED,
+)  # fmt: skip
 
 GPU = {
     "gpu": Table(

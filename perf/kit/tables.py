@@ -170,6 +170,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "table_quality", "{settings[artifact]}, seeds {settings[seeds]}, {cold_share:.0%} of the rows cold", "compared",
         kinds.COMPARED,
     ),
+    "further-quality": kinds.FURTHER,
     "swap": (
         Figure("requests", "swap", "requests", "{}"),
         Figure("swaps among them", "swap", "swaps", "{}"),

@@ -1,0 +1,217 @@
+"""What is training further worth, beside leaving a model as it is and training it anew?
+
+    genrec bench further_quality artifacts/ml-100k [--seeds 0,1,2] [--base 0.5] [--files 6] [--events 5000]
+
+Of a data set with times, a model is trained on the oldest share of the events (`before`). It learns the next ones as
+`genrec train --events` does, file after file in order of time (`further`). Another one is trained on all of these
+events at once (`anew`), under the same semantic IDs, which are of the oldest events: what training further could hope
+for. All of them are asked for the events of the twentieth of the data after that, each behind all that its user did
+before it, in the files and in the test too. `genrec train` learns all of a user's items but the two newest, and all his
+ratings but the ten newest: `before` and `anew` are made so.
+
+Of the generator: HR@10 and NDCG@10 of its list, without items of the history, and the loss of the item that came, over
+all levels. Of the HSTU ranker, where the data has ratings: GAUC of liked ones, in lists of ten, without features of
+users, which new ones do not have. Figures are means over events, of GAUC over those of users with both labels; the
+error of a difference is over users, whose events are taken together, and over seeds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
+from genrec.nn.beam import Tree
+from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.hstu import HstuRanker
+from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
+from genrec.nn.loss import level_sums
+from genrec.nn.model import Generator
+from genrec.progress import counting
+from perf.kit import report
+from perf.quality.further_spans import Spans, cut
+from perf.quality.table_quality import HR, NDCG, Users, show, summary, table_of
+from training.data.histories import RATINGS
+from training.data.windows import gather
+from training.generator import further as of_generator
+from training.generator.evaluate import hits
+from training.generator.recipes import Recipe
+from training.generator.recommend import model_recommender
+from training.hstu import further as of_hstu
+from training.hstu.batches import events_of, further_samples
+from training.hstu.gauc import gauc
+from training.hstu.measure import scores_of
+from training.hstu.ratings import Ratings, load_ratings
+from training.hstu.settings import HstuSettings
+from training.hstu.train import hstu_artifact
+from training.sharded.world import World
+from training.stages import metadata_of, recipe, train
+
+BEAM_WIDTH, TOP_K, BATCH = 32, 10, 128
+BEFORE, FURTHER, ANEW = "before", "further", "anew"
+LOSS, GAUC = "loss", "GAUC of ratings"
+# Claim: an arm, the one that it is compared with, and by which figure.
+COMPARED = {
+    f"{arm}_over_{other}_{name}": (arm, other, figure)
+    for name, figure in (("hr10", HR), ("ndcg10", NDCG), ("loss", LOSS), ("gauc", GAUC))
+    for arm, other in ((FURTHER, BEFORE), (ANEW, BEFORE), (FURTHER, ANEW))
+}
+
+
+class Asked(NamedTuple):
+    """What every arm is asked for: the events of the test, and their ratings, where the data has any."""
+
+    catalogue: Catalogue
+    events: of_generator.Newer
+    ratings: Ratings | None
+
+
+def asked_of(spans: Spans) -> Asked:
+    """Raises InputError, ArtifactError."""
+    files, catalogue = [*spans.files, spans.test], Catalogue.load(spans.base / CATALOGUE, titles=False)
+    stored = metadata_of(spans.base / "histories.parquet", "histories").schema.to_arrow_schema().names
+    ratings = load_ratings(spans.base, catalogue, files) if RATINGS.name in stored else None
+    return Asked(catalogue, of_generator.load_newer(spans.base, catalogue, files), ratings)
+
+
+def per_event(sums: NDArray[np.float64], events: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sums of users over so many of their events [U], such that their mean is that over events: [U]."""
+    return sums / events.mean()
+
+
+@torch.no_grad()
+def lists_of(model: Generator, catalogue: Catalogue, newer: of_generator.Newer) -> Users:
+    """By user, of the events that he is asked for: found among the first ten, its gain, and the loss."""
+    tree = Tree.of(catalogue)
+    recommend = model_recommender(model, catalogue, BEAM_WIDTH, tree)
+    items, most = catalogue.item_ids[newer.rows], model.config.max_history
+    found: list[tuple[float, float, float]] = []
+    users, starts, counts = np.unique(newer.users, return_index=True, return_counts=True)
+    with counting("evaluate", len(newer.learnt), "event") as bar:
+        for begin, events in zip(newer.offsets[users], np.split(newer.learnt, starts[1:]), strict=True):
+            sums = np.zeros(3)
+            for at in range(0, len(events), BATCH):
+                asked = events[at : at + BATCH]
+                ranks = hits(recommend([items[begin:event] for event in asked], TOP_K, True), items[asked])
+                gains = np.where(ranks < TOP_K, 1 / np.log2(ranks + 2), 0)
+                windows = np.stack((np.maximum(begin, asked + 1 - most), asked + 1), 1)
+                rows = torch.from_numpy(gather(newer.rows, windows)).clamp(min=0)
+                last = torch.arange(rows.shape[1]) == torch.from_numpy(np.diff(windows) - 1)
+                losses = level_sums(model, tree, rows, last)
+                sums += ((ranks < TOP_K).sum(), gains.sum(), float(losses.sum()))
+                bar.update(len(asked))
+            found.append(tuple(sums))
+    return {
+        name: per_event(each, counts) for name, each in zip((HR, NDCG, LOSS), np.array(found).T, strict=True)
+    }
+
+
+def likes_of(model: HstuRanker, ratings: Ratings) -> Users:
+    """AUC of the ratings of the last file, of every user who has both labels there, weighted by his ratings."""
+    learnt = np.flatnonzero(ratings.file == ratings.file.max())
+    samples = further_samples(ratings, learnt, model.config.max_history)
+    scores, events = scores_of(model, ratings, samples, "evaluate")[:, 0], events_of(samples)
+    liked, users = ratings.labels(events)[:, 0], ratings.users[events]
+    areas, counts = [], []
+    for user in np.unique(users):
+        of_user = users == user
+        area, known = gauc(users[of_user], liked[of_user], scores[of_user])
+        if known:
+            areas.append(area * of_user.sum())
+            counts.append(of_user.sum())
+    return {GAUC: per_event(np.array(areas), np.array(counts))}
+
+
+def figures_of(folder: Path, asked: Asked) -> Users:
+    """Of the models in `folder`."""
+    found = lists_of(load_generator(folder), asked.catalogue, asked.events)
+    return found if asked.ratings is None else found | likes_of(load_hstu(folder), asked.ratings)
+
+
+def learn_anew(artifact: Path, rated: bool, settings: Recipe, hstu: HstuSettings, seed: int) -> None:
+    """The models of `artifact`, as `genrec train` makes them."""
+    with TemporaryDirectory() as state:
+        train(World(), artifact, settings, Path(state) / "generator", seed)
+        if rated:
+            hstu_artifact(World(), artifact, hstu, Path(state) / "hstu", seed)
+
+
+def learn_further(spans: Spans, asked: Asked, settings: Recipe, hstu: HstuSettings, seed: int) -> None:
+    """The models of `spans.base`, file after file, as `genrec train --events` does."""
+    folder, catalogue = spans.base / "model", asked.catalogue
+    for number in range(1, len(spans.files) + 1):
+        files = spans.files[:number]
+        newer = of_generator.load_newer(spans.base, catalogue, files)
+        model = load_generator(folder)
+        save_generator(
+            of_generator.train_further(World(), model, catalogue, newer, settings, seed)[0], folder
+        )
+        if asked.ratings is not None:
+            ratings = load_ratings(spans.base, catalogue, files)
+            learnt, ranker = np.flatnonzero(ratings.file == number), load_hstu(folder)
+            save_hstu(of_hstu.train_further(World(), ratings, learnt, ranker, hstu, seed)[0], folder)
+
+
+def measure_seed(
+    spans: Spans, asked: Asked, settings: Recipe, hstu: HstuSettings, seed: int
+) -> tuple[dict[str, Users], dict[str, float]]:
+    """Arm -> figures of all users, and the seconds that its training took."""
+    rated = asked.ratings is not None
+    base, whole = spans.base / "model", spans.whole / "model"
+    found: dict[str, Users] = {}
+    seconds: dict[str, float] = {}
+    for arm, folder, learn in (
+        (BEFORE, base, lambda: learn_anew(spans.base, rated, settings, hstu, seed)),
+        (FURTHER, base, lambda: learn_further(spans, asked, settings, hstu, seed)),  # of the models before
+        (ANEW, whole, lambda: learn_anew(spans.whole, rated, settings, hstu, seed)),
+    ):
+        begun = time.monotonic()
+        learn()
+        seconds[arm] = time.monotonic() - begun
+        found[arm] = figures_of(folder, asked)
+        show(seed, f"{arm}, {seconds[arm]:.0f} s", found[arm])
+    return found, seconds
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a line per training, a table and, last, one JSON object."""
+    parser = report.arguments("further_quality", __doc__)
+    report.add_artifact(parser)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--base", type=float, default=0.5, help="share of the events that are there first")
+    parser.add_argument("--files", type=int, default=6, help="learnt one after the other")
+    parser.add_argument("--events", type=int, default=5000, help="of a file")
+    parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")
+    a = parser.parse_args(argv)
+    seeds = [int(seed) for seed in a.seeds.split(",")]
+    run = report.begin(a)
+    if a.threads:
+        torch.set_num_threads(a.threads)
+    with TemporaryDirectory() as folder:
+        spans = cut(a.artifact, Path(folder), a.base, a.files, a.events)
+        asked = asked_of(spans)
+        settings = recipe(a.artifact)
+        measured = [measure_seed(spans, asked, settings, HstuSettings(), seed) for seed in seeds]
+    found, seconds = zip(*measured, strict=True)
+    compared = summary(found, COMPARED)
+    print(table_of(compared))
+    claims = {claim: of["ratio"] for claim, of in compared.items()}
+    spread = {claim: (min(of["ratios"]), max(of["ratios"])) for claim, of in compared.items()}
+    told = {
+        "asked": {"events": len(asked.events.learnt), "users": len(np.unique(asked.events.users))},
+        "seconds": {arm: float(np.mean([each[arm] for each in seconds])) for arm in seconds[0]},
+        "compared": [*compared.values()],
+    }
+    run.publish(claims | told, repeats=len(seeds), spread=spread)
+
+
+if __name__ == "__main__":
+    main()
