@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--events", type=int, default=5000, help="of a file")
     parser.add_argument("--threads", type=int, default=0, help="of training; 0: all cores")
     a = parser.parse_args(argv)
-    seeds = [int(seed) for seed in a.seeds.split(",")]
+    seeds = report.numbers_of(a, "seeds", 0)
     run = report.begin(a)
     if a.threads:
         torch.set_num_threads(a.threads)
