@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from genrec import manifest
 from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular, scratch_in
+from genrec.files import scratch_in
 from genrec.progress import counting
-from training.data.events import Merged, events_of, merged, stored_events
+from training.data.events import Merged, events_of, keys_of_items, merged, stored_events
 from training.data.tables import read_table
 from training.sharded.world import World
 
@@ -110,9 +109,13 @@ def behind_others(artifact: Path, events: Sequence[Path]) -> tuple[Merged, np.nd
     Those are the last file's, but no user's first: nothing is before it. The data set's and those of the files before
     are history alone. Raises InputError, ArtifactError.
     """
-    items = pq.read_table(check_regular(artifact / "items.parquet"))
-    keys, ids = items["key"].combine_chunks(), items["item_id"].to_numpy()
+    keys, ids = keys_of_items(artifact)
     files = [events_of(read_table(path), path, keys, ids) for path in events]
     of = merged([stored_events(artifact / "histories.parquet", files[-1].users), *files])
     first = np.isin(np.arange(len(of.item)), of.offsets[:-1])
-    return of, check_new(np.flatnonzero((of.file == len(events)) & ~first), events[-1])
+    new = check_new(np.flatnonzero(of.file == len(events)), events[-1])
+    learnt = new[~first[new]]
+    if not len(learnt):
+        problem = "has no new event but the first of a user, before which there is nothing"
+        raise InputError(str(events[-1]), problem, "events behind others of their users")
+    return of, learnt

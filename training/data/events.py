@@ -45,6 +45,16 @@ class Merged(NamedTuple):
     order: np.ndarray
 
 
+def keys_of_items(artifact: Path) -> tuple[pa.Array, np.ndarray]:
+    """Keys string[m] of the items of `items.parquet`, and their ids int64[m]. Raises ArtifactError."""
+    path = artifact / "items.parquet"
+    try:
+        items = pq.read_table(check_regular(path), columns=["key", "item_id"])
+        return items["key"].combine_chunks(), items["item_id"].to_numpy()
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise ArtifactError(path, f"not a readable items file: {error}") from error
+
+
 def events_of(table: pa.Table, path: Path, keys: pa.Array, item_ids: np.ndarray) -> Events:
     """Of a file: user, item, timestamp. `keys` string[m] and `item_ids` int64[m] say which item is which.
 

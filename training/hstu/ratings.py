@@ -14,7 +14,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 from genrec.rank.user_features import Numbers
-from training.data.events import Events, events_of, merged
+from training.data.events import Events, events_of, keys_of_items, merged
 from training.data.histories import RATINGS, TIMES, check_times
 from training.data.tables import RATING, column, read_table
 from training.data.users import features_of
@@ -99,8 +99,7 @@ def load_ratings(
     ids, base, first = _read_histories(artifact / HISTORIES)
     parts, given, levels = [base], [first], int(first.max())
     if more:
-        items = pq.read_table(check_regular(artifact / "items.parquet"))
-        keys, item_ids = items["key"].combine_chunks(), items["item_id"].to_numpy()
+        keys, item_ids = keys_of_items(artifact)
         tables = [read_table(path) for path in more]
         parts += [events_of(table, path, keys, item_ids) for table, path in zip(tables, more, strict=True)]
         given += [_ratings(table, path, levels) for table, path in zip(tables, more, strict=True)]

@@ -22,6 +22,7 @@ from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from tests.tiny import add_ranker
 from tests.training.generator.test_train import TINY, data
+from training.data.events import keys_of_items
 from training.data.histories import Histories
 from training.data.windows import gather
 from training.generator.further import FurtherRun, Newer, load_newer, train_further
@@ -220,7 +221,7 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
         (["--recipe", str(recipe)], "", "recipe: sets dropout, epochs with --events"),
         ([], "u3,i1,100\nu3,plum,101\n", f"{events}: has 1 event of unknown items: line 3 has 'plum' (accepted"),
         ([], f"u3,i{data()[0].rows()[3][0]},0\n", f"{events}: has no event that is not known already"),
-        ([], "new,i20,100\n", f"{events}: has no event that is not known already"),
+        ([], "new,i20,100\nu3,i1,-5\n", f"{events}: has no new event but the first of a user, before which there is"),
         ([], "u3,i20,soon\n", "column timestamp: line 2 is 'soon'"),
     ):  # fmt: skip
         events.write_text(HEAD + text)
@@ -239,6 +240,17 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
     (artifact / manifest.NAME).unlink()
     assert main(train) != 0
     assert "events: are given, but there is no generator to train further" in capsys.readouterr().err
+
+
+def test_a_damaged_file_of_items_is_named(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, events = artifact / "items.parquet", artifact.parent / "events.csv"
+    events.write_text(HEAD + "u3,i20,100\n")
+    pq.write_table(pq.read_table(path).drop(["key"]), path)
+    assert main(["train", str(artifact), "--events", str(events)]) != 0
+    assert f"{path}: not a readable items file" in capsys.readouterr().err
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ArtifactError, match=r"items\.parquet: not a readable items file"):
+        keys_of_items(artifact)
 
 
 def test_the_model_is_as_large_as_before(artifact: Path) -> None:
