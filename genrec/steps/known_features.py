@@ -19,7 +19,9 @@ class KnownFeatures:
     """Reads the file when a user is first asked for. Of an artifact without it, nothing is known of anyone."""
 
     def __init__(self, artifact: Path) -> None:
-        self._users, self._model = artifact / USERS, artifact / "model"
+        """Raises ArtifactError."""
+        # Now, with the weights: a training that ends later numbers values anew.
+        self._users, self._numbers = artifact / USERS, load_numbers(artifact / "model")
 
     def of(self, user: int) -> NDArray[np.int32]:
         """Numbers of a user's known values, int32[f], feature by feature. Raises ArtifactError."""
@@ -38,7 +40,6 @@ class KnownFeatures:
     @cached_property
     def _all(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Users int64[U], ascending, and of every feature the number of his value, int32[U, F]; 0 where unknown."""
-        numbers = load_numbers(self._model)
-        table = read_users(self._users, numbers)
+        table = read_users(self._users, self._numbers)
         users = table["user_id"].to_numpy()
-        return users, numbered(table, users, numbers)
+        return users, numbered(table, users, self._numbers)

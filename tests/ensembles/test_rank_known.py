@@ -121,7 +121,17 @@ def test_a_damaged_file_of_users_is_named(artifact: Path, tmp_path: Path) -> Non
     shutil.copy(artifact / USERS, other / USERS)
     for bad in ("null", '{"city": ["Rom"]}', '{"city": {"Rom": "1"}}', '{"user_id": {"7": 1}}'):
         numbers.write_text(bad)
-        with pytest.raises(ArtifactError, match=r"^users\.parquet: not a readable file of users"):
-            KnownFeatures(other).of(KNOWN)
+        with pytest.raises(ArtifactError, match="is not what values of features are numbered by, from 1 on"):
+            KnownFeatures(other)
+    numbers.unlink()
     (other / USERS).unlink()
     assert not KnownFeatures(other).of(KNOWN).tolist()
+
+
+def test_numbers_are_those_of_the_weights(artifact: Path, tmp_path: Path) -> None:
+    """A training that ends while a server runs numbers values for weights that it has not loaded."""
+    other = Path(shutil.copytree(artifact, tmp_path / "artifact"))
+    known = KnownFeatures(other)
+    (other / "model" / FEATURES).write_text('{"city": {"Ulm": 1}, "age": {"7": 2}}')
+    assert known.of(KNOWN).tolist() == [2, 5]
+    assert KnownFeatures(other).of(KNOWN).tolist() == [1, 2]
