@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
-from genrec.rank.hstu import WEIGHTS
+from genrec.rank.hstu import FEATURES, WEIGHTS
 from genrec.rank.hstu_weights import load_weights
 from tests.training.hstu.test_hstu import ITEMS, MOST, some_model, some_ratings
 from training.hstu.batches import Sample, events_of, further_samples, tokens_of
@@ -110,6 +111,8 @@ def with_ratings(artifact: Path, events: int) -> Path:
     for name, text in given.items():
         (folder / f"{name}.csv").write_text(text)
     prepare(artifact, **{name: folder / f"{name}.csv" for name in given})
+    numbers = {"age": {"1": 1, "2": 2}, "gender": {"F": 3, "M": 4}, "occupation": {"x": 5, "y": 6, "z": 7}}
+    (artifact / "model" / FEATURES).write_text(json.dumps(numbers))
     return artifact
 
 

@@ -224,7 +224,7 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
         (["--recipe", str(recipe)], "", "recipe: sets epochs, temperature with --events"),
         ([], "u3,i1,100\nu3,plum,101\n", f"{events}: has 1 event of unknown items: line 3 has 'plum' (accepted"),
         ([], f"u3,i{timed.rows[timed.offsets[3]]},{timed.times[timed.offsets[3]]}\n", "has no event that is not kn"),
-        ([], "new,i20,100\n", f"{events}: has no event that is not known already"),
+        ([], "new,i20,100\n", f"{events}: has no new event but the first of a user"),
         ([], "u3,i20,soon\n", "column timestamp: line 2 is 'soon'"),
     ):  # fmt: skip
         events.write_text(HEAD + text)
