@@ -25,7 +25,7 @@ from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
 from genrec.rank.deltas import FOLDER as DELTAS
-from genrec.rank.hstu import HstuConfig, NextConfig
+from genrec.rank.hstu import FEATURES, HstuConfig, NextConfig
 from genrec.rank.options import OPTIONS, RankerConfig
 
 HSTU = HstuConfig, NextConfig
@@ -40,7 +40,7 @@ def export_artifact(artifact: Path) -> bool:
     model = artifact / "model"
     options = [
         path
-        for name in ("draft.json", OPTIONS, *(of.kind.config for of in HSTU))
+        for name in ("draft.json", OPTIONS, FEATURES, *(of.kind.config for of in HSTU))
         if (path := model / name).is_file()
     ]
     weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
@@ -73,6 +73,8 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
     with made_aside(folder) as partial:
         _export_all(writer, model_folder, names, partial)
+        if (numbers := model_folder / FEATURES).is_file():  # they are of these weights
+            shutil.copy(numbers, partial)
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:

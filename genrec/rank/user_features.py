@@ -38,9 +38,9 @@ def read_users(path: Path, features: Numbers | None = None) -> pa.Table:
     return found
 
 
-def load_numbers(model: Path) -> Numbers:
-    """Those that the ranker in the folder `model` has learnt; none where nothing says so. Raises ArtifactError."""
-    path = model / FEATURES
+def load_numbers(folder: Path) -> Numbers:
+    """Those that the ranker in `folder`, model/ or onnx/, has learnt; none if nothing says so. Raises ArtifactError."""
+    path = folder / FEATURES
     found: Numbers = read_json(path) if path.exists() else {}
     try:
         given = [number for values in found.values() for number in values.values()]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.errors import ArtifactError
+from genrec.rank.hstu import FEATURES
 from genrec.rank.user_features import USERS, load_numbers, numbered, read_users
 
 log = logging.getLogger("genrec.known_users")
@@ -20,8 +21,10 @@ class KnownFeatures:
 
     def __init__(self, artifact: Path) -> None:
         """Raises ArtifactError."""
-        # Now, with the weights: a training that ends later numbers values anew.
-        self._users, self._numbers = artifact / USERS, load_numbers(artifact / "model")
+        # Now, and as they were exported with the weights: a training numbers values anew. Exports of before had none.
+        exported = artifact / "onnx"
+        of = exported if (exported / FEATURES).exists() else artifact / "model"
+        self._users, self._numbers = artifact / USERS, load_numbers(of)
 
     def of(self, user: int) -> NDArray[np.int32]:
         """Numbers of a user's known values, int32[f], feature by feature. Raises ArtifactError."""

@@ -14,6 +14,7 @@ import pytest
 
 from cli.main import main
 from ensembles.local import LocalRecommender, request
+from export import generator
 from genrec.errors import ArtifactError
 from genrec.rank.hstu import FEATURES
 from genrec.rank.user_features import USERS
@@ -107,6 +108,20 @@ def test_the_command_sends_what_is_known(
         assert main([*asked, *more]) == 0
         said.append([line for line in capsys.readouterr().out.splitlines() if "ms" not in line])
     assert said[0] == said[1] != said[2]
+
+
+def test_numbers_are_those_that_were_exported(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training since has numbered values anew, and its weights are not served yet."""
+    other = Path(shutil.copytree(artifact, tmp_path / "artifact"))
+    monkeypatch.setattr(generator, "_export_all", lambda *_: None)  # graphs are nothing to it
+    generator.export_generator(other / "model", other / "onnx")
+    numbers = json.loads((other / "model" / FEATURES).read_text())
+    (other / "model" / FEATURES).write_text(json.dumps({**numbers, "city": {"Ulm": 1, "Rom": 2}}))
+    assert KnownFeatures(other).of(KNOWN).tolist() == [2, 5]
+    generator.export_generator(other / "model", other / "onnx")
+    assert KnownFeatures(other).of(KNOWN).tolist() == [1, 5]
 
 
 def test_a_damaged_file_of_users_is_named(artifact: Path, tmp_path: Path) -> None:
