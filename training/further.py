@@ -18,10 +18,6 @@ from training.sharded.world import World
 
 LEARNT = "learnt"  # among the facts of a stage: sha256 of the files of events that its model has learnt since
 
-# Of a recipe's, where next items are learnt, and without dropout: events are met once. In such batches the whole rate
-# made lists worse, on ml-100k, while the loss got better.
-RATE, BATCH = 1 / 3, 1 / 4
-
 
 class Further(NamedTuple):
     """A model that can be trained further: the stage of the manifest that made it, its name, its file in `model/`."""

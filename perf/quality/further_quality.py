@@ -150,10 +150,12 @@ def learn_further(spans: Spans, asked: Asked, settings: Recipe, hstu: HstuSettin
     for number in range(1, len(spans.files) + 1):
         files = spans.files[:number]
         newer = of_generator.load_newer(spans.base, catalogue, files)
-        model = load_generator(folder)
-        save_generator(
-            of_generator.train_further(World(), model, catalogue, newer, settings, seed)[0], folder
+        older = of_generator.load_older(
+            spans.base, catalogue, files, of_generator.REPLAY * len(newer.learnt), seed
         )
+        model = load_generator(folder)
+        kept, _ = of_generator.train_further(World(), model, catalogue, newer, older, settings, seed)
+        save_generator(kept, folder)
         if asked.ratings is not None:
             ratings = load_ratings(spans.base, catalogue, files)
             learnt, ranker = np.flatnonzero(ratings.file == number), load_hstu(folder)

@@ -94,6 +94,32 @@ def stored_events(path: Path, users: pa.Array) -> Events:
     return Events(found["user"], np.repeat(np.arange(len(lengths)), lengths), items, when)
 
 
+def events_per_user(path: Path, parts: Sequence[Events]) -> tuple[pa.Array, np.ndarray]:
+    """Users string[U] of `histories.parquet` and of `parts`, each once, and how many events each has: int64[U].
+
+    Raises ArtifactError.
+    """
+    found = [
+        (part.users, np.bincount(part.user, minlength=len(part.users)).astype(np.int64)) for part in parts
+    ]
+    try:
+        with pq.ParquetFile(check_regular(path)) as file:
+            for batch in file.iter_batches(BATCH_USERS, columns=["user", "items"]):
+                found.append((batch["user"], _numbers(pc.list_value_length(batch["items"]))))
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise ArtifactError(path, f"not a readable histories file: {error}") from error
+    users, counts = zip(*found, strict=True)
+    coded = pa.chunked_array(users).combine_chunks().dictionary_encode()
+    sums = np.bincount(_numbers(coded.indices), np.concatenate(counts), len(coded.dictionary))
+    return coded.dictionary, sums.astype(np.int64)
+
+
+def of_users(part: Events, users: pa.Array) -> Events:
+    """The events of `users` string[u] alone."""
+    kept = pc.is_in(part.users, users).to_numpy(zero_copy_only=False)[part.user]
+    return Events(part.users, part.user[kept], part.item[kept], part.time[kept])
+
+
 def merged(parts: Sequence[Events]) -> Merged:
     """Events of one second stay in the order of their sources; the same user, item and second count once, in the first
     source that has them.

@@ -28,7 +28,7 @@ from genrec.nn.hstu_next import HstuNext
 from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
 from training.data.histories import TIMES
 from training.data.windows import recent
-from training.further import BATCH, RATE, Further, behind_others, learn_last, once
+from training.further import Further, behind_others, learn_last, once
 from training.hstu_next.batches import groups_of, places_in
 from training.hstu_next.run import SpanRun
 from training.hstu_next.settings import HstuNextSettings
@@ -36,6 +36,8 @@ from training.hstu_next.timed import Timed
 from training.sharded.world import World
 
 HSTU_NEXT = Further("hstu-next", "HSTU model of the next item", NEXT_WEIGHTS)
+# Of the settings of a training in epochs, and without dropout: events are met once.
+RATE, BATCH = 1 / 3, 1 / 4
 NO_TIMES = "histories.parquet has no times, so those of the files say only which event is before which"
 
 

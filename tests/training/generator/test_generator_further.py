@@ -25,7 +25,7 @@ from tests.training.generator.test_train import TINY, data
 from training.data.events import keys_of_items
 from training.data.histories import Histories
 from training.data.windows import gather
-from training.generator.further import FurtherRun, Newer, load_newer, train_further
+from training.generator.further import FurtherRun, Newer, load_newer, load_older, train_further
 from training.generator.train import fresh_generator
 from training.launch import on_ranks
 from training.sharded.world import World
@@ -49,6 +49,17 @@ def some_model(catalogue: Catalogue) -> Generator:
     return fresh_generator(replace(TINY, dropout=0.0), catalogue, 0, []).eval()
 
 
+def some_older(newer: Newer) -> Newer:
+    """Those who do not come back: all of their events but the first."""
+    learnt = np.ones(len(newer.rows), bool)
+    learnt[newer.offsets[:-1]] = False
+    owner = np.searchsorted(newer.offsets, np.arange(len(newer.rows)), "right") - 1
+    return replace(newer, learnt=np.flatnonzero(learnt & ~np.isin(owner, newer.users)))
+
+
+NONE = Newer(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
+
+
 def loss_of(model: Generator, catalogue: Catalogue, newer: Newer) -> float:
     """Of all that is to be learnt, each behind the items of its user before it, one at a time."""
     total, tree = 0.0, Tree.of(catalogue)
@@ -62,9 +73,8 @@ def loss_of(model: Generator, catalogue: Catalogue, newer: Newer) -> float:
 
 def further(world: World, rate: float = 0.1) -> dict[str, np.ndarray]:
     newer, catalogue = some_users()
-    kept, _ = train_further(
-        world, some_model(catalogue), catalogue, newer, replace(SETTINGS, learning_rate=rate)
-    )
+    settings = replace(SETTINGS, learning_rate=rate)
+    kept, _ = train_further(world, some_model(catalogue), catalogue, newer, some_older(newer), settings)
     return {name: each.numpy() for name, each in kept.state_dict().items()}
 
 
@@ -90,10 +100,31 @@ def test_it_begins_with_the_model_and_learns() -> None:
     model = some_model(catalogue)
     for name, values in further(World(), rate=1e-12).items():
         np.testing.assert_allclose(values, model.state_dict()[name].numpy(), 1e-6, 1e-7, err_msg=name)
-    kept, report = train_further(World(), some_model(catalogue), catalogue, newer, SETTINGS)
+    kept, report = train_further(World(), some_model(catalogue), catalogue, newer, NONE, SETTINGS)
     assert loss_of(kept, catalogue, newer) < loss_of(model, catalogue, newer) - 0.1
     assert (report["events"], report["users"]) == (len(newer.learnt), 20)
     assert abs(float(report["loss"]) - loss_of(model, catalogue, newer)) < 0.5
+
+
+def test_older_events_are_learnt_between_them() -> None:
+    newer, catalogue = some_users()
+    older = some_older(newer)
+    both = newer.and_older(older)
+    run = FurtherRun(World(), some_model(catalogue), SETTINGS, catalogue, both, 0)
+    found = [gather(np.arange(len(both.rows)), batch)[run.asked(batch)] for batch in run.batches(0)]
+    assert sorted(np.concatenate(found).tolist()) == both.learnt.tolist()
+    assert both.rows[both.learnt].tolist() == [*newer.rows[newer.learnt], *older.rows[older.learnt]]
+    old = both.learnt >= len(newer.rows)
+    mixed = [
+        np.isin(each, both.learnt[old]).any() and np.isin(each, both.learnt[~old]).any() for each in found
+    ]
+    assert sum(mixed) > len(found) / 2
+    model, losses = some_model(catalogue), {}
+    for name, of in {"with": older, "without": NONE}.items():
+        kept, report = train_further(World(), some_model(catalogue), catalogue, newer, of, SETTINGS)
+        assert (report["events"], report["replayed"]) == (len(newer.learnt), len(of.learnt))
+        losses[name] = loss_of(kept, catalogue, older)
+    assert losses["with"] < losses["without"] and losses["with"] < loss_of(model, catalogue, older)
 
 
 def test_two_ranks_end_where_one_ends() -> None:
@@ -152,6 +183,26 @@ def test_a_day_after_the_other(artifact: Path, capsys: pytest.CaptureFixture[str
     rows = [newer.rows[a:b].tolist() for a, b in zip(newer.offsets, newer.offsets[1:], strict=False)]
     assert rows == [[*walk[:2], 5, *walk[2:], 20, 4], [21, 22]], "by time; what was there before counts once"
     assert newer.learnt.tolist() == [2, len(newer.rows) - 1], "the new user's first event is history alone"
+
+
+def test_older_events_are_of_users_drawn_at_random(artifact: Path) -> None:
+    """Of the data set, and of files before the last."""
+    monday, tuesday = artifact.parent / "monday.csv", artifact.parent / "tuesday.csv"
+    monday.write_text(HEAD + "new,i21,101\nnew,i22,102\nnew,i23,103\nu3,i20,100\n")
+    tuesday.write_text(HEAD + "u3,i22,200\n")
+    catalogue, histories = Catalogue.load(artifact / "catalogue.parquet"), data()[0]
+    rows = [tuple(walk) for walk in histories.rows()]
+    rows[3] += (20,)
+    whole = load_older(artifact, catalogue, [monday, tuesday], 10**9, 0)
+    spans = [tuple(whole.rows[a:b].tolist()) for a, b in zip(whole.offsets, whole.offsets[1:], strict=False)]
+    assert sorted(filter(None, spans)) == sorted([*rows, (21, 22, 23)])
+    assert len(whole.learnt) == sum(map(len, rows)) + 3 - len(rows) - 1, "nobody's first"
+    drawn = set()
+    for seed in range(3):
+        some = load_older(artifact, catalogue, [monday, tuesday], 30, seed)
+        assert 30 <= len(some.rows) <= 30 + max(map(len, rows))
+        drawn.add(tuple(some.rows.tolist()))
+    assert len(drawn) == 3
 
 
 def test_a_data_set_without_times_is_from_before(artifact: Path) -> None:
