@@ -31,7 +31,8 @@ from training.generator.run import WindowRun
 from training.sharded.world import World
 
 GENERATOR = Further("train", "generator", WEIGHTS)
-REPLAY = 10  # older events per new one. On ml-100k lists got worse with none, stayed with 3 and got better with 10
+# Older events per new one: on ml-100k lists got worse with none, stayed with 3 and got better with 10.
+REPLAY = 10
 
 
 @dataclass(frozen=True, eq=False)
