@@ -106,27 +106,6 @@ def test_it_begins_with_the_model_and_learns() -> None:
     assert abs(float(report["loss"]) - loss_of(model, catalogue, newer)) < 0.5
 
 
-def test_older_events_are_learnt_between_them() -> None:
-    newer, catalogue = some_users()
-    older = some_older(newer)
-    both = newer.and_older(older)
-    run = FurtherRun(World(), some_model(catalogue), SETTINGS, catalogue, both, 0)
-    found = [gather(np.arange(len(both.rows)), batch)[run.asked(batch)] for batch in run.batches(0)]
-    assert sorted(np.concatenate(found).tolist()) == both.learnt.tolist()
-    assert both.rows[both.learnt].tolist() == [*newer.rows[newer.learnt], *older.rows[older.learnt]]
-    old = both.learnt >= len(newer.rows)
-    mixed = [
-        np.isin(each, both.learnt[old]).any() and np.isin(each, both.learnt[~old]).any() for each in found
-    ]
-    assert sum(mixed) > len(found) / 2
-    model, losses = some_model(catalogue), {}
-    for name, of in {"with": older, "without": NONE}.items():
-        kept, report = train_further(World(), some_model(catalogue), catalogue, newer, of, SETTINGS)
-        assert (report["events"], report["replayed"]) == (len(newer.learnt), len(of.learnt))
-        losses[name] = loss_of(kept, catalogue, older)
-    assert losses["with"] < losses["without"] and losses["with"] < loss_of(model, catalogue, older)
-
-
 def test_two_ranks_end_where_one_ends() -> None:
     alone, two = further(World()), on_ranks(2, further, threads=2)
     for name, values in alone.items():
