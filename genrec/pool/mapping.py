@@ -42,7 +42,7 @@ HEADER = 24
 PAGE = 4096
 ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines
 PROCESSES = 64  # that use one pool at a time
-LOOK_S = 0.02  # between two looks whether the file was removed, and at who has died: a request locks often
+LOOK_S, DEAD_S = 0.02, 0.25  # between two looks at the file, and at who has died: requests lock often
 LOCK_S = 0.05  # who holds the table for longer has been stopped; a request goes on without the pool
 _threads = threading.Lock()  # of all pools: a file's lock keeps processes apart, not threads
 
@@ -270,7 +270,7 @@ class Mapping:
         now_s = time.monotonic()
         if now_s < self._count_at:
             return []
-        self._count_at = now_s + LOOK_S
+        self._count_at = now_s + DEAD_S
         seats = self.table.processes
         mine = self._seat[1] if self._seat and self._seat[0] == os.getpid() else -1
         taken = np.flatnonzero(seats[:, 1]).tolist()

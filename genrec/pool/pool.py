@@ -25,7 +25,7 @@ from genrec.pool import items, lead, leaving, mapping, user_rows, users
 from genrec.pool.hotness import Hotness
 from genrec.pool.items import NONE, Rows
 from genrec.pool.keys import Keys, Words, words
-from genrec.pool.mapping import HITS, LEASES_USED, LOCK_S, MISSES, TOKENS, Busy, Gone, Mapping, PoolTable
+from genrec.pool.mapping import LOCK_S, Busy, Gone, Mapping, PoolTable
 from genrec.pool.memory import Bytes
 from genrec.pool.owner import TTL_S
 from genrec.pool.rule import Recency, Room, Rule
@@ -124,18 +124,13 @@ class Pool:
         return self.locked(hold, nothing)
 
     def _find(self, pool: Mapping, table: PoolTable, asked: Words, step: int) -> UserEntry | None:
-        seat, now = pool.seat(), self.clock()
-        entry, boundary = users.find(table, pool.users, asked, now)
-        table.header[HITS if entry >= 0 else MISSES] += 1
+        entry, tokens = users.use(table, pool.users, asked, step, pool.seat(), self.clock())
         if entry < 0:
             return None
-        table.header[LEASES_USED] += user_rows.use(table.entries, table.pins, entry, seat, now)
         row = table.entries[entry].tolist()
-        tokens, span = min(boundary * step, row[user_rows.SPAN]), row[user_rows.SPAN]
-        table.header[TOKENS] += tokens
         memory = _payload(pool, row)
         memory.flags.writeable = False
-        return UserEntry(memory, tokens, span, entry, row[user_rows.GENERATION])
+        return UserEntry(memory, tokens, row[user_rows.SPAN], entry, row[user_rows.GENERATION])
 
     def _take(self, pool: Mapping, table: PoolTable, named: Words, wanted: Wanted) -> Writing | None:
         if wanted.came_ns is not None and wanted.came_ns <= table.header[mapping.FORGOT_NS]:

@@ -16,50 +16,16 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from genrec.kv.layout import LINE, aligned
-from genrec.pool import index, lead, leaving, space, user_rows
-from genrec.pool.index import Places
+from genrec.pool import index, lead, leaving, space, user_kernels, user_rows
 from genrec.pool.keys import Words, words
-from genrec.pool.mapping import (
-    COUNTER,
-    EVER,
-    EVICTIONS,
-    PROCESSES,
-    USER_BYTES,
-    PoolTable,
-)
+from genrec.pool.mapping import USER_BYTES, PoolTable
 from genrec.pool.memory import Bytes
-from genrec.pool.rule import Room, Rule, Standing
-from genrec.pool.user_rows import (
-    BOUNDARIES,
-    EXPIRES,
-    GENERATION,
-    KEY,
-    KEY_2,
-    LIVES,
-    OWNER,
-    OWNER_2,
-    PAYLOAD,
-    READY,
-    SEEN,
-    SIZE,
-    SPAN,
-    START,
-    STATE,
-    USES,
-    WIPE,
-    WRITER,
-    WRITING,
-    Numbers,
-    Pins,
-    Rows,
-    used_entries,
-)
+from genrec.pool.rule import Recency, Room, Rule, Standing
+from genrec.pool.user_rows import GENERATION, SIZE, START, STATE, WRITER, WRITING, used_entries
 
-NOBODY = np.zeros(PROCESSES, np.bool_)  # is dead
 log = logging.getLogger("genrec.pool")
 
 
@@ -110,66 +76,21 @@ def take(
 
     -1: there is no room, or somebody has or computes the same.
     """
-    first, second = hashes[-1].view(np.int64).tolist()
-    arrays = table.entries, table.pins, table.user_index
-    known, used, (may, age, spans, owners) = survey(table.header, users, *arrays, first, second, lives[0])
+    arrays = table.header, users, table.entries, table.pins, table.user_index
+    whose, size = words([wanted.owner]).view(np.int64).ravel().tolist(), wanted.size
+    key, key_2 = hashes[-1].view(np.int64).tolist()
+    said = (seat, len(hashes), wanted.span, size, lives[1], lives[0], *whose, key, key_2)
+    total, capacity = lead.bytes_of(len(hashes)) + aligned(size), _capacity(table)
+    if type(rule) is Recency:  # and none that goes by more
+        return int(user_kernels.take_oldest(*arrays, total, capacity, said))
+    known, used, (may, age, spans, owners) = user_kernels.survey(*arrays, key, key_2, lives[0])
     if known:
         return -1
     worth = rule.worth(Standing(lives[0], age, spans, owners))
-    whose, size = words([wanted.owner]).view(np.int64).ravel().tolist(), wanted.size
-    said = (seat, len(hashes), wanted.span, size, lives[1], lives[0], *whose, first, second)
-    total = lead.bytes_of(len(hashes)) + aligned(size)
-    entry, left = settle(table.header, users, *arrays, used, may, worth, total, _capacity(table), said)
+    entry, left = user_kernels.settle(*arrays, used, may, worth, total, capacity, said)
     for each in left.tolist():
         rule.evicted(each)
     return int(entry)
-
-
-@njit(cache=True, nogil=True)
-def survey(
-    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, key: int, key_2: int, now: int
-) -> tuple[bool, Numbers, tuple[Numbers, NDArray[np.float64], Numbers, NDArray[np.uint64]]]:  # fmt: skip
-    """`leaving.drop`, then `user_rows.survey`: in one call."""
-    leaving.drop(header, users, rows, pins, places, NOBODY, now)
-    return user_rows.survey(rows[: header[EVER]], pins, key, key_2, now)
-
-
-@njit(cache=True, nogil=True)
-def settle(
-    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, used: Numbers, may: Numbers,
-    worth: NDArray[np.float64], total: int, capacity: int, said: tuple[int, ...],
-) -> tuple[int, NDArray[np.float64]]:  # fmt: skip
-    """A place of `total` bytes among the entries `used` int64[n], of which the numbers `may` int64[m] may leave, worth
-    float64[m]: (its entry or -1, what was worth each that had to leave).
-    """
-    value = np.full(len(used), np.inf)
-    starts, sizes = np.empty(len(used), np.int64), np.empty(len(used), np.int64)
-    for i in range(len(may)):
-        value[may[i]] = worth[i]
-    for i in range(len(used)):
-        starts[i], sizes[i] = rows[used[i], START], rows[used[i], SIZE]
-    offset, least = space.find_place(starts, sizes, value, total, capacity)
-    # No row of the table is free: one has to be.
-    if offset >= 0 and len(used) == len(rows) and not len(least):
-        least = np.array([np.argmin(value)])
-    if offset < 0 or (len(least) and value[least[0]] == np.inf):
-        return -1, value[:0]
-    for i in range(len(least)):
-        leaving.end(header, users, rows, pins, places, used[least[i]])
-    header[EVICTIONS] += len(least)
-    entry = user_rows.first_free(rows[: header[EVER] + 1])
-    if entry < 0:
-        return -1, value[least]
-    header[EVER] = max(header[EVER], entry + 1)
-    header[COUNTER] += 1
-    row = rows[entry]
-    seat, boundaries, span, size, ends, now, owner, owner_2, key, key_2 = said
-    row[GENERATION], row[START], row[SIZE], row[WRITER] = header[COUNTER], offset, total, seat
-    row[BOUNDARIES], row[SPAN], row[PAYLOAD], row[EXPIRES] = boundaries, span, size, ends
-    row[SEEN], row[USES], row[OWNER], row[OWNER_2] = now, 0, owner, owner_2
-    row[KEY], row[KEY_2], row[WIPE], row[LIVES] = key, key_2, 0, ends
-    row[STATE] = WRITING
-    return entry, value[least]
 
 
 def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
@@ -195,32 +116,9 @@ def publish(table: PoolTable, users: Bytes, writing: Writing, seat: int, until: 
 
     It leaves at `until` (ns) if nobody has used it, and at the end of its life in any case.
     """
-    arrays = table.entries, table.pins, table.user_index
-    whole = show(table.header, users, *arrays, writing.entry, writing.generation, seat, writing.hashes, until)
-    if not whole:
+    arrays = table.header, users, table.entries, table.pins, table.user_index
+    if not user_kernels.show(*arrays, writing.entry, writing.generation, seat, writing.hashes, until):
         raise ValueError("an entry outside its memory")
-
-
-@njit(cache=True, nogil=True)
-def show(
-    header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, entry: int, generation: int, seat: int,
-    hashes: Words, until: int,
-) -> bool:  # fmt: skip
-    """`publish` on the arrays of a table; whether the row is whole."""
-    row = rows[entry]
-    if not (row[STATE] == WRITING and row[GENERATION] == generation and row[WRITER] == seat):
-        return True
-    row[EXPIRES] = min(until, row[LIVES])
-    if row[WIPE]:  # its owner was forgotten meanwhile
-        leaving.vacate(users, rows, places, entry)
-        return True
-    if not lead.write(header, users, rows, entry, hashes):
-        return False
-    row[STATE] = READY
-    held = lead.enter(rows, places, entry, hashes)
-    for i in range(len(held)):
-        leaving.end(header, users, rows, pins, places, held[i])
-    return True
 
 
 def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, int]:
@@ -234,14 +132,33 @@ def find(table: PoolTable, users: Bytes, hashes: Words, now: int) -> tuple[int, 
         )
         if not boundary:
             return -1, 0
-        entry = int(answer) & lead.ENTRY
         if judged == lead.TRUE:
-            return entry, int(boundary)
-        if judged == lead.TORN:
-            log.warning("kv pool: entry %d is torn or another pool's; dropped", entry)
-        if judged != lead.FOREIGN:
-            leaving.leave(table, users, entry)
-        index.remove(table.user_index, hashes[boundary : boundary + 1], np.array([answer]))
+            return int(answer) & lead.ENTRY, int(boundary)
+        _disbelieve(table, users, hashes, boundary, answer, judged)
+
+
+def use(table: PoolTable, users: Bytes, hashes: Words, step: int, seat: int, now: int) -> tuple[int, int]:
+    """(entry, tokens): what `find` finds is counted and kept in its place for a reader of a process, or (-1, 0)."""
+    arrays = table.header, users, table.entries, table.pins, table.user_index
+    while True:
+        boundary, answer, judged, tokens = user_kernels.find_and_use(*arrays, hashes, step, seat, now)
+        if not boundary:
+            return -1, 0
+        if judged == lead.TRUE:
+            return int(answer) & lead.ENTRY, int(tokens)
+        _disbelieve(table, users, hashes, boundary, answer, judged)
+
+
+def _disbelieve(
+    table: PoolTable, users: Bytes, hashes: Words, boundary: np.int64, answer: np.int64, judged: np.int64
+) -> None:
+    """The index no longer answers this, and an entry that is over or torn leaves."""
+    entry = int(answer) & lead.ENTRY
+    if judged == lead.TORN:
+        log.warning("kv pool: entry %d is torn or another pool's; dropped", entry)
+    if judged != lead.FOREIGN:
+        leaving.leave(table, users, entry)
+    index.remove(table.user_index, hashes[boundary : boundary + 1], np.array([answer]))
 
 
 def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool:

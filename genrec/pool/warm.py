@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from genrec.compiled import first_alone
-from genrec.pool import index, items, lead, leaving, space, user_rows, users
+from genrec.pool import index, items, lead, leaving, space, user_kernels, user_rows
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import item_words, owner_key, user_words, words
 from genrec.pool.mapping import ENTRY_WORDS, HEADER, PROCESSES
@@ -55,12 +55,14 @@ def _run_all() -> None:
     user_rows.unpin(entries, pins, 0, 1, 0)
     memory = np.zeros(lead.bytes_of(2), np.uint8)
     arrays = header, memory, entries, pins, places
-    _, used, (may, _, _, _) = users.survey(*arrays, 0, 0, 0)
+    _, used, (may, _, _, _) = user_kernels.survey(*arrays, 0, 0, 0)
     leaving.drop(*arrays, np.zeros(PROCESSES, bool), 0)
-    users.settle(*arrays, used, may, np.zeros(0), 1, 1, (0,) * 10)
-    users.show(*arrays, 0, 1, 0, hashes, 0)
+    user_kernels.settle(*arrays, used, may, np.zeros(0), 1, 1, (0,) * 10)
+    user_kernels.show(*arrays, 0, 1, 0, hashes, 0)
     leaving.end(*arrays, 0)
     lead.find(header, memory, entries, places, hashes, 0)
+    user_kernels.find_and_use(*arrays, hashes, 1, 0, 0)
+    user_kernels.take_oldest(*arrays, 1, 1, (0,) * 10)
     leaving.vacate(memory, entries, places, 0)
     space.place(row, row, row, 1, 1)
     owner = words([owner_key(bytes(32), None)])

@@ -10,6 +10,7 @@ from genrec.pool.pool import Pool
 def every_call_looks(monkeypatch):
     """What is lost, and who has died, is seen at once."""
     monkeypatch.setattr(mapping, "LOOK_S", 0.0)
+    monkeypatch.setattr(mapping, "DEAD_S", 0.0)
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from genrec.pool import user_rows
 from genrec.pool.forget import forget
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, words
 from genrec.pool.pool import Pool
-from genrec.pool.rule import Standing
+from genrec.pool.rule import Recency, Standing
 from genrec.rank.choice import POLICIES, Request, policy
 from tests.pool.entries import STEP, find, hashes, write
 
@@ -96,3 +97,28 @@ def test_what_candidates_a_ranking_had_is_known_to_whoever_writes(pool, folder, 
     of_half = Standing(clock.now, np.ones(1), np.array([30]), words([owner_key(pool.secret, 1)]))
     assert (pool.rule.worth(of_half) == rule.worth(of_half)).all()
     assert pool.rule.worth(of_half) == 0.5 * pool.hotness.chance(of_half.owner, clock.now) > 0
+
+
+class InParts(Recency):
+    """The same rule, asked as any other is: what is taken in one call by `Recency` itself is taken in two."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_call_takes_what_its_parts_take(tmp_path, clock, seed):
+    pools = []
+    for rule in (Recency(), InParts()):
+        folder = tmp_path / type(rule).__name__
+        Pool.create(folder, user_bytes=40_000, item_rows=0, item_row_bytes=64)
+        pools.append(Pool(folder, clock.read))
+        pools[-1].rule = rule
+    random = np.random.default_rng(seed)
+    for _ in range(200):
+        clock.go(1)
+        user, size = int(random.integers(12)), int(random.integers(1, 9000))
+        did = [write(pool, user, [1, size % 3], size=size) is None for pool in pools]
+        found = [find(pool, int(user + 1) % 12, [1]) for pool in pools]
+        assert did[0] == did[1] and found[0] == found[1]
+    said = [user_rows.START, user_rows.SIZE, user_rows.SPAN, user_rows.SEEN, user_rows.USES]
+    one, parts = (pool._map.table.entries[:, said] for pool in pools)
+    np.testing.assert_array_equal(one, parts)
+    assert pools[0].usage()["evictions"] == pools[1].usage()["evictions"] > 20
