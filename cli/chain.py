@@ -86,17 +86,14 @@ def make_model(
 
 
 def make_draft(
-    artifact: Path,
-    joint: bool = False,
-    seed: int = 0,
-    threads: int = 0,
-    epochs: int | None = None,
-    device: str = "cpu",
-) -> None:
+    artifact: Path, joint: bool = False, seed: int = 0, threads: int = 0, minutes: float | None = None,
+    ranks: int = 1, epochs: int | None = None, device: str = "cpu",
+) -> None:  # fmt: skip
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from genrec.nn.checkpoint import generator_digest
     from training.further import LEARNT
     from training.generator.draft import DraftSettings, draft_artifact
+    from training.launch import torchrun_rank
 
     check_generator(artifact)
     chosen = DraftSettings() if epochs is None else DraftSettings(epochs=epochs)
@@ -104,19 +101,21 @@ def make_draft(
     trained = read(artifact).get("train", {"key": "", "facts": {}})
     settings = {**vars(chosen), "joint": joint, "seed": seed, "train": trained["key"]}
     settings |= {LEARNT: trained["facts"][LEARNT]} if LEARNT in trained["facts"] else {}
+    settings |= {} if minutes is None else {"minutes": minutes}
     settings |= {} if joint else {"generator": generator_digest(artifact / "model")}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     model = artifact / "model"
 
-    def work() -> dict[str, Any]:
-        facts = draft_artifact(artifact, chosen, joint, seed, threads, device)
-        if joint:
+    def work(state: Path) -> dict[str, Any]:
+        facts = _on_ranks(
+            ranks, threads, draft_artifact, artifact, chosen, state, joint, seed, minutes, device=device
+        )
+        if joint and not torchrun_rank():
             made = (model / n for n in ("config.json", "model.safetensors"))
             record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})
         return facts
 
-    _stage(artifact, "draft", key, work,
-           lambda: (model / n for n in ("draft.json", "draft.safetensors")))  # fmt: skip
+    _training(artifact, "draft", key, ("draft.json", "draft.safetensors"), work)
 
 
 def make_ranker(

@@ -47,7 +47,9 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         " timestamp, of an hstu-ranker rating too)"
     )
     train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
-    train.add_argument("--ranks", type=at_least(1), help="processes that train together; default: 1")
+    train.add_argument(
+        "--ranks", type=at_least(1), default=1, help="processes that train together; default: 1"
+    )
     add_device(train, "trains")
     train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
 
@@ -57,35 +59,29 @@ def run(a: argparse.Namespace) -> None:
     from cli.chain import make_draft, make_hstu, make_hstu_next, make_model, make_ranker
     from cli.further import further_generator, further_hstu, further_hstu_next
     from training.device import use_device
-    from training.launch import torchrun_rank
-    from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, RECIPES, read_recipe
+    from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
 
     further = {GENERATOR: further_generator, HSTU: further_hstu, HSTU_NEXT: further_hstu_next}
     read_by = {
-        "minutes": RECIPES, "ranks": RECIPES, "events": tuple(further), "ranker_order": (RANKER,),
-        "ranker_history": (RANKER,), "own_backbone": (RANKER,),
+        "events": tuple(further), "ranker_order": (RANKER,), "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
     check_read(DRAFT if a.draft else model, vars(a), read_by)
-    ranks = a.ranks or 1
-    if a.draft and torchrun_rank() is not None:
-        raise InputError("draft", "is trained under torchrun", "a process alone: `genrec train --draft`")
-    use_device(a.device, ranks)
-    if a.draft:
-        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads, device=a.device)
-        return
+    use_device(a.device, a.ranks)
     if a.events and a.minutes:
         raise InputError("minutes", "is given with --events", "without: events are learnt once")
     if a.events:
-        further[model](a.artifact, a.events, a.seed, a.threads, ranks, changes, a.device)
+        further[model](a.artifact, a.events, a.seed, a.threads, a.ranks, changes, a.device)
+    elif a.draft:
+        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads, a.minutes, a.ranks, device=a.device)
     elif model == HSTU:
-        make_hstu(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)
+        make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
     elif model == HSTU_NEXT:
-        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)
+        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
     elif model == RANKER:
         order, shared, history = a.ranker_order or "split", not a.own_backbone, a.ranker_history or "codes"
         make_ranker(
-            a.artifact, order, shared, a.seed, a.threads, a.minutes, history, ranks, changes, a.device
+            a.artifact, order, shared, a.seed, a.threads, a.minutes, history, a.ranks, changes, a.device
         )
     else:
-        make_model(a.artifact, a.seed, a.threads, a.minutes, ranks, changes, a.device)
+        make_model(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)

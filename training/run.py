@@ -38,17 +38,22 @@ class Run(Generic[Model]):
     """
 
     def __init__(
-        self, world: World, model: Model, average: Model, pace: Pace, embeddings: ShardedEmbeddings | None = None
+        self, world: World, model: Model, average: Model, pace: Pace, embeddings: ShardedEmbeddings | None = None,
+        shares: Mapping[nn.Module, float] | None = None,
     ) -> None:  # fmt: skip
-        """`average` is a copy of `model`, or of all of it but rows by id."""
+        """`average` is a copy of `model`, or of all of it but rows by id.
+
+        `shares` are those of the learning rate that parts of the model have; by default it is one part.
+        """
         self.world, self.model, self.average, self.pace, self.steps = world, model, average, pace, 0
         self.best = copy.deepcopy(average)
         self.embeddings = embeddings or ShardedEmbeddings([], world)
         self.frozen = {name for name, each in model.named_parameters() if not each.requires_grad}
         learning = [each for each in model.parameters() if each.requires_grad]
         self.optimiser = torch.optim.AdamW(
-            [{"params": [p for p in learning if p.dim() > 1], "weight_decay": pace.weight_decay},
-             {"params": [p for p in learning if p.dim() < 2], "weight_decay": 0.0}],
+            [{"params": [p for p in part.parameters() if p.requires_grad and (p.dim() > 1) is matrices],
+              "weight_decay": pace.weight_decay if matrices else 0.0, "share": share}
+             for part, share in (shares or {model: 1.0}).items() for matrices in (True, False)],
             lr=pace.learning_rate, betas=MOMENTS, fused=True,
         )  # fmt: skip
         self.update = TableStep(world, self.embeddings, learning, self.optimiser, LARGEST_NORM)
@@ -57,7 +62,7 @@ class Run(Generic[Model]):
         """One update by what was added to `update`; `done` in 0..1 is the place in the schedule. Returns the loss."""
         rate = self.pace.learning_rate * cosine(self.steps, self.pace.warm_up, done, self.pace.least)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         self.embeddings.set_rate(rate)
         self.update.update()
         self.steps += 1

@@ -1,12 +1,11 @@
-"""What every trainer does at a step: gradients are clipped, the rate warms up and falls, an average follows."""
+"""What every trainer does at a step: the rate warms up and falls, an average follows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 LARGEST_NORM = 1.0  # of all gradients together
 
@@ -15,16 +14,6 @@ def cosine(steps: int, warm_up: int, done: float, least: float) -> float:
     """Share of the learning rate after `steps`: up in `warm_up` of them, then down to `least` as `done` goes to 1."""
     warm = min(1.0, (steps + 1) / warm_up)
     return warm * max(0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)), least)
-
-
-def update(optimiser: torch.optim.Optimizer, loss: Tensor, rates: Sequence[float]) -> None:
-    """One step down the gradient of `loss`, with a learning rate for each group of the optimiser."""
-    optimiser.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_((p for g in optimiser.param_groups for p in g["params"]), LARGEST_NORM)
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        group["lr"] = rate
-    optimiser.step()
 
 
 def follow(average: nn.Module, model: nn.Module, averaging: float, steps: int) -> None:

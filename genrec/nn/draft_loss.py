@@ -13,15 +13,17 @@ from genrec.nn.functions import attend, rotary
 from genrec.nn.model import Generator
 
 
-def draft_losses(
-    generator: Generator, head: DraftHead, tree: Tree, rows: Tensor, real: Tensor, imitate: bool, validity: float
+def draft_sums(
+    generator: Generator, head: DraftHead, tree: Tree, rows: Tensor, real: Tensor, chance: Tensor | None,
+    validity: float,
 ) -> Tensor:  # fmt: skip
-    """Per level float32[L], of catalogue rows int64[B, n], real bool[B, n] (False: padding): equation 6, every item but
-    the first drafted from the history before it, its own codes forced (Algorithm 3).
+    """Summed loss per level float32[L], of catalogue rows int64[B, n], real bool[B, n] (False: padding): equation 6,
+    every item but the first drafted from the history before it, its own codes forced (Algorithm 3).
 
-    To `imitate` is to learn what the generator itself expects along an item that it finds likely instead: beams go
-    where histories do not, and there only the generator can say what is right. Nothing of this moves the generator.
-    `validity` as in `CodeLoss`. Levels that the head does not learn count nothing.
+    With `chance` float32[B, n, 2], numbers in [0, 1), the head learns what the generator itself expects along an item
+    that it finds likely, which these draw: beams go where histories do not, and there only the generator can say what
+    is right. Nothing of this moves the generator. `validity` as in `CodeLoss`. Levels that the head does not learn
+    count nothing.
     """  # fmt: skip
     config, follows = generator.config, real[:, 1:]
     tokens = (tree.codes[rows] + torch.tensor(config.code_offsets, device=tree.codes.device)).flatten(1)
@@ -32,19 +34,20 @@ def draft_losses(
         block = head.placeholders.expand(*rows.shape, -1, -1)
         states = torch.cat((states, read_blocks(generator, kv, block)), 2)
     items, expected = rows[:, 1:][follows], None
-    if imitate:
-        items, expected = _expected(generator, tree, context, kv, follows)
-    return _forced(generator, head, tree, items, states[:, :-1][follows], expected, validity) / len(items)
+    if chance is not None:
+        items, expected = _expected(generator, tree, context, kv, follows, chance)
+    return _forced(generator, head, tree, items, states[:, :-1][follows], expected, validity)
 
 
 @torch.no_grad()
 def _expected(
-    generator: Generator, tree: Tree, context: Tensor, kv: list[tuple[Tensor, Tensor]], follows: Tensor
-) -> tuple[Tensor, list[Tensor]]:
+    generator: Generator, tree: Tree, context: Tensor, kv: list[tuple[Tensor, Tensor]], follows: Tensor,
+    chance: Tensor,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """What the generator expects after h_0 [B, n, hidden]: items it finds likely [M] and, before each of their codes,
     its own state [M, hidden]. `follows` bool[B, n - 1] where an item follows: M in all.
     """
-    items = _likely(generator, tree, context)
+    items = _likely(generator, tree, context, chance)
     tokens = tree.codes[items] + torch.tensor(generator.config.code_offsets, device=tree.codes.device)
     seen = torch.cat(
         (context.unsqueeze(2), read_blocks(generator, kv, generator.embed_tokens(tokens[..., :-1]))), 2
@@ -124,15 +127,17 @@ def _invalid(tree: Tree, level: int, items: Tensor) -> Tensor:
     return tree.invalid[level - 1][tree.node_of[level - 2][items]] if level > 1 else tree.invalid[0]
 
 
-def _likely(generator: Generator, tree: Tree, context: Tensor) -> Tensor:
-    """An item for each h_0 [..., hidden]: its first code drawn as the generator expects it, then any such item."""
+def _likely(generator: Generator, tree: Tree, context: Tensor, chance: Tensor) -> Tensor:
+    """An item for each h_0 [..., hidden]: its first code drawn as the generator expects it, then any such item.
+
+    `chance` [..., 2] in [0, 1) draws them.
+    """
     logits = generator.head(context, 1).masked_fill(tree.invalid[0], -torch.inf)
     reached = logits.softmax(-1).cumsum(-1)  # the way round a uniform draw: one number each, not one per code
-    chance = torch.rand(*logits.shape[:-1], 1, device=logits.device)
-    drawn = torch.searchsorted(reached, chance * reached[..., -1:], right=True)
+    drawn = torch.searchsorted(reached, chance[..., :1] * reached[..., -1:], right=True)
     nodes = tree.children[0][0][drawn.squeeze(-1)]
     order, counts = tree.node_of[0].argsort(stable=True), torch.bincount(tree.node_of[0])
-    pick = (torch.rand(nodes.shape, device=nodes.device) * counts[nodes]).long().clamp(max=counts.max() - 1)
+    pick = (chance[..., 1] * counts[nodes]).long().clamp(max=counts.max() - 1)
     return order[(counts.cumsum(0) - counts)[nodes] + pick]
 
 

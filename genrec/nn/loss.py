@@ -15,14 +15,6 @@ from genrec.nn.beam import Tree
 from genrec.nn.model import Generator
 
 
-def level_losses(model: Generator, tree: Tree, rows: Tensor, asked: Tensor) -> Tensor:
-    """Mean cross entropy per level: catalogue rows int64[B, n] -> float32[L].
-
-    `asked` bool[B, n] are the items that are predicted; padding, which comes last, is not.
-    """
-    return level_sums(model, tree, rows, asked) / targets_of(asked, model.config.levels)
-
-
 def targets_of(asked: Tensor, levels: int) -> Tensor:
     """How many codes of each level are predicted in windows of `asked` bool[B, n] items: int64[L]."""
     counts = [int(asked[:, 1:].sum()), *[int(asked.sum())] * (levels - 1)]
@@ -30,10 +22,11 @@ def targets_of(asked: Tensor, levels: int) -> Tensor:
 
 
 def level_sums(model: Generator, tree: Tree, rows: Tensor, asked: Tensor) -> Tensor:
-    """Summed cross entropy per level; tensors as in `level_losses`.
+    """Summed cross entropy per level: catalogue rows int64[B, n] -> float32[L].
 
-    The position that holds the code of level l predicts level l + 1 of the same item; the one that holds an
-    item's last code predicts level 1 of the next item, so the first item's level 1 is never a target.
+    `asked` bool[B, n] are the items that are predicted; padding, which comes last, is not. The position that holds the
+    code of level l predicts level l + 1 of the same item; the one that holds an item's last code predicts level 1 of
+    the next item, so the first item's level 1 is never a target.
     """
     levels = model.config.levels
     codes = tree.codes[rows]

@@ -102,15 +102,11 @@ def ranker_losses(setting: Setting, device: torch.device, folder: Path) -> list[
 
 
 def draft_losses(setting: Setting, device: torch.device, folder: Path) -> list[float]:
-    """Of its epochs and the levels that it learns, over a generator that stays as it is."""
+    """Of its epochs, over a generator that stays as it is."""
     histories, catalogue = data(setting)
-    generator = fresh_generator(setting.small, catalogue, 0, []).to(device)
-    folder.mkdir()
+    given = histories, catalogue, fresh_generator(setting.small, catalogue, 0, [])
     settings = DraftSettings(epochs=EPOCHS, dropout=0.0)
-    report: dict[str, Any] = train_draft(histories, catalogue, generator, settings, DraftConfig(), folder)
-    return [
-        loss for epoch in report["log"] for loss in epoch["loss"][1:]
-    ]  # the first level is the generator's
+    return losses_of(train_draft(World(device=str(device)), *given, settings, DraftConfig(), folder)[2])
 
 
 def ratings_losses(setting: Setting, device: torch.device, folder: Path) -> list[float]:

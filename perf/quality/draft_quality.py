@@ -25,12 +25,12 @@ from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
 from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
-from genrec.nn.draft_checkpoint import load_draft
 from perf.kit import report
 from training.data.histories import Histories
 from training.generator.draft import DraftRecommender, DraftSettings, train_draft
 from training.generator.evaluate import PAD, evaluate
 from training.generator.recommend import model_recommender
+from training.sharded.world import World
 
 
 class Anything(SemanticIdSet):
@@ -71,8 +71,7 @@ METRICS = ("HR@5", "HR@10", "NDCG@5", "NDCG@10")
 
 
 def measure(
-    artifact: Path, seeds: list[int], rows: list[str], settings: DraftSettings, users: int | None, width: int,
-    threads: int,
+    artifact: Path, seeds: list[int], rows: list[str], settings: DraftSettings, users: int | None, width: int
 ) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
     """Row -> figures per seed. Raises ArtifactError."""
     histories, catalogue = (
@@ -86,18 +85,9 @@ def measure(
     for options in dict.fromkeys(ROWS[row][0] for row in rows):
         for seed in seeds:
             with tempfile.TemporaryDirectory() as folder:
-                generator.config.save(Path(folder) / "config.json")
-                train_draft(
-                    histories,
-                    catalogue,
-                    generator,
-                    settings,
-                    options,
-                    Path(folder),
-                    seed=seed,
-                    threads=threads,
+                _, head, _ = train_draft(
+                    World(), histories, catalogue, generator, settings, options, Path(folder), seed=seed
                 )
-                head = load_draft(Path(folder))
             for row in rows:
                 if ROWS[row][0] == options:
                     ask = ROWS[row][1](generator, head, catalogue, width)
@@ -126,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if a.threads:
         torch.set_num_threads(a.threads)
     chosen = DraftSettings(epochs=a.epochs)
-    found = measure(a.artifact, seeds, rows, chosen, a.users, a.beam_width, a.threads)
+    found = measure(a.artifact, seeds, rows, chosen, a.users, a.beam_width)
     users = found["beam search"][0]["users"]
     print(
         f"{a.artifact.name}: {users} test users, beam width {a.beam_width}, seeds {a.seeds}; mean, lowest to highest"

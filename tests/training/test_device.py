@@ -16,7 +16,6 @@ from genrec.catalogue.items import Catalogue
 from genrec.draft.options import DraftConfig
 from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
-from genrec.nn.draft_checkpoint import load_draft
 from genrec.nn.ranker_checkpoint import load_ranker
 from perf.quality.rank_quality import measure_ranker
 from tests.training.elsewhere import Elsewhere, elsewhere
@@ -85,9 +84,13 @@ def draft(folder: Path, there: bool, joint: bool) -> tuple[Figures, Figures]:
     with device_of_test(there) as device:
         artifact = ring_artifact(folder)
         given = Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet")
-        model = load_generator(artifact / "model").to(device)
-        report = train_draft(*given, model, QUICK_DRAFT, DraftConfig(), artifact / "model", joint)
-        return dict(load_draft(artifact / "model").state_dict()), report
+        model, state = load_generator(artifact / "model"), folder / "state"
+        *best, report = train_draft(
+            World(device=device), *given, model, QUICK_DRAFT, DraftConfig(), state, joint
+        )
+        weights = torch.nn.ModuleList(best).state_dict()
+        assert all(isinstance(each, Elsewhere) == there for each in weights.values())
+        return {name: each.cpu() for name, each in weights.items()}, report
 
 
 def hstu(folder: Path, there: bool, further: bool) -> tuple[Figures, Figures]:

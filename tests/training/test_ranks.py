@@ -1,4 +1,4 @@
-"""A generator and a ranker trained on several ranks, ended and taken up: they end where one process does."""
+"""A generator, a ranker and a draft head on several ranks, ended and taken up: they end where one process does."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
+from genrec.catalogue.items import Catalogue
+from genrec.draft.options import DraftConfig
+from genrec.nn.checkpoint import load_generator
+from tests.training.generator.test_draft import QUICK as QUICK_DRAFT
 from tests.training.generator.test_train import TINY, data
 from tests.training.hstu.test_hstu_ranks import assert_equal
 from tests.training.ranker.test_ranker import QUICK, ring_artifact
+from training.data.histories import Histories
+from training.generator.draft import DraftRun, train_draft
 from training.generator.run import GeneratorRun
 from training.generator.train import train_generator
 from training.launch import on_ranks
@@ -22,7 +29,7 @@ from training.ranker.train import fresh_ranker, open_places, train_ranker
 from training.sharded.world import RankLost, World
 
 LAST_STEP = 5  # before a rank is killed
-TASKS = {"generator": GeneratorRun, "ranker": RankerRun}
+TASKS = {"generator": GeneratorRun, "ranker": RankerRun, "draft": DraftRun, "draft and generator": DraftRun}
 
 
 def trained(
@@ -40,14 +47,21 @@ def trained(
 
         task.step = last_step  # of this process alone, which dies
     best: Any
+    artifact = folder.parent / "artifact"
     if what == "generator":
         settings = replace(TINY, dropout=dropout)
         best, report = train_generator(world, *data(), settings, folder, save_every_s=0.0)
-    else:
-        artifact = folder.parent / "artifact"
+    elif what == "ranker":
         places, candidates = open_places(artifact, QUICK.places)
         fresh = fresh_ranker(artifact, "both", True, dropout, places.tokens.shape[1], 0)
         best, report = train_ranker(world, fresh, places, candidates, QUICK, folder, save_every_s=0.0)
+    else:
+        given = Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet")
+        *both, report = train_draft(
+            world, *given, load_generator(artifact / "model"), replace(QUICK_DRAFT, dropout=dropout), DraftConfig(),
+            folder, what != "draft", save_every_s=0.0,
+        )  # fmt: skip
+        best = nn.ModuleList(both)
     return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}
 
 

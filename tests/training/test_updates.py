@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from training.updates import LARGEST_NORM, cosine, follow, update
+from training.run import Pace, Run
+from training.sharded.world import World
+from training.updates import cosine, follow
 
 
 def test_the_rate_warms_up_and_falls_to_the_least() -> None:
@@ -18,11 +20,16 @@ def test_the_rate_warms_up_and_falls_to_the_least() -> None:
     assert cosine(500, 100, 1.0, 0.01) == cosine(500, 100, 1.7, 0.01) == pytest.approx(0.01)
 
 
-def test_a_large_gradient_is_clipped_and_each_group_has_its_rate() -> None:
-    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    optimiser = torch.optim.SGD([{"params": [each]} for each in weights], lr=9.0)
-    update(optimiser, 3e3 * weights[0].sum() + 4e3 * weights[1].sum(), [1.0, 0.5])
-    assert [each.item() for each in weights] == pytest.approx([-0.6 * LARGEST_NORM, -0.4 * LARGEST_NORM])
+def test_parts_of_a_model_have_their_shares_of_the_rate() -> None:
+    """Adam's first step moves a weight by its rate, whatever its gradient is."""
+    model = nn.ModuleList([nn.Linear(1, 1) for _ in range(2)])
+    pace, shares = Pace(0.1, 0.0, 0.9, 1, 1.0), dict(zip(model, (1.0, 0.25), strict=True))
+    run = Run(World(), model, copy.deepcopy(model), pace, shares=shares)
+    before = [each.detach().clone() for each in model.parameters()]
+    run.update.add(sum(each.sum() for each in model.parameters()), 1)
+    run.learn(0.0)
+    moved = [(old - new).item() for old, new in zip(before, model.parameters(), strict=True)]
+    assert moved == pytest.approx([0.1, 0.1, 0.025, 0.025])
 
 
 def test_the_average_follows_what_learns_alone() -> None:

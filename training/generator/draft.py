@@ -10,8 +10,6 @@ few thousand users is too noisy to choose an epoch by (on Beauty it took the fir
 
 from __future__ import annotations
 
-import copy
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,27 +24,23 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.draft.head import Drafter
 from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
-from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.device import device_of
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
 from genrec.nn.draft_head import DraftHead, prompt_states
-from genrec.nn.draft_loss import draft_losses
-from genrec.nn.loss import level_losses
+from genrec.nn.draft_loss import draft_sums
 from genrec.nn.model import Generator
-from genrec.progress import counting
 from genrec.search.lookup import lookup
 from training.data.histories import Histories
-from training.data.windows import batches, check_some, cut_windows, gather, training_rows, whole_share
-from training.generator.evaluate import PAD, evaluate
+from training.generator.evaluate import PAD
 from training.generator.recipes import power_of_two
+from training.generator.run import LEAST_RATE, VALIDATION_BEAMS, HistoryRun
+from training.loop import SAVE_EVERY_S, Limits, train
 from training.padding import padded
-from training.updates import cosine, follow, update
+from training.run import Pace
+from training.sharded.world import World
 
-VALIDATION_USERS = 2000
-VALIDATION_BEAMS = 32
 WARM_UP_STEPS = 50
-LEAST_RATE = 0.005  # of the learning rate, at the end
 
 
 @dataclass(frozen=True)
@@ -118,110 +112,96 @@ def prompts(catalogue: Catalogue, drafter: Drafter, rows: list[np.ndarray]) -> t
     return tokens, lengths - drafter.placeholders
 
 
-class DraftRun:
-    """A generator, its draft head and the averages of what learns."""
+class DraftRun(HistoryRun[nn.ModuleList]):
+    """A draft head, and its generator where both learn."""
+
+    name = "draft"
 
     def __init__(
-        self, generator: Generator, options: DraftConfig, settings: DraftSettings, joint: bool, seed: int
-    ) -> None:
-        torch.manual_seed(seed)
-        self.settings, self.joint, self.steps = settings, joint, 0
-        self.generator = generator.requires_grad_(joint)
-        self.head = DraftHead(generator.config, options, settings.dropout if joint else 0.0)
-        self.head.start_from(generator)
-        if not joint:
-            self.head.keep_first_level()
-        self.models = nn.ModuleList([self.generator, self.head]).to(device_of(generator))
-        self.average = copy.deepcopy(self.models).eval()
-        groups = [(self.head, 1.0), *([(self.generator, settings.generator_rate)] if joint else [])]
-        self.shares = [rate for _, rate in groups for _ in range(2)]
-        self.optimiser = torch.optim.AdamW(
-            [
-                {"params": [p for p in m.parameters() if (p.dim() > 1) is matrix],
-                 "weight_decay": settings.weight_decay if matrix else 0.0}
-                for m, _ in groups
-                for matrix in (True, False)
-            ],
-            lr=settings.learning_rate, betas=(0.9, 0.98),
-        )  # fmt: skip
-
-    def step(self, tree: Tree, rows: Tensor, real: Tensor, done: float) -> Tensor:
-        """One update on rows [B, n]; `done` in 0..1 places it on the cosine. Returns draft losses [L]."""
-        losses = draft_losses(
-            self.generator, self.head, tree, rows, real, not self.joint, self.settings.validity
+        self, world: World, generator: Generator, head: DraftHead, settings: DraftSettings, catalogue: Catalogue,
+        histories: Histories, joint: bool, seed: int,
+    ) -> None:  # fmt: skip
+        pace = Pace(
+            settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
         )
-        total = losses.sum()
-        if self.joint:
-            total = total + level_losses(self.generator, tree, rows, real).sum()
-        rate = self.settings.learning_rate * cosine(self.steps, WARM_UP_STEPS, done, LEAST_RATE)
-        update(self.optimiser, total, [rate * share for share in self.shares])
-        self.steps += 1
-        follow(self.average, self.models, self.settings.averaging, self.steps)
-        return losses.detach()
+        shares = {head: 1.0, generator: settings.generator_rate} if joint else {head: 1.0}
+        super().__init__(world, nn.ModuleList(shares), generator, pace, catalogue, histories, seed, shares)
+        self.head, self.joint, self.validity = head, joint, settings.validity
+        self.batch_items = settings.batch_items or power_of_two(self.events / 1000, 256, 1024)
+        self.recommend = DraftRecommender(*self.averaged(), catalogue, VALIDATION_BEAMS)
+
+    def averaged(self) -> tuple[Generator, DraftHead]:
+        """The generator is as it was where the head alone learns."""
+        head, generator = (*self.average, self.generator)[:2]
+        return generator, head
+
+    def loss(self, batch: np.ndarray, mine: np.ndarray) -> Tensor:
+        """The head's, of windows `mine` int64[m]: summed over levels, of each the mean over the whole batch; and the
+        generator's where it learns.
+        """
+        rows, real = self.items_of(batch[mine])
+        chance = None if self.joint else self._chance(batch)[mine, : rows.shape[1]].to(rows.device)
+        sums = draft_sums(self.generator, self.head, self.tree, rows, real, chance, self.validity)
+        loss = sums.sum() / self.targets_of(batch)[0]
+        return loss + super().loss(batch, mine) if self.joint else loss
+
+    def _chance(self, batch: np.ndarray) -> Tensor:
+        """What an update draws items by, alike on all ranks and devices: float32[w, n, 2]."""
+        draw = np.random.default_rng([self.seed, self.steps, len(batch)])
+        longest = int((batch[:, 1] - batch[:, 0]).max())
+        return torch.from_numpy(draw.random((len(batch), longest, 2), np.float32))
 
 
-def train_draft(
-    histories: Histories,
-    catalogue: Catalogue,
-    generator: Generator,
-    settings: DraftSettings,
-    options: DraftConfig,
-    folder: Path,
-    joint: bool = False,
-    seed: int = 0,
-    threads: int = 0,
-) -> dict[str, object]:
-    """Learn from `histories.cut(2)`; `folder` gets the head, and the generator when both learn.
-
-    Raises InputError where there is nothing to learn.
-    """
-    if threads:
-        torch.set_num_threads(threads)
+def fresh_head(
+    generator: Generator, options: DraftConfig, settings: DraftSettings, joint: bool, seed: int
+) -> DraftHead:
+    """As training begins; the generator is made ready to learn, or to stay as it is."""
+    torch.manual_seed(seed)
+    generator.requires_grad_(joint).train(joint)
     for module in generator.modules():
         if isinstance(module, nn.Dropout):
             module.p = settings.dropout
-    run = DraftRun(generator, options, settings, joint, seed)
-    rows, offsets = training_rows(histories.cut(2), catalogue.rows_of)
-    batch_items = settings.batch_items or power_of_two(len(rows) / 1000, 256, 1024)
-    device = device_of(generator)
-    tree = Tree.of(catalogue).to(device)
-    sample = histories.sample(VALIDATION_USERS, seed=0)
-    recommend = DraftRecommender(*run.average, catalogue, VALIDATION_BEAMS)
-    epochs = settings.epochs or min(max(round(4_000_000 / len(rows)), 1), 12)
-    log: list[dict[str, object]] = []
-    begun = time.monotonic()
-    with counting("train draft", epochs * len(rows), "item") as bar:
-        for epoch in range(1, epochs + 1):
-            rng = np.random.default_rng([seed, epoch])
-            run.head.train()
-            run.generator.train(joint)  # a frozen generator does not drop anything
-            todo = batches(cut_windows(offsets, generator.config.max_history, rng), batch_items, rng)
-            check_some(todo)
-            total = torch.zeros(catalogue.levels)
-            for number, batch in enumerate(todo, 1):
-                picked = torch.from_numpy(gather(rows, batch)).to(device)
-                done = (epoch - 1 + (number - 1) / len(todo)) / epochs
-                total += run.step(tree, picked.clamp(min=0), picked >= 0, done).cpu()
-                bar.update(whole_share(len(rows), number, len(todo)))
-                bar.set_postfix(loss=f"{float(total.sum()) / number:.3f}", refresh=False)
-            figures = evaluate(recommend, sample, "validation", label="validate")
-            log.append({"epoch": epoch, "loss": (total / len(todo)).tolist(), **figures})
-    kept_generator, kept_head = run.average
-    if joint:
-        save_generator(kept_generator, folder)
-    save_draft(kept_head, folder)
-    seconds = round(time.monotonic() - begun, 1)
-    return {"seed": seed, "joint": joint, "epochs": epochs, "log": log, "seconds": seconds}
+    head = DraftHead(generator.config, options, settings.dropout if joint else 0.0)
+    head.start_from(generator)
+    if not joint:
+        head.keep_first_level()
+    return head
+
+
+def train_draft(
+    world: World, histories: Histories, catalogue: Catalogue, generator: Generator, settings: DraftSettings,
+    options: DraftConfig, state: Path, joint: bool = False, seed: int = 0, minutes: float | None = None,
+    save_every_s: float = SAVE_EVERY_S,
+) -> tuple[Generator, DraftHead, dict[str, object]]:  # fmt: skip
+    """Learn from `histories.cut(2)`. Returns generator and head as averaged at the end, and what happened.
+
+    Goes on from the checkpoint in `state`. All ranks call it, with the same generator. Raises RankLost, ArtifactError,
+    and InputError where there is nothing to learn.
+    """
+    head = fresh_head(generator, options, settings, joint, seed).to(world.device)
+    run = DraftRun(world, generator.to(world.device), head, settings, catalogue, histories, joint, seed)
+    world.seed_dropout(seed)
+    epochs = settings.epochs or min(max(round(4_000_000 / max(run.events, 1)), 1), 12)
+    limits = Limits(epochs, epochs, minutes)  # it never loses patience: the end is what is kept
+    report = train(world, run, limits, state, save_every_s)
+    return *run.averaged(), {"seed": seed, "joint": joint, "epochs": epochs, **report}
 
 
 def draft_artifact(
-    artifact: Path, settings: DraftSettings, joint: bool = False, seed: int = 0, threads: int = 0,
-    device: str = "cpu",
+    world: World, artifact: Path, settings: DraftSettings, state: Path, joint: bool = False, seed: int = 0,
+    minutes: float | None = None,
 ) -> dict[str, object]:  # fmt: skip
-    """Give the generator in `artifact`/model a draft head beside it, trained on `device`. Returns what happened."""
+    """Give the generator in `artifact`/model a draft head beside it. Returns what happened. All ranks call it.
+
+    Raises InputError, ArtifactError, RankLost.
+    """
     load_config(artifact).check_codes_alone("a draft head")
-    return train_draft(
-        Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
-        load_generator(artifact / "model").to(device), settings, DraftConfig(), artifact / "model", joint, seed,
-        threads,
+    generator, head, report = train_draft(
+        world, Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
+        load_generator(artifact / "model"), settings, DraftConfig(), state, joint, seed, minutes,
     )  # fmt: skip
+    if world.rank == 0:
+        if joint:
+            save_generator(generator, artifact / "model")
+        save_draft(head, artifact / "model")
+    return report

@@ -27,7 +27,7 @@ from training.data.tables import read_table
 from training.data.windows import batches, gather, recent
 from training.further import Further, behind_others, learn_last, once
 from training.generator.recipes import Recipe
-from training.generator.run import WindowRun
+from training.generator.run import WindowRun, pace_of
 from training.sharded.world import World
 
 GENERATOR = Further("train", "generator", WEIGHTS)
@@ -59,14 +59,16 @@ class Newer:
         )
 
 
-class FurtherRun(WindowRun):
+class FurtherRun(WindowRun[Generator]):
     """Once over some events, from a model's weights. A window is its start, its stop and its first event to learn."""
+
+    name = "generator"
 
     def __init__(
         self, world: World, model: Generator, settings: Recipe, catalogue: Catalogue, newer: Newer, seed: int
     ) -> None:  # fmt: skip
-        super().__init__(world, model, settings, catalogue, newer.rows, seed)
-        self.newer = newer
+        super().__init__(world, model, model, pace_of(settings), catalogue, newer.rows, seed)
+        self.newer, self.batch_items = newer, settings.batch_items
         self.is_learnt = np.zeros(len(newer.rows), bool)
         self.is_learnt[newer.learnt] = True
 
@@ -78,7 +80,7 @@ class FurtherRun(WindowRun):
             for user, asked in recent(offsets, self.newer.learnt, size)
         ]
         draw = np.random.default_rng([self.seed, epoch])
-        return batches(np.array(windows), self.settings.batch_items, draw)
+        return batches(np.array(windows), self.batch_items, draw)
 
     def asked(self, windows: np.ndarray) -> np.ndarray:
         """Events to be learnt, each in one window alone: bool[b, n]."""

@@ -17,7 +17,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
-from genrec.nn.loss import level_losses
+from genrec.nn.loss import level_sums
 from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from tests.tiny import add_ranker
@@ -67,7 +67,7 @@ def loss_of(model: Generator, catalogue: Catalogue, newer: Newer) -> float:
         rows = newer.rows[max(newer.offsets[user], event + 1 - MOST) : event + 1].astype(np.int64)
         asked = torch.arange(len(rows))[None] == len(rows) - 1
         with torch.no_grad():
-            total += float(level_losses(model, tree, torch.from_numpy(rows)[None], asked).sum())
+            total += float(level_sums(model, tree, torch.from_numpy(rows)[None], asked).sum())
     return total / len(newer.learnt)
 
 

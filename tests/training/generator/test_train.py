@@ -20,7 +20,7 @@ from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
-from genrec.nn.loss import level_losses
+from genrec.nn.loss import level_sums, targets_of
 from genrec.nn.model import Generator
 from training.data import windows
 from training.data.histories import Histories
@@ -54,7 +54,8 @@ def test_loss_equals_one_position_at_a_time(levels: int, share: float) -> None:
     lengths = [5, 2, 4]
     rows, real = draw.integers(0, 14, (3, 5)), np.arange(5) < np.array(lengths)[:, None]
     asked = real & (draw.random((3, 5)) < share)
-    got = level_losses(model, Tree.of(catalogue), torch.from_numpy(rows), torch.from_numpy(asked))
+    given = torch.from_numpy(rows), torch.from_numpy(asked)
+    got = level_sums(model, Tree.of(catalogue), *given) / targets_of(given[1], levels)
     sums, counts = np.zeros(levels), np.zeros(levels)
     for history, n, of_them in zip(rows, lengths, asked, strict=True):
         tokens = (codes[history[:n]] + np.array(model.config.code_offsets)).ravel()

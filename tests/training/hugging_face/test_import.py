@@ -158,7 +158,7 @@ def test_the_real_server_answers_their_beams(imported, theirs, servable):
 @pytest.mark.parametrize("imported", ["minionerec"], indirect=True)
 def test_what_knows_no_text_between_items_is_not_trained_beside_it(imported):
     for train in (
-        lambda: draft_artifact(imported[1], DraftSettings()),
+        lambda: draft_artifact(World(), imported[1], DraftSettings(), imported[1] / ".training"),
         lambda: ranker_artifact(World(), imported[1], RankerSettings(), imported[1] / ".training"),
     ):
         with pytest.raises(
