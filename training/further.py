@@ -12,8 +12,7 @@ from genrec import manifest
 from genrec.errors import ArtifactError, InputError
 from genrec.files import scratch_in
 from genrec.progress import counting
-from training.data.events import Merged, events_of, keys_of_items, merged, stored_events
-from training.data.tables import read_table
+from training.data.events import Events, Merged, merged, stored_events
 from training.sharded.world import World
 
 LEARNT = "learnt"  # among the facts of a stage: sha256 of the files of events that its model has learnt since
@@ -98,20 +97,17 @@ def check_new(learnt: np.ndarray, path: Path) -> np.ndarray:
     return learnt
 
 
-def behind_others(artifact: Path, events: Sequence[Path]) -> tuple[Merged, np.ndarray]:
-    """Histories of the users of the last file of `events`, and which of their events are to be learnt: int64[n],
-    ascending.
+def behind_others(artifact: Path, files: Sequence[Events]) -> tuple[Merged, np.ndarray]:
+    """Histories of the users of the last of `files`, and which of their events are to be learnt: int64[n], ascending.
 
     Those are the last file's, but no user's first: nothing is before it. The data set's and those of the files before
     are history alone. Raises InputError, ArtifactError.
     """
-    keys, ids = keys_of_items(artifact)
-    files = [events_of(read_table(path), path, keys, ids) for path in events]
     of = merged([stored_events(artifact / "histories.parquet", files[-1].users), *files])
     first = np.isin(np.arange(len(of.item)), of.offsets[:-1])
-    new = check_new(np.flatnonzero(of.file == len(events)), events[-1])
+    new = check_new(np.flatnonzero(of.file == len(files)), files[-1].path)
     learnt = new[~first[new]]
     if not len(learnt):
         problem = "has no new event but the first of a user, before which there is nothing"
-        raise InputError(str(events[-1]), problem, "events behind others of their users")
+        raise InputError(str(files[-1].path), problem, "events behind others of their users")
     return of, learnt

@@ -39,6 +39,7 @@ from genrec.progress import counting
 from perf.kit import report
 from perf.quality.further_spans import Spans, cut
 from perf.quality.table_quality import HR, NDCG, Users, show, summary, table_of
+from training.data.events import read_events
 from training.data.histories import RATINGS
 from training.data.windows import gather
 from training.generator import further as of_generator
@@ -79,7 +80,8 @@ def asked_of(spans: Spans) -> Asked:
     files, catalogue = [*spans.files, spans.test], Catalogue.load(spans.base / CATALOGUE, titles=False)
     stored = metadata_of(spans.base / "histories.parquet", "histories").schema.to_arrow_schema().names
     ratings = load_ratings(spans.base, catalogue, files) if RATINGS.name in stored else None
-    return Asked(catalogue, of_generator.load_newer(spans.base, catalogue, files), ratings)
+    newer = of_generator.load_newer(spans.base, catalogue, read_events(spans.base, files))
+    return Asked(catalogue, newer, ratings)
 
 
 def per_event(sums: NDArray[np.float64], events: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -149,9 +151,10 @@ def learn_further(spans: Spans, asked: Asked, settings: Recipe, hstu: HstuSettin
     folder, catalogue = spans.base / "model", asked.catalogue
     for number in range(1, len(spans.files) + 1):
         files = spans.files[:number]
-        newer = of_generator.load_newer(spans.base, catalogue, files)
+        events = read_events(spans.base, files)
+        newer = of_generator.load_newer(spans.base, catalogue, events)
         older = of_generator.load_older(
-            spans.base, catalogue, files, of_generator.REPLAY * len(newer.learnt), seed
+            spans.base, catalogue, events, of_generator.REPLAY * len(newer.learnt), seed
         )
         model = load_generator(folder)
         kept, _ = of_generator.train_further(World(), model, catalogue, newer, older, settings, seed)

@@ -16,15 +16,16 @@ from genrec.files import check_regular
 from genrec.words import counted
 from training.data.cutting import first_of_duplicates
 from training.data.histories import BATCH_USERS, TIMES, check_times
-from training.data.tables import ITEM, USER, required, where
+from training.data.tables import ITEM, USER, read_table, required, where
 from training.data.times import seconds, unit_of, whole_seconds
 
 
 class Events(NamedTuple):
-    """Of one source, in its order: `users` string[u], of every event which of them, its item id and its second:
+    """Of a file `path`, in its order: `users` string[u], of every event which of them, its item id and its second:
     int64[n].
     """
 
+    path: Path
     users: pa.Array
     user: np.ndarray
     item: np.ndarray
@@ -55,6 +56,12 @@ def keys_of_items(artifact: Path) -> tuple[pa.Array, np.ndarray]:
         raise ArtifactError(path, f"not a readable items file: {error}") from error
 
 
+def read_events(artifact: Path, paths: Sequence[Path]) -> list[Events]:
+    """Of files: user, item, timestamp. Raises InputError, ArtifactError."""
+    keys, ids = keys_of_items(artifact)
+    return [events_of(read_table(path), path, keys, ids) for path in paths]
+
+
 def events_of(table: pa.Table, path: Path, keys: pa.Array, item_ids: np.ndarray) -> Events:
     """Of a file: user, item, timestamp. `keys` string[m] and `item_ids` int64[m] say which item is which.
 
@@ -69,7 +76,7 @@ def events_of(table: pa.Table, path: Path, keys: pa.Array, item_ids: np.ndarray)
         problem = f"has {counted(row.null_count, 'event')} of unknown items: {where(path, first)} has"
         raise InputError(str(path), f"{problem} {spelled[first].as_py()!r}", "items of items.parquet")
     coded = required(table, path, USER).dictionary_encode()
-    return Events(coded.dictionary, _numbers(coded.indices), item_ids[row.to_numpy()], times)
+    return Events(path, coded.dictionary, _numbers(coded.indices), item_ids[row.to_numpy()], times)
 
 
 def stored_events(path: Path, users: pa.Array) -> Events:
@@ -91,7 +98,7 @@ def stored_events(path: Path, users: pa.Array) -> Events:
     lengths, items = pc.list_value_length(found["items"]).to_numpy(), found["items"].flatten().to_numpy()
     before_all = np.iinfo(np.int64).min + np.arange(len(items))
     when = found[TIMES.name].flatten().to_numpy() if times else before_all
-    return Events(found["user"], np.repeat(np.arange(len(lengths)), lengths), items, when)
+    return Events(path, found["user"], np.repeat(np.arange(len(lengths)), lengths), items, when)
 
 
 def events_per_user(path: Path, parts: Sequence[Events]) -> tuple[pa.Array, np.ndarray]:
@@ -117,7 +124,7 @@ def events_per_user(path: Path, parts: Sequence[Events]) -> tuple[pa.Array, np.n
 def of_users(part: Events, users: pa.Array) -> Events:
     """The events of `users` string[u] alone."""
     kept = pc.is_in(part.users, users).to_numpy(zero_copy_only=False)[part.user]
-    return Events(part.users, part.user[kept], part.item[kept], part.time[kept])
+    return part._replace(user=part.user[kept], item=part.item[kept], time=part.time[kept])
 
 
 def merged(parts: Sequence[Events]) -> Merged:

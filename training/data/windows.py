@@ -39,9 +39,9 @@ def recent(offsets: np.ndarray, learnt: np.ndarray, size: int) -> Iterator[tuple
     of_users = np.split(learnt, np.flatnonzero(np.diff(users)) + 1)
     for user, events in zip(np.unique(users).tolist(), of_users, strict=True):
         while len(events):
-            asked = events[events < events[0] + size // 2]
-            events = events[len(asked) :]
-            yield user, asked
+            stop = int(np.searchsorted(events, events[0] + size // 2))
+            yield user, events[:stop]
+            events = events[stop:]
 
 
 def batches(windows: np.ndarray, items: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -22,8 +22,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
 from genrec.nn.model import Generator
-from training.data.events import events_of, events_per_user, keys_of_items, merged, of_users, stored_events
-from training.data.tables import read_table
+from training.data.events import Events, events_per_user, merged, of_users, read_events, stored_events
 from training.data.windows import batches, gather, recent
 from training.further import Further, behind_others, learn_last, once
 from training.generator.recipes import Recipe
@@ -97,25 +96,24 @@ def train_further(
     return run.average, {**report, "replayed": len(older.learnt)}
 
 
-def load_newer(artifact: Path, catalogue: Catalogue, events: Sequence[Path]) -> Newer:
-    """Histories of the users of the last file of `events`, whose events are learnt; those of the data set and of the
+def load_newer(artifact: Path, catalogue: Catalogue, files: Sequence[Events]) -> Newer:
+    """Histories of the users of the last of `files`, whose events are learnt; those of the data set and of the
     files before are history alone. Raises InputError, ArtifactError.
     """
-    of, learnt = behind_others(artifact, events)
+    of, learnt = behind_others(artifact, files)
     return Newer(catalogue.rows_of(of.item), of.offsets, learnt)
 
 
-def load_older(artifact: Path, catalogue: Catalogue, events: Sequence[Path], count: int, seed: int) -> Newer:
-    """About `count` events from before the last file of `events`: of users drawn at random all but the first.
+def load_older(artifact: Path, catalogue: Catalogue, files: Sequence[Events], count: int, seed: int) -> Newer:
+    """About `count` events from before the last of `files`: of users drawn at random all but the first.
 
-    Fewer where there are no more. Raises InputError, ArtifactError.
+    Fewer where there are no more. Raises ArtifactError.
     """
-    path, known = artifact / "histories.parquet", keys_of_items(artifact)
-    files = [events_of(read_table(each), each, *known) for each in events[:-1]]
-    users, counts = events_per_user(path, files)
-    order = np.random.default_rng([seed, len(events)]).permutation(len(users))
+    path, before = artifact / "histories.parquet", files[:-1]
+    users, counts = events_per_user(path, before)
+    order = np.random.default_rng([seed, len(files)]).permutation(len(users))
     some = users.take(pa.array(order[: np.searchsorted(np.cumsum(counts[order]), count) + 1]))
-    of = merged([stored_events(path, some), *(of_users(part, some) for part in files)])
+    of = merged([stored_events(path, some), *(of_users(part, some) for part in before)])
     learnt = np.ones(len(of.item), bool)
     learnt[of.offsets[:-1][np.diff(of.offsets) > 0]] = False
     return Newer(catalogue.rows_of(of.item), of.offsets, np.flatnonzero(learnt))
@@ -128,8 +126,9 @@ def further_artifact(
 
     def learn() -> tuple[Callable[[Path], None], dict[str, Any]]:
         catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
-        newer, model = load_newer(artifact, catalogue, events), load_generator(artifact / "model")
-        older = load_older(artifact, catalogue, events, REPLAY * len(newer.learnt), seed)
+        files, model = read_events(artifact, events), load_generator(artifact / "model")
+        newer = load_newer(artifact, catalogue, files)
+        older = load_older(artifact, catalogue, files, REPLAY * len(newer.learnt), seed)
         kept, report = train_further(world, model, catalogue, newer, older, settings, seed)
         return partial(save_generator, kept), report
 

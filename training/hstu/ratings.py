@@ -136,7 +136,7 @@ def _read_histories(path: Path) -> tuple[np.ndarray, Events, np.ndarray]:
         raise ArtifactError(path, f"not a readable histories file: {error}") from error
     keys, user = table["user"].combine_chunks(), np.repeat(np.arange(len(table)), lengths.to_numpy())
     items, times, ratings = (each.flatten().to_numpy().astype(np.int64) for each in lists)
-    return table["user_id"].to_numpy(), Events(keys, user, items, times), ratings
+    return table["user_id"].to_numpy(), Events(path, keys, user, items, times), ratings
 
 
 def _ratings(table: pa.Table, path: Path, levels: int) -> np.ndarray:

@@ -26,6 +26,7 @@ from genrec.manifest import anew
 from genrec.nn.hstu_checkpoint import load_hstu_next, save_hstu
 from genrec.nn.hstu_next import HstuNext
 from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
+from training.data.events import Events, read_events
 from training.data.histories import TIMES
 from training.data.windows import recent
 from training.further import Further, behind_others, learn_last, once
@@ -81,11 +82,11 @@ def train_further(
     return run.average, report
 
 
-def load_newer(artifact: Path, catalogue: Catalogue, events: Sequence[Path]) -> tuple[Timed, np.ndarray]:
+def load_newer(artifact: Path, catalogue: Catalogue, files: Sequence[Events]) -> tuple[Timed, np.ndarray]:
     """See `behind_others`. Times of the files are on the clock of the data set. A data set without times has taught the
     model none, and serving sends none: those of the files are for the order alone.
     """
-    of, learnt = behind_others(artifact, events)
+    of, learnt = behind_others(artifact, files)
     known = TIMES.name in pq.read_schema(check_regular(artifact / "histories.parquet")).names
     times = of.time if known else np.zeros_like(of.time)
     return Timed(of.offsets, catalogue.rows_of(of.item).astype(np.int64), times), learnt
@@ -100,7 +101,7 @@ def further_artifact(
         catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
         model = load_hstu_next(artifact / "model")
         _check(artifact, model, catalogue)
-        timed, learnt = load_newer(artifact, catalogue, events)
+        timed, learnt = load_newer(artifact, catalogue, read_events(artifact, events))
         if not timed.known and world.rank == 0:
             print(NO_TIMES, flush=True)
         kept, report = train_further(world, timed, learnt, model, settings, seed)

@@ -22,7 +22,7 @@ from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from tests.tiny import add_ranker
 from tests.training.generator.test_train import TINY, data
-from training.data.events import keys_of_items
+from training.data.events import keys_of_items, read_events
 from training.data.histories import Histories
 from training.data.windows import gather
 from training.generator.further import FurtherRun, Newer, load_newer, load_older, train_further
@@ -156,7 +156,7 @@ def test_a_day_after_the_other(artifact: Path, capsys: pytest.CaptureFixture[str
         manifest.verify(artifact)
         before = after
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
-    newer = load_newer(artifact, catalogue, [monday, tuesday])
+    newer = load_newer(artifact, catalogue, read_events(artifact, [monday, tuesday]))
     histories = data()[0]
     walk = histories.rows()[3].tolist()
     rows = [newer.rows[a:b].tolist() for a, b in zip(newer.offsets, newer.offsets[1:], strict=False)]
@@ -170,15 +170,16 @@ def test_older_events_are_of_users_drawn_at_random(artifact: Path) -> None:
     monday.write_text(HEAD + "new,i21,101\nnew,i22,102\nnew,i23,103\nu3,i20,100\n")
     tuesday.write_text(HEAD + "u3,i22,200\n")
     catalogue, histories = Catalogue.load(artifact / "catalogue.parquet"), data()[0]
+    files = read_events(artifact, [monday, tuesday])
     rows = [tuple(walk) for walk in histories.rows()]
     rows[3] += (20,)
-    whole = load_older(artifact, catalogue, [monday, tuesday], 10**9, 0)
+    whole = load_older(artifact, catalogue, files, 10**9, 0)
     spans = [tuple(whole.rows[a:b].tolist()) for a, b in zip(whole.offsets, whole.offsets[1:], strict=False)]
     assert sorted(filter(None, spans)) == sorted([*rows, (21, 22, 23)])
     assert len(whole.learnt) == sum(map(len, rows)) + 3 - len(rows) - 1, "nobody's first"
     drawn = set()
     for seed in range(3):
-        some = load_older(artifact, catalogue, [monday, tuesday], 30, seed)
+        some = load_older(artifact, catalogue, files, 30, seed)
         assert 30 <= len(some.rows) <= 30 + max(map(len, rows))
         drawn.add(tuple(some.rows.tolist()))
     assert len(drawn) == 3
@@ -189,7 +190,8 @@ def test_a_data_set_without_times_is_from_before(artifact: Path) -> None:
     twice = Histories(np.arange(1), np.array([107, 107, 107, 108]), np.array([0, 4]))
     twice.save(artifact / "histories.parquet", ["u3"])
     path.write_text(HEAD + "u3,i20,1960-01-01\n")
-    newer = load_newer(artifact, Catalogue.load(artifact / "catalogue.parquet"), [path])
+    files = read_events(artifact, [path])
+    newer = load_newer(artifact, Catalogue.load(artifact / "catalogue.parquet"), files)
     assert newer.rows.tolist() == [7, 7, 7, 8, 20] and newer.learnt.tolist() == [4]
 
 

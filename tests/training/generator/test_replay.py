@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from cli.main import main
 from tests.training.generator.test_generator_further import (
+    HEAD,
     NONE,
     SETTINGS,
+    artifact,  # noqa: F401  (a fixture)
     loss_of,
     some_model,
     some_older,
     some_users,
 )
+from training.data import tables
 from training.data.windows import gather
 from training.generator.further import FurtherRun, train_further
 from training.sharded.world import World
@@ -36,3 +43,13 @@ def test_older_events_are_learnt_between_them() -> None:
         assert (report["events"], report["replayed"]) == (len(newer.learnt), len(of.learnt))
         losses[name] = loss_of(kept, catalogue, older)
     assert losses["with"] < losses["without"] and losses["with"] < loss_of(model, catalogue, older)
+
+
+def test_files_are_read_once(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Of each file all events serve both, the new ones and those that are learnt again."""
+    days, read, blocks = ["monday.csv", "tuesday.csv"], [], tables.read_blocks
+    for number, day in enumerate(days):
+        (artifact.parent / day).write_text(f"{HEAD}u3,i20,{100 + number}\nu4,i21,{100 + number}\n")
+    monkeypatch.setattr(tables, "read_blocks", lambda path: [read.append(path.name), *blocks(path)][1:])
+    assert main(["train", str(artifact), "--events", *(str(artifact.parent / day) for day in days)]) == 0
+    assert read == days

@@ -26,6 +26,7 @@ from tests.oracles.next_asked import NextByTorch, next_scores, times_of
 from tests.tiny import add_hstu
 from tests.training.hstu.test_hstu_further import with_ratings
 from tests.training.hstu_next.test_hstu_next import ITEMS, MOST, SETTINGS, USERS, fresh_model, some_timed
+from training.data.events import read_events
 from training.data.histories import Histories
 from training.hstu_next.batches import places_in
 from training.hstu_next.further import FurtherRun, load_newer, train_further
@@ -139,7 +140,8 @@ def command(artifact: Path, *files: Path) -> list[str]:
 
 def histories_of(artifact: Path, *files: Path) -> tuple[list[list[tuple[int, int]]], list[int]]:
     """Of every user the rows and times that are read, and the events that are learnt."""
-    timed, learnt = load_newer(artifact, Catalogue.load(artifact / "catalogue.parquet"), files)
+    catalogue = Catalogue.load(artifact / "catalogue.parquet")
+    timed, learnt = load_newer(artifact, catalogue, read_events(artifact, files))
     pairs = list(zip(timed.rows.tolist(), timed.times.tolist(), strict=True))
     return [pairs[a:b] for a, b in zip(timed.offsets, timed.offsets[1:], strict=False)], learnt.tolist()
 
