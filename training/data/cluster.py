@@ -27,7 +27,7 @@ from genrec.errors import GenrecError, InputError
 from genrec.progress import ticking
 from training.data.cutting import Ragged, histories_of
 from training.data.histories import BATCH_USERS, lists
-from training.data.interactions import SEQUENCES, files_of, read_interactions
+from training.data.interactions import SEQUENCES, files_of, of_times, read_interactions
 from training.data.tables import where
 
 PARTITION_ROWS = 1 << 22  # of whole users, sorted at once in a task
@@ -114,6 +114,17 @@ class Cluster:
             table = pa.concat_tables(ray.get(per_block(self._rows, farthest_of).to_arrow_refs()))
         return float(pc.max(table["farthest"]).as_py())
 
+    def first_time(self, low: float, high: float) -> tuple[str, str, float] | None:
+        """As `Arranger` says."""
+        with told():
+            within = per_block(self._rows, partial(first_within, low=low, high=high))
+            table = pa.concat_tables(ray.get(within.to_arrow_refs())).sort_by("place")
+        if not len(table):
+            return None
+        place = table["place"][0].as_py()
+        _, line = self._where(place)
+        return of_times(self.files[place // FILE]), line, table["time"][0].as_py()
+
     def unrated(self) -> tuple[str, str] | None:
         """As `Arranger` says."""
         with told():
@@ -174,6 +185,13 @@ def read_file(task: pa.Table) -> Iterator[pa.Table]:
 def farthest_of(rows: pa.Table) -> pa.Table:
     """The largest size of the `time` of `rows`: `farthest` float64, of no rows none."""
     return pa.table({"farthest": [pc.max(pc.abs(rows["time"])).cast(pa.float64())]})
+
+
+def first_within(rows: pa.Table, low: float, high: float) -> pa.Table:
+    """The first `place` int64 whose `time` float64 has a size from `low` to `high`, or none."""
+    size = pc.abs(rows["time"])
+    found = rows.filter(pc.and_(pc.greater_equal(size, low), pc.less_equal(size, high)))
+    return found.select(["place", "time"]).sort_by("place").slice(0, 1)
 
 
 def first_unrated(rows: pa.Table) -> pa.Table:

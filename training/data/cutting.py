@@ -37,6 +37,9 @@ class Arranger(Protocol):
     def farthest(self) -> float:
         """The size of the time that is farthest from 0."""
 
+    def first_time(self, low: float, high: float) -> tuple[str, str, float] | None:
+        """Where the first time lies whose size is from `low` to `high`: file and column, line, and the time."""
+
     def unrated(self) -> tuple[str, str] | None:
         """Where the first row without a rating stands: file and line."""
 

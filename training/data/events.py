@@ -16,7 +16,7 @@ from genrec.files import check_regular
 from genrec.words import counted
 from training.data.cutting import first_of_duplicates
 from training.data.histories import BATCH_USERS, TIMES, check_times
-from training.data.tables import ITEM, USER, read_table, required, where
+from training.data.tables import ITEM, TIME, USER, name_of, read_table, required, where
 from training.data.times import seconds, unit_of, whole_seconds
 
 
@@ -68,7 +68,14 @@ def events_of(table: pa.Table, path: Path, keys: pa.Array, item_ids: np.ndarray)
     Raises InputError.
     """
     times = seconds(table, path)
-    times = whole_seconds(times, unit_of(float(np.abs(times).max())))
+    sizes = np.abs(times)
+
+    def first(low: float, high: float) -> tuple[str, str, float] | None:
+        rows = np.flatnonzero((low <= sizes) & (sizes <= high))
+        field = f"{path}, column {name_of(table, TIME)}"
+        return (field, where(path, int(rows[0])), float(times[rows[0]])) if len(rows) else None
+
+    times = whole_seconds(times, unit_of(float(sizes.max()), first))
     spelled = required(table, path, ITEM)
     row = pc.index_in(spelled, keys)
     if row.null_count:

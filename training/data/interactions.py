@@ -95,6 +95,11 @@ def ratings_in(table: pa.Table, path: Path) -> np.ndarray:
     return whole.cast(pa.float32()).cast(pa.int8()).to_numpy()
 
 
+def of_times(path: Path) -> str:
+    """A table that can be read, and its column of times: for errors."""
+    return f"{path}, column {next(name for name in TIME if name in header_of(path))}"
+
+
 def unread_columns(path: Path) -> list[str]:
     """Those of a table that can be read, or of the first of a folder, which are not in SCHEMA."""
     first = files_of(path)[0]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from genrec.progress import ticking
 from training.data.cutting import Ragged, even_blocks, histories_of, whole_users
-from training.data.interactions import place_of
+from training.data.interactions import of_times, place_of
 from training.data.tables import BLOCK_ROWS, where
 
 MEMORY = "2GB"  # of the engine; what sorting needs beyond it goes to disk
@@ -70,6 +70,15 @@ class Engine:
         """As `Arranger` says."""
         found = self._connection.sql(f"SELECT max(abs(time)) FROM read_parquet({self.rows})").fetchone()
         return float(found[0]) if found else 0.0
+
+    def first_time(self, low: float, high: float) -> tuple[str, str, float] | None:
+        """As `Arranger` says."""
+        query = (
+            f"SELECT file_row_number, time FROM read_parquet({self.rows}, file_row_number = true)"
+            f" WHERE abs(time) BETWEEN {low!r} AND {high!r} ORDER BY 1 LIMIT 1"
+        )
+        found = self._connection.sql(query).fetchone()
+        return None if found is None else (of_times(self.source), where(self.source, found[0]), found[1])
 
     def unrated(self) -> tuple[str, str] | None:
         """As `Arranger` says."""

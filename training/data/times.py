@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from genrec.errors import InputError
 from training.data.tables import TIME, column, name_of, where
 
 LAST = 253_402_387_200  # seconds: a day after the year 9999, beyond which no ISO date is, whatever its zone
+MODERN = (315_532_800, 4_102_444_800)  # seconds: years 1980 to 2099, of which most times are
 UNITS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
 
 
@@ -41,15 +43,34 @@ def _shown(value: pa.Scalar) -> str:
         return f"{value.value} as {value.type}"
 
 
-def unit_of(farthest: float) -> int:
+# Where the first time lies whose size is between two numbers: file and column, line, and the time.
+FirstTime = Callable[[float, float], tuple[str, str, float] | None]
+
+
+def unit_of(farthest: float, first: FirstTime) -> int:
     """How many units of epoch numbers are a second, of a source whose number farthest from 0 has this size.
 
     They are seconds where that is no later than LAST, else milliseconds, and so on. Raises InputError.
     """
     for unit in UNITS:
         if farthest <= LAST * unit:
+            check_one_unit(unit, first)
             return unit
-    raise InputError("interactions", f"have the time {farthest:g}", f"at most nanoseconds, {LAST * unit:g}")
+    field, line, time = first(farthest, farthest) or ("times", "one", farthest)
+    raise InputError(field, f"{line} is {time:g}", f"at most nanoseconds, {LAST * unit:g}")
+
+
+def check_one_unit(unit: int, first: FirstTime) -> None:
+    """Raises InputError for times that are of MODERN in a unit larger than theirs, and none between those and MODERN.
+
+    Milliseconds, say, of which some are of a few weeks in 1970 and all others of 1980 or later, are seconds in part.
+    """
+    for larger in UNITS:
+        low, high = (each * larger for each in MODERN)
+        if larger < unit and (found := first(low, high)) and not first(high + 1, 1000 * low - 1):
+            field, line, time = found
+            problem = f"{line} is {time:.0f}, which looks like {UNITS[larger]}, and others are {UNITS[unit]}"
+            raise InputError(field, problem, "one unit for all times")
 
 
 def whole_seconds(times: np.ndarray, unit: int) -> np.ndarray:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from genrec.errors import InputError
 from tests.training.data.test_data import files, histories
+from training.data.events import events_of
 from training.data.interactions import read_interactions
 from training.data.sources import read_tables
+from training.data.tables import read_table
 from training.data.writing import write_data
 
 
@@ -61,7 +64,7 @@ def test_smaller_units_of_epoch_numbers_are_found_and_told(tmp_path: Path, unit:
 @pytest.mark.parametrize(
     ("times", "says"),
     [
-        ("-1e30 2 3", r"interactions: have the time 1e\+30"),
+        ("-1e30 2 3", r"column timestamp: line 2 is -1e\+30"),
         ("2024-05-01 1714564800000 3", r"line 3 is '171456480"),
     ],
 )
@@ -70,3 +73,36 @@ def test_a_time_that_is_no_epoch_number_is_refused(tmp_path: Path, times: str, s
     with pytest.raises(InputError, match=says):
         write_data(read_tables(*files(tmp_path, rows)), tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ([1_600_000_000, 1_600_000_000_000, 1_700_000_000], "1600000000, which looks like seconds, and others"),
+        ([1.6e18, 1.6e12, 0], "1600000000000, which looks like milliseconds, and others are nanoseconds"),
+        ([1.6e9, 1.7e9, 1.6e15], "1600000000, which looks like seconds, and others are microseconds"),
+        ([1.6e9, 4.2e9, 1.6e12], ""),  # a clock of its own: there is a time between
+        ([0, 86_400_000, 1.6e12], ""),
+    ],
+)  # fmt: skip
+def test_times_of_two_units_are_refused(tmp_path: Path, kind: str, times: list[float], says: str) -> None:
+    """Of a file of interactions, and of one of events that came since."""
+    rows = "user,item,timestamp\n" + "".join(f"1,{10 + n},{time:.0f}\n" for n, time in enumerate(times))
+    shown, described = files(tmp_path, rows)
+    if kind == "parquet":
+        shown = tmp_path / "shown.parquet"
+        pq.write_table(pa.table({"user": [1] * 3, "item": [10, 11, 12], "timestamp": times}), shown)
+    keys, ids = pa.array(["10", "11", "12"]), np.array([10, 11, 12])
+    for read in (
+        lambda: write_data(read_tables(shown, described), tmp_path / "out"),
+        lambda: events_of(read_table(shown), shown, keys, ids),
+    ):
+        if not says:
+            read()
+            continue
+        first = "row" if kind == "parquet" else "line"
+        with pytest.raises(
+            InputError, match=rf"{shown}, column timestamp: {first} \d is {says}.* \(accepted: one"
+        ):
+            read()
