@@ -104,8 +104,8 @@ def unread_columns(path: Path) -> list[str]:
     """Those of a table that can be read, or of the first of a folder, which are not in SCHEMA."""
     first = files_of(path)[0]
     names = [] if first.suffix in SEQUENCES else header_of(first)
-    read = {next((each for each in group if each in names), "") for group in (USER, ITEM, TIME, RATING)}
-    return [name for name in names if name not in read]
+    read = {next((each for each in group if each in names), None) for group in (USER, ITEM, TIME, RATING)}
+    return [name or "one without a name" for name in names if name not in read]
 
 
 def place_of(source: Path, rows: Path, column: str, key: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,9 @@ BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 JSON_LINES = (".jsonl", ".ndjson")
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
+_UNNAMED = re.compile(
+    r"|Unnamed|__index_level_\d+__"
+)  # of pandas: `Unnamed: 0`, of which `clean` leaves this
 csv.field_size_limit(1 << 30)  # a field may be as long as pyarrow takes it
 
 
@@ -68,6 +72,11 @@ def header_of(path: Path) -> list[str]:
 def clean(names: list[str]) -> list[str]:
     """Names of columns without the types that RecBole writes behind them."""
     return [name.split(":")[0].strip() for name in names]
+
+
+def is_unnamed(column: str) -> bool:
+    """Whether nobody named a column: it is empty in the header, or pandas called its numbers of rows so."""
+    return _UNNAMED.fullmatch(column) is not None
 
 
 def check_file(path: Path, accepted: str) -> None:

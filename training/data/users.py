@@ -15,13 +15,14 @@ from genrec.manifest import anew
 from genrec.rank.hstu import MOST_FEATURES
 from genrec.rank.user_features import USERS, Numbers, numbered, read_users
 from genrec.words import counted
-from training.data.tables import USER, name_of, read_table, required, text
+from training.data.tables import USER, header_of, is_unnamed, name_of, read_table, required, text
 
 MOST_VALUES = 1000  # of a feature: the model has a row for each
 
 
 def read_features(source: Path, features: Sequence[str]) -> tuple[pa.Array, dict[str, pa.Array]]:
-    """Users of a table, string[n] and each once, and its columns `features`, all but the user's if none are named.
+    """Users of a table, string[n] and each once, and its columns `features`; if none are named, all that have a name of
+    their own but the user's.
 
     A value is text, null where it is empty. Raises InputError.
     """
@@ -29,7 +30,7 @@ def read_features(source: Path, features: Sequence[str]) -> tuple[pa.Array, dict
     users, own = required(table, source, USER), name_of(table, USER)
     if len(twice := pc.value_counts(users).filter(pc.greater(pc.value_counts(users).field("counts"), 1))):
         raise InputError(str(source), f"has the user {twice[0]['values'].as_py()!r} twice", "every user once")
-    names = list(features) or [name for name in table.column_names if name != own]
+    names = list(features) or named(table, own)
     if "user_id" in names:  # that of users.parquet
         problem = f"is beside column {own}, which names the users"
         raise InputError(f"{source}, column user_id", problem, "one of the two, or a feature of another name")
@@ -57,8 +58,17 @@ def write_users(
         raise InputError(str(source), problem, "users as the interactions spell them")
     table = pa.table({"user_id": pa.array(ids), **{name: each.take(at) for name, each in columns.items()}})
     pq.write_table(table.take(np.argsort(ids)), path)
-    said = f"features of users: {', '.join(columns)}"
-    return [said + (f"; {counted(missing, 'user has', 'users have')} no row in {source}" if missing else "")]
+    said = [f"features of users: {', '.join(columns)}"]
+    if missing:
+        said[0] += f"; {counted(missing, 'user has', 'users have')} no row in {source}"
+    if not features and any(map(is_unnamed, header_of(source))):
+        said.append(f"columns of {source.name} without a name are not kept: they number rows")
+    return said
+
+
+def named(table: pa.Table, own: str) -> list[str]:
+    """Columns of a table but that of the users, `own`. One without a name has pandas' numbers of rows, a value each."""
+    return [name for name in table.column_names if name != own and not is_unnamed(name)]
 
 
 def _values(table: pa.Table, source: Path, name: str) -> pa.Array:

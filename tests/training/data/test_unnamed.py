@@ -1,0 +1,48 @@
+"""Columns that nobody named, as pandas writes numbers of rows: no feature of a user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.training.hstu.test_ratings import ROWS, USERS, made
+from training.data.tables import read_table
+from training.data.users import read_features
+from training.stages import prepare
+
+
+def numbered(text: str, name: str) -> str:
+    """With a first column, the number of the row."""
+    head, *rows = text.splitlines()
+    return f"{name},{head}\n" + "".join(f"{n},{row}\n" for n, row in enumerate(rows))
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", ",Unnamed: 12"])
+def test_numbers_of_rows_are_no_feature(tmp_path: Path, name: str) -> None:
+    users = numbered(USERS, name).replace("\n", "\n," if "," in name else "\n").rstrip(",")
+    artifact, notes = made(tmp_path, users=users)
+    assert pq.read_schema(artifact / "users.parquet").names == ["user_id", "city", "age"]
+    assert "columns of users.csv without a name are not kept: they number rows" in notes
+    assert not any("without a name" in note for note in made(tmp_path)[1])
+
+
+def test_an_index_of_a_frame_is_none_either(tmp_path: Path) -> None:
+    columns = {"user": ["u1", "u2"], "city": ["Ulm", None], "__index_level_0__": [5, 7]}
+    pq.write_table(pa.table(columns), tmp_path / "u.parquet")
+    assert list(read_features(tmp_path / "u.parquet", ())[1]) == ["city"]
+
+
+def test_of_interactions_it_is_not_read_and_told(tmp_path: Path) -> None:
+    rows = ROWS.replace("rating", "liked")
+    (tmp_path / "i.csv").write_text(numbered(rows, ""))
+    (tmp_path / "t.csv").write_text("item,title\na,A\nb,B\nc,C\n")
+    notes = prepare(tmp_path / "artifact", interactions=tmp_path / "i.csv", items=tmp_path / "t.csv")
+    assert "columns of i.csv that are not read: one without a name, liked" in notes
+    pq.write_table(read_table(tmp_path / "i.csv"), tmp_path / "i.parquet")
+    assert notes == [
+        note.replace("i.parquet", "i.csv")
+        for note in prepare(tmp_path / "again", interactions=tmp_path / "i.parquet", items=tmp_path / "t.csv")
+    ]
