@@ -118,12 +118,13 @@ class Cluster:
         """As `Arranger` says."""
         with told():
             within = per_block(self._rows, partial(first_within, low=low, high=high))
-            table = pa.concat_tables(ray.get(within.to_arrow_refs())).sort_by("place")
-        if not len(table):
+            first = (
+                pa.concat_tables(ray.get(within.to_arrow_refs())).sort_by("place").to_pylist()[0]
+            )  # nulls last
+        if first["place"] is None:
             return None
-        place = table["place"][0].as_py()
-        _, line = self._where(place)
-        return of_times(self.files[place // FILE]), line, table["time"][0].as_py()
+        _, line = self._where(first["place"])
+        return of_times(self.files[first["place"] // FILE]), line, first["time"]
 
     def unrated(self) -> tuple[str, str] | None:
         """As `Arranger` says."""
@@ -188,10 +189,11 @@ def farthest_of(rows: pa.Table) -> pa.Table:
 
 
 def first_within(rows: pa.Table, low: float, high: float) -> pa.Table:
-    """The first `place` int64 whose `time` float64 has a size from `low` to `high`, or none."""
+    """The first `place` int64 whose `time` float64 has a size from `low` to `high`, and that; of no such rows nulls."""
     size = pc.abs(rows["time"])
-    found = rows.filter(pc.and_(pc.greater_equal(size, low), pc.less_equal(size, high)))
-    return found.select(["place", "time"]).sort_by("place").slice(0, 1)
+    found = rows.filter(pc.and_(pc.greater_equal(size, low), pc.less_equal(size, high))).sort_by("place")
+    kinds = {"place": pa.int64(), "time": pa.float64()}
+    return pa.table({name: pa.array(found[name].to_pylist()[:1] or [None], kinds[name]) for name in kinds})
 
 
 def first_unrated(rows: pa.Table) -> pa.Table:

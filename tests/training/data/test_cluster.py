@@ -80,6 +80,10 @@ def test_a_bad_value_is_named_by_file_and_line(tmp_path: Path) -> None:
     described = tmp_path / "0" / "items.csv"
     for bad, problem in (
         ("7,9,yesterday", r"part-1\.csv, column time: line 51 is 'yesterday' \(accepted: epoch numbers"),
+        (
+            "7,9,1600000000\n7,9,1600000000000",
+            r"part-1\.csv, column time: line 51 is 1600000000, which looks like",
+        ),
         ("x7,9,12", r"part-1\.csv: line 51 has the user 'x7', where 41 of 42 users are whole numbers"),
     ):
         path.write_text("\n".join([*lines[:50], bad, *lines[51:]]) + "\n")
