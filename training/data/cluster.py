@@ -28,7 +28,7 @@ from genrec.progress import ticking
 from training.data.cutting import Ragged, histories_of
 from training.data.histories import BATCH_USERS, lists
 from training.data.interactions import SEQUENCES, files_of, of_times, read_interactions
-from training.data.tables import where
+from training.data.tables import kind_of, where
 
 PARTITION_ROWS = 1 << 22  # of whole users, sorted at once in a task
 FILE = 1 << 40  # a row's place is its file's number times this, and its row there
@@ -101,7 +101,7 @@ class Cluster:
     def _where(self, place: int) -> tuple[str, str]:
         number, row = divmod(place, FILE)
         path = self.files[number]
-        line = f"interaction {row + 1}" if path.suffix in SEQUENCES else where(path, row)
+        line = f"interaction {row + 1}" if kind_of(path) in SEQUENCES else where(path, row)
         return str(path), line
 
     def name(self, column: str, keys: pa.Array, ids: pa.Array) -> None:

@@ -23,6 +23,7 @@ from training.data.tables import (
     check_file,
     column,
     header_of,
+    kind_of,
     name_of,
     read_blocks,
     required,
@@ -45,7 +46,9 @@ def files_of(path: Path) -> list[Path]:
     """A file; or of a folder all files of interactions, by name, as if they were one. Raises InputError."""
     if not path.is_dir():
         return [path]
-    found = sorted(each for each in path.iterdir() if each.suffix in (*TABLES, *SEQUENCES) and each.is_file())
+    found = sorted(
+        each for each in path.iterdir() if kind_of(each) in (*TABLES, *SEQUENCES) and each.is_file()
+    )
     if not found:
         raise InputError(str(path), "holds no interactions", f"files {', '.join((*TABLES, *SEQUENCES))}")
     return found
@@ -53,12 +56,12 @@ def files_of(path: Path) -> list[Path]:
 
 def has_times(path: Path) -> bool:
     """Whether `time` is when it was, and not the position within a sequence. Raises InputError."""
-    return not any(each.suffix in SEQUENCES for each in files_of(path))
+    return not any(kind_of(each) in SEQUENCES for each in files_of(path))
 
 
 def has_ratings(path: Path) -> bool:
     """Whether a file has a column of them, or one of the files of a folder. Raises InputError."""
-    tables = [each for each in files_of(path) if each.suffix in TABLES]
+    tables = [each for each in files_of(path) if kind_of(each) in TABLES]
     return any(name in header_of(each) for each in tables for name in RATING)
 
 
@@ -74,7 +77,7 @@ def write_interactions(source: Path, path: Path) -> None:
 
 def read_interactions(path: Path) -> Iterator[pa.Table]:
     """Blocks of SCHEMA. Raises InputError."""
-    if path.suffix in SEQUENCES:
+    if kind_of(path) in SEQUENCES:
         yield from read_sequences(path)
         return
     for first, table in read_blocks(path, (USER, ITEM, TIME), (RATING,)):
@@ -103,7 +106,7 @@ def of_times(path: Path) -> str:
 def unread_columns(path: Path) -> list[str]:
     """Those of a table that can be read, or of the first of a folder, which are not in SCHEMA."""
     first = files_of(path)[0]
-    names = [] if first.suffix in SEQUENCES else header_of(first)
+    names = [] if kind_of(first) in SEQUENCES else header_of(first)
     read = {next((each for each in group if each in names), None) for group in (USER, ITEM, TIME, RATING)}
     return [name or "one without a name" for name in names if name not in read]
 
@@ -120,7 +123,7 @@ def place_of(source: Path, rows: Path, column: str, key: str) -> tuple[str, str]
             if row >= 0:
                 break
             first += len(batch)
-    if source.suffix in SEQUENCES:
+    if kind_of(source) in SEQUENCES:
         return str(source), f"the sequence of user {batch['user'][row].as_py()!r}"
     return str(source), where(source, first + row)
 
@@ -129,7 +132,7 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
     """Lines `user item item ...` oldest first, or JSON {user: [item, ...]}; `time` is the position."""
     check_file(path, "a sequence file")
     try:
-        sequences = _of_json(path) if path.suffix == ".json" else _of_lines(path)
+        sequences = _of_json(path) if kind_of(path) == ".json" else _of_lines(path)
         line, known = 0, set()
         while rows := list(islice(sequences, SEQUENCE_LINES)):
             for row in rows:

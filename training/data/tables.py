@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from genrec.errors import InputError
 from genrec.progress import counting
+from genrec.words import counted
 from training.data.json_items import read_json_items
 
 USER = ("user", "user_id")
@@ -29,6 +30,13 @@ YEAR = ("release_year",)
 BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 JSON_LINES = (".jsonl", ".ndjson")
+SIGNS = {
+    b"\x1f\x8b": "is compressed (gzip)",
+    b"\x28\xb5\x2f\xfd": "is compressed (zstd)",
+    b"PK\x03\x04": "is a ZIP archive, or a workbook",
+    b"\xff\xfe": "is text in UTF-16, not UTF-8",
+    b"\xfe\xff": "is text in UTF-16, not UTF-8",
+}
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 _UNNAMED = re.compile(
     r"|Unnamed|__index_level_\d+__"
@@ -53,7 +61,9 @@ def read_blocks(
     check_file(path, accepted)
     first = 0
     try:
-        for table in {".parquet": _parquet, ".json": _json}.get(path.suffix, _delimited)(path, wanted, also):
+        for table in {".parquet": _parquet, ".json": _json}.get(kind_of(path), _delimited)(
+            path, wanted, also
+        ):
             yield first, table.rename_columns(clean(table.column_names))
             first += table.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
@@ -62,9 +72,14 @@ def read_blocks(
         raise InputError(str(path), "is empty", "at least one row under the header")
 
 
+def kind_of(path: Path) -> str:
+    """How its name ends, in small letters."""
+    return path.suffix.lower()
+
+
 def header_of(path: Path) -> list[str]:
     """Names of the columns of CSV, TSV or Parquet that can be read."""
-    if path.suffix == ".parquet":
+    if kind_of(path) == ".parquet":
         return clean(pq.read_schema(path).names)
     return clean(next(_lines(path), (1, []))[1])
 
@@ -83,12 +98,17 @@ def check_file(path: Path, accepted: str) -> None:
     """Raises InputError for what is not there, or is no such file: a folder, a pipe, of another kind by its name."""
     if not path.is_file():
         raise InputError(str(path), "is not a regular file" if path.exists() else "does not exist", accepted)
-    if path.suffix in JSON_LINES:
+    if kind_of(path) in JSON_LINES:
         raise InputError(str(path), "is JSON Lines, as its name says", accepted)
-    if path.suffix in COMPRESSED:
+    if kind_of(path) in COMPRESSED:
         raise InputError(
             str(path), f"is compressed, as its name says ({path.suffix})", f"{accepted}, unpacked"
         )
+    with path.open("rb") as file:
+        begin = file.read(4)
+    for sign, problem in SIGNS.items():
+        if begin.startswith(sign):
+            raise InputError(str(path), f"{problem}, as its first bytes say", accepted)
 
 
 def _json(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
@@ -113,8 +133,11 @@ def _parquet(
 
 def _delimited(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
     """Delimited text as strings; a row with too many or too few fields names its line."""
-    tabs = path.suffix.lower() != ".csv"
-    _, names = next(_lines(path), (1, []))
+    tabs = kind_of(path) != ".csv"
+    lines = _lines(path)
+    _, names = next(lines, (1, []))
+    if next(lines, None) is None:  # pyarrow would say something else of each kind of nothing
+        return
     bad: list[pyarrow.csv.InvalidRow] = []
 
     def note(row: pyarrow.csv.InvalidRow) -> str:
@@ -140,8 +163,10 @@ def _delimited(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:
             bar.update(file.tell() - bar.n)
             yield pa.Table.from_batches([batch])
     if bad:
-        problem = f"{where(path, bad[0].number - 2)} has {bad[0].actual_columns} fields"
-        raise InputError(str(path), problem, f"{bad[0].expected_columns} fields: {', '.join(names)}")
+        problem = f"{where(path, bad[0].number - 2)} has {counted(bad[0].actual_columns, 'field')}"
+        raise InputError(
+            str(path), problem, f"{counted(bad[0].expected_columns, 'field')}: {', '.join(names)}"
+        )
 
 
 def _bar(path: Path, total: int, unit: str) -> Any:
@@ -162,7 +187,7 @@ def column(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool =
     limit = f"a column named {' or '.join(names)}"
     if separator := _separator_of(table.column_names):
         problem += f": its fields are separated by {separator}"
-        limit += f", fields separated by {'commas' if path.suffix.lower() == '.csv' else 'tabs'}"
+        limit += f", fields separated by {'commas' if kind_of(path) == '.csv' else 'tabs'}"
     raise InputError(str(path), problem, limit)
 
 
@@ -198,15 +223,15 @@ def required(table: pa.Table, path: Path, names: tuple[str, ...], first: int = 0
 
 def where(path: Path, row: int) -> str:
     """How a person finds row `row` (from 0) of a table: by its line, where the file has lines."""
-    if path.suffix in (".parquet", ".json"):
-        return f"row {row + 1}" if path.suffix == ".parquet" else f"entry {row + 1}"
+    if kind_of(path) in (".parquet", ".json"):
+        return f"row {row + 1}" if kind_of(path) == ".parquet" else f"entry {row + 1}"
     line, _ = next(islice(_lines(path), row + 1, None), (row + 2, []))  # the header is the first
     return f"line {line}"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows of delimited text, header first: the line that each begins at, and its fields. Empty lines are none."""
-    tabs, line = path.suffix.lower() != ".csv", 1
+    tabs, line = kind_of(path) != ".csv", 1
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         rows = csv.reader(
             file, delimiter="\t" if tabs else ",", quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL

@@ -22,7 +22,7 @@ from genrec.progress import ticking
 from training.data.histories import BATCH_USERS, stored_items
 from training.data.json_object import read_each_once
 from training.data.steps import Steps
-from training.data.tables import ITEM, read_table, required, text, where
+from training.data.tables import ITEM, kind_of, read_table, required, text, where
 from training.vectors.cooccurrence import cooccurrence_vectors
 from training.vectors.stored import ItemVectors, Stored
 from training.vectors.text import text_vectors
@@ -112,7 +112,7 @@ def rows_of_items(
 
     Raises InputError, also for an item that is there twice.
     """
-    return (_items_of_json if path.suffix == ".json" else _items_of_table)(path, name, accepted)
+    return (_items_of_json if kind_of(path) == ".json" else _items_of_table)(path, name, accepted)
 
 
 def _items_of_json(path: Path, _: str, accepted: str) -> Iterator[tuple[str, str, list[object]]]:

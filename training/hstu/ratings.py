@@ -16,7 +16,8 @@ from genrec.files import check_regular
 from genrec.rank.user_features import Numbers
 from training.data.events import Events, events_of, keys_of_items, merged
 from training.data.histories import RATINGS, TIMES, check_times
-from training.data.tables import RATING, column, read_table
+from training.data.interactions import ratings_in
+from training.data.tables import RATING, column, read_table, where
 from training.data.users import features_of
 
 HELD_OUT = 10  # of every user, the newest; of short histories half
@@ -140,13 +141,11 @@ def _read_histories(path: Path) -> tuple[np.ndarray, Events, np.ndarray]:
 
 
 def _ratings(table: pa.Table, path: Path, levels: int) -> np.ndarray:
-    field, limit = f"{path}, column rating", f"whole numbers, 1 to {levels}"
-    given = column(table, path, RATING).combine_chunks()
-    try:
-        ratings = given.cast(pa.float64()).to_numpy(zero_copy_only=False)  # null is NaN
-    except pa.ArrowException as error:
-        raise InputError(field, f"cannot be read: {error}", limit) from error
-    odd = ratings[~np.isin(ratings, np.arange(1, levels + 1))]
+    """Of a table of events: int64[n]. Raises InputError."""
+    given, ratings = column(table, path, RATING), ratings_in(table, path).astype(np.int64)
+    odd = np.flatnonzero((ratings < 1) | (ratings > levels))
     if len(odd):
-        raise InputError(field, f"has {odd[0]}", limit)
-    return ratings.astype(np.int64)
+        row = int(odd[0])
+        problem = f"{where(path, row)} is {given[row].as_py()!r}"
+        raise InputError(f"{path}, column rating", problem, f"whole numbers, 1 to {levels}")
+    return ratings

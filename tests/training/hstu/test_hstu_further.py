@@ -173,10 +173,10 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
             "a,other,5,1\n",
             "has 1 event of unknown items: line 2 has 'other' (accepted: items of items.parquet)",
         ),
-        (recipe, f"a,{item},0,1\n", "column rating: has 0.0 (accepted: whole numbers, 1 to 5)"),
+        (recipe, f"a,{item},0,1\n", "column rating: line 2 is '0' (accepted: whole numbers, 1 to 5)"),
         (recipe, f"a,{item},1,5\n", f"{events}: has no event that is not known already"),
-        (recipe, f"a,{item},good,1\n", "column rating: cannot be read: "),
-        (recipe, f"a,{item},,1\n", "column rating: cannot be read: "),
+        (recipe, f"a,{item},good,1\n", "column rating: line 2 is 'good'"),
+        (recipe, f"a,{item},,1\n", "column rating: line 2 is ''"),
     ):
         events.write_text(f"user,item,rating,timestamp\n{text}")
         assert main([*train, *more]) != 0

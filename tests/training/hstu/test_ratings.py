@@ -174,8 +174,8 @@ def test_later_files_add_what_is_new(tmp_path: Path) -> None:
     assert more.file[mine].tolist() == [0, 0, 0, 1, 1, 2], "what was there already is not new"
     assert len(more) == 3 and more.features[2].tolist() == [0, 0]
     for bad, problem in {
-        "u1,a,5.5,1": "column rating: has 5.5 .accepted: whole numbers, 1 to 5",
-        "u1,a,6,1": "column rating: has 6.0 .accepted: whole numbers, 1 to 5",
+        "u1,a,5.5,1": "column rating: line 2 is '5.5' .accepted: whole numbers, 1 to 5",
+        "u1,a,6,1": "column rating: line 2 is '6' .accepted: whole numbers, 1 to 5",
         "u1,z,5,1": "has 1 event of unknown items: line 2 has .z. .accepted: items of",
     }.items():
         later.write_text(f"user,item,rating,timestamp\n{bad}\n")
