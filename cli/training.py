@@ -46,7 +46,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         "train the generator, or an HSTU model, further, on the last file's events (CSV or Parquet: user, item,"
         " timestamp, of an hstu-ranker rating too)"
     )
-    train.add_argument("--events", type=Path, nargs="+", metavar="FILE", help=more)
+    train.add_argument("--events", type=Path, nargs="+", action="extend", metavar="FILE", help=more)
     train.add_argument(
         "--ranks", type=at_least(1), default=1, help="processes that train together; default: 1"
     )

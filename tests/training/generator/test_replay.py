@@ -46,10 +46,11 @@ def test_older_events_are_learnt_between_them() -> None:
 
 
 def test_files_are_read_once(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Of each file all events serve both, the new ones and those that are learnt again."""
+    """They serve the new events and those that are learnt again; and the option may be given for each."""
     days, read, blocks = ["monday.csv", "tuesday.csv"], [], tables.read_blocks
     for number, day in enumerate(days):
         (artifact.parent / day).write_text(f"{HEAD}u3,i20,{100 + number}\nu4,i21,{100 + number}\n")
     monkeypatch.setattr(tables, "read_blocks", lambda path: [read.append(path.name), *blocks(path)][1:])
-    assert main(["train", str(artifact), "--events", *(str(artifact.parent / day) for day in days)]) == 0
+    events = [f"--events={artifact.parent / day}" for day in days]
+    assert main(["train", str(artifact), *events]) == 0
     assert read == days
