@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,6 +178,14 @@ class NextConfig(HstuConfig):
         newest = tokens[-1:].copy()
         newest[:, WAIT] = now - newest[:, TIME]
         return Query([self.read(newest), candidates.astype(np.int64)], int(newest[0, TIME]))
+
+
+def clock_of(first: Any, now: Any) -> Any:
+    """The second from which those of a user's tokens count: of his `first` event; but LIMIT - 1 before `now` at most.
+
+    What was earlier is taken to be of that second: differences that long are in the last buckets. Integers or arrays.
+    """
+    return np.maximum(first, now - (LIMIT - 1))
 
 
 def check_experts(experts: int) -> None:

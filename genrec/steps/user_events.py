@@ -24,10 +24,10 @@ from genrec.rank.hstu import (
     CODES,
     FEATURE,
     ITEM,
-    LIMIT,
     MOST_FEATURES,
     RATING,
     TIME,
+    clock_of,
 )
 from genrec.rank.kinds import chosen_hstu
 from genrec.settings import Settings
@@ -98,15 +98,13 @@ class EventReader:
         kept = known[window_start(len(known), self.config.max_history) :]
         ratings, times = _ratings(request, len(history), self.config.ratings), _times(request, len(history))
         now = _now(request, times)
-        begin = int(times[kept[0]]) if len(kept) else now
-        if now - begin >= LIMIT:
-            raise InputError("times", f"span {now - begin} seconds", f"at most {LIMIT - 1}, `now` included")
+        begin = int(clock_of(int(times[kept[0]]) if len(kept) else now, now))
         features, rows = self._features(request), history[kept]
         tokens = np.zeros((len(features) + len(rows), self.config.token_size), np.int32)
         tokens[: len(features), FEATURE] = features
         events = tokens[len(features) :]
         events[:, ITEM], events[:, CODES:] = table.own[rows], table.codes[rows]
-        events[:, RATING], events[:, TIME] = ratings[kept], times[kept] - begin
+        events[:, RATING], events[:, TIME] = ratings[kept], np.maximum(times[kept], begin) - begin
         return UserEvents(tokens, now - begin, len(history) - len(known), len(known) - len(kept))
 
     def _features(self, request: Tensors) -> NDArray[np.int32]:

@@ -10,6 +10,7 @@ import torch
 
 from genrec.nn.hstu import CANDIDATE, EVENT, FEATURE, Tokens
 from genrec.nn.hstu_layout import Layout
+from genrec.rank.hstu import clock_of
 from training.data.windows import cut_windows, recent
 from training.hstu.ratings import HELD_OUT, Ratings, held_of
 
@@ -129,7 +130,8 @@ def tokens_of(ratings: Ratings, samples: Sequence[Sample], known: Known | None =
         parts["reach"] += [np.full(width, width), width + place, width + each.seen]
         parts["position"] += [of_user, 1 + place, 1 + each.seen]
         times = np.concatenate((ratings.times[history], ratings.times[each.now]))
-        parts["time"] += [of_user, (times - times.min()) * known.times[number]]
+        begin = clock_of(times.min(), times.max())
+        parts["time"] += [of_user, (np.maximum(times, begin) - begin) * known.times[number]]
         parts["group"] += [np.repeat((FEATURE, EVENT, CANDIDATE), (width, count, asked))]
     whole = {name: torch.from_numpy(np.concatenate(each)) for name, each in parts.items()}
     lengths = torch.tensor([each.size(width) for each, width in zip(samples, widths, strict=True)])

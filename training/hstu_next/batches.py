@@ -7,7 +7,7 @@ import torch
 
 from genrec.nn.hstu_layout import Layout
 from genrec.nn.hstu_next import Events
-from genrec.rank.hstu import LIMIT
+from genrec.rank.hstu import clock_of
 from training.data.windows import cut_windows
 from training.hstu_next.timed import Timed
 
@@ -48,9 +48,8 @@ def events_of(timed: Timed, spans: np.ndarray) -> Events:
     """What the model reads of spans int64[w, 2], w > 0: every event has one behind it, of which it is told the time."""
     at, place = places_in(spans)
     lengths = spans[:, 1] - spans[:, 0]
-    # What is 68 years back or more is in the last bucket as well.
-    since = np.minimum(timed.times[at] - np.repeat(timed.times[spans[:, 0]], lengths), LIMIT - 1)
+    begin = np.repeat(clock_of(timed.times[spans[:, 0]], timed.times[spans[:, 1]]), lengths)
+    since, until = (np.maximum(timed.times[each], begin) - begin for each in (at, at + 1))
     marks = (torch.from_numpy(each) for each in (place, place, since))
     layout = Layout.of(torch.from_numpy(lengths), *marks)
-    wait = timed.times[at + 1] - timed.times[at]
-    return Events(layout, torch.from_numpy(timed.rows[at]), torch.from_numpy(wait))
+    return Events(layout, torch.from_numpy(timed.rows[at]), torch.from_numpy(until - since))

@@ -84,6 +84,19 @@ def test_a_candidate_does_not_see_others() -> None:
         torch.testing.assert_close(logits(model, ratings, [one])[0], whole[c], rtol=1e-4, atol=1e-5)
 
 
+def test_a_user_who_was_away_for_a_lifetime_is_read() -> None:
+    """What he did since is told apart."""
+    ratings, found = some_ratings(), []
+    (sample,) = hstu_batches.held_out_samples(ratings, np.array([0]), 0, MOST)
+    for back in (2**32, 2**33):
+        times = ratings.times.copy()
+        times[: sample.start + 1] -= back
+        found.append(hstu_batches.tokens_of(replace(ratings, times=times), [sample]).layout.time)
+    assert torch.equal(*found)
+    since = ratings.times[sample.start + 1 : sample.stop]
+    assert found[0][3 : 3 + len(since)].diff().tolist() == np.diff(since).tolist()
+
+
 def test_a_candidate_sees_only_what_came_before_its_list() -> None:
     """Every event of a window in turn: its rating moves the candidates that see it, and none before."""
     ratings, model = some_ratings(), some_model()

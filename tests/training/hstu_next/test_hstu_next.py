@@ -106,12 +106,6 @@ def test_a_state_sees_what_came_before_and_when_the_next_is_asked_for() -> None:
         assert place == 0 or not equal[place - 1]
 
 
-def test_a_user_who_was_away_for_a_lifetime_is_read() -> None:
-    timed, later = some_timed(), np.arange(USERS * 41) > 0
-    away = [replace(timed, times=timed.times + later[: len(timed.times)] * 2**bits) for bits in (32, 33)]
-    assert torch.equal(*(events_of(each, np.array([[0, 12]])).layout.time for each in away))
-
-
 def test_fused_and_plain_give_the_same_states_and_gradients() -> None:
     timed, found = some_timed(), []
     events = events_of(timed, training_spans(timed, MOST, np.random.default_rng(0))[:20])
