@@ -161,8 +161,9 @@ def learn_further(spans: Spans, asked: Asked, settings: Recipe, hstu: HstuSettin
         save_generator(kept, folder)
         if asked.ratings is not None:
             ratings = load_ratings(spans.base, catalogue, files)
-            learnt, ranker = np.flatnonzero(ratings.file == number), load_hstu(folder)
-            save_hstu(of_hstu.train_further(World(), ratings, learnt, ranker, hstu, seed)[0], folder)
+            ranker = load_hstu(folder)
+            both = of_hstu.newer_and_older(ratings, number, seed)
+            save_hstu(of_hstu.train_further(World(), ratings, *both, ranker, hstu, seed)[0], folder)
 
 
 def measure_seed(

@@ -22,8 +22,8 @@ from tests.training.elsewhere import Elsewhere, elsewhere
 from tests.training.generator.test_draft import QUICK as QUICK_DRAFT
 from tests.training.generator.test_train import TINY, data
 from tests.training.hstu.test_hstu import fresh_model, some_model, some_ratings
+from tests.training.hstu.test_hstu_further import NONE, some_users
 from tests.training.hstu.test_hstu_further import SETTINGS as HSTU
-from tests.training.hstu.test_hstu_further import some_users
 from tests.training.hstu_next.test_hstu_next import SETTINGS as NEXT
 from tests.training.hstu_next.test_hstu_next import fresh_model as fresh_next
 from tests.training.hstu_next.test_hstu_next import some_timed
@@ -99,7 +99,7 @@ def hstu(folder: Path, there: bool, further: bool) -> tuple[Figures, Figures]:
         world, settings = World(device=device), replace(HSTU, epochs=3, tokens=1000)
         if further:
             ratings, learnt = some_users()
-            best, report = train_further(world, ratings, learnt, some_model(), settings)
+            best, report = train_further(world, ratings, learnt, NONE, some_model(), settings)
             report = {"log": [report]}
         else:
             ratings = some_ratings()

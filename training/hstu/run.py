@@ -63,6 +63,7 @@ class HstuRun(Run[HstuRanker]):
     """A `training.loop.Task`."""
 
     name = "hstu"
+    warm_up = WARM_UP_STEPS
 
     def __init__(
         self, world: World, ratings: Ratings, model: HstuRanker, settings: HstuSettings, seed: int
@@ -80,7 +81,7 @@ class HstuRun(Run[HstuRanker]):
             for layer in model.layers:
                 layer.attend = attend_in_fp32
         pace = Pace(
-            settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
+            settings.learning_rate, settings.weight_decay, settings.averaging, self.warm_up, LEAST_RATE
         )
         super().__init__(world, model, average, pace, embeddings)
         self._choose_validation()

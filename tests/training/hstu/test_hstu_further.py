@@ -29,7 +29,8 @@ from training.launch import on_ranks
 from training.sharded.world import World
 from training.stages import prepare
 
-SETTINGS = HstuSettings(tokens=60, learning_rate=0.1, averaging=0.9)
+SETTINGS = HstuSettings(tokens=480, learning_rate=0.1, averaging=0.9)
+NONE = np.zeros(0, np.int64)
 UNMET = 7  # an item that no event of the users who come back is of
 
 
@@ -49,10 +50,10 @@ def loss_of(model: HstuRanker, ratings: Ratings, samples: list[Sample]) -> float
         return float(F.binary_cross_entropy_with_logits(model(tokens_of(ratings, samples)), labels))
 
 
-def further(world: World, tokens: int = 60, rate: float = 0.1) -> dict[str, np.ndarray]:
+def further(world: World, tokens: int = 480, rate: float = 0.1) -> dict[str, np.ndarray]:
     ratings, learnt = some_users()
     settings = replace(SETTINGS, tokens=tokens, learning_rate=rate)
-    kept, _ = train_further(world, ratings, learnt, some_model(), settings)
+    kept, _ = train_further(world, ratings, learnt, NONE, some_model(), settings)
     return {name: each.numpy() for name, each in kept.state_dict().items()}
 
 
@@ -75,7 +76,7 @@ def test_it_begins_with_the_model_and_learns() -> None:
     before = {name: each.numpy() for name, each in model.state_dict().items()}
     for name, values in further(World(), rate=1e-12).items():
         np.testing.assert_allclose(values, before[name], rtol=1e-6, atol=1e-7, err_msg=name)
-    kept, report = train_further(World(), ratings, learnt, some_model(), SETTINGS)
+    kept, report = train_further(World(), ratings, learnt, NONE, some_model(), SETTINGS)
     assert loss_of(kept, ratings, samples) < loss_of(model, ratings, samples) - 0.05
     assert (report["events"], report["users"]) == (len(learnt), 20)
 
@@ -87,7 +88,7 @@ def test_a_row_that_nobody_met_stands_still() -> None:
 
 
 def test_two_ranks_end_where_one_ends() -> None:
-    alone, two = further(World(), 300), on_ranks(2, further, 300, threads=2)
+    alone, two = further(World(), 2400), on_ranks(2, further, 2400, threads=2)
     for name, values in alone.items():
         np.testing.assert_allclose(two[name], values, 2e-4, 2e-4, err_msg=name)
 
@@ -139,7 +140,8 @@ def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixtur
         served, model = load_weights(artifact, number).arrays, load_hstu(artifact / "model").state_dict()
         assert all(np.array_equal(served[name], each.numpy()) for name, each in model.items())
     assert met[0].tolist() == [*range(12), 20, 21], "a's history, and what is new"
-    assert met[1].tolist() == [21, 22], "what the new user did on Monday is history"
+    again = {*range(12), 20}  # of whoever is drawn to be learnt again
+    assert {21, 22} <= {*met[1].tolist()} <= {*again, 21, 22}, "what the new user did on Monday is history"
 
 
 def test_ended_between_model_and_manifest_it_is_completed(
