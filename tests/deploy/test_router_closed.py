@@ -72,6 +72,12 @@ def test_every_ensemble_may_be_asked_and_no_inner_model(router: Router) -> None:
         assert infer(router, asked)[0] == 404, asked
 
 
+def test_the_statistics_of_all_models_are_closed(router: Router) -> None:
+    """Their path is that of a model named `stats`."""
+    for path in ("stats", "stats/", "stats/versions/1", "stats/ready"):
+        assert ask(router, "GET", f"/v2/models/{path}")[0] == 404, path
+
+
 @pytest.fixture(scope="module")
 def before_triton(server: RunningServer) -> Iterator[Router]:
     place = ServerPlace("a1", server.ports.http, server.ports.grpc, 100)
