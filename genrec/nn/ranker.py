@@ -1,11 +1,12 @@
 """The ranker: one discriminant token per candidate reads the user's tokens and its item's (BAT, section 4).
 
-Items never see each other and all start at one position, so a score depends on the user and the item alone, and KV of
-either may come from anywhere. There are three orders. In `user`, items also see the user: the user is the prefix. In
-`item`, the user also sees all items: the items are the prefix. In `split` (ours, after block attention) neither sees
-the other, and both are prefixes at once. A user's entry is the same in `user` and `split`, an item's in `item` and
-`split`. A discriminant token sees user and item from the same distances in every order. Where it has a `reach`, it sees
-the newest tokens of the user alone: a ranking takes as long whatever his history's length, once his entry is there.
+Items never see each other and all start at one position, so KV of users and items may come from anywhere. There are
+three orders. In `user`, items also see the user: the user is the prefix. In `item`, the user also sees all items: the
+items are the prefix, and a score depends on the other candidates; in the other two it does not. In `split` (ours, after
+block attention) neither sees the other, and both are prefixes at once. A user's entry is the same in `user` and
+`split`, an item's in `item` and `split`. A discriminant token sees user and item from the same distances in every
+order. Where it has a `reach`, it sees the newest tokens of the user alone: a ranking takes as long whatever his
+history's length, once his entry is there.
 
 Tokens of users and items go through a generator's layers. The discriminant tokens may have layers of their own; then
 the generator can stay as it is, and what its prefill left is the user's entry. C candidates, t tokens each.
