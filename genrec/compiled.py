@@ -59,17 +59,19 @@ def first_alone(name: str, of: list[str], make: Callable[[], None], forget: Call
 
     Processes that start together would otherwise all compile the same, on the same cores. `forget` drops what was kept
     of anything else by this name: numba looks at a kernel's own file, not at those whose numbers and functions it uses.
+    Who comes after one that was ended goes on with what that one kept.
     """
     folder, digest = Path(os.environ.get(VARIABLE) or _folder()), _digest(of)
     folder.mkdir(parents=True, exist_ok=True)
-    done = folder / f"{name}.done"
+    begun, done = folder / f"{name}.begun", folder / f"{name}.done"
     if _lines(str(done)) == [digest]:
         return make()
     with open(done.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _lines(str(done)) != [digest]:
+        if _lines(str(begun)) != [digest]:
             done.unlink(missing_ok=True)
             forget()
+            begun.write_text(digest)
         make()
         done.write_text(digest)
 

@@ -25,8 +25,8 @@ def warm() -> None:
 
 
 def _forget() -> None:
-    """What numba has kept of this room."""
-    for kept in Path(str(index.put.stats.cache_path)).glob("*.nbi"):
+    """What numba has kept of this room: indices, and the code that one written ahead of its own code would find."""
+    for kept in Path(str(index.put.stats.cache_path)).glob("*.nb[ci]"):
         kept.unlink(missing_ok=True)
 
 

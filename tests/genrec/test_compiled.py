@@ -83,3 +83,17 @@ def test_what_was_kept_of_another_source_is_dropped_once(
 
     for source in ("first", "second", "second", "first"):
         make(source)
+
+
+def test_who_comes_after_one_that_was_ended_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    kept: list[str] = ["of another source"]
+
+    def ended() -> None:
+        kept.append("a kernel")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compiled.first_alone("kernels", ["source"], ended, kept.clear)
+    compiled.first_alone("kernels", ["source"], lambda: None, kept.clear)
+    assert kept == ["a kernel"]
