@@ -51,7 +51,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         "--ranks", type=at_least(1), default=1, help="processes that train together; default: 1"
     )
     add_device(train, "trains")
-    train.add_argument("--minutes", type=positive, help="stop after this long, with the best weights so far")
+    train.add_argument("--minutes", type=positive, help="stop after this long, with the weights so far")
 
 
 def run(a: argparse.Namespace) -> None:
