@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from genrec import manifest
 from genrec.errors import ArtifactError, InputError
 from genrec.files import scratch_in
 from genrec.progress import counting
-from training.data.events import Events, Merged, merged, stored_events
+from training.data.events import Events, Merged, events_per_user, merged, of_users, stored_events
 from training.sharded.world import World
 
 LEARNT = "learnt"  # among the facts of a stage: sha256 of the files of events that its model has learnt since
@@ -111,3 +112,17 @@ def behind_others(artifact: Path, files: Sequence[Events]) -> tuple[Merged, np.n
         problem = "has no new event but the first of a user, before which there is nothing"
         raise InputError(str(files[-1].path), problem, "events behind others of their users")
     return of, learnt
+
+
+def before_file(artifact: Path, files: Sequence[Events], count: int, seed: int) -> tuple[Merged, np.ndarray]:
+    """Histories before the last of `files` of users drawn at random, and all of their events but the first of each:
+    int64[n], ascending, about `count`; fewer where there are no more. Raises ArtifactError.
+    """
+    path, before = artifact / "histories.parquet", files[:-1]
+    users, counts = events_per_user(path, before)
+    order = np.random.default_rng([seed, len(files)]).permutation(len(users))
+    some = users.take(pa.array(order[: np.searchsorted(np.cumsum(counts[order]), count) + 1]))
+    of = merged([stored_events(path, some), *(of_users(part, some) for part in before)])
+    others = np.ones(len(of.item), bool)
+    others[of.offsets[:-1][np.diff(of.offsets) > 0]] = False
+    return of, np.flatnonzero(others)

@@ -27,6 +27,7 @@ from tests.training.hstu.test_hstu_further import SETTINGS as HSTU
 from tests.training.hstu_next.test_hstu_next import SETTINGS as NEXT
 from tests.training.hstu_next.test_hstu_next import fresh_model as fresh_next
 from tests.training.hstu_next.test_hstu_next import some_timed
+from tests.training.hstu_next.test_hstu_next_further import NOTHING
 from tests.training.hstu_next.test_hstu_next_further import some_users as next_users
 from tests.training.ranker.test_ranker import QUICK, ring_artifact
 from training.data.histories import Histories
@@ -118,7 +119,7 @@ def hstu_next(folder: Path, there: bool, further: bool) -> tuple[Figures, Figure
     with device_of_test(there) as device:
         timed, world = some_timed(), World(device=device)
         if further:
-            best, report = train_next_further(world, *next_users(), fresh_next(), NEXT)
+            best, report = train_next_further(world, next_users(), NOTHING, fresh_next(), NEXT)
             report = {"log": [report]}
         else:
             best, report = train_hstu_next(world, timed, fresh_next(), NEXT, folder)

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
 from genrec.nn.model import Generator
-from training.data.events import Events, events_per_user, merged, of_users, read_events, stored_events
+from training.data.events import Events, read_events
 from training.data.windows import batches, gather, recent
-from training.further import Further, behind_others, learn_last, once
+from training.further import Further, before_file, behind_others, learn_last, once
 from training.generator.recipes import Recipe
 from training.generator.run import WindowRun, pace_of
 from training.sharded.world import World
@@ -105,18 +104,9 @@ def load_newer(artifact: Path, catalogue: Catalogue, files: Sequence[Events]) ->
 
 
 def load_older(artifact: Path, catalogue: Catalogue, files: Sequence[Events], count: int, seed: int) -> Newer:
-    """About `count` events from before the last of `files`: of users drawn at random all but the first.
-
-    Fewer where there are no more. Raises ArtifactError.
-    """
-    path, before = artifact / "histories.parquet", files[:-1]
-    users, counts = events_per_user(path, before)
-    order = np.random.default_rng([seed, len(files)]).permutation(len(users))
-    some = users.take(pa.array(order[: np.searchsorted(np.cumsum(counts[order]), count) + 1]))
-    of = merged([stored_events(path, some), *(of_users(part, some) for part in before)])
-    learnt = np.ones(len(of.item), bool)
-    learnt[of.offsets[:-1][np.diff(of.offsets) > 0]] = False
-    return Newer(catalogue.rows_of(of.item), of.offsets, np.flatnonzero(learnt))
+    """About `count` events from before the last of `files`: see `before_file`. Raises ArtifactError."""
+    of, learnt = before_file(artifact, files, count, seed)
+    return Newer(catalogue.rows_of(of.item), of.offsets, learnt)
 
 
 def further_artifact(

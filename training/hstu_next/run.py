@@ -29,12 +29,13 @@ class SpanRun(Run[HstuNext]):
     """Updates by spans [start, stop) of events. All weights are alike on all ranks, rows of items too."""
 
     name = "hstu-next"
+    warm_up = WARM_UP_STEPS
 
     def __init__(
         self, world: World, timed: Timed, model: HstuNext, settings: HstuNextSettings, seed: int
     ) -> None:
         pace = Pace(
-            settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
+            settings.learning_rate, settings.weight_decay, settings.averaging, self.warm_up, LEAST_RATE
         )
         super().__init__(world, model, copy.deepcopy(model).eval(), pace)
         self.timed, self.settings, self.seed = timed, settings, seed

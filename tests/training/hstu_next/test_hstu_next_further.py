@@ -29,21 +29,23 @@ from tests.training.hstu_next.test_hstu_next import ITEMS, MOST, SETTINGS, USERS
 from training.data.events import read_events
 from training.data.histories import Histories
 from training.hstu_next.batches import places_in
-from training.hstu_next.further import FurtherRun, load_newer, train_further
+from training.hstu_next.further import FurtherRun, Learnt, load_newer, train_further
 from training.hstu_next.timed import Timed
 from training.launch import on_ranks
 from training.sharded.world import World
 
 HEAD = "user,item,timestamp\n"
 QUICK = replace(SETTINGS, learning_rate=0.1)
+NO_EVENTS = np.zeros(0, np.int64)
+NOTHING = Learnt(Timed(np.zeros(1, np.int64), NO_EVENTS, NO_EVENTS), NO_EVENTS)
 
 
-def some_users() -> tuple[Timed, np.ndarray]:
+def some_users() -> Learnt:
     """Users of whom every other one comes back, with some of his events to be learnt, with gaps between."""
     timed, draw = some_timed(), np.random.default_rng(1)
     later = np.arange(len(timed.rows)) - np.repeat(timed.offsets[:-1], timed.lengths)
     even = np.repeat(np.arange(USERS) % 2 == 0, timed.lengths)
-    return timed, np.flatnonzero((later > 0) & even & (draw.random(len(later)) < 0.7))
+    return Learnt(timed, np.flatnonzero((later > 0) & even & (draw.random(len(later)) < 0.7)))
 
 
 def users_of(timed: Timed, events: np.ndarray) -> np.ndarray:
@@ -61,13 +63,13 @@ def loss_of(model: HstuNext, timed: Timed, learnt: np.ndarray) -> float:
 
 
 def further(world: World, rate: float = 0.1) -> dict[str, np.ndarray]:
-    kept, _ = train_further(world, *some_users(), fresh_model(), replace(QUICK, learning_rate=rate))
+    kept, _ = train_further(world, some_users(), NOTHING, fresh_model(), replace(QUICK, learning_rate=rate))
     return {name: each.numpy() for name, each in kept.state_dict().items()}
 
 
 def test_new_events_are_asked_for_once_and_those_before_are_not() -> None:
     timed, learnt = some_users()
-    run, found = FurtherRun(World(), timed, learnt, fresh_model(), QUICK, 0), []
+    run, found = FurtherRun(World(), some_users(), fresh_model(), QUICK, 0), []
     for batch in run.batches(0):
         assert (batch[:, 1] - batch[:, 0] <= MOST).all()
         for span in batch:
@@ -86,7 +88,7 @@ def test_the_loss_is_of_the_newest_behind_all_before_it() -> None:
     newest, model = timed.offsets[1::2] - 1, fresh_model(replace(SETTINGS, dropout=0.5))
     want = loss_of(model, timed, newest)
     settings = replace(QUICK, learning_rate=1e-12, tokens=10**6, temperature=0.5)  # the model has its own
-    _, report = train_further(World(), timed, newest, model, settings)
+    _, report = train_further(World(), Learnt(timed, newest), NOTHING, model, settings)
     assert report["updates"] == 1 and report["loss"] == pytest.approx(want, abs=2e-4)
 
 
@@ -95,7 +97,7 @@ def test_it_begins_with_the_model_and_learns() -> None:
     model = fresh_model()
     for name, values in further(World(), rate=1e-12).items():
         np.testing.assert_allclose(values, model.state_dict()[name].numpy(), 1e-6, 1e-7, err_msg=name)
-    kept, report = train_further(World(), timed, learnt, fresh_model(), QUICK)
+    kept, report = train_further(World(), some_users(), NOTHING, fresh_model(), QUICK)
     assert loss_of(kept, timed, learnt) < loss_of(model, timed, learnt) - 0.1
     assert (report["events"], report["users"]) == (len(learnt), USERS // 2)
     assert kept.config == model.config
