@@ -118,9 +118,8 @@ class Cluster:
         """As `Arranger` says."""
         with told():
             within = per_block(self._rows, partial(first_within, low=low, high=high))
-            first = (
-                pa.concat_tables(ray.get(within.to_arrow_refs())).sort_by("place").to_pylist()[0]
-            )  # nulls last
+            found = pa.concat_tables(ray.get(within.to_arrow_refs()))
+        first = found.sort_by("place").to_pylist()[0]  # nulls are last
         if first["place"] is None:
             return None
         _, line = self._where(first["place"])

@@ -38,9 +38,8 @@ SIGNS = {
     b"\xfe\xff": "is text in UTF-16, not UTF-8",
 }
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
-_UNNAMED = re.compile(
-    r"|Unnamed|__index_level_\d+__"
-)  # of pandas: `Unnamed: 0`, of which `clean` leaves this
+# Empty, or pandas' own: of `Unnamed: 0` `clean` leaves the word.
+_UNNAMED = re.compile(r"|Unnamed|__index_level_\d+__")
 csv.field_size_limit(1 << 30)  # a field may be as long as pyarrow takes it
 
 

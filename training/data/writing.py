@@ -93,10 +93,8 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
         engine.name("item", keys, pa.array(item_ids))
     if named_users:
         engine.name("user", user_keys, pa.array(user_ids))
-    counts, unit = (
-        Counts(),
-        unit_of(engine.farthest(), engine.first_time) if has_times(source.interactions) else None,
-    )
+    counts = Counts()
+    unit = unit_of(engine.farthest(), engine.first_time) if has_times(source.interactions) else None
     if unit and unit > 1:
         notes.append(f"timestamps are taken for {UNITS[unit]}: as seconds they would be after the year 9999")
     rated = has_ratings(source.interactions)
