@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(
     not can_be_compiled("f32"), reason="attention stays in OpenVINO's nodes: no g++ or no AVX2"
 )
 RANKS = {
-    "XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XPast 6": (4, 4, 4, 4, 4, 1),
+    "XAttention 3": (4,) * 3, "XAttention 6": (4, 4, 4, 5, 5, 1), "XAttention of items 6": (5, 4, 4, 5, 5, 1),
+    "XPast 6": (4, 4, 4, 4, 4, 1),
     "XBehindItems 5": (4, 4, 4, 5, 2), "XDiscriminant 7": (4, 5, 4, 4, 4, 2, 1),
     "XDiscriminant 9": (4, 5, 4, *(5,) * 4, 2, 1),
 }  # fmt: skip
@@ -101,7 +102,7 @@ def _no_keys(q, k):
 SHAPES = [  # batch, beams, heads, kv_heads, size, span, unshared: tiles of 16, 24 or 32 rows, blocks of 128 keys
     (1, 1, 1, 1, 8, 1, 1), (2, 12, 4, 2, 16, 127, 1), (1, 12, 2, 1, 32, 128, 2), (3, 25, 2, 2, 8, 129, 3),
     (1, 13, 6, 2, 64, 300, 2), (2, 5, 3, 3, 10, 7, 1), (1, 49, 4, 4, 6, 260, 0), (1, 7, 8, 4, 128, 131, 4),
-    (1, 70, 2, 1, 64, 161, 1), (1, 16, 1, 1, 63, 16, 2),
+    (1, 70, 2, 1, 64, 161, 1), (1, 16, 1, 1, 63, 16, 2), (2, 33, 1, 1, 32, 40, 15),
 ]  # fmt: skip
 
 
@@ -112,6 +113,24 @@ def test_a_decode_equals_the_oracle(run, shape, spread):
     for b, length in enumerate(case[-1]):  # what lies behind a prompt is not read
         case[1][b, :, length:] = case[2][b, :, length:] = np.nan
     np.testing.assert_allclose(run(*case), oracle(*case), atol=run.close * spread**2)
+
+
+OF_ITEMS = [  # batch, items, tokens of an item, heads, kv_heads, size, span
+    (1, 1, 1, 1, 1, 8, 1), (2, 7, 3, 2, 1, 16, 20), (1, 5, 15, 6, 1, 64, 200), (2, 3, 17, 4, 2, 10, 129),
+    (1, 2, 140, 1, 1, 32, 9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", OF_ITEMS)
+def test_tokens_of_items_equal_the_oracle_over_the_prompt_and_their_item_up_to_them(run, shape):
+    batch, items, tokens, heads, kv_heads, size, span = shape
+    q, k, v, _, _, length = run.draw(3, batch, items * tokens, heads, kv_heads, size, span, 0)
+    _, _, _, own_k, own_v, _ = run.draw(4, batch, items, heads, kv_heads, size, span, tokens)
+    q = q.reshape(batch, items, tokens, heads, size)
+    found = run(q, k, v, own_k, own_v, length, name="XAttention of items")
+    for token in range(tokens):
+        want = oracle(q[:, :, token], k, v, own_k[:, :, : token + 1], own_v[:, :, : token + 1], length)
+        np.testing.assert_allclose(found[:, :, token], want, atol=run.close)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -192,7 +211,7 @@ def test_tokens_behind_items_equal_the_oracle_at_every_position(run, shape):
 
 DISCRIMINANTS = [  # heads, kv_heads, size, span, how much of it per request, tokens of an item, candidates
     (2, 2, 8, 7, [5, 7], 3, 4), (4, 2, 32, 310, [310, 301, 150, 7], 1, 40), (2, 1, 64, 152, [152, 149], 15, 3),
-    (6, 2, 10, 280, [280], 2, 30),
+    (6, 2, 10, 280, [280], 2, 30), (1, 1, 64, 30, [30], 15, 40),
 ]  # fmt: skip
 
 

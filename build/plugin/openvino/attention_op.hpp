@@ -203,6 +203,7 @@ class XBehindItems : public ov::op::Op {
       head.items = rows + b * many;
       head.tokens = int(tokens);
       head.row = items[1] * tensor;
+      head.step = s.size;
       head.past = int(many * tokens);
       head.causal = true;
       return head;

@@ -85,18 +85,19 @@ inline void lay_out(const Head<Value>& h, int first, Value* room) {
   for (int key = 0; key < keys && !h.ready(first, KEYS, deep); ++key)
     for (int d = 0; d < deep; d += WORD * LANES)
       put_first(k + key * deep + d, first_of<Words>(h.key(first + key) + d, key < count ? h.size - d : 0), deep);
-  for (int d = 0; d < h.size; d += LANES)
-    for (int key = 0; key < keys; key += DEEP) {
+  for (int key = 0; key < keys; key += DEEP) {
+    const Value* values[DEEP];
+    for (int i = 0; i < DEEP; ++i) values[i] = h.value(first + key + i);
+    for (int d = 0; d < h.size; d += LANES) {
+      const auto seen = [&](int i) { return key + i < count ? h.size - d : 0; };
       Words pairs[LANES];
 #pragma GCC unroll 16
-      for (int pair = 0; pair < PAIRS; ++pair) {
-        const int even = first + key + 2 * pair, left = count - key - 2 * pair;
-        pairs[pair] = pairs_of(h.value(even) + d, h.value(even + 1) + d, left > 0 ? h.size - d : 0, left > 1 ? h.size - d : 0);
-      }
+      for (int i = 0; i < DEEP; i += 2) pairs[i / 2] = pairs_of(values[i] + d, values[i + 1] + d, seen(i), seen(i + 1));
       transpose(pairs);
 #pragma GCC unroll 16
       for (int row = 0; row < LANES; ++row) put_first(v + (d + row) * KEYS + key, pairs[row], DEEP);
     }
+  }
 }
 
 inline Laid laid_out(const Head<Value>& h, const Value* room, int first) {
