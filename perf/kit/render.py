@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -88,20 +89,19 @@ def _document(path: Path, root: Path) -> bytes:
         name = match["name"]
         if name and name not in TABLES:
             raise InputError(path.name, f"asks for the table {name!r}", ", ".join(TABLES))
-        inside = table(name, root) if name else LISTS[match["kind"]]()
+        inside = table(name, root, path.parent) if name else LISTS[match["kind"]]()
         return f"<!-- {match[1]} -->\n{inside.strip()}\n<!-- /{match['kind'] or 'results'} -->"
 
     return BLOCK.sub(fill, text).encode()
 
 
-def table(name: str, root: Path) -> str:
-    """A table of TABLES in Markdown, or the sentence that nothing is saved yet."""
+def table(name: str, root: Path, folder: Path) -> str:
+    """A table of TABLES in Markdown, for a document in `folder`, or the sentence that nothing is saved yet."""
     wanted = TABLES[name]
     if isinstance(wanted, Table | Grid):
         parts = [_captioned(wanted, result, path) for path, result in results(root, wanted.file)]
     else:
-        rows = [row for figure in wanted for row in _figures(figure, root)]
-        parts = [_markdown(["", "figure", "machine", "commit", "command"], rows)] if rows else []
+        parts = _by_machine(wanted, root, folder)
     commands = " or ".join(sorted(f"`genrec bench {file} --save`" for file in files_of(name)))
     return "\n\n".join(parts) or f"Not measured at this commit: {commands} does it."
 
@@ -128,11 +128,28 @@ def _command(result: Result, path: Path) -> str:
     return " ".join(["genrec bench", name, *words])
 
 
-def _figures(figure: Figure, root: Path) -> Iterator[list[str]]:
-    for path, result in results(root, figure.file):
-        value = _written(result, figure.path, figure.form, path)
-        about = result["machine"]
-        yield [figure.what, value, about["name"], about["commit"], f"`{_command(result, path)}`"]
+def _by_machine(figures: Sequence[Figure], root: Path, folder: Path) -> list[str]:
+    """A column for each machine, whose cells link to their results, and those links; nothing without results.
+
+    The command is that of the newest result.
+    """
+    saved = {file: list(results(root, file)) for file in dict.fromkeys(figure.file for figure in figures)}
+    machines = sorted({result["machine"]["name"] for found in saved.values() for _, result in found})
+    rows = []
+    for figure in figures:
+        cells, newest = dict.fromkeys(machines, ""), ("", "")
+        for path, result in saved[figure.file]:
+            name = result["machine"]["name"]
+            cells[name] = f"[{_written(result, figure.path, figure.form, path)}][{name}/{figure.file}]"
+            newest = max(newest, (result.get("date", ""), f"`{_command(result, path)}`"))
+        if saved[figure.file]:
+            rows.append([figure.what, *cells.values(), newest[1]])
+    links = [
+        f'[{result["machine"]["name"]}/{file}]: {os.path.relpath(path, folder)} "commit {result["machine"]["commit"]}"'
+        for file, found in saved.items()
+        for path, result in found
+    ]
+    return [_markdown(["", *machines, "command"], rows), "\n".join(links)] if rows else []
 
 
 def _rows(wanted: Table, result: Result, path: Path) -> str:

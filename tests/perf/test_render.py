@@ -92,13 +92,29 @@ def test_a_marker_inside_a_sentence_is_text(root: Path) -> None:
     assert write(root)["README.md"] == told
 
 
-def test_a_figure_stands_beside_its_machine_and_commit(root: Path) -> None:
-    save(root, result("swap", **SWAP), result("swap", "epyc-avx2-2", **(SWAP | {"failed": 3})))
-    lines = write(root)["README.md"].splitlines()
-    assert "| failed | 0 | xeon-amx-2 | abc1234 | `genrec bench swap` |" in lines
-    assert "| failed | 3 | epyc-avx2-2 | abc1234 | `genrec bench swap` |" in lines
+def test_a_figure_stands_below_its_machine_and_links_to_its_result(root: Path) -> None:
+    newer = {"command": "genrec bench swap --more", "date": "2026-11-02"}
+    save(root, result("swap", **SWAP), result("swap", "epyc-avx2-2", **(SWAP | {"failed": 3}), **newer))
+    (root / "docs" / "swap.md").write_text("<!-- results: swap -->\n<!-- /results -->\n")
+    made = write(root)
+    lines = made["README.md"].splitlines()
+    assert "|  | epyc-avx2-2 | xeon-amx-2 | command |" in lines
+    row = "| failed | [3][epyc-avx2-2/swap] | [{}][xeon-amx-2/swap] | `genrec bench swap --more` |"
+    assert row.format(0) in lines
+    assert '[xeon-amx-2/swap]: results/xeon-amx-2/swap.json "commit abc1234"' in lines
+    assert '[xeon-amx-2/swap]: ../results/xeon-amx-2/swap.json "commit abc1234"' in made["swap.md"]
     save(root, result("swap", **(SWAP | {"failed": 7})))
-    assert "| failed | 7 | xeon-amx-2 | abc1234 | `genrec bench swap` |" in write(root)["README.md"]
+    assert row.format(7) in write(root)["README.md"]
+
+
+def test_a_machine_that_lacks_one_of_the_results_has_an_empty_cell(root: Path) -> None:
+    (root / "README.md").write_text("<!-- results: training -->\n<!-- /results -->\n")
+    save(root, result("hstu_attention", "epyc-avx2-2", time_ratio_worst=2.5, memory_ratio_worst=3.0))
+    figures = {figure.path: 1.0 for figure in TABLES["training"] if figure.file == "training"}
+    save(root, result("training", **figures))
+    made = write(root)["README.md"]
+    assert "| the same, dimension 512 |  | [1.00][xeon-amx-2/training] | `genrec bench training` |" in made
+    assert "| the same, peak memory at least | [3.00][epyc-avx2-2/hstu_attention] |  |" in made
 
 
 def test_cells_are_laid_out_and_say_why_they_are_empty(root: Path) -> None:
@@ -124,7 +140,7 @@ def test_the_picture_of_relay_has_a_line_for_each_way(root: Path) -> None:
 def test_rows_of_a_table(root: Path) -> None:
     arms = {"one process": {"capacity": 10.26, "p50_ms": None}, "two": {"capacity": 20.0, "p50_ms": 3.0}}
     save(root, result("ablation", arms=arms) | {"settings": {"artifact": "ml-1m", "beam_width": 128}})
-    lines = render.table("ablation", root).splitlines()
+    lines = render.table("ablation", root, root).splitlines()
     assert lines[0].startswith("ml-1m, beam width 128, 16 in flight: xeon-amx-2, commit abc1234")
     assert lines[2:] == [
         "| served by | answers/s | P50 ms, one at a time |",
@@ -135,7 +151,7 @@ def test_rows_of_a_table(root: Path) -> None:
     fields = ("ours_mb", "ours_kv_mb", "per_beam_mb", "per_beam_kv_mb")
     sizes = [{"prompt": 256, "beam_width": width, **dict.fromkeys(fields, width)} for width in (1, 2)]
     save(root, result("memory", kv_type="f32", cells=sizes))
-    assert render.table("memory", root).splitlines()[-1] == "| 256 | 2 | 2.0 | 2.0 | 2.0 | 2.0 |"
+    assert render.table("memory", root, root).splitlines()[-1] == "| 256 | 2 | 2.0 | 2.0 | 2.0 | 2.0 |"
 
 
 @pytest.mark.parametrize(
