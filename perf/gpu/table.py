@@ -8,28 +8,8 @@ from perf.gpu import requests
 
 
 def table(results: dict[str, Any]) -> str:
-    """For people: kernel, then requests."""
-    lines = [
-        f"{'kernel (bf16)':16} {'which':>6} {'ms':>8} {'floor':>8} {'x floor':>8} {'per beam':>9} {'faster':>7}"
-    ]
-    for name, row in results["kernel"].items():
-        ms, floor = row["ms"], row["floor_ms"]
-        base = row["baseline_ms"] if isinstance(row["baseline_ms"], float) else float("nan")
-        lines.append(
-            f"{name:16} {row['kernel']:>6} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x"
-        )
-    names = ("prefill", "decode", "selection", "gaps")
-    lines.append(
-        f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}"
-        + "".join(f"{n:>10}" for n in names)
-        + "  prefill of measured GEMM, of data sheet"
-    )
-    for name, row in results.get("requests", {}).items():
-        goal, theirs = requests.GOALS_MS.get(name, 0), requests.THEIRS_MS.get(name, 0)
-        parts = "".join(f"{row['parts_ms'][n]:10.2f}" for n in names)
-        gemm, sheet = row["prefill_share_of"].values()
-        of = f"{gemm:6.0%} {'-' if sheet is None else f'{sheet:.0%}':>6}"
-        lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts}{of}")
+    """For people: kernel, then requests, then the rest."""
+    lines = _kernels(results["kernel"]) + _requests(results.get("requests", {}))
     for name, row in results.get("rank", {}).items():
         columns = (
             "there",
@@ -64,3 +44,32 @@ def table(results: dict[str, Any]) -> str:
         lines += [f"{said} {part}: {why}" for part, why in parts.items()]
     lines += [f"NOT SHOWN {what}" for what, right in results["checked"].items() if not right]
     return "\n".join(lines)
+
+
+def _kernels(rows: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{'kernel (bf16)':16} {'which':>6} {'ms':>8} {'floor':>8} {'x floor':>8} {'per beam':>9} {'faster':>7}"
+    ]
+    for name, row in rows.items():
+        ms, floor = row["ms"], row["floor_ms"]
+        base = row["baseline_ms"] if isinstance(row["baseline_ms"], float) else float("nan")
+        lines.append(
+            f"{name:16} {row['kernel']:>6} {ms:8.4f} {floor:8.4f} {ms / floor:8.2f} {base:9.3f} {base / ms:6.1f}x"
+        )
+    return lines
+
+
+def _requests(rows: dict[str, Any]) -> list[str]:
+    names = ("prefill", "decode", "selection", "gaps")
+    lines = [
+        f"{'request':16} {'ms':>8} {'goal':>6} {'NVIDIA':>7}"
+        + "".join(f"{n:>10}" for n in names)
+        + "  prefill of measured GEMM, of data sheet"
+    ]
+    for name, row in rows.items():
+        goal, theirs = requests.GOALS_MS.get(name, 0), requests.THEIRS_MS.get(name, 0)
+        parts = "".join(f"{row['parts_ms'][n]:10.2f}" for n in names)
+        gemm, sheet = row["prefill_share_of"].values()
+        of = f"{gemm:6.0%} {'-' if sheet is None else f'{sheet:.0%}':>6}"
+        lines.append(f"{name:16} {row['ms']:8.2f} {goal:6.1f} {theirs:7.1f}{parts}{of}")
+    return lines

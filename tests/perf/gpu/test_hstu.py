@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from genrec.engine.cuda.hstu import CudaHstu
-from perf.gpu import hstu, run
+from perf.gpu import hstu, parts
 from perf.gpu.table import table
 
 CPU = torch.device("cpu")
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 def test_a_ranker_that_is_right_passes_and_is_timed():
     errors = hstu.check(hstu.DRY, CPU)
     assert set(errors) == {"default", "next"} and max(errors.values()) < 1e-5
-    kept = run.GpuResults()
+    kept = parts.GpuResults()
     kept.results["hstu"] = hstu.measure(hstu.DRY, CPU, (1e9, 1e9))
     row = kept.results["hstu"]["default"]
     assert row["captured"] == 4, "users of 32 and 64 tokens, and rankings over them: nothing came later"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from perf.gpu import run, train, train_check
+from perf.gpu import parts, train, train_check
 from perf.gpu.table import table
 from training.sharded.world import World
 
@@ -17,7 +17,7 @@ def test_a_training_that_is_right_passes_the_checks(tmp_path):
     assert found and set(found.values()) == {0.0}
     rows = train.measure(train.DRY, CPU, 1e12)
     assert rows["large"]["operations_per_second"] > 0 and rows["small"]["events"] == 64
-    kept = run.GpuResults()
+    kept = parts.GpuResults()
     kept.results["train"] = rows
     assert "training, small, on the CPU: " in table(kept.results) and "a step of 64 events" in table(
         kept.results
