@@ -92,7 +92,7 @@ def load_rank_executors(
     if pool:
         pool.rule = policy(name, pool.hotness)
         if settings.pool_user_mb and name not in ("recompute", "item"):  # these read no user's entry
-            entries = RankEntries(layout, model)
+            entries = RankEntries.of(layout, model)
             tier = open_tier(pool, settings.pool_disk, settings.pool_disk_mb)
             ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3, tier)
 
