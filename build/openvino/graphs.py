@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
@@ -62,18 +64,7 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
             graph = Graph(load(path))
             _replace(graph, longest, operation, weights)
             runs[path.stem] = graph.runs()
-            onnx_model = graph.replaced()
-            made = {path.stem: onnx_model}
-            if reader and path.stem == RANK_ORDERS["split"]:
-                made = {
-                    path.stem: over_entries(onnx_model, 1),
-                    RANK_TOGETHER: over_entries(onnx_model, RANKINGS),
-                }
-            for name, each in made.items():
-                model = reader.read(each) if reader else read_inlined(each, InBlocks(longest))
-                model = _with_kv_type(model, kv_type)
-                if reader and kv_type == "bf16":
-                    keep_narrow(model)
+            for name, model in _read(path.stem, graph.replaced(), reader, longest, kv_type):
                 if name in ALONE:
                     _save(model, out, name)
                 else:
@@ -97,6 +88,21 @@ def _replace(graph: Graph, longest: int, operation: bool, weights: Weights) -> N
         replace_rotations(graph)
         replace_products(graph, weights)
         replace_rows(graph, weights)
+
+
+def _read(
+    name: str, onnx_model: onnx.ModelProto, reader: Reader | None, longest: int, kv_type: str
+) -> Iterator[tuple[str, ov.Model]]:
+    """Names and graphs of what the ONNX file `name` becomes; rankings in order `split` by operations become two."""
+    made = {name: onnx_model}
+    if reader and name == RANK_ORDERS["split"]:
+        made = {name: over_entries(onnx_model, 1), RANK_TOGETHER: over_entries(onnx_model, RANKINGS)}
+    for each, graph in made.items():
+        model = reader.read(graph) if reader else read_inlined(graph, InBlocks(longest))
+        model = _with_kv_type(model, kv_type)
+        if reader and kv_type == "bf16":
+            keep_narrow(model)
+        yield each, model
 
 
 def one_graph(models: dict[str, ov.Model]) -> ov.Model:
