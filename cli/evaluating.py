@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cli.options import (
     add_artifact,
@@ -68,29 +70,29 @@ def evaluate(a: argparse.Namespace) -> None:
         use_device(a.device)
     check_inputs(a.artifact, "tokenise")
     check_meaning(a.artifact, *STAGES[model])
-    if a.ranker:
+    found, table = _measured(a, model)
+    print(json.dumps(found) if a.json else table(found))
+
+
+def _measured(a: argparse.Namespace, model: str) -> tuple[Any, Callable[[Any], str]]:
+    """Figures, and what makes a table of them."""
+    if model == "ranker":
         from perf.quality.rank_quality import measure_ranker, ranker_table
 
-        found = measure_ranker(a.artifact, a.device)
-        print(json.dumps(found) if a.json else ranker_table(found))
-        return
-    if a.recipe == "hstu-next":
+        return measure_ranker(a.artifact, a.device), ranker_table
+    if model == "hstu-next":
         from training.hstu_next.measure import hstu_next_table, measure_hstu_next
 
-        of_next = measure_hstu_next(a.artifact, a.device)
-        print(json.dumps(of_next) if a.json else hstu_next_table(of_next))
-        return
-    if a.recipe:
+        return measure_hstu_next(a.artifact, a.device), hstu_next_table
+    if model == "hstu-ranker":
         from training.hstu.measure import hstu_table, measure_hstu
 
-        measured = measure_hstu(a.artifact, a.device)
-        print(json.dumps(measured) if a.json else hstu_table(measured))
-        return
+        return measure_hstu(a.artifact, a.device), hstu_table
     from perf.quality.quality import measure, table
 
     tell_outdated(a.artifact)
     figures = measure(a.artifact, a.beam_width, not a.keep_seen, a.users, decoder=a.decoder, verify=a.verify)
-    print(json.dumps(figures) if a.json else table(figures))
+    return figures, table
 
 
 def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:

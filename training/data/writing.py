@@ -80,30 +80,15 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
         rows = counted(len(unknown), "item has", "items have")
         notes.append(f"{rows} no row in the items file; the key serves as the title")
     keys = pa.concat_arrays([source.keys, unknown])
-
-    def place_of_item(key: str) -> tuple[str, str]:
-        row = source.keys.index(key).as_py()
-        if row < 0:
-            return engine.place_of("item", key)
-        return str(source.described), where(source.described, source.rows[row])
-
-    item_ids, named_items = number_keys(keys, "item", ITEMS, place_of_item)
+    item_ids, named_items = number_keys(keys, "item", ITEMS, partial(_place_of_item, source, engine))
     user_ids, named_users = number_keys(user_keys, "user", HISTORIES, partial(engine.place_of, "user"))
     if named_items:
         engine.name("item", keys, pa.array(item_ids))
     if named_users:
         engine.name("user", user_keys, pa.array(user_ids))
-    counts = Counts()
-    unit = unit_of(engine.farthest(), engine.first_time) if has_times(source.interactions) else None
-    if unit and unit > 1:
-        notes.append(f"timestamps are taken for {UNITS[unit]}: as seconds they would be after the year 9999")
-    rated = has_ratings(source.interactions)
-    if rated and (place := engine.unrated()):
-        rated = False
-        notes.append(
-            f"ratings are not kept: {' '.join(place)} has none that is a whole number, 1 to {MOST_RATING}"
-        )
-    names = user_keys if named_users else None
+    unit, rated, said = _times_and_ratings(source, engine)
+    notes += said
+    counts, names = Counts(), user_keys if named_users else None
     write_histories(engine.histories(), names, unit, rated, counts, steps.scratch / HISTORIES)
     if not counts.lengths:
         raise InputError("interactions", f"no user has {MIN_HISTORY}", f"users with {MIN_HISTORY} or more")
@@ -113,6 +98,29 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
     for name in (ITEMS, *([USERS] if source.users else []), HISTORIES):
         os.replace(steps.scratch / name, steps.folder / name)
     return [*notes, *named_items, *named_users, *counts.report(engine.count, len(user_keys), len(keys))]
+
+
+def _place_of_item(source: Source, engine: Arranger, key: str) -> tuple[str, str]:
+    """The file and the place in it where an item is described, or where it is met first."""
+    row = source.keys.index(key).as_py()
+    if row < 0:
+        return engine.place_of("item", key)
+    return str(source.described), where(source.described, source.rows[row])
+
+
+def _times_and_ratings(source: Source, engine: Arranger) -> tuple[int | None, bool, list[str]]:
+    """The unit of times, None where there are none; whether ratings are kept; and notes of both. Raises InputError."""
+    notes = []
+    unit = unit_of(engine.farthest(), engine.first_time) if has_times(source.interactions) else None
+    if unit and unit > 1:
+        notes.append(f"timestamps are taken for {UNITS[unit]}: as seconds they would be after the year 9999")
+    rated = has_ratings(source.interactions)
+    place = engine.unrated() if rated else None
+    if place:
+        notes.append(
+            f"ratings are not kept: {' '.join(place)} has none that is a whole number, 1 to {MOST_RATING}"
+        )
+    return unit, rated and not place, notes
 
 
 @dataclass
