@@ -13,7 +13,7 @@ from genrec import manifest
 from genrec.errors import ArtifactError, InputError
 from genrec.files import scratch_in
 from genrec.progress import counting
-from training.data.events import Events, Merged, events_per_user, merged, of_users, stored_events
+from training.data.events import Came, Events, Merged, events_per_user, merged, of_users, stored_events
 from training.sharded.world import World
 
 LEARNT = "learnt"  # among the facts of a stage: sha256 of the files of events that its model has learnt since
@@ -96,6 +96,18 @@ def check_new(learnt: np.ndarray, path: Path) -> np.ndarray:
     if not len(learnt):
         raise InputError(str(path), "has no event that is not known already", "events that are new")
     return learnt
+
+
+def tell_users(world: World, came: Came) -> None:
+    """Rank 0 says how many users of the files are new: one who is spelled in another way is."""
+    if world.rank:
+        return
+    if not came.known:
+        problem = f"the data set has no user of the files: {came.first_new!r} is none, {came.one_known!r} one"
+        print(f"warning: {problem}; are they spelled as there?", flush=True)
+        return
+    named = f", {came.first_new!r} first" if came.new else ""
+    print(f"users of the files: {came.known} known, {came.new} new{named}", flush=True)
 
 
 def behind_others(artifact: Path, files: Sequence[Events]) -> tuple[Merged, np.ndarray]:

@@ -46,6 +46,17 @@ class Merged(NamedTuple):
     order: np.ndarray
 
 
+class Came(NamedTuple):
+    """Of the users of files, each counted once: how many the data set has and how many it has not, the first of those,
+    and one that it has.
+    """
+
+    known: int = 0
+    new: int = 0
+    first_new: str = ""
+    one_known: str = ""
+
+
 def keys_of_items(artifact: Path) -> tuple[pa.Array, np.ndarray]:
     """Keys string[m] of the items of `items.parquet`, and their ids int64[m]. Raises ArtifactError."""
     path = artifact / "items.parquet"
@@ -60,6 +71,23 @@ def read_events(artifact: Path, paths: Sequence[Path]) -> list[Events]:
     """Of files: user, item, timestamp. Raises InputError, ArtifactError."""
     keys, ids = keys_of_items(artifact)
     return [events_of(read_table(path), path, keys, ids) for path in paths]
+
+
+def who_came(artifact: Path, files: Sequence[Events]) -> Came:
+    """Which users of `files` the data set of `artifact` has. Raises ArtifactError."""
+    path = artifact / "histories.parquet"
+    try:
+        return came(pq.read_table(check_regular(path), columns=["user"])["user"].combine_chunks(), files)
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise ArtifactError(path, f"not a readable histories file: {error}") from error
+
+
+def came(stored: pa.Array, files: Sequence[Events]) -> Came:
+    """Which users of `files` are among `stored` string[u], u > 0."""
+    users = pa.chunked_array([each.users for each in files]).unique()
+    new = users.filter(pc.invert(pc.is_in(users, stored)))
+    first = new[0].as_py() if len(new) else ""
+    return Came(len(users) - len(new), len(new), first, stored[0].as_py())
 
 
 def events_of(table: pa.Table, path: Path, keys: pa.Array, item_ids: np.ndarray) -> Events:

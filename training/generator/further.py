@@ -21,9 +21,9 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
 from genrec.nn.model import Generator
-from training.data.events import Events, read_events
+from training.data.events import Events, read_events, who_came
 from training.data.windows import batches, gather, recent
-from training.further import Further, before_file, behind_others, learn_last, once
+from training.further import Further, before_file, behind_others, learn_last, once, tell_users
 from training.generator.recipes import Recipe
 from training.generator.run import WindowRun, pace_of
 from training.sharded.world import World
@@ -117,6 +117,7 @@ def further_artifact(
     def learn() -> tuple[Callable[[Path], None], dict[str, Any]]:
         catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
         files, model = read_events(artifact, events), load_generator(artifact / "model")
+        tell_users(world, who_came(artifact, files))
         newer = load_newer(artifact, catalogue, files)
         older = load_older(artifact, catalogue, files, REPLAY * len(newer.learnt), seed)
         kept, report = train_further(world, model, catalogue, newer, older, settings, seed)

@@ -27,7 +27,7 @@ from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank.hstu import CONFIG, WEIGHTS
 from genrec.rank.user_features import load_numbers
 from training.embedding.table import Rows
-from training.further import Further, check_new, learn_last, once
+from training.further import Further, check_new, learn_last, once, tell_users
 from training.hstu.batches import Sample, batches_of, further_samples
 from training.hstu.ratings import Ratings, load_ratings
 from training.hstu.run import HstuRun
@@ -123,6 +123,7 @@ def further_artifact(
         catalogue = Catalogue.load(artifact / CATALOGUE, titles=False)
         numbers = load_numbers(artifact / "model")
         model, ratings = load_hstu(artifact / "model"), load_ratings(artifact, catalogue, events, numbers)
+        tell_users(world, ratings.came)
         ratings = replace(ratings, tasks=model.config.tasks)
         _check(artifact, model, catalogue, ratings)
         _check_settings(model, settings)

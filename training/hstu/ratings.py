@@ -14,7 +14,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 from genrec.rank.user_features import Numbers
-from training.data.events import Events, events_of, keys_of_items, merged
+from training.data.events import Came, Events, came, events_of, keys_of_items, merged
 from training.data.histories import RATINGS, TIMES, check_times
 from training.data.interactions import ratings_in
 from training.data.tables import RATING, column, read_table, where
@@ -30,7 +30,7 @@ class Ratings:
     `ratings` int64 (1 to `levels`) and `times` int64 (seconds). Of users `features` int64[U, F], numbered from 1 on,
     `sizes` how many there are; `numbers` says which value of which feature has which number, and 0 is unknown. `file`
     int64 says of every event where it was read: 0 is the data set, 1 the first file after it. A rating of at least one
-    of `tasks` is liked so.
+    of `tasks` is liked so. `came` are the users of the files.
     """
 
     offsets: np.ndarray
@@ -43,6 +43,7 @@ class Ratings:
     file: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     levels: int = 5
     tasks: tuple[int, ...] = (4, 5)
+    came: Came = field(default_factory=Came)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -118,6 +119,7 @@ def load_ratings(
         of.file,
         levels,
         usual_tasks(levels),
+        came(base.users, parts[1:]) if more else Came(),
     )
 
 

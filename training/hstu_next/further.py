@@ -27,10 +27,10 @@ from genrec.manifest import anew
 from genrec.nn.hstu_checkpoint import load_hstu_next, save_hstu
 from genrec.nn.hstu_next import HstuNext
 from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
-from training.data.events import Events, Merged, read_events
+from training.data.events import Events, Merged, read_events, who_came
 from training.data.histories import TIMES
 from training.data.windows import recent
-from training.further import Further, before_file, behind_others, learn_last, once
+from training.further import Further, before_file, behind_others, learn_last, once, tell_users
 from training.hstu_next.batches import groups_of, places_in
 from training.hstu_next.run import SpanRun
 from training.hstu_next.settings import HstuNextSettings
@@ -140,6 +140,7 @@ def further_artifact(
         model = load_hstu_next(artifact / "model")
         _check(artifact, model, catalogue)
         files = read_events(artifact, events)
+        tell_users(world, who_came(artifact, files))
         newer = load_newer(artifact, catalogue, files)
         if not newer.timed.known and world.rank == 0:
             print(NO_TIMES, flush=True)

@@ -146,8 +146,9 @@ def test_a_day_after_the_other(artifact: Path, capsys: pytest.CaptureFixture[str
     for files in ([monday], [monday, tuesday]):
         assert main([*train, *map(str, files)]) == 0
         said = capsys.readouterr().out.splitlines()
-        assert "generator: trained further" in said[0] and "events 2, users" in said[0]
-        assert said[1].endswith("is made anew by `genrec export`, then `genrec build`")
+        assert said[0] == "users of the files: 1 known, 1 new, 'new' first"
+        assert "generator: trained further" in said[1] and "events 2, users" in said[1]
+        assert said[2].endswith("is made anew by `genrec export`, then `genrec build`")
         after = weights(artifact)
         assert before != after
         assert main([*train, *map(str, files)]) == 0

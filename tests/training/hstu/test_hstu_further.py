@@ -128,7 +128,9 @@ def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixtur
     met = []
     for number, files in ((1, [monday]), (2, [monday, tuesday])):
         assert main([*train, *map(str, files)]) == 0
-        assert "hstu: trained further" in capsys.readouterr().out
+        said = capsys.readouterr().out.splitlines()
+        assert said[0] == "users of the files: 1 known, 1 new, 'new' first"
+        assert "hstu: trained further" in said[1]
         assert main([*train, *map(str, files)]) == 0
         assert f"hstu: has learnt {files[-1]}" in capsys.readouterr().out
         after = load_hstu(artifact / "model").of_item.weight

@@ -157,11 +157,12 @@ def test_a_day_after_the_other(artifact: Path, capsys: pytest.CaptureFixture[str
     for files in ([monday], [monday, tuesday]):
         assert main(command(artifact, *files)) == 0
         said = capsys.readouterr().out.splitlines()
+        assert said[0] == "users of the files: 1 known, 1 new, 'new' first"
         assert (
-            "hstu-next: trained further" in said[0]
-            and f"events {2 if files == [monday] else 1}, users" in said[0]
+            "hstu-next: trained further" in said[1]
+            and f"events {2 if files == [monday] else 1}, users" in said[1]
         )
-        assert said[1].endswith("is made anew by `genrec export`, then `genrec build`")
+        assert said[2].endswith("is made anew by `genrec export`, then `genrec build`")
         after = weights(artifact)
         assert before != after
         assert main(command(artifact, *files)) == 0
