@@ -16,8 +16,10 @@ from genrec.files import check_regular
 from genrec.words import counted
 from training.data.cutting import first_of_duplicates
 from training.data.histories import BATCH_USERS, TIMES, check_times
-from training.data.tables import ITEM, TIME, USER, name_of, read_table, required, where
+from training.data.tables import ITEM, TIME, USER, name_of, read_rows, required, where
 from training.data.times import seconds, unit_of, whole_seconds
+
+COLUMNS = "user, item, timestamp"
 
 
 class Events(NamedTuple):
@@ -70,7 +72,7 @@ def keys_of_items(artifact: Path) -> tuple[pa.Array, np.ndarray]:
 def read_events(artifact: Path, paths: Sequence[Path]) -> list[Events]:
     """Of files: user, item, timestamp. Raises InputError, ArtifactError."""
     keys, ids = keys_of_items(artifact)
-    return [events_of(read_table(path), path, keys, ids) for path in paths]
+    return [events_of(read_rows(path, COLUMNS), path, keys, ids) for path in paths]
 
 
 def who_came(artifact: Path, files: Sequence[Events]) -> Came:

@@ -31,6 +31,7 @@ from training.data.tables import (
     where,
 )
 from training.data.times import seconds
+from training.data.utf8 import unreadable
 
 TABLES = (".parquet", ".csv", ".tsv", ".inter")
 SEQUENCES = (".txt", ".json")
@@ -146,7 +147,7 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
                 known.add(row[0])
             yield _table(rows)
     except (ArtifactError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(str(path), f"cannot be read: {error}", '{"user": [item, ...]} or text') from error
+        raise unreadable(path, f"cannot be read: {error}", '{"user": [item, ...]} or text') from error
     if not line:
         raise InputError(str(path), "is empty", "one user per line")
 

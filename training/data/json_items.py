@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from genrec.errors import ArtifactError, InputError
 from training.data.json_object import read_each_once
+from training.data.utf8 import unreadable
 
 ACCEPTED = 'JSON {item: {"title": "..."}, ...}'
 
@@ -17,7 +18,7 @@ def read_json_items(path: Path) -> pa.Table:
     try:
         items = read_each_once(path, "item", ACCEPTED)
     except ArtifactError as error:
-        raise InputError(str(path), error.problem, ACCEPTED) from error
+        raise unreadable(path, error.problem, ACCEPTED) from error
     if not isinstance(items, dict):
         raise InputError(str(path), "is no object with an item under every name", ACCEPTED)
     columns: dict[str, list[str]] = {"item": list(items), "title": [], "category": []}

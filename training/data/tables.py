@@ -19,6 +19,7 @@ from genrec.errors import InputError
 from genrec.progress import counting
 from genrec.words import counted
 from training.data.json_items import read_json_items
+from training.data.utf8 import unreadable
 
 USER = ("user", "user_id")
 ITEM = ("item", "item_id")
@@ -48,6 +49,27 @@ def read_table(path: Path) -> pa.Table:
     return pa.concat_tables([table for _, table in read_blocks(path)])
 
 
+def read_rows(path: Path, columns: str) -> pa.Table:
+    """A table of events or of users, which are neither JSON nor sequences; `columns` says in words what it has.
+
+    Raises InputError.
+    """
+    accepted = f"a CSV, TSV or Parquet file with columns {columns}"
+    check_file(path, accepted)
+    if kind_of(path) == ".json":
+        raise InputError(str(path), "is JSON, as its name says", accepted)
+    if kind_of(path) == ".txt" and _is_sequence(header_of(path)):
+        problem = "has no header: lines `user item item ...` are read by `genrec data --interactions` alone"
+        raise InputError(str(path), problem, accepted)
+    return read_table(path)
+
+
+def _is_sequence(first: list[str]) -> bool:
+    """Whether a first line seems to be a user and his items, and no header."""
+    named = {*USER, *ITEM, *TIME}.intersection(" ".join(first).split())
+    return bool(first) and not named and not _separator_of(first)
+
+
 def read_blocks(
     path: Path, wanted: Sequence[tuple[str, ...]] = (), also: Sequence[tuple[str, ...]] = ()
 ) -> Iterator[tuple[int, pa.Table]]:
@@ -66,7 +88,10 @@ def read_blocks(
             yield first, table.rename_columns(clean(table.column_names))
             first += table.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(str(path), f"cannot be read: {error}", accepted) from error
+        problem = f"cannot be read: {error}"
+        if kind_of(path) == ".parquet":
+            raise InputError(str(path), problem, accepted) from error
+        raise unreadable(path, problem, accepted) from error
     if not first:
         raise InputError(str(path), "is empty", "at least one row under the header")
 

@@ -23,6 +23,7 @@ from training.data.histories import BATCH_USERS, stored_items
 from training.data.json_object import read_each_once
 from training.data.steps import Steps
 from training.data.tables import ITEM, kind_of, read_table, required, text, where
+from training.data.utf8 import unreadable
 from training.vectors.cooccurrence import cooccurrence_vectors
 from training.vectors.stored import ItemVectors, Stored
 from training.vectors.text import text_vectors
@@ -119,7 +120,7 @@ def _items_of_json(path: Path, _: str, accepted: str) -> Iterator[tuple[str, str
     try:
         items = read_each_once(path, "item", accepted).items()
     except (ArtifactError, AttributeError) as error:
-        raise InputError(str(path), f"cannot be read: {error}", accepted) from error
+        raise unreadable(path, f"cannot be read: {error}", accepted) from error
     return ((f"item {item!r}", str(item), parts) for item, parts in items)
 
 

@@ -15,7 +15,7 @@ from genrec.manifest import anew
 from genrec.rank.hstu import MOST_FEATURES
 from genrec.rank.user_features import USERS, Numbers, numbered, read_users
 from genrec.words import counted
-from training.data.tables import USER, header_of, is_unnamed, name_of, read_table, required, text
+from training.data.tables import USER, header_of, is_unnamed, name_of, read_rows, required, text
 
 MOST_VALUES = 1000  # of a feature: the model has a row for each
 
@@ -26,7 +26,7 @@ def read_features(source: Path, features: Sequence[str]) -> tuple[pa.Array, dict
 
     A value is text, null where it is empty. Raises InputError.
     """
-    table = read_table(source)
+    table = read_rows(source, "user and features")
     users, own = required(table, source, USER), name_of(table, USER)
     if len(twice := pc.value_counts(users).filter(pc.greater(pc.value_counts(users).field("counts"), 1))):
         raise InputError(str(source), f"has the user {twice[0]['values'].as_py()!r} twice", "every user once")

@@ -14,10 +14,10 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 from genrec.rank.user_features import Numbers
-from training.data.events import Came, Events, came, events_of, keys_of_items, merged
+from training.data.events import COLUMNS, Came, Events, came, events_of, keys_of_items, merged
 from training.data.histories import RATINGS, TIMES, check_times
 from training.data.interactions import ratings_in
-from training.data.tables import RATING, column, read_table, where
+from training.data.tables import RATING, column, read_rows, where
 from training.data.users import features_of
 
 HELD_OUT = 10  # of every user, the newest; of short histories half
@@ -102,7 +102,7 @@ def load_ratings(
     parts, given, levels = [base], [first], int(first.max())
     if more:
         keys, item_ids = keys_of_items(artifact)
-        tables = [read_table(path) for path in more]
+        tables = [read_rows(path, f"{COLUMNS}, rating") for path in more]
         parts += [events_of(table, path, keys, item_ids) for table, path in zip(tables, more, strict=True)]
         given += [_ratings(table, path, levels) for table, path in zip(tables, more, strict=True)]
     of = merged(parts)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from genrec.errors import InputError
-from training.data.tables import read_table
+from training.data.events import COLUMNS
+from training.data.interactions import read_interactions
+from training.data.tables import USER, read_rows, read_table, required
+from training.data.tokenise import read_semantic_ids
+from training.data.users import read_features
 from training.stages import prepare
 
 ROWS = "user,item,rating,timestamp\nu,a,5,1\nu,b,4,2\nu,c,3,3\n"
@@ -65,3 +71,62 @@ def test_what_is_no_table_says_why(tmp_path: Path, content: bytes, problem: str)
     (tmp_path / "i.csv").write_bytes(content)
     with pytest.raises(InputError, match=rf"i\.csv: {problem}"):
         read_table(tmp_path / "i.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read", "at"),
+    [
+        ("i.csv", b"user,item,timestamp\nu,a,1\nu,caf\xe9,2\n", read_table, "byte 6 of line 3"),
+        ("i.csv", b"us\xe9r,item,timestamp\nu,a,1\n", read_table, "byte 3 of line 1"),
+        ("i.tsv", b"user\titem\ttimestamp\nu\tcaf\xe9\t2\n", read_table, "byte 6 of line 2"),
+        ("i.txt", b"u a b\nv caf\xe9 c\n", lambda path: list(read_interactions(path)), "byte 6 of line 2"),
+        ("i.json", b'{"u":\n["caf\xe9"]}', lambda path: list(read_interactions(path)), "byte 6 of line 2"),
+        ("i.json", b'{"caf\xe9": {"title": ""}}', read_table, "byte 6 of line 1"),
+        ("i.json", b'{"caf\xe9": ["<a_1>"]}', read_semantic_ids, "byte 6 of line 1"),
+    ],
+)  # fmt: skip
+def test_text_that_is_not_utf_8_says_where(
+    tmp_path: Path, name: str, content: bytes, read: Callable[[Path], Any], at: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{name}: is text .* not UTF-8: {at} is 0xe9 .*, text in UTF-8\)"):
+        read(tmp_path / name)
+
+
+EVENTS = "accepted: a CSV, TSV or Parquet file with columns user, item, timestamp"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("e.json", '{"u": ["a"]}', "is JSON, as its name says"),
+        ("e.txt", "u a b\nv a c\n", "has no header: lines `user item item ...` are read by `genrec data --interac"),
+        ("e.txt", "u\ta\tb\nv\ta\n", "has no header: lines"),
+        ("e.csv.gz", "", "is compressed, as its name says"),
+        ("none.csv", None, "does not exist"),
+    ],
+)  # fmt: skip
+def test_events_say_which_files_they_take(
+    tmp_path: Path, name: str, content: str | None, problem: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=rf"{name}: {problem}.*{EVENTS}"):
+        read_rows(tmp_path / name, COLUMNS)
+
+
+def test_a_table_may_be_called_text(tmp_path: Path) -> None:
+    path = tmp_path / "e.txt"
+    path.write_text("user\titem\ttimestamp\nu\ta\t1\n")
+    assert read_rows(path, COLUMNS).column_names == ["user", "item", "timestamp"]
+    path.write_text("user,item,timestamp\nu,a,1\n")
+    with pytest.raises(
+        InputError, match=r"its fields are separated by commas .accepted: .* separated by tabs"
+    ):
+        required(read_rows(path, COLUMNS), path, USER)
+
+
+def test_users_say_which_files_they_take(tmp_path: Path) -> None:
+    (tmp_path / "u.json").write_text('{"u": ["a"]}')
+    with pytest.raises(InputError, match=r"u.json: is JSON.* with columns user and features\)"):
+        read_features(tmp_path / "u.json", ())
