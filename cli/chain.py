@@ -86,31 +86,32 @@ def make_model(
 
 
 def make_draft(
-    artifact: Path, joint: bool = False, seed: int = 0, threads: int = 0, minutes: float | None = None,
-    ranks: int = 1, epochs: int | None = None, device: str = "cpu",
+    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
+    changes: Mapping[str, Any] | None = None, device: str = "cpu",
 ) -> None:  # fmt: skip
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from genrec.nn.checkpoint import generator_digest
     from training.further import LEARNT
     from training.generator.draft import DraftSettings, draft_artifact
     from training.launch import torchrun_rank
+    from training.recipe_file import changed
 
     check_generator(artifact)
-    chosen = DraftSettings() if epochs is None else DraftSettings(epochs=epochs)
+    chosen = changed(DraftSettings(), changes or {})
     # The generator's own stage stands for its weights, with what it learnt since: those change when both learn.
     trained = read(artifact).get("train", {"key": "", "facts": {}})
-    settings = {**vars(chosen), "joint": joint, "seed": seed, "train": trained["key"]}
+    settings = {**vars(chosen), "seed": seed, "train": trained["key"]}
     settings |= {LEARNT: trained["facts"][LEARNT]} if LEARNT in trained["facts"] else {}
     settings |= {} if minutes is None else {"minutes": minutes}
-    settings |= {} if joint else {"generator": generator_digest(artifact / "model")}
+    settings |= {} if chosen.joint else {"generator": generator_digest(artifact / "model")}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     model = artifact / "model"
 
     def work(state: Path) -> dict[str, Any]:
         facts = _on_ranks(
-            ranks, threads, draft_artifact, artifact, chosen, state, joint, seed, minutes, device=device
+            ranks, threads, draft_artifact, artifact, chosen, state, seed, minutes, device=device
         )
-        if joint and not torchrun_rank():
+        if chosen.joint and not torchrun_rank():
             made = (model / n for n in ("config.json", "model.safetensors"))
             record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})
         return facts

@@ -87,7 +87,7 @@ def prepare(artifact: Path, source: str) -> None:
     make_data(artifact, source)
     make_catalogue(artifact)
     make_model(artifact)
-    make_draft(artifact, epochs=DRAFT_EPOCHS)
+    make_draft(artifact, changes={"epochs": DRAFT_EPOCHS})
     make_servable(artifact)
 
 

@@ -9,8 +9,6 @@ from cli.options import add_artifact, add_device, at_least, check_read, positive
 from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
 
-DRAFT = "a draft head"
-
 
 def add_arguments(train: argparse.ArgumentParser) -> None:
     """What can be trained, and how."""
@@ -39,8 +37,8 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     beside.add_argument(
         "--recipe",
         metavar="MODEL",
-        help="generator, ranker, hstu-ranker (of ratings), hstu-next (of the next item), or a JSON file that changes"
-        " settings of one; export, build and serve put each of the last three behind `rank`",
+        help="generator, draft, ranker, hstu-ranker (of ratings), hstu-next (of the next item), or a JSON file that"
+        " changes settings of one; export, build and serve put each of the last three behind `rank`",
     )
     more = (
         "train the generator, or an HSTU model, further, on the last file's events (CSV or Parquet: user, item,"
@@ -59,21 +57,23 @@ def run(a: argparse.Namespace) -> None:
     from cli.chain import make_draft, make_hstu, make_hstu_next, make_model, make_ranker
     from cli.further import further_generator, further_hstu, further_hstu_next
     from training.device import use_device
-    from training.recipe_file import GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
+    from training.recipe_file import DRAFT, GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
 
     further = {GENERATOR: further_generator, HSTU: further_hstu, HSTU_NEXT: further_hstu_next}
     read_by = {
         "events": tuple(further), "ranker_order": (RANKER,), "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
-    check_read(DRAFT if a.draft else model, vars(a), read_by)
+    if a.draft:
+        model, changes = DRAFT, {"joint": a.draft == "joint"}
+    check_read(model, vars(a), read_by)
     use_device(a.device, a.ranks)
     if a.events and a.minutes:
         raise InputError("minutes", "is given with --events", "without: events are learnt once")
     if a.events:
         further[model](a.artifact, a.events, a.seed, a.threads, a.ranks, changes, a.device)
-    elif a.draft:
-        make_draft(a.artifact, a.draft == "joint", a.seed, a.threads, a.minutes, a.ranks, device=a.device)
+    elif model == DRAFT:
+        make_draft(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
     elif model == HSTU:
         make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
     elif model == HSTU_NEXT:

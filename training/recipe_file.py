@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from genrec.errors import InputError
 from genrec.files import read_json
 
-GENERATOR, RANKER, HSTU, HSTU_NEXT = "generator", "ranker", "hstu-ranker", "hstu-next"
+GENERATOR, DRAFT, RANKER, HSTU, HSTU_NEXT = "generator", "draft", "ranker", "hstu-ranker", "hstu-next"
 MOST_AVERAGING = 0.99999  # decay of an average of weights
-RECIPES = (GENERATOR, RANKER, HSTU, HSTU_NEXT)
+RECIPES = (GENERATOR, DRAFT, RANKER, HSTU, HSTU_NEXT)
 Settings = TypeVar("Settings")
 
 

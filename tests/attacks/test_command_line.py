@@ -66,11 +66,11 @@ def shop(tmp_path: Path) -> list[str]:
         ),
         (
             ["train", "a", "--recipe", "other"],
-            r"recipe: is 'other' \(accepted: generator, ranker, hstu-ranker, hstu-next, or",
+            r"recipe: is 'other' \(accepted: generator, draft, ranker, hstu-ranker, hstu-next, or",
         ),
         (
             ["train", "a", "--draft", "alone", "--events", "x.csv"],
-            "events: is given for a draft head, which does not read it",
+            "events: is given for draft, which does not read it",
         ),
         (
             ["train", "a", "--ranker-order", "both"],

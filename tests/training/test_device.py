@@ -86,9 +86,8 @@ def draft(folder: Path, there: bool, joint: bool) -> tuple[Figures, Figures]:
         artifact = ring_artifact(folder)
         given = Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet")
         model, state = load_generator(artifact / "model"), folder / "state"
-        *best, report = train_draft(
-            World(device=device), *given, model, QUICK_DRAFT, DraftConfig(), state, joint
-        )
+        settings = replace(QUICK_DRAFT, joint=joint)
+        *best, report = train_draft(World(device=device), *given, model, settings, DraftConfig(), state)
         weights = torch.nn.ModuleList(best).state_dict()
         assert all(isinstance(each, Elsewhere) == there for each in weights.values())
         return {name: each.cpu() for name, each in weights.items()}, report

@@ -57,10 +57,9 @@ def trained(
         best, report = train_ranker(world, fresh, places, candidates, QUICK, folder, save_every_s=0.0)
     else:
         given = Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet")
-        *both, report = train_draft(
-            world, *given, load_generator(artifact / "model"), replace(QUICK_DRAFT, dropout=dropout), DraftConfig(),
-            folder, what != "draft", save_every_s=0.0,
-        )  # fmt: skip
+        model, joint = load_generator(artifact / "model"), what != "draft"
+        quick = replace(QUICK_DRAFT, dropout=dropout, joint=joint)
+        *both, report = train_draft(world, *given, model, quick, DraftConfig(), folder, save_every_s=0.0)
         best = nn.ModuleList(both)
     return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}
 

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from genrec.errors import InputError
+from training.generator.draft import DraftSettings
 from training.generator.recipes import OF_DATA, Recipe
 from training.hstu.settings import HstuSettings
 from training.ranker.run import RankerSettings
 from training.recipe_file import changed, read_recipe
 
-USUAL = {"hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator": Recipe()}
+USUAL = {
+    "hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator": Recipe(), "draft": DraftSettings(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,14 @@ USUAL = {"hstu-ranker": HstuSettings(), "ranker": RankerSettings(), "generator":
         ({"recipe": "generator", "learning_rate": float("nan")}, "learning_rate: is nan"),
         ({"recipe": "generator", "dropout": -1}, r"dropout: is -1 \(accepted: a number, 0 to 0.99\)"),
         ({"recipe": "generator", "codebook_sizes": [4, 4]}, "codebook_sizes: is no setting"),
+        ({"recipe": "draft", "epochs": -1}, r"epochs: is -1 \(accepted: a whole number, 0 to 2147483647\)"),
+        ({"recipe": "draft", "validity": -0.5}, r"validity: is -0.5 \(accepted: a number, 0 to 100\)"),
+        ({"recipe": "draft", "generator_rate": 2}, r"generator_rate: is 2 \(accepted: a number, 0 to 1\)"),
+        ({"recipe": "draft", "joint": 1}, r"joint: is 1 \(accepted: a value of type bool\)"),
+        (
+            {"recipe": "draft", "seed": 1},
+            r"seed: is no setting \(accepted: joint, epochs, batch_items, learning_r",
+        ),
         ({"epochs": 3}, "does not say which model it is for"),
         ([], "does not say"),
     ],

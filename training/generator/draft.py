@@ -37,6 +37,7 @@ from training.generator.recipes import power_of_two
 from training.generator.run import LEAST_RATE, VALIDATION_BEAMS, HistoryRun
 from training.loop import SAVE_EVERY_S, Limits, train
 from training.padding import padded
+from training.recipe_file import MOST_AVERAGING, check_least, check_within
 from training.run import Pace
 from training.sharded.world import World
 
@@ -47,6 +48,7 @@ WARM_UP_STEPS = 50
 class DraftSettings:
     """How a draft head is trained; chosen on validation items."""
 
+    joint: bool = False  # the generator learns too
     epochs: int = 0  # 0: about four million items, 1 to 12
     batch_items: int = 0  # 0: about a thousand steps an epoch, within 256 to 1024
     learning_rate: float = 5e-3
@@ -55,6 +57,16 @@ class DraftSettings:
     dropout: float = 0.05  # of the generator and of the head's inputs when both learn
     validity: float = 0.01  # weight of knowing which codes are valid, beside which of those (CodeLoss)
     generator_rate: float = 0.1  # of the learning rate, for the generator when both learn
+
+    def __post_init__(self) -> None:
+        check_least(self, {"epochs": 0, "batch_items": 0})
+        check_within(
+            self,
+            {
+                "learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "dropout": 0.99,
+                "validity": 100, "generator_rate": 1,
+            },
+        )  # fmt: skip
 
 
 class DraftRecommender:
@@ -119,14 +131,14 @@ class DraftRun(HistoryRun[nn.ModuleList]):
 
     def __init__(
         self, world: World, generator: Generator, head: DraftHead, settings: DraftSettings, catalogue: Catalogue,
-        histories: Histories, joint: bool, seed: int,
+        histories: Histories, seed: int,
     ) -> None:  # fmt: skip
         pace = Pace(
             settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
         )
-        shares = {head: 1.0, generator: settings.generator_rate} if joint else {head: 1.0}
+        shares = {head: 1.0, generator: settings.generator_rate} if settings.joint else {head: 1.0}
         super().__init__(world, nn.ModuleList(shares), generator, pace, catalogue, histories, seed, shares)
-        self.head, self.joint, self.validity = head, joint, settings.validity
+        self.head, self.joint, self.validity = head, settings.joint, settings.validity
         self.batch_items = settings.batch_items or power_of_two(self.events / 1000, 256, 1024)
         self.recommend = DraftRecommender(*self.averaged(), catalogue, VALIDATION_BEAMS)
 
@@ -152,44 +164,40 @@ class DraftRun(HistoryRun[nn.ModuleList]):
         return torch.from_numpy(draw.random((len(batch), longest, 2), np.float32))
 
 
-def fresh_head(
-    generator: Generator, options: DraftConfig, settings: DraftSettings, joint: bool, seed: int
-) -> DraftHead:
+def fresh_head(generator: Generator, options: DraftConfig, settings: DraftSettings, seed: int) -> DraftHead:
     """As training begins; the generator is made ready to learn, or to stay as it is."""
     torch.manual_seed(seed)
-    generator.requires_grad_(joint).train(joint)
+    generator.requires_grad_(settings.joint).train(settings.joint)
     for module in generator.modules():
         if isinstance(module, nn.Dropout):
             module.p = settings.dropout
-    head = DraftHead(generator.config, options, settings.dropout if joint else 0.0)
+    head = DraftHead(generator.config, options, settings.dropout if settings.joint else 0.0)
     head.start_from(generator)
-    if not joint:
+    if not settings.joint:
         head.keep_first_level()
     return head
 
 
 def train_draft(
     world: World, histories: Histories, catalogue: Catalogue, generator: Generator, settings: DraftSettings,
-    options: DraftConfig, state: Path, joint: bool = False, seed: int = 0, minutes: float | None = None,
-    save_every_s: float = SAVE_EVERY_S,
+    options: DraftConfig, state: Path, seed: int = 0, minutes: float | None = None, save_every_s: float = SAVE_EVERY_S,
 ) -> tuple[Generator, DraftHead, dict[str, object]]:  # fmt: skip
     """Learn from `histories.cut(2)`. Returns generator and head as averaged at the end, and what happened.
 
     Goes on from the checkpoint in `state`. All ranks call it, with the same generator. Raises RankLost, ArtifactError,
     and InputError where there is nothing to learn.
     """
-    head = fresh_head(generator, options, settings, joint, seed).to(world.device)
-    run = DraftRun(world, generator.to(world.device), head, settings, catalogue, histories, joint, seed)
+    head = fresh_head(generator, options, settings, seed).to(world.device)
+    run = DraftRun(world, generator.to(world.device), head, settings, catalogue, histories, seed)
     world.seed_dropout(seed)
     epochs = settings.epochs or min(max(round(4_000_000 / max(run.events, 1)), 1), 12)
     limits = Limits(epochs, epochs, minutes)  # it never loses patience: the end is what is kept
     report = train(world, run, limits, state, save_every_s)
-    return *run.averaged(), {"seed": seed, "joint": joint, "epochs": epochs, **report}
+    return *run.averaged(), {"seed": seed, "joint": settings.joint, "epochs": epochs, **report}
 
 
 def draft_artifact(
-    world: World, artifact: Path, settings: DraftSettings, state: Path, joint: bool = False, seed: int = 0,
-    minutes: float | None = None,
+    world: World, artifact: Path, settings: DraftSettings, state: Path, seed: int = 0, minutes: float | None = None
 ) -> dict[str, object]:  # fmt: skip
     """Give the generator in `artifact`/model a draft head beside it. Returns what happened. All ranks call it.
 
@@ -198,10 +206,10 @@ def draft_artifact(
     load_config(artifact).check_codes_alone("a draft head")
     generator, head, report = train_draft(
         world, Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
-        load_generator(artifact / "model"), settings, DraftConfig(), state, joint, seed, minutes,
+        load_generator(artifact / "model"), settings, DraftConfig(), state, seed, minutes,
     )  # fmt: skip
     if world.rank == 0:
-        if joint:
+        if settings.joint:
             save_generator(generator, artifact / "model")
         save_draft(head, artifact / "model")
     return report

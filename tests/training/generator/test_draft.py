@@ -230,7 +230,7 @@ def test_stage_is_reused_and_both_learn_together(artifact: Path, capsys: pytest.
     assert capsys.readouterr().out.startswith("draft: done")
     load_draft(artifact / "model")
     alone = (artifact / "model" / "model.safetensors").read_bytes()
-    make_draft(artifact, joint=True, threads=1)
+    make_draft(artifact, threads=1, changes={"joint": True})
     assert (artifact / "model" / "model.safetensors").read_bytes() != alone
     load_draft(artifact / "model")  # trained on the generator that is there now
     verify(artifact)
@@ -242,7 +242,8 @@ def test_the_same_command_goes_on_where_it_was_ended(
     artifact: Path, tmp_path: Path, joint: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     whole = shutil.copytree(artifact, tmp_path / "whole")
-    make_draft(whole, joint, threads=1, epochs=3)
+    changes = {"joint": joint, "epochs": 3}
+    make_draft(whole, threads=1, changes=changes)
 
     def ended(run: DraftRun, batch: np.ndarray, done: float, step: Any = DraftRun.step) -> float:
         if done > 0.5:
@@ -251,8 +252,8 @@ def test_the_same_command_goes_on_where_it_was_ended(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(DraftRun, "step", ended)
-        make_draft(artifact, joint, threads=1, epochs=3)
-    make_draft(artifact, joint, threads=1, epochs=3)
+        make_draft(artifact, threads=1, changes=changes)
+    make_draft(artifact, threads=1, changes=changes)
     assert "draft: goes on after step" in capsys.readouterr().out
     for name in ("draft.safetensors", "model.safetensors"):
         wanted, found = (load_file(each / "model" / name) for each in (whole, artifact))
@@ -267,3 +268,21 @@ def test_the_clock_ends_it(artifact: Path) -> None:
     facts = read(artifact)["draft"]["facts"]
     assert [each["epoch"] for each in facts["log"]] == [1] and facts["epochs"] == 12
     assert load_draft(artifact / "model")
+
+
+def test_a_recipe_file_changes_its_settings(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--recipe draft` is `--draft alone`; a file may say that both learn, as `--draft joint` does."""
+    train, mine = ["train", str(artifact), "--threads", "1"], artifact / "mine.json"
+    mine.write_text('{"recipe": "draft", "joint": true, "epochs": 2, "validity": 0.5}')
+    assert main([*train, "--recipe", str(mine)]) == 0
+    facts = read(artifact)["draft"]["facts"]
+    assert facts["joint"] is True and facts["epochs"] == 2
+    mine.write_text('{"recipe": "draft", "joint": true}')
+    for asked, says in (
+        (["--draft", "joint"], "draft: done"), (["--recipe", str(mine)], "draft: still good"),
+        (["--recipe", "draft"], "draft: done"), (["--draft", "alone"], "draft: still good"),
+    ):  # fmt: skip
+        assert main([*train, *asked]) == 0
+        assert says in capsys.readouterr().out
+    assert main([*train, "--recipe", "draft", "--own-backbone"]) != 0
+    assert "own-backbone: is given for draft, which does not read it" in capsys.readouterr().err
