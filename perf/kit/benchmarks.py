@@ -98,7 +98,7 @@ BENCHMARKS = {
         30,
     ),
     "further_quality": Benchmark(
-        "perf.quality.further_quality", "what is training further worth, beside training anew?", 12
+        "perf.quality.further_quality", "what is training further worth, beside training anew?", 35
     ),
     # Beside others, and on other devices.
     "peers": Benchmark("perf.peers.__main__", "how much faster than what people use today?", 60),

@@ -11,8 +11,9 @@ ratings but the ten newest: `before` and `anew` are made so.
 
 Of the generator: HR@10 and NDCG@10 of its list, without items of the history, and the loss of the item that came, over
 all levels. Of the HSTU ranker, where the data has ratings: GAUC of liked ones, in lists of ten, without features of
-users, which new ones do not have. Figures are means over events, of GAUC over those of users with both labels; the
-error of a difference is over users, whose events are taken together, and over seeds.
+users, which new ones do not have. Of HSTU for the next item: HR@10 and NDCG@10 over all items but those of the history.
+Figures are means over events, of GAUC over those of users with both labels; the error of a difference is over users,
+whose events are taken together, and over seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from genrec.catalogue.items import Catalogue
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.hstu import HstuRanker
-from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
+from genrec.nn.hstu_checkpoint import load_hstu, load_hstu_next, save_hstu
+from genrec.nn.hstu_next import HstuNext
 from genrec.nn.loss import level_sums
 from genrec.nn.model import Generator
 from genrec.progress import counting
@@ -53,25 +55,44 @@ from training.hstu.measure import scores_of
 from training.hstu.ratings import Ratings, load_ratings
 from training.hstu.settings import HstuSettings
 from training.hstu.train import hstu_artifact
+from training.hstu_next import further as of_next
+from training.hstu_next.measure import ranks_of
+from training.hstu_next.settings import HstuNextSettings
+from training.hstu_next.train import hstu_next_artifact
 from training.sharded.world import World
 from training.stages import metadata_of, recipe, train
 
 BEAM_WIDTH, TOP_K, BATCH = 32, 10, 128
 BEFORE, FURTHER, ANEW = "before", "further", "anew"
 LOSS, GAUC = "loss", "GAUC of ratings"
+NEXT_HR, NEXT_NDCG = f"{HR} of hstu-next", f"{NDCG} of hstu-next"
 # Claim: an arm, the one that it is compared with, and by which figure.
 COMPARED = {
     f"{arm}_over_{other}_{name}": (arm, other, figure)
-    for name, figure in (("hr10", HR), ("ndcg10", NDCG), ("loss", LOSS), ("gauc", GAUC))
+    for name, figure in (
+        ("hr10", HR), ("ndcg10", NDCG), ("loss", LOSS), ("gauc", GAUC),
+        ("next_hr10", NEXT_HR), ("next_ndcg10", NEXT_NDCG),
+    )
     for arm, other in ((FURTHER, BEFORE), (ANEW, BEFORE), (FURTHER, ANEW))
-}
+}  # fmt: skip
+
+
+class Chosen(NamedTuple):
+    """The settings of the three models."""
+
+    generator: Recipe
+    hstu: HstuSettings
+    following: HstuNextSettings
 
 
 class Asked(NamedTuple):
-    """What every arm is asked for: the events of the test, and their ratings, where the data has any."""
+    """What every arm is asked for: the events of the test, as two models read them, and their ratings, where the data
+    has any.
+    """
 
     catalogue: Catalogue
     events: of_generator.Newer
+    following: of_next.Learnt
     ratings: Ratings | None
 
 
@@ -80,8 +101,8 @@ def asked_of(spans: Spans) -> Asked:
     files, catalogue = [*spans.files, spans.test], Catalogue.load(spans.base / CATALOGUE, titles=False)
     stored = metadata_of(spans.base / "histories.parquet", "histories").schema.to_arrow_schema().names
     ratings = load_ratings(spans.base, catalogue, files) if RATINGS.name in stored else None
-    newer = of_generator.load_newer(spans.base, catalogue, read_events(spans.base, files))
-    return Asked(catalogue, newer, ratings)
+    given = spans.base, catalogue, read_events(spans.base, files)
+    return Asked(catalogue, of_generator.load_newer(*given), of_next.load_newer(*given), ratings)
 
 
 def per_event(sums: NDArray[np.float64], events: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -132,42 +153,63 @@ def likes_of(model: HstuRanker, ratings: Ratings) -> Users:
     return {GAUC: per_event(np.array(areas), np.array(counts))}
 
 
+def following_of(model: HstuNext, learnt: of_next.Learnt) -> Users:
+    """By user, of the events that he is asked for: found among the first ten, and its gain."""
+    cuts = learnt.events - learnt.timed.offsets[learnt.users]
+    ranks = ranks_of(model, learnt.timed, np.stack((learnt.users, cuts), 1), "evaluate")
+    gains = np.where(ranks < TOP_K, 1 / np.log2(ranks + 2), 0)
+    _, starts, counts = np.unique(learnt.users, return_index=True, return_counts=True)
+    return {
+        name: per_event(np.add.reduceat(of, starts), counts)
+        for name, of in ((NEXT_HR, (ranks < TOP_K).astype(float)), (NEXT_NDCG, gains))
+    }
+
+
 def figures_of(folder: Path, asked: Asked) -> Users:
     """Of the models in `folder`."""
     found = lists_of(load_generator(folder), asked.catalogue, asked.events)
+    found |= following_of(load_hstu_next(folder), asked.following)
     return found if asked.ratings is None else found | likes_of(load_hstu(folder), asked.ratings)
 
 
-def learn_anew(artifact: Path, rated: bool, settings: Recipe, hstu: HstuSettings, seed: int) -> None:
+def learn_anew(artifact: Path, rated: bool, settings: Chosen, seed: int) -> None:
     """The models of `artifact`, as `genrec train` makes them."""
     with TemporaryDirectory() as state:
-        train(World(), artifact, settings, Path(state) / "generator", seed)
+        train(World(), artifact, settings.generator, Path(state) / "generator", seed)
+        hstu_next_artifact(World(), artifact, settings.following, Path(state) / "hstu-next", seed)
         if rated:
-            hstu_artifact(World(), artifact, hstu, Path(state) / "hstu", seed)
+            hstu_artifact(World(), artifact, settings.hstu, Path(state) / "hstu", seed)
 
 
-def learn_further(spans: Spans, asked: Asked, settings: Recipe, hstu: HstuSettings, seed: int) -> None:
+def learn_further(spans: Spans, asked: Asked, settings: Chosen, seed: int) -> None:
     """The models of `spans.base`, file after file, as `genrec train --events` does."""
     folder, catalogue = spans.base / "model", asked.catalogue
     for number in range(1, len(spans.files) + 1):
         files = spans.files[:number]
         events = read_events(spans.base, files)
-        newer = of_generator.load_newer(spans.base, catalogue, events)
-        older = of_generator.load_older(
-            spans.base, catalogue, events, of_generator.REPLAY * len(newer.learnt), seed
-        )
+        given = spans.base, catalogue, events
+        newer = of_generator.load_newer(*given)
+        older = of_generator.load_older(*given, of_generator.REPLAY * len(newer.learnt), seed)
         model = load_generator(folder)
-        kept, _ = of_generator.train_further(World(), model, catalogue, newer, older, settings, seed)
+        kept, _ = of_generator.train_further(
+            World(), model, catalogue, newer, older, settings.generator, seed
+        )
         save_generator(kept, folder)
+        learnt = of_next.load_newer(*given)
+        again = of_next.load_older(*given, of_next.REPLAY * len(learnt.events), seed)
+        following = load_hstu_next(folder)
+        save_hstu(
+            of_next.train_further(World(), learnt, again, following, settings.following, seed)[0], folder
+        )
         if asked.ratings is not None:
             ratings = load_ratings(spans.base, catalogue, files)
             ranker = load_hstu(folder)
             both = of_hstu.newer_and_older(ratings, number, seed)
-            save_hstu(of_hstu.train_further(World(), ratings, *both, ranker, hstu, seed)[0], folder)
+            save_hstu(of_hstu.train_further(World(), ratings, *both, ranker, settings.hstu, seed)[0], folder)
 
 
 def measure_seed(
-    spans: Spans, asked: Asked, settings: Recipe, hstu: HstuSettings, seed: int
+    spans: Spans, asked: Asked, settings: Chosen, seed: int
 ) -> tuple[dict[str, Users], dict[str, float]]:
     """Arm -> figures of all users, and the seconds that its training took."""
     rated = asked.ratings is not None
@@ -175,9 +217,9 @@ def measure_seed(
     found: dict[str, Users] = {}
     seconds: dict[str, float] = {}
     for arm, folder, learn in (
-        (BEFORE, base, lambda: learn_anew(spans.base, rated, settings, hstu, seed)),
-        (FURTHER, base, lambda: learn_further(spans, asked, settings, hstu, seed)),  # of the models before
-        (ANEW, whole, lambda: learn_anew(spans.whole, rated, settings, hstu, seed)),
+        (BEFORE, base, lambda: learn_anew(spans.base, rated, settings, seed)),
+        (FURTHER, base, lambda: learn_further(spans, asked, settings, seed)),  # of the models before
+        (ANEW, whole, lambda: learn_anew(spans.whole, rated, settings, seed)),
     ):
         begun = time.monotonic()
         learn()
@@ -204,8 +246,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with TemporaryDirectory() as folder:
         spans = cut(a.artifact, Path(folder), a.base, a.files, a.events)
         asked = asked_of(spans)
-        settings = recipe(a.artifact)
-        measured = [measure_seed(spans, asked, settings, HstuSettings(), seed) for seed in seeds]
+        settings = Chosen(recipe(a.artifact), HstuSettings(), HstuNextSettings())
+        measured = [measure_seed(spans, asked, settings, seed) for seed in seeds]
     found, seconds = zip(*measured, strict=True)
     compared = summary(found, COMPARED)
     print(table_of(compared))

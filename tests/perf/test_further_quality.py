@@ -20,10 +20,11 @@ from genrec.errors import InputError
 from genrec.nn.model import Generator
 from perf.kit import render
 from perf.quality import further_quality, further_spans
-from perf.quality.further_quality import COMPARED, GAUC, HR, LOSS, NDCG
+from perf.quality.further_quality import COMPARED, GAUC, HR, LOSS, NDCG, NEXT_HR, NEXT_NDCG
 from tests.training.generator.test_generator_further import loss_of
 from tests.training.generator.test_train import TINY
 from tests.training.hstu import test_hstu
+from tests.training.hstu_next import test_hstu_next
 from training.data.histories import RATINGS, history_table
 from training.generator.evaluate import hits, metrics
 from training.generator.recommend import model_recommender
@@ -31,6 +32,8 @@ from training.generator.train import fresh_generator
 from training.hstu.batches import events_of, further_samples
 from training.hstu.measure import gauc_name, gaucs, scores_of
 from training.hstu.settings import HstuSettings
+from training.hstu_next.measure import ranks_of
+from training.hstu_next.train import fresh_model
 
 FILES, EVENTS = 3, 300
 
@@ -130,6 +133,20 @@ def test_gauc_of_ratings_is_that_of_evaluate(artifact: Path, tmp_path: Path) -> 
     assert further_quality.likes_of(model, ratings)[GAUC].mean() == pytest.approx(wanted)
 
 
+def test_figures_of_the_next_item_are_means_over_events(artifact: Path, tmp_path: Path) -> None:
+    asked = further_quality.asked_of(further_spans.cut(artifact, tmp_path, 0.5, FILES, EVENTS))
+    learnt, model = asked.following, fresh_model(asked.catalogue, test_hstu_next.SETTINGS, 0).eval()
+    found, ranks = further_quality.following_of(model, learnt), []
+    for event, user in zip(learnt.events, learnt.users, strict=True):
+        place = np.array([[user, event - learnt.timed.offsets[user]]])
+        ranks.append(ranks_of(model, learnt.timed, place, "")[0])
+    wanted = metrics(np.array(ranks), (10,))
+    for name, of_evaluate in ((NEXT_HR, HR), (NEXT_NDCG, NDCG)):
+        assert found[name].mean() == pytest.approx(wanted[of_evaluate]) and 0 < wanted[of_evaluate] < 1
+        assert len(found[name]) == len(np.unique(asked.events.users)), "the generator's events"
+    assert np.array_equal(learnt.events, asked.events.learnt)
+
+
 @pytest.mark.parametrize("rated", [True, False])
 def test_it_runs_and_fills_its_table(
     artifact: Path, rated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -141,6 +158,8 @@ def test_it_runs_and_fills_its_table(
     # Fewer epochs: `main` takes settings of a data set's size
     monkeypatch.setattr(further_quality, "recipe", lambda _: replace(TINY, epochs=1))
     monkeypatch.setattr(further_quality, "HstuSettings", partial(HstuSettings, epochs=1, averaging=0.9))
+    few = replace(test_hstu_next.SETTINGS, epochs=1, validate_every=1)
+    monkeypatch.setattr(further_quality, "HstuNextSettings", lambda: few)
     monkeypatch.chdir(tmp_path)
     options = ["--seeds", "0,1" if rated else "0", "--files", str(FILES), "--events", str(EVENTS), "--save"]
     further_quality.main(["mine", *options])
@@ -149,13 +168,13 @@ def test_it_runs_and_fills_its_table(
     assert claims == set(told) & set(COMPARED) and len(told["compared"]) == len(claims)
     by_claim = dict(zip(told["spread"], told["compared"], strict=True))
     assert by_claim["further_over_before_loss"]["difference"] < 0, "it learns"
-    for figure in ("hr10", "ndcg10", "loss", *(["gauc"] if rated else [])):
+    for figure in ("hr10", "ndcg10", "loss", "next_hr10", "next_ndcg10", *(["gauc"] if rated else [])):
         before, anew, between = (
             by_claim[f"{pair}_{figure}"]["difference"]
             for pair in ("further_over_before", "anew_over_before", "further_over_anew")
         )
         assert before - anew == pytest.approx(between, abs=1e-9)
     assert set(told["seconds"]) == {"before", "further", "anew"}
-    lines = render.table("further-quality", tmp_path).splitlines()
+    lines = render.table("further-quality", tmp_path, tmp_path).splitlines()
     assert lines[0].startswith(f"mine, seeds {options[1]}, {told['asked']['events']} events of ")
     assert len(lines) == 4 + len(claims)
