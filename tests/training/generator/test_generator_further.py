@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -21,16 +20,15 @@ from genrec.nn.loss import level_sums
 from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from tests.tiny import add_ranker
+from tests.training.files_learnt import HEAD, check_completed, check_days, check_two_ranks, save_items
 from tests.training.generator.test_train import TINY, data
 from training.data.events import keys_of_items, read_events
 from training.data.histories import Histories
 from training.data.windows import gather
 from training.generator.further import FurtherRun, Newer, load_newer, load_older, train_further
 from training.generator.train import fresh_generator
-from training.launch import on_ranks
 from training.sharded.world import World
 
-HEAD = "user,item,timestamp\n"
 SETTINGS = replace(TINY, learning_rate=0.1, averaging=0.9)
 MOST = TINY.max_history
 
@@ -107,9 +105,7 @@ def test_it_begins_with_the_model_and_learns() -> None:
 
 
 def test_two_ranks_end_where_one_ends() -> None:
-    alone, two = further(World()), on_ranks(2, further, threads=2)
-    for name, values in alone.items():
-        np.testing.assert_allclose(two[name], values, 2e-4, 2e-4, err_msg=name)
+    check_two_ranks(further)
 
 
 @pytest.fixture
@@ -117,15 +113,7 @@ def artifact(tmp_path: Path) -> Path:
     """Of the walks of `data`: items i0, i1, ... under ids from 100 on, users u0, u1, ...; a time is a place."""
     artifact = tmp_path / "artifact"
     histories, catalogue = data()
-    ids = catalogue.item_ids + 100
-    codes, sizes = catalogue.codes, catalogue.codebook_sizes
-    (artifact / "model").mkdir(parents=True)
-    Catalogue(ids, codes, list(catalogue.titles), catalogue.popularity, sizes).save(
-        artifact / "catalogue.parquet"
-    )
-    pq.write_table(
-        pa.table({"item_id": ids, "key": [f"i{n}" for n in range(len(ids))]}), artifact / "items.parquet"
-    )
+    save_items(artifact, catalogue.codes, catalogue.codebook_sizes)
     times = np.concatenate([np.arange(n) for n in histories.lengths])
     histories = Histories(histories.user_ids, histories.items + 100, histories.offsets, times)
     histories.save(artifact / "histories.parquet", [f"u{n}" for n in range(len(histories))])
@@ -142,20 +130,8 @@ def test_a_day_after_the_other(artifact: Path, capsys: pytest.CaptureFixture[str
     monday, tuesday = artifact.parent / "monday.csv", artifact.parent / "tuesday.csv"
     monday.write_text(HEAD + "u3,i20,100\nnew,i21,101\nu3,i4,102\nu3,i4,102\n")
     tuesday.write_text(HEAD + "new,i22,200\nu3,i4,102\nu3,i5,1\n")
-    train, before = ["train", str(artifact), "--events"], weights(artifact)
-    for files in ([monday], [monday, tuesday]):
-        assert main([*train, *map(str, files)]) == 0
-        said = capsys.readouterr().out.splitlines()
-        assert said[0] == "users of the files: 1 known, 1 new, 'new' first"
-        assert "generator: trained further" in said[1] and "events 2, users" in said[1]
-        assert said[2].endswith("is made anew by `genrec export`, then `genrec build`")
-        after = weights(artifact)
-        assert before != after
-        assert main([*train, *map(str, files)]) == 0
-        assert capsys.readouterr().out == f"generator: has learnt {files[-1]}\n"
-        assert weights(artifact) == after
-        manifest.verify(artifact)
-        before = after
+    train = ["train", str(artifact), "--events"]
+    check_days(artifact, "generator", WEIGHTS, train, [monday, tuesday], [2, 2], capsys)
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     newer = load_newer(artifact, catalogue, read_events(artifact, [monday, tuesday]))
     histories = data()[0]
@@ -227,21 +203,10 @@ def test_a_draft_head_that_learnt_with_it_is_made_anew(
 def test_ended_between_model_and_manifest_it_is_completed(
     artifact: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(partial: Path, path: Path) -> None:
-        if path.name == manifest.NAME:
-            raise KeyboardInterrupt
-        partial.replace(path)
-
     events = artifact.parent / "events.csv"
     events.write_text(HEAD + "u3,i20,100\n")
     train = ["train", str(artifact), "--events", str(events)]
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest, "put", ended)
-        assert main(train) != 0
-    with pytest.raises(ArtifactError, match="is not the file that stage `train` made"):
-        manifest.verify(artifact)
-    assert main(train) == 0 and f"generator: has learnt {events}" in capsys.readouterr().out
-    manifest.verify(artifact)
+    check_completed(artifact, "train", train, capsys, monkeypatch)
 
 
 def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,17 +15,16 @@ import torch.nn.functional as F
 from cli.main import main
 from genrec import manifest
 from genrec.catalogue.items import Catalogue
-from genrec.errors import ArtifactError
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.rank.hstu import FEATURES, WEIGHTS
 from genrec.rank.hstu_weights import load_weights
+from tests.training.files_learnt import check_completed, check_two_ranks
 from tests.training.hstu.test_hstu import ITEMS, MOST, some_model, some_ratings
 from training.hstu.batches import Sample, events_of, further_samples, tokens_of
 from training.hstu.further import train_further
 from training.hstu.ratings import Ratings
 from training.hstu.settings import HstuSettings
-from training.launch import on_ranks
 from training.sharded.world import World
 from training.stages import prepare
 
@@ -88,9 +87,7 @@ def test_a_row_that_nobody_met_stands_still() -> None:
 
 
 def test_two_ranks_end_where_one_ends() -> None:
-    alone, two = further(World(), 2400), on_ranks(2, further, 2400, threads=2)
-    for name, values in alone.items():
-        np.testing.assert_allclose(two[name], values, 2e-4, 2e-4, err_msg=name)
+    check_two_ranks(further, 2400)
 
 
 @pytest.fixture
@@ -149,21 +146,10 @@ def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixtur
 def test_ended_between_model_and_manifest_it_is_completed(
     artifact: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(partial: Path, path: Path) -> None:
-        if path.name == manifest.NAME:
-            raise KeyboardInterrupt
-        partial.replace(path)
-
     events, item = artifact.parent / "events.csv", Catalogue.load(artifact / "catalogue.parquet").item_ids[20]
     events.write_text(f"user,item,rating,timestamp\na,{item},5,100\n")
     train = ["train", str(artifact), "--recipe", "hstu-ranker", "--events", str(events)]
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest, "put", ended)
-        assert main(train) != 0
-    with pytest.raises(ArtifactError, match="is not the file that stage `hstu` made"):
-        manifest.verify(artifact)
-    assert main(train) == 0 and f"hstu: has learnt {events}" in capsys.readouterr().out
-    manifest.verify(artifact)
+    check_completed(artifact, "hstu", train, capsys, monkeypatch)
 
 
 def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,24 +15,22 @@ from cli.main import main
 from ensembles.local import LocalRecommender
 from genrec import manifest
 from genrec.catalogue.items import Catalogue
-from genrec.errors import ArtifactError
 from genrec.nn.hstu_checkpoint import load_hstu_next, save_hstu
 from genrec.nn.hstu_next import HstuNext
 from genrec.rank.hstu import NEXT_WEIGHTS
 from tests.oracles.hstu_asked import check_ranking
 from tests.oracles.next_asked import NextByTorch, next_scores, times_of
 from tests.tiny import add_hstu
+from tests.training.files_learnt import HEAD, check_completed, check_days, check_two_ranks, save_items
 from tests.training.hstu.test_hstu_further import with_ratings
-from tests.training.hstu_next.test_hstu_next import ITEMS, MOST, SETTINGS, USERS, fresh_model, some_timed
+from tests.training.hstu_next.test_hstu_next import MOST, SETTINGS, USERS, fresh_model, some_timed
 from training.data.events import read_events
 from training.data.histories import Histories
 from training.hstu_next.batches import places_in
 from training.hstu_next.further import FurtherRun, Learnt, load_newer, train_further
 from training.hstu_next.timed import Timed
-from training.launch import on_ranks
 from training.sharded.world import World
 
-HEAD = "user,item,timestamp\n"
 QUICK = replace(SETTINGS, learning_rate=0.1)
 NO_EVENTS = np.zeros(0, np.int64)
 NOTHING = Learnt(Timed(np.zeros(1, np.int64), NO_EVENTS, NO_EVENTS), NO_EVENTS)
@@ -104,23 +100,14 @@ def test_it_begins_with_the_model_and_learns() -> None:
 
 
 def test_two_ranks_end_where_one_ends() -> None:
-    alone, two = further(World()), on_ranks(2, further, threads=2)
-    for name, values in alone.items():
-        np.testing.assert_allclose(two[name], values, 2e-4, 2e-4, err_msg=name)
+    check_two_ranks(further)
 
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
     """Of `some_timed`: items i0, i1, ... under ids from 100 on, users u0, u1, ..."""
     artifact, timed, model = tmp_path / "artifact", some_timed(), fresh_model()
-    ids, codes = np.arange(ITEMS) + 100, model.codes.numpy() - model.config.code_starts
-    (artifact / "model").mkdir(parents=True)
-    Catalogue(ids, codes.astype(np.int32), [""] * ITEMS, np.ones(ITEMS, np.int64), (8, 8)).save(
-        artifact / "catalogue.parquet"
-    )
-    pq.write_table(
-        pa.table({"item_id": ids, "key": [f"i{n}" for n in range(ITEMS)]}), artifact / "items.parquet"
-    )
+    save_items(artifact, model.codes.numpy() - model.config.code_starts, (8, 8))
     save_histories(artifact, timed, timed.times)
     save_hstu(model, artifact / "model")
     manifest.record(artifact, "hstu-next", "as made", (artifact / "model").iterdir(), {})
@@ -149,27 +136,12 @@ def histories_of(artifact: Path, *files: Path) -> tuple[list[list[tuple[int, int
 
 
 def test_a_day_after_the_other(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    timed, before = some_timed(), weights(artifact)
+    timed = some_timed()
     monday, tuesday = artifact.parent / "monday.csv", artifact.parent / "tuesday.csv"
     # Milliseconds, and dates: 2020-09-13T12:26:40 is second 1,600,000,000
     monday.write_text(HEAD + "u3,i20,1600000000000\nnew,i21,1600000001500\nu3,i4,1600000002000\n")
     tuesday.write_text(HEAD + "new,i22,2020-09-13T12:27:40\nu3,i4,2020-09-13T12:26:42\nu3,i5,1970-01-01\n")
-    for files in ([monday], [monday, tuesday]):
-        assert main(command(artifact, *files)) == 0
-        said = capsys.readouterr().out.splitlines()
-        assert said[0] == "users of the files: 1 known, 1 new, 'new' first"
-        assert (
-            "hstu-next: trained further" in said[1]
-            and f"events {2 if files == [monday] else 1}, users" in said[1]
-        )
-        assert said[2].endswith("is made anew by `genrec export`, then `genrec build`")
-        after = weights(artifact)
-        assert before != after
-        assert main(command(artifact, *files)) == 0
-        assert capsys.readouterr().out == f"hstu-next: has learnt {files[-1]}\n"
-        assert weights(artifact) == after
-        manifest.verify(artifact)
-        before = after
+    check_days(artifact, "hstu-next", NEXT_WEIGHTS, command(artifact), [monday, tuesday], [2, 1], capsys)
     own = slice(timed.offsets[3], timed.offsets[4])
     stored = list(zip(timed.rows[own].tolist(), timed.times[own].tolist(), strict=True))
     (known, new), learnt = histories_of(artifact, monday, tuesday)
@@ -203,21 +175,9 @@ def test_a_data_set_without_times_is_from_before_and_gets_none(
 def test_ended_between_model_and_manifest_it_is_completed(
     artifact: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(partial: Path, path: Path) -> None:
-        if path.name == manifest.NAME:
-            raise KeyboardInterrupt
-        partial.replace(path)
-
     events = artifact.parent / "events.csv"
     events.write_text(HEAD + "u3,i20,1600000000\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest, "put", ended)
-        assert main(command(artifact, events)) != 0
-    with pytest.raises(ArtifactError, match="is not the file that stage `hstu-next` made"):
-        manifest.verify(artifact)
-    assert main(command(artifact, events)) == 0
-    assert f"hstu-next: has learnt {events}" in capsys.readouterr().out
-    manifest.verify(artifact)
+    check_completed(artifact, "hstu-next", command(artifact, events), capsys, monkeypatch)
 
 
 def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
