@@ -9,11 +9,32 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from genrec.errors import InputError
 from genrec.manifest import OF, check_inputs, is_good, making, read, record, recorded, stage_key
+
+
+@dataclass(frozen=True)
+class How:
+    """How a model is trained: `threads` of all ranks together, 0 all cores; with the weights so far after `minutes`."""
+
+    seed: int = 0
+    threads: int = 0
+    minutes: float | None = None
+    ranks: int = 1
+    device: str = "cpu"
+
+    def on_ranks(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """What `work(world, *arguments)` gave on rank 0. Raises RankLost, and what a rank raised."""
+        from training.launch import on_ranks
+
+        return on_ranks(self.ranks, work, *arguments, threads=self.threads, device=self.device)
+
+
+PLAIN = How()
 
 
 def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
@@ -65,10 +86,7 @@ def make_catalogue(
            lambda: (artifact / n for n in ("catalogue.parquet", "codebooks.safetensors")))  # fmt: skip
 
 
-def make_model(
-    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, device: str = "cpu",
-) -> None:  # fmt: skip
+def make_model(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | None = None) -> None:
     """`model/`, trained by the recipe of the data with `changes`; an ended training goes on where it stood."""
     from training.generator.recipes import OF_DATA
     from training.recipe_file import changed
@@ -77,18 +95,15 @@ def make_model(
     check_ours(artifact)
     check_inputs(artifact, "tokenise")
     chosen = changed(recipe(artifact), changes or {}, OF_DATA)
-    settings = {"seed": seed, "minutes": minutes, "recipe": chosen.as_json()}
+    settings = {"seed": how.seed, "minutes": how.minutes, "recipe": chosen.as_json()}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     _training(
         artifact, "train", key, ("config.json", "model.safetensors"),
-        lambda state: _on_ranks(ranks, threads, train, artifact, chosen, state, seed, minutes, device=device),
+        lambda state: how.on_ranks(train, artifact, chosen, state, how.seed, how.minutes),
     )  # fmt: skip
 
 
-def make_draft(
-    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, device: str = "cpu",
-) -> None:  # fmt: skip
+def make_draft(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | None = None) -> None:
     """`model/draft.*`: a draft head, alone on the generator as it is, or trained together with it."""
     from genrec.nn.checkpoint import generator_digest
     from training.further import LEARNT
@@ -100,17 +115,15 @@ def make_draft(
     chosen = changed(DraftSettings(), changes or {})
     # The generator's own stage stands for its weights, with what it learnt since: those change when both learn.
     trained = read(artifact).get("train", {"key": "", "facts": {}})
-    settings = {**vars(chosen), "seed": seed, "train": trained["key"]}
+    settings = {**vars(chosen), "seed": how.seed, "train": trained["key"]}
     settings |= {LEARNT: trained["facts"][LEARNT]} if LEARNT in trained["facts"] else {}
-    settings |= {} if minutes is None else {"minutes": minutes}
+    settings |= {} if how.minutes is None else {"minutes": how.minutes}
     settings |= {} if chosen.joint else {"generator": generator_digest(artifact / "model")}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
     model = artifact / "model"
 
     def work(state: Path) -> dict[str, Any]:
-        facts = _on_ranks(
-            ranks, threads, draft_artifact, artifact, chosen, state, seed, minutes, device=device
-        )
+        facts: dict[str, Any] = how.on_ranks(draft_artifact, artifact, chosen, state, how.seed, how.minutes)
         if chosen.joint and not torchrun_rank():
             made = (model / n for n in ("config.json", "model.safetensors"))
             record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})
@@ -120,9 +133,8 @@ def make_draft(
 
 
 def make_ranker(
-    artifact: Path, order: str = "split", shared: bool = True, seed: int = 0, threads: int = 0,
-    minutes: float | None = None, history: str = "codes", ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, device: str = "cpu",
+    artifact: Path, order: str = "split", shared: bool = True, history: str = "codes", how: How = PLAIN,
+    changes: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.catalogue.files import ITEM_TOKENS
@@ -132,63 +144,44 @@ def make_ranker(
 
     check_generator(artifact)
     chosen, model = changed(RankerSettings(), changes or {}), artifact / "model"
-    settings = {**vars(chosen), "order": order, "shared": shared, "history": history, "seed": seed}
-    settings["minutes"] = minutes
+    settings = {**vars(chosen), "order": order, "shared": shared, "history": history, "seed": how.seed}
+    settings["minutes"] = how.minutes
     given = [artifact / "histories.parquet", artifact / "catalogue.parquet", model / "model.safetensors"]
     own_tokens = artifact / ITEM_TOKENS
     key = stage_key(settings, [*given, *([own_tokens] if own_tokens.exists() else [])])
 
     def work(state: Path) -> dict[str, Any]:
-        if ranks > 1:
+        if how.ranks > 1:
             open_places(artifact, chosen.places, history)  # makes the candidates, once for all ranks
-        return _on_ranks(
-            ranks, threads, ranker_artifact, artifact, chosen, state, order, shared, seed, minutes, history,
-            device=device,
-        )  # fmt: skip
+        found: dict[str, Any] = how.on_ranks(
+            ranker_artifact, artifact, chosen, state, order, shared, how.seed, how.minutes, history
+        )
+        return found
 
     _training(artifact, "ranker", key, (OPTIONS, WEIGHTS), work)
 
 
-def make_hstu(
-    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, device: str = "cpu",
-) -> None:  # fmt: skip
+def make_hstu(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | None = None) -> None:
     """`model/hstu.*`: an HSTU ranker of the data set's ratings, which stands beside the generator."""
     from genrec.rank.hstu import CONFIG, FEATURES, WEIGHTS
     from genrec.rank.user_features import USERS
     from training.hstu.settings import HstuSettings
     from training.hstu.train import hstu_artifact
-    from training.recipe_file import changed
 
-    check_inputs(artifact, "tokenise")
-    chosen = changed(HstuSettings(), changes or {})
-    settings, work = {**vars(chosen), "seed": seed, "minutes": minutes}, hstu_artifact
-    known = [name for name in (USERS, "items.parquet") if (artifact / name).exists()]
-    given = [artifact / name for name in ("histories.parquet", *known, "catalogue.parquet")]
-    _training(
-        artifact, "hstu", stage_key(settings, given), (CONFIG, WEIGHTS, FEATURES),
-        lambda state: _on_ranks(ranks, threads, work, artifact, chosen, state, seed, minutes, device=device),
-    )  # fmt: skip
+    files = (CONFIG, WEIGHTS, FEATURES)
+    _hstu_training(
+        artifact, "hstu", files, (USERS, "items.parquet"), hstu_artifact, HstuSettings(), how, changes
+    )
 
 
-def make_hstu_next(
-    artifact: Path, seed: int = 0, threads: int = 0, minutes: float | None = None, ranks: int = 1,
-    changes: Mapping[str, Any] | None = None, device: str = "cpu",
-) -> None:  # fmt: skip
+def make_hstu_next(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | None = None) -> None:
     """`model/hstu_next.*`: an HSTU model of the next item, which stands beside the generator."""
     from genrec.rank.hstu import NEXT_CONFIG, NEXT_WEIGHTS
     from training.hstu_next.settings import HstuNextSettings
     from training.hstu_next.train import hstu_next_artifact
-    from training.recipe_file import changed
 
-    check_inputs(artifact, "tokenise")
-    chosen = changed(HstuNextSettings(), changes or {})
-    settings, work = {**vars(chosen), "seed": seed, "minutes": minutes}, hstu_next_artifact
-    given = [artifact / name for name in ("histories.parquet", "catalogue.parquet")]
-    _training(
-        artifact, "hstu-next", stage_key(settings, given), (NEXT_CONFIG, NEXT_WEIGHTS),
-        lambda state: _on_ranks(ranks, threads, work, artifact, chosen, state, seed, minutes, device=device),
-    )  # fmt: skip
+    files = (NEXT_CONFIG, NEXT_WEIGHTS)
+    _hstu_training(artifact, "hstu-next", files, (), hstu_next_artifact, HstuNextSettings(), how, changes)
 
 
 def check_ours(artifact: Path) -> None:
@@ -204,6 +197,24 @@ def check_generator(artifact: Path) -> None:
 
     check_inputs(artifact, "tokenise")
     check_meaning(artifact, "train")
+
+
+def _hstu_training(
+    artifact: Path, name: str, files: Iterable[str], optional: Iterable[str], work: Callable[..., dict[str, Any]],
+    settings: Any, how: How, changes: Mapping[str, Any] | None,
+) -> None:  # fmt: skip
+    """Of histories and the catalogue, and of those of the `optional` files of the data set that are there."""
+    from training.recipe_file import changed
+
+    check_inputs(artifact, "tokenise")
+    chosen = changed(settings, changes or {})
+    known = [each for each in optional if (artifact / each).exists()]
+    given = [artifact / each for each in ("histories.parquet", *known, "catalogue.parquet")]
+    key = stage_key({**vars(chosen), "seed": how.seed, "minutes": how.minutes}, given)
+    _training(
+        artifact, name, key, files,
+        lambda state: how.on_ranks(work, artifact, chosen, state, how.seed, how.minutes),
+    )  # fmt: skip
 
 
 def _training(
@@ -232,14 +243,6 @@ def _training(
     shutil.rmtree(of_stage / key[:16], ignore_errors=True)  # and not what another training may go on with
     with suppress(OSError):
         of_stage.rmdir()
-
-
-def _on_ranks(
-    ranks: int, threads: int, work: Callable[..., Any], *arguments: Any, device: str = "cpu"
-) -> dict[str, Any]:
-    from training.launch import on_ranks
-
-    return dict(on_ranks(ranks, work, *arguments, threads=threads, device=device))
 
 
 def make_servable(artifact: Path) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cli.chain import check_generator, check_ours
+from cli.chain import How, check_generator, check_ours
 from genrec.errors import InputError
 from genrec.manifest import COMMANDS, check_inputs, read
 
@@ -18,14 +17,10 @@ OF_THE_MODEL = ("dropout", "max_history", "hidden_size", "layers", "heads", "tem
 OVER_GENERATOR = ("ranker", "draft")  # stages that are of one generator's weights
 
 
-def further_generator(
-    artifact: Path, events: Sequence[Path], seed: int, threads: int, ranks: int, changes: Mapping[str, Any],
-    device: str,
-) -> None:  # fmt: skip
+def further_generator(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
     """`model/model.safetensors`; says what is of the weights before. Raises InputError, ArtifactError."""
     from training.generator.further import further_artifact
     from training.generator.recipes import OF_DATA
-    from training.launch import on_ranks
     from training.recipe_file import changed
     from training.stages import recipe
 
@@ -33,48 +28,31 @@ def further_generator(
     check_ours(artifact)
     check_generator(artifact)
     chosen = changed(recipe(artifact), changes, OF_DATA)
-    learn = partial(
-        on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
-    )
-    if _told("generator", events[-1], learn):
+    if _told("generator", further_artifact, artifact, events, chosen, how):
         _tell_anew("generator", (COMMANDS[stage] for stage in OVER_GENERATOR if stage in read(artifact)))
 
 
-def further_hstu(
-    artifact: Path, events: Sequence[Path], seed: int, threads: int, ranks: int, changes: Mapping[str, Any],
-    device: str,
-) -> None:  # fmt: skip
+def further_hstu(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
     """`model/hstu.safetensors`. Raises InputError, ArtifactError."""
     from training.hstu.further import further_artifact
     from training.hstu.settings import HstuSettings
-    from training.launch import on_ranks
     from training.recipe_file import changed
 
     _check_read(changes, OF_EPOCHS)
     chosen = changed(HstuSettings(), changes)
-    learn = partial(
-        on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
-    )
-    _told("hstu", events[-1], learn)
+    _told("hstu", further_artifact, artifact, events, chosen, how)
 
 
-def further_hstu_next(
-    artifact: Path, events: Sequence[Path], seed: int, threads: int, ranks: int, changes: Mapping[str, Any],
-    device: str,
-) -> None:  # fmt: skip
+def further_hstu_next(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
     """`model/hstu_next.safetensors`; says what is of the weights before. Raises InputError, ArtifactError."""
     from training.hstu_next.further import further_artifact
     from training.hstu_next.settings import HstuNextSettings
-    from training.launch import on_ranks
     from training.recipe_file import changed
 
     _check_read(changes, (*OF_EPOCHS, *OF_THE_MODEL))
     check_inputs(artifact, "tokenise")
     chosen = changed(HstuNextSettings(), changes)
-    learn = partial(
-        on_ranks, ranks, further_artifact, artifact, events, chosen, seed, threads=threads, device=device
-    )
-    if _told("hstu-next", events[-1], learn):
+    if _told("hstu-next", further_artifact, artifact, events, chosen, how):
         _tell_anew("hstu-next")
 
 
@@ -85,15 +63,17 @@ def _check_read(changes: Mapping[str, Any], unread: Iterable[str]) -> None:
         raise InputError("recipe", problem, "settings of a further training: events are learnt once")
 
 
-def _told(name: str, path: Path, learn: Callable[[], dict[str, Any] | None]) -> bool:
-    """Learn a file, and tell. Whether there was something to learn, and this process is the one that tells."""
+def _told(
+    name: str, work: Callable[..., Any], artifact: Path, events: Sequence[Path], chosen: Any, how: How
+) -> bool:
+    """Learn events, and tell. Whether there was something to learn, and this process is the one that tells."""
     from training.launch import torchrun_rank
 
-    begun, facts = time.monotonic(), learn()
+    begun, facts = time.monotonic(), how.on_ranks(work, artifact, events, chosen, how.seed)
     if torchrun_rank():  # rank 0 tells
         return False
     if facts is None:
-        print(f"{name}: has learnt {path}")
+        print(f"{name}: has learnt {events[-1]}")
         return False
     said = ", ".join(f"{fact} {value}" for fact, value in facts.items())
     print(f"{name}: trained further in {time.monotonic() - begun:.1f} s: {said}")

@@ -54,7 +54,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
-    from cli.chain import make_draft, make_hstu, make_hstu_next, make_model, make_ranker
+    from cli.chain import How, make_draft, make_hstu, make_hstu_next, make_model, make_ranker
     from cli.further import further_generator, further_hstu, further_hstu_next
     from training.device import use_device
     from training.recipe_file import DRAFT, GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
@@ -70,18 +70,12 @@ def run(a: argparse.Namespace) -> None:
     use_device(a.device, a.ranks)
     if a.events and a.minutes:
         raise InputError("minutes", "is given with --events", "without: events are learnt once")
+    how = How(a.seed, a.threads, a.minutes, a.ranks, a.device)
     if a.events:
-        further[model](a.artifact, a.events, a.seed, a.threads, a.ranks, changes, a.device)
-    elif model == DRAFT:
-        make_draft(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
-    elif model == HSTU:
-        make_hstu(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
-    elif model == HSTU_NEXT:
-        make_hstu_next(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
+        further[model](a.artifact, a.events, how, changes)
     elif model == RANKER:
         order, shared, history = a.ranker_order or "split", not a.own_backbone, a.ranker_history or "codes"
-        make_ranker(
-            a.artifact, order, shared, a.seed, a.threads, a.minutes, history, a.ranks, changes, a.device
-        )
+        make_ranker(a.artifact, order, shared, history, how, changes)
     else:
-        make_model(a.artifact, a.seed, a.threads, a.minutes, a.ranks, changes, a.device)
+        make = {GENERATOR: make_model, DRAFT: make_draft, HSTU: make_hstu, HSTU_NEXT: make_hstu_next}
+        make[model](a.artifact, how, changes)

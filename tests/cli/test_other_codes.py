@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from build.validity import build_validity
-from cli.chain import make_catalogue, make_data, make_model
+from cli.chain import How, make_catalogue, make_data, make_model
 from cli.main import main
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import MEANING, Catalogue
@@ -54,7 +54,7 @@ def test_a_training_says_what_it_has_learnt(tmp_path: Path) -> None:
     artifact = tmp_path / "artifact"
     make_data(artifact, None, events, items)
     make_catalogue(artifact, (4, 4, 4))
-    make_model(artifact, minutes=0.01)
+    make_model(artifact, how=How(minutes=0.01))
     assert read(artifact)["train"]["facts"][MEANING] == Catalogue.load(artifact / CATALOGUE).meaning
 
 

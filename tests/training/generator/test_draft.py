@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cli.chain import make_draft
+from cli.chain import How, make_draft
 from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.draft.options import DraftConfig
@@ -218,19 +218,19 @@ def test_unverified_drafts_leave_gaps_where_verified_ones_answer(artifact: Path,
 
 
 def test_stage_is_reused_and_both_learn_together(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_draft(artifact, threads=1)
-    make_draft(artifact, threads=1)
+    make_draft(artifact, how=How(threads=1))
+    make_draft(artifact, how=How(threads=1))
     done, again = capsys.readouterr().out.splitlines()
     assert done.startswith("draft: done") and again == "draft: still good"
     load_draft(artifact / "model")
     weights = artifact / "model" / "model.safetensors"
     *most, last = weights.read_bytes()
     weights.write_bytes(bytes([*most, last ^ 1]))  # as by a training on other cores
-    make_draft(artifact, threads=1)
+    make_draft(artifact, how=How(threads=1))
     assert capsys.readouterr().out.startswith("draft: done")
     load_draft(artifact / "model")
     alone = (artifact / "model" / "model.safetensors").read_bytes()
-    make_draft(artifact, threads=1, changes={"joint": True})
+    make_draft(artifact, How(threads=1), {"joint": True})
     assert (artifact / "model" / "model.safetensors").read_bytes() != alone
     load_draft(artifact / "model")  # trained on the generator that is there now
     verify(artifact)
@@ -243,7 +243,7 @@ def test_the_same_command_goes_on_where_it_was_ended(
 ) -> None:  # fmt: skip
     whole = shutil.copytree(artifact, tmp_path / "whole")
     changes = {"joint": joint, "epochs": 3}
-    make_draft(whole, threads=1, changes=changes)
+    make_draft(whole, How(threads=1), changes)
 
     def ended(run: DraftRun, batch: np.ndarray, done: float, step: Any = DraftRun.step) -> float:
         if done > 0.5:
@@ -252,8 +252,8 @@ def test_the_same_command_goes_on_where_it_was_ended(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(DraftRun, "step", ended)
-        make_draft(artifact, threads=1, changes=changes)
-    make_draft(artifact, threads=1, changes=changes)
+        make_draft(artifact, How(threads=1), changes)
+    make_draft(artifact, How(threads=1), changes)
     assert "draft: goes on after step" in capsys.readouterr().out
     for name in ("draft.safetensors", "model.safetensors"):
         wanted, found = (load_file(each / "model" / name) for each in (whole, artifact))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cli.chain import make_ranker
+from cli.chain import How, make_ranker
 from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
@@ -244,8 +244,8 @@ def test_stage_is_reused_and_evaluated(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("training.ranker.train.RankerSettings", lambda: QUICK)
-    make_ranker(artifact, "both", threads=1)
-    make_ranker(artifact, "both", threads=1)
+    make_ranker(artifact, "both", how=How(threads=1))
+    make_ranker(artifact, "both", how=How(threads=1))
     done, again = capsys.readouterr().out.splitlines()
     assert done.startswith("ranker: done") and again == "ranker: still good"
     verify(artifact)
@@ -255,7 +255,7 @@ def test_stage_is_reused_and_evaluated(
     assert main(["evaluate", str(artifact), "--ranker", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found
     assert "both together, order item" in ranker_table(found)
-    make_ranker(artifact, "split", shared=False, threads=1)
+    make_ranker(artifact, "split", shared=False, how=How(threads=1))
     assert "done" in capsys.readouterr().out and not load_ranker(artifact / "model").shared
     generator = load_generator(artifact / "model")
     generator.norm.weight.data += 1
