@@ -168,14 +168,19 @@ def _take_up(world: World, task: Task, folder: Path) -> Progress:
             folder.mkdir(parents=True)
         world.meet()
         return Progress()
-    tensors = checkpoint.load(folder, world, task.embeddings).dense
     try:
-        at = Progress(**json.loads(tensors.pop(PROGRESS).numpy().tobytes()))
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"has no progress of a training: {error!r}; without {folder} it begins anew"
-        raise ArtifactError(folder / checkpoint.CURRENT, problem) from error
-    try:
+        tensors = checkpoint.load(folder, world, task.embeddings).dense
+        at = _progress(folder, tensors)
         task.take_up(tensors)
     except ArtifactError as error:
         raise ArtifactError(folder, f"{error}; without this folder it begins anew") from error
     return at
+
+
+def _progress(folder: Path, tensors: dict[str, torch.Tensor]) -> Progress:
+    """Taken out of a checkpoint's tensors. Raises ArtifactError."""
+    try:
+        return Progress(**json.loads(tensors.pop(PROGRESS).numpy().tobytes()))
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"has no progress of a training: {error!r}"
+        raise ArtifactError(folder / checkpoint.CURRENT, problem) from error

@@ -173,7 +173,8 @@ def _check(path: Path, about: dict[str, Any], embeddings: ShardedEmbeddings) -> 
     was, now = ([_spell(each) for each in of["features"]] for of in (about, mine))
     if was != now:
         gone, new = [each for each in was if each not in now], [each for each in now if each not in was]
-        said = f"without {', '.join(new) or 'nothing new'}, with {', '.join(gone) or 'the same in another order'}"
+        parts = [f"{how} {', '.join(each)}" for how, each in (("without", new), ("with", gone)) if each]
+        said = ", ".join(parts) or "the same in another order"
         raise ArtifactError(path, f"was saved with other features: {said}")
     if about["optimizer"]["name"] != mine["optimizer"]["name"]:
         names = about["optimizer"]["name"], mine["optimizer"]["name"]

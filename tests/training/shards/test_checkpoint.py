@@ -263,6 +263,8 @@ def test_other_features_or_another_optimizer_are_refused(tmp_path: Path) -> None
         ArtifactError, match=r"without label \(table tag, dimension 2\), with tag \(table tag,"
     ):
         load_one(tmp_path, features=renamed)
+    with pytest.raises(ArtifactError, match=r"other features: with tag \(table tag, dimension 2\)$"):
+        load_one(tmp_path, features=FEATURES[:2])
     with pytest.raises(ArtifactError, match="the same in another order"):
         load_one(tmp_path, features=FEATURES[::-1])
     with pytest.raises(ArtifactError, match="has the state of RowAdam, not of RowwiseAdagrad"):
