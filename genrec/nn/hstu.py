@@ -107,8 +107,11 @@ class HstuRanker(nn.Module):
 
     def embed_rows(self, item: Tensor, codes: Tensor, rating: Tensor, feature: Tensor) -> Tensor:
         """[T, d] of rows of the tables: [T] each, codes [T, L]."""
-        known = self.of_rating(rating) + self.of_feature(feature)
-        return self.of_item(item) + self.of_code(codes).sum(1) + known
+        return self.by_id(item, feature) + self.of_code(codes).sum(1) + self.of_rating(rating)
+
+    def by_id(self, item: Tensor, feature: Tensor) -> Tensor:
+        """[T, d] of int64[T] each: rows that a trainer has in tables of its own."""
+        return cast(Tensor, self.of_item(item) + self.of_feature(feature))
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Logits [C, tasks] of the candidates, in their order."""

@@ -1,4 +1,4 @@
-"""The arms of `table_quality`: HSTU models whose items' rows lie in a static table, or in a dynamic one; experts."""
+"""The arms of `table_quality`: HSTU models whose rows by id lie in static tables, or in dynamic ones; experts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from training.embedding.optimizers import RowAdam
 from training.embedding.table import DynamicTable
 from training.embedding.vectors import MixedVectors
 from training.hstu.ratings import Ratings
-from training.hstu.run import ITEM, ITEM_SCALE, HstuRun
+from training.hstu.rows import ITEM, PLAIN, SCALE, RowsById
+from training.hstu.run import HstuRun
 from training.hstu.settings import HstuSettings
 from training.hstu_next.run import HstuNextRun
 from training.hstu_next.settings import HstuNextSettings
@@ -38,17 +39,19 @@ NEXT_STATIC, NEXT_DYNAMIC = "next item, static", "next item, dynamic"
 
 
 class StaticRun(HstuRun):
-    """The ranker with torch's own embedding of all items, which learns like all other weights."""
+    """The ranker with torch's own embeddings of all items and features, which learn like all other weights."""
 
     def __init__(
         self, world: World, ratings: Ratings, model: HstuRanker, settings: HstuSettings, seed: int
     ) -> None:
-        plain = model.of_item
+        plain = {name: getattr(model, name) for name in PLAIN.values()}
         super().__init__(world, ratings, model, settings, seed)
-        model.add_module("of_item", plain)
+        del model.by_id
+        for name, table in plain.items():
+            model.add_module(name, table)
         Run.__init__(self, world, model, copy.deepcopy(model).eval(), self.pace)
 
-    def _gather_items(self) -> None:
+    def fill_average(self) -> None:
         """The average has its rows already."""
 
 
@@ -75,7 +78,7 @@ class DynamicNextRun(HstuNextRun):
         self.average.of_item.requires_grad_(False)  # its rows are averaged where they lie
         self.rows = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
         feature = FeatureConfig(ITEM, ITEM, model.config.hidden_size)
-        embeddings = ShardedEmbeddings([feature], world, self.rows, scale=ITEM_SCALE, seed=seed)
+        embeddings = ShardedEmbeddings([feature], world, self.rows, scale=SCALE, seed=seed)
         model.add_module("of_item", WholeTable(embeddings, model.config.items))
         Run.__init__(self, world, model, self.average, self.pace, embeddings)
 
@@ -97,7 +100,7 @@ NEXTS: dict[str, type[HstuNextRun]] = {NEXT_STATIC: HstuNextRun, NEXT_DYNAMIC: D
 
 
 def table_of(run: HstuRun | HstuNextRun) -> DynamicTable:
-    """The one that has all rows; its ids are rows of the catalogue."""
+    """The one that has all rows; ids of items are rows of the catalogue."""
     (sharded,) = run.embeddings.sharded.values()
     return sharded.table
 
@@ -105,8 +108,17 @@ def table_of(run: HstuRun | HstuNextRun) -> DynamicTable:
 @torch.no_grad()
 def begin(weight: torch.Tensor, seed: int) -> None:
     """Make `weight` [I, d] what a dynamic table of `seed` begins with."""
-    table = DynamicTable(weight.shape[1], scale=ITEM_SCALE, seed=seed)
+    table = DynamicTable(weight.shape[1], scale=SCALE, seed=seed)
     weight.copy_(torch.from_numpy(table.look_up(np.arange(len(weight)))))
+
+
+@torch.no_grad()
+def begin_both(model: HstuRanker, seed: int) -> None:
+    """Make the plain tables of items and of features' values what dynamic ones of `seed` begin with."""
+    rows = RowsById(World(), model.config.hidden_size, RowAdam(), seed, 0)
+    items, features = (torch.arange(len(each.weight)) for each in (model.of_item, model.of_feature))
+    model.of_item.weight.copy_(rows(items, torch.zeros_like(items)))
+    model.of_feature.weight.copy_(rows(torch.zeros_like(features), features))
 
 
 def ranker_run(
@@ -117,7 +129,7 @@ def ranker_run(
     made, changed = RANKERS[arm]
     settings = replace(settings, **changed)
     model = HstuRanker(replace(config, experts=settings.experts), codes)
-    begin(model.of_item.weight[1:], seed)
+    begin_both(model, seed)
     return made(World(), ratings, model, settings, seed)
 
 

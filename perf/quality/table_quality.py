@@ -2,12 +2,12 @@
 
     genrec bench table_quality artifacts/ml-100k [--seeds 0,1,2]
 
-Trains the HSTU ranker of ratings with a static table, torch's own embedding in the Adam of all other weights; with the
-dynamic table; with rows of that which are cold in fp16; with dense products in bf16; and with four experts instead of
+Trains the HSTU ranker of ratings with static tables, torch's own embeddings in the Adam of all other weights; with
+dynamic ones; with rows of those which are cold in fp16; with dense products in bf16; and with four experts instead of
 one MLP. Then the HSTU model of the next item with its items' rows in a static table, and in a dynamic one that is read
 whole at every step. Arms of a seed begin with the same weights and rows, but for those of experts, and see the same
-batches. Rows of the ranker's static table that are in no batch move nevertheless, by their momentum and their decay;
-those of a dynamic one stand still.
+batches. Rows of the ranker's static tables that are in no batch move nevertheless, by their momentum and their decay;
+those of dynamic ones stand still.
 
 Of the ranker the ten newest ratings of every user are held out, as `genrec evaluate` does: GAUC, and NDCG@10 of the ten
 in the order of their scores, over users with both labels. Of the model of the next item it is the newest item, in the

@@ -68,11 +68,29 @@ def test_rows_that_are_not_looked_up_move_in_a_static_table_alone(arm: str) -> N
     (sample,) = alone = batch[:1]
     seen = run.ratings.items[np.concatenate((np.arange(sample.start, sample.stop), sample.asked))]
     apart = torch.from_numpy(np.setdiff1d(run.ratings.items[np.concatenate([s.asked for s in batch])], seen))
-    rows = [run.model.of_item(apart + 1).detach().clone()]
+    none = torch.zeros_like(apart)
+    rows = [run.model.by_id(apart + 1, none).detach().clone()]
     run.embeddings.forget()
     run.step(alone, 0.0)
-    rows.append(run.model.of_item(apart + 1).detach())
+    rows.append(run.model.by_id(apart + 1, none).detach())
     assert len(apart) and (rows[0] != rows[1]).any() == (arm == STATIC)
+
+
+def test_rows_that_every_batch_meets_learn_what_plain_ones_do() -> None:
+    """Of items and of features' values: in a batch of all samples both kinds of tables are the same Adam."""
+    runs = [ranker(arm) for arm in (STATIC, DYNAMIC)]
+    for run in runs:
+        whole = [each for batch in run.batches(0) for each in batch]
+        for _ in range(4):
+            run.step(whole, 0.0)
+        run.fill_average()
+    plain, dynamic = (run.model for run in runs)
+    items, features = torch.arange(CONFIG.items + 1), torch.arange(CONFIG.features + 1)
+    for given in ((items, items * 0), (features * 0, features)):
+        torch.testing.assert_close(dynamic.by_id(*given), plain.by_id(*given), rtol=1e-3, atol=1e-5)
+    kept = [run.average.state_dict() for run in runs]
+    for name in ("of_item.weight", "of_feature.weight"):
+        torch.testing.assert_close(kept[1][name], kept[0][name], rtol=0, atol=5e-5)
 
 
 def test_a_table_that_is_read_whole_learns_what_a_plain_one_does() -> None:

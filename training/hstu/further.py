@@ -26,7 +26,6 @@ from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank.hstu import CONFIG, WEIGHTS
 from genrec.rank.user_features import load_numbers
-from training.embedding.table import Rows
 from training.further import Further, check_new, learn_last, once, tell_users
 from training.hstu.batches import Sample, batches_of, further_samples
 from training.hstu.ratings import Ratings, load_ratings
@@ -53,26 +52,13 @@ class FurtherRun(HstuRun):
         seed: int,
     ) -> None:  # fmt: skip
         """`learnt` int64[n]: the events, ascending."""
-        items = model.of_item.weight.detach()[1:].cpu().numpy().copy()
         rate, tokens = RATE * settings.learning_rate, max(1, round(BATCH * settings.tokens))
         super().__init__(world, ratings, model, replace(settings, learning_rate=rate, tokens=tokens), seed)
         self.learnt = learnt
-        self._begin_with(items)
+        self.rows.begin_with(self.average)
 
     def _choose_validation(self) -> None:
         """None: what is newest is to be learnt."""
-
-    def _begin_with(self, items: np.ndarray) -> None:
-        """Rows float32[items, d], and their averages, as they are; without moments."""
-        (merged,), (sharded,) = self.embeddings.merged, self.embeddings.sharded.values()
-        (feature,), table = self.embeddings.features, sharded.table
-        ids = merged.pack(feature, np.arange(len(items)))
-        places, counts = table.kernels.by_owner(ids, self.world.ranks)
-        first = int(counts[: self.world.rank].sum())
-        mine = places[first : first + int(counts[self.world.rank])]
-        state = np.zeros((len(mine), table.optimizer.width(table.dimension)), np.float32)
-        self.rows.averages(state, table.dimension)[:] = items[mine]
-        table.put(Rows(ids[mine], items[mine], state, np.zeros((len(mine), 2), np.uint32)))
 
     def batches(self, epoch: int) -> list[list[Sample]]:
         """See `HstuRun.batches`."""
@@ -82,8 +68,8 @@ class FurtherRun(HstuRun):
         return list(batches_of(samples, self.ratings.features.shape[1], tokens, draw))
 
     def kept(self) -> HstuRanker:
-        """The moving average, items' rows too. All ranks call it."""
-        self._gather_items()
+        """The moving average, of rows too. All ranks call it."""
+        self.fill_average()
         return self.average
 
 

@@ -1,4 +1,4 @@
-"""An HSTU ranker while it is trained: item rows in dynamic tables over ranks, all else alike on every rank."""
+"""An HSTU ranker while it is trained: rows by id in dynamic tables over ranks, all else alike on every rank."""
 
 from __future__ import annotations
 
@@ -26,37 +26,20 @@ from training.hstu.batches import (
 )
 from training.hstu.measure import gauc_name, gaucs, scores_of, users_name
 from training.hstu.ratings import Ratings, held_of
+from training.hstu.rows import PLAIN, RowsById
 from training.hstu.settings import HstuSettings
 from training.run import MOMENTS, Pace, Run
-from training.sharded.embeddings import ShardedEmbeddings
-from training.sharded.features import FeatureConfig
 from training.sharded.world import World
 
 # Users, how many events one needs, and how many where none has those
 VALIDATION_USERS, VALIDATION_EVENTS, FEWEST = 1000, 40, 4
 WARM_UP_STEPS = 100
 LEAST_RATE = 0.01  # of the learning rate, at the end
-ITEM_SCALE = 0.035  # first rows are uniform: as wide as the other tables' normal ones
-ITEM = "item"
 
 
 def attend_in_fp32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
     """Attention of products in bf16: our operation is of fp32 alone."""
     return hstu_attention(q.float(), k.float(), v.float(), *rest)
-
-
-class ItemRows(torch.nn.Module):
-    """Used instead of a ranker's plain item table: rows of `embeddings`, whose ranks have them in the host's memory."""
-
-    def __init__(self, embeddings: ShardedEmbeddings) -> None:
-        super().__init__()
-        self.embeddings = embeddings
-
-    def forward(self, item: torch.Tensor) -> torch.Tensor:
-        """[T, d] of int64[T], catalogue rows + 1; zeros for 0. All ranks call it."""
-        known = item.nonzero()[:, 0]
-        rows = self.embeddings({ITEM: item[known].cpu().numpy() - 1})[ITEM].to(item.device)
-        return rows.new_zeros(len(item), rows.shape[1]).index_copy(0, known, rows)
 
 
 class HstuRun(Run[HstuRanker]):
@@ -70,20 +53,19 @@ class HstuRun(Run[HstuRanker]):
     ) -> None:
         self.ratings, self.settings, self.seed, self.events = ratings, settings, seed, len(ratings.items)
         average = copy.deepcopy(model).eval()
-        average.of_item.requires_grad_(False)  # its rows are averaged where they lie
-        self.rows = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
-        feature = FeatureConfig(ITEM, ITEM, model.config.hidden_size)
-        embeddings = ShardedEmbeddings(
-            [feature], world, self.rows, scale=ITEM_SCALE, seed=seed, hot_every=settings.hot_every
-        )
-        model.add_module("of_item", ItemRows(embeddings))
+        adam = RowAdam(settings.learning_rate, 1e-8, *MOMENTS, settings.weight_decay, settings.averaging)
+        self.rows = RowsById(world, model.config.hidden_size, adam, seed, settings.hot_every)
+        for name in PLAIN.values():
+            getattr(average, name).requires_grad_(False)  # rows are averaged where they lie
+            delattr(model, name)
+        model.by_id = self.rows  # type: ignore[method-assign]
         if settings.bf16:
             for layer in model.layers:
                 layer.attend = attend_in_fp32
         pace = Pace(
             settings.learning_rate, settings.weight_decay, settings.averaging, self.warm_up, LEAST_RATE
         )
-        super().__init__(world, model, average, pace, embeddings)
+        super().__init__(world, model, average, pace, self.rows.embeddings)
         self._choose_validation()
 
     def _choose_validation(self) -> None:
@@ -130,7 +112,8 @@ class HstuRun(Run[HstuRanker]):
     def _loss(self, samples: list[Sample], known: Known) -> torch.Tensor | None:
         """Summed over candidates, of tasks the mean; a rank without samples only helps the others look up."""
         if not samples:
-            self.embeddings({ITEM: np.zeros(0, np.int64)})
+            none = torch.zeros(0, dtype=torch.int64)
+            self.rows(none, none)
             return None
         device = self.world.device
         with torch.autocast(device.type, torch.bfloat16) if self.settings.bf16 else nullcontext():
@@ -140,7 +123,7 @@ class HstuRun(Run[HstuRanker]):
 
     def validate(self) -> tuple[float, dict[str, Any]]:
         """GAUC of the averaged weights; every rank scores its part of the users."""
-        self._gather_items()
+        self.fill_average()
         part = np.array_split(np.arange(len(self.checked)), self.world.ranks)[self.world.rank]
         scores = np.zeros((0, len(self.ratings.tasks)), np.float32)
         if len(part):
@@ -149,12 +132,6 @@ class HstuRun(Run[HstuRanker]):
         figures = gaucs(self.ratings, events_of(self.checked), self.world.gather_rows(scores))
         return figures[gauc_name(self.ratings.tasks[0])], figures
 
-    @torch.no_grad()
-    def _gather_items(self) -> None:
-        """The averaged rows of all ranks as the plain table of `average`; zeros for items that were never seen."""
-        (merged,), (sharded,) = self.embeddings.merged, self.embeddings.sharded.values()
-        weight = torch.zeros(self.average.of_item.weight.shape)
-        for ids, _, state, _ in sharded.table.export(len(weight)):
-            raw = merged.unpack(ids)[1]
-            weight[raw + 1] = torch.from_numpy(self.rows.averages(state, merged.dimension))
-        self.average.of_item.weight.copy_(self.world.sum(weight))  # every item is a row of one rank
+    def fill_average(self) -> None:
+        """Its plain tables hold the averaged rows of all ranks then. All ranks call it."""
+        self.rows.average_into(self.average)

@@ -31,7 +31,7 @@ class HstuSettings:
     unknown: float = (
         0.1  # share of samples without features, without ratings, without times, as requests may be
     )
-    hot_every: int = 0  # item rows looked up less than once in so many updates are kept in fp16; 0: none
+    hot_every: int = 0  # dynamic rows looked up less than once in so many updates are in fp16; 0: none
     bf16: bool = False  # products of the dense layers, on GPUs and on CPUs that have them
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class HstuSettings:
         check_within(
             self, {"learning_rate": 1, "weight_decay": 1, "averaging": MOST_AVERAGING, "unknown": 0.99}
         )
-        if not self.averaging:  # of rows of items, an average is kept
+        if not self.averaging:  # of dynamic rows, an average is kept
             raise InputError("averaging", "is 0", f"a number above 0, at most {MOST_AVERAGING}")
 
     def check_on(self, device: torch.device) -> None:

@@ -41,8 +41,8 @@ def train_hstu(
     run = HstuRun(world, ratings, model.to(world.device), settings, seed)
     world.seed_dropout(seed)
     report = train(world, run, Limits(settings.epochs, settings.patience, minutes), state, save_every_s)
-    (items,) = run.embeddings.sharded.values()
-    return run.best, {"seed": seed, **report, "bytes_per_key": round(items.table.bytes_per_key, 1)}
+    (rows,) = run.embeddings.sharded.values()
+    return run.best, {"seed": seed, **report, "bytes_per_key": round(rows.table.bytes_per_key, 1)}
 
 
 def hstu_artifact(
