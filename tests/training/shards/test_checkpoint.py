@@ -259,9 +259,7 @@ def test_what_is_damaged_is_named(
 def test_other_features_or_another_optimizer_are_refused(tmp_path: Path) -> None:
     save_all(tmp_path, 1, all_rows())
     renamed = (*FEATURES[:2], FeatureConfig("label", "tag", 2))
-    with pytest.raises(
-        ArtifactError, match=r"without label \(table tag, dimension 2\), with tag \(table tag,"
-    ):
+    with pytest.raises(ArtifactError, match=r"without label \(table tag, dimension 2\), with tag \(table"):
         load_one(tmp_path, features=renamed)
     with pytest.raises(ArtifactError, match=r"other features: with tag \(table tag, dimension 2\)$"):
         load_one(tmp_path, features=FEATURES[:2])
