@@ -207,7 +207,10 @@ def test_a_full_disk_is_said_with_the_room_that_is_left(
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("interactions.parquet", marks=pytest.mark.long), "histories.parquet", "items.parquet"],
+    [
+        *(pytest.param(f"{each}.parquet", marks=pytest.mark.long) for each in ("interactions", "histories")),
+        "items.parquet",
+    ],
 )
 def test_a_disk_that_is_full_in_the_middle_of_a_stage_leaves_nothing_partial(
     capsys: pytest.CaptureFixture[str], shop: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -49,6 +49,7 @@ def test_sigterm_ends_a_sweep_with_its_server_and_folders(tiny: Path, tmp_path: 
 
 
 @pytest.mark.serving
+@pytest.mark.long
 def test_sigterm_ends_a_benchmark_with_the_server_that_it_started_itself(tmp_path: Path) -> None:
     """Every benchmark says `report.begin` before, as this one: without, it could publish nothing."""
     options = ["--folder", tmp_path, "--model", "32-1", "--tokens", "96", "--flood-tokens", "192"]

@@ -203,6 +203,7 @@ def test_a_server_s_gain_is_that_of_the_rounds():
     assert company_cell(25, apart, together) == {"candidates": 25, **want}
 
 
+@pytest.mark.long
 def test_rankings_in_flight_are_answered_by_a_server(tiny_ranker: Path):
     loads = loads_of(tiny_ranker, 5, 50, 8, 0.3)
     assert set(loads) == set(LISTED) and all(load.rate > 0 < load.p99_ms for load in loads.values())

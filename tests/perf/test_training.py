@@ -20,6 +20,7 @@ def test_a_missing_environment_and_a_worker_that_fails_are_refusals(tmp_path: Pa
         RankGroup(python_for("", tmp_path, install=False), "worker_none.py", 1)
 
 
+@pytest.mark.long
 def test_ranks_count_what_they_send_and_agree_with_one_process(tmp_path: Path) -> None:
     asked = training.arguments(["--quick"])
     found = training.savings(asked, 2)

@@ -35,7 +35,9 @@ def wanted(artifact: Path, kind: str) -> tuple[dict[str, Any], list[float]]:
     return {**known, "ratings": RATINGS, "features": [1, 4]}, scores.tolist()
 
 
-@pytest.mark.parametrize(("kind", "prefix"), [("hstu", 9), ("hstu-next", 6)])
+@pytest.mark.parametrize(
+    ("kind", "prefix"), [pytest.param("hstu", 9, marks=pytest.mark.long), ("hstu-next", 6)]
+)
 def test_scores_are_torch_s_and_users_are_kept_and_computed_ahead(
     kind: str, prefix: int, tiny_hstu: Path, tiny_hstu_next: Path, tmp_path: Path
 ) -> None:

@@ -129,7 +129,8 @@ def hstu_next(folder: Path, there: bool, further: bool) -> tuple[Figures, Figure
 
 @pytest.mark.parametrize(
     ("train", "more"),
-    [(generator, {}), (ranker, {"shared": True}), (ranker, {"shared": False}), (draft, {"joint": False}),
+    [(generator, {}), (ranker, {"shared": True}),
+     pytest.param(ranker, {"shared": False}, marks=pytest.mark.long), (draft, {"joint": False}),
      (draft, {"joint": True}), (hstu, {"further": False}), (hstu, {"further": True}),
      (hstu_next, {"further": False}), (hstu_next, {"further": True})],
     ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "draft", "draft-and-generator", "hstu-ranker",

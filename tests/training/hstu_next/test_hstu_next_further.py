@@ -217,6 +217,7 @@ def test_a_model_of_other_semantic_ids_is_refused(artifact: Path, capsys: pytest
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_it_is_served_by_a_new_export_and_build(
     tiny_hstu_next: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ def by_the_checkpoint(titled: Titled, history: list[int], candidates: list[int])
     return dict(zip(candidates, scores.tolist(), strict=True))
 
 
+@pytest.mark.long
 def test_a_ranking_over_titles_scores_as_the_checkpoint_s_embeddings_do(titled: Titled) -> None:
     artifact = titled.artifact
     export_artifact(artifact)
