@@ -2,8 +2,8 @@
 //
 // A tile is WIDE queries, a lane each. Scores stand as [key][lane], so that softmax works down the keys, lane by lane, and
 // queries are the right operand of the first product, weights of the second (panels.hpp, tiles.hpp). Keys come in blocks
-// whose scores stay in the first cache; online softmax merges blocks. Own keys of all beams of a tile are such blocks too, of
-// which a lane sees those of its beam.
+// whose scores stay in the first cache; online softmax merges blocks. Own keys of all beams of a tile, or of several, are
+// such blocks too, of which a lane sees those of its beam.
 #pragma once
 
 #include <cmath>
@@ -63,7 +63,7 @@ inline Vec highest(float* scores, int keys, int first_key, Words from, Words see
   Vec high[4] = {lowest, lowest, lowest, lowest};
   const auto next = [&](int key, Vec& high) {
     Vec& score = at(scores + key * WIDE);
-    if constexpr (MASKED) score = (from <= first_key + key & sees > first_key + key) ? score : all(-INFINITY);
+    if constexpr (MASKED) score = (from <= first_key + key) & (sees > first_key + key) ? score : all(-INFINITY);
     high = larger(high, score);
   };
   int key = 0;
@@ -98,20 +98,23 @@ inline void block(int size, int first_key, int keys, float scale, const float* q
   weigh(size, keys, laid.v, reinterpret_cast<const std::int32_t*>(scores), sums);
 }
 
-// A tile's rows and the own keys of their beams.
-inline void attend_own(const Head<Value>& h, int first, int rows, float scale, float* q, Scratch& s, float* sums, Tile& tile) {
-  const int beam = h.beam(first);
-  const Head<Value> own = h.own_keys(beam, h.beam(first + rows - 1) + 1 - beam);
-  for (int lane = 0; lane < WIDE; ++lane) {
-    const int row = first + std::min(lane, rows - 1);
-    tile.from[lane] = (h.beam(row) - beam) * h.own;
-    tile.sees[lane] = tile.from[lane] + h.sees_own(row);
+// Rows of so many tiles, from `first` on, and the own keys of their beams. A tile's queries are in `q`, its sums in `sums`.
+inline void attend_own(const Head<Value>& h, int first, int rows, float scale, float* q, Scratch& s, float* sums, Tile* tiles) {
+  const int beam = h.beam(first), many = (rows + WIDE - 1) / WIDE;
+  const Head<Value> own = h.own_keys(beam, h.beams(first, rows));
+  for (int t = 0; t < many; ++t) {
+    for (int lane = 0; lane < WIDE; ++lane) {
+      const int row = first + std::min(t * WIDE + lane, rows - 1);
+      tiles[t].from[lane] = (h.beam(row) - beam) * h.own;
+      tiles[t].sees[lane] = tiles[t].from[lane] + h.sees_own(row);
+    }
+    if (h.own_q != h.q) pack_queries(h, h.own_q, first + t * WIDE, rows - t * WIDE, q + t * s.of_q);
   }
-  if (h.own_q != h.q) pack_queries(h, h.own_q, first, rows, q);
   for (int key = 0; key < own.past; key += KEYS) {
     lay_out(own, key, s.room);
-    block<true>(h.size, key, padded(std::min(KEYS, own.past - key), DEEP), scale, q, laid_out(own, s.room, key), s.scores, sums,
-                tile);
+    for (int t = 0; t < many; ++t)
+      block<true>(h.size, key, padded(std::min(KEYS, own.past - key), DEEP), scale, q + t * s.of_q,
+                  laid_out(own, s.room, key), s.scores, sums + t * s.of_sums, tiles[t]);
   }
 }
 
@@ -153,10 +156,14 @@ inline void attend(const Head<Value>& h, const Value* room, int first) {
       const auto run = keys > sees[0] - key ? block<true> : block<false>;
       run(h.size, key, keys, scale, s.q + t * s.of_q, laid_out(h, room, key), s.scores, s.sums + t * s.of_sums, tiles[t]);
     }
+  // One operand of own keys serves all tiles; of more keys than that, a tile meets its own alone.
+  const int together = h.beams(first, rows) * h.own <= DEEP ? TILES : 1;
+  for (int t = 0; h.own && t < many; t += together)
+    attend_own(h, first + t * WIDE, std::min(together * WIDE, rows - t * WIDE), scale, s.q + t * s.of_q, s,
+               s.sums + t * s.of_sums, tiles + t);
   for (int t = 0; t < many; ++t) {
     const int from = first + t * WIDE, count = std::min(WIDE, rows - t * WIDE);
-    float* sums = s.sums + t * s.of_sums;
-    if (h.own) attend_own(h, from, count, scale, s.q + t * s.of_q, s, sums, tiles[t]);
+    const float* sums = s.sums + t * s.of_sums;
     for (int v = 0; v < count; v += LANES) finish(h, from + v, std::min(LANES, count - v), sums + v, at(tiles[t].total + v));
   }
 }

@@ -38,6 +38,7 @@ struct Head {
     return size == deep && first + keys <= seen() && !divided(first, keys);
   }
   int beam(int row) const { return row / group / each; }
+  int beams(int first, int rows) const { return beam(first + rows - 1) + 1 - beam(first); }
   int sees_own(int row) const { return each == 1 ? own : row / group % each + 1; }
   // The own keys of `beams` beams from `first` on, one beam's behind the other's, as a past.
   Head own_keys(int first, int beams) const {
