@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from contextlib import suppress
 from pathlib import Path
 
 from genrec.errors import InputError
+
+PART = 1 << 20  # bytes that are read at a time
 
 
 def unreadable(path: Path, problem: str, accepted: str) -> InputError:
@@ -16,12 +19,25 @@ def unreadable(path: Path, problem: str, accepted: str) -> InputError:
 
 
 def _not_utf8(path: Path) -> str:
-    """Where a text is not UTF-8; "" where all of it is, or it cannot be read at all."""
+    """Where a text is not UTF-8; "" where all of it is, or it cannot be read at all.
+
+    A file of one line alone is not held in memory either.
+    """
+    decoder = getincrementaldecoder("utf-8")()
+    number, column = 1, 0  # of the last byte that was read
     with suppress(OSError), path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        while True:
+            part = file.read(PART)
+            held = decoder.getstate()[0]  # the beginning of a character: bytes of the same line
             try:
-                line.decode()
+                decoder.decode(part, final=not part)
             except UnicodeDecodeError as error:
-                at = f"byte {error.start + 1} of line {number} is 0x{line[error.start]:02x}"
+                lines = (held + part)[: error.start].split(b"\n")
+                column = len(lines[-1]) + (column - len(held) if len(lines) == 1 else 0)
+                at = f"byte {column + 1} of line {number + len(lines) - 1} is 0x{(held + part)[error.start]:02x}"
                 return f"is text that is not UTF-8: {at}"
+            if not part:
+                break
+            lines = part.split(b"\n")
+            number, column = number + len(lines) - 1, len(lines[-1]) + (column if len(lines) == 1 else 0)
     return ""

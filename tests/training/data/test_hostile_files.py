@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from genrec.errors import InputError
+from training.data import utf8
 from training.data.events import COLUMNS
 from training.data.interactions import read_interactions
 from training.data.tables import USER, read_rows, read_table, required
@@ -91,6 +93,29 @@ def test_text_that_is_not_utf_8_says_where(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=rf"{name}: is text .* not UTF-8: {at} is 0xe9 .*, text in UTF-8\)"):
         read(tmp_path / name)
+
+
+@pytest.mark.parametrize("part", [1, 2, 5, 64])
+def test_where_is_the_same_however_little_is_read_at_a_time(
+    tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utf8, "PART", part)
+    draw, path = random.Random(part), tmp_path / "i.csv"
+    for _ in range(200):
+        broken = [b"\xe9", b"\xe2\x82"] if draw.random() < 0.3 else []
+        some = [b"a", b"\n", *(each.encode() for each in "é€𝄞"), *broken]
+        path.write_bytes(b"".join(draw.choices(some, k=draw.randrange(20))))
+        assert str(utf8.unreadable(path, "is text", "t")) == str(line_by_line(path))
+
+
+def line_by_line(path: Path) -> InputError:
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            at = f"byte {error.start + 1} of line {number} is 0x{line[error.start]:02x}"
+            return InputError(str(path), f"is text that is not UTF-8: {at}", "t, text in UTF-8")
+    return InputError(str(path), "is text", "t")
 
 
 EVENTS = "accepted: a CSV, TSV or Parquet file with columns user, item, timestamp"
