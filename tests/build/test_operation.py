@@ -103,6 +103,7 @@ SHAPES = [  # batch, beams, heads, kv_heads, size, span, unshared: tiles of 16, 
     (1, 1, 1, 1, 8, 1, 1), (2, 12, 4, 2, 16, 127, 1), (1, 12, 2, 1, 32, 128, 2), (3, 25, 2, 2, 8, 129, 3),
     (1, 13, 6, 2, 64, 300, 2), (2, 5, 3, 3, 10, 7, 1), (1, 49, 4, 4, 6, 260, 0), (1, 7, 8, 4, 128, 131, 4),
     (1, 70, 2, 1, 64, 161, 1), (1, 16, 1, 1, 63, 16, 2), (2, 33, 1, 1, 32, 40, 15),
+    (2, 5, 16, 1, 32, 40, 3),
 ]  # fmt: skip
 
 
@@ -212,6 +213,7 @@ def test_tokens_behind_items_equal_the_oracle_at_every_position(run, shape):
 DISCRIMINANTS = [  # heads, kv_heads, size, span, how much of it per request, tokens of an item, candidates
     (2, 2, 8, 7, [5, 7], 3, 4), (4, 2, 32, 310, [310, 301, 150, 7], 1, 40), (2, 1, 64, 152, [152, 149], 15, 3),
     (6, 2, 10, 280, [280], 2, 30), (1, 1, 64, 30, [30], 15, 40),
+    (16, 1, 64, 30, [30], 60, 4),
 ]  # fmt: skip
 
 
@@ -236,12 +238,18 @@ def test_discriminant_tokens_equal_the_oracle_over_what_they_reach(run, shape, e
         ends = [max(length, 1) + b for b, length in enumerate(lengths)]
         users = [entry_of(k[b, :, :end], v[b, :, :end]) for b, end in enumerate(ends)]
         users += [entry_of(k[0, :, :0], v[0, :, :0])] * (4 - len(users))
-    found = run(q, items, q, *users, rows, np.array(lengths), name="XDiscriminant")
+    own_q = run.draw(12, batch, many, heads, kv_heads, size, 1, 0)[0]
+    found = run(q, items, own_q, *users, rows, np.array(lengths), name="XDiscriminant")
     for b, length in enumerate(lengths):
         one = slice(b, b + 1)
         own_k, own_v = (each[rows[b]].transpose(0, 2, 1, 3)[None] for each in (drawn_k, drawn_v))
         seen = (each[one, :, first[b] : length] for each in (k, v))
-        want = oracle(q[one], *seen, own_k, own_v, np.array([length - first[b]]))
+        both = 2**0.5 * np.concatenate(
+            (q[one], own_q[one]), -1
+        )  # each meets its own keys: the others' half is zeros
+        shared_k, shared_v, own_v = (np.concatenate((each, 0 * each), -1) for each in (*seen, own_v))
+        own_k = np.concatenate((0 * own_k, own_k), -1)
+        want = oracle(both, shared_k, shared_v, own_k, own_v, np.array([length - first[b]]))[..., :size]
         np.testing.assert_allclose(found[one], want, atol=run.close)
 
 

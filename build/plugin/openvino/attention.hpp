@@ -2,8 +2,8 @@
 //
 // A tile is WIDE queries, a lane each. Scores stand as [key][lane], so that softmax works down the keys, lane by lane, and
 // queries are the right operand of the first product, weights of the second (panels.hpp, tiles.hpp). Keys come in blocks
-// whose scores stay in the first cache; online softmax merges blocks. Own keys of all beams of a tile, or of several, are
-// such blocks too, of which a lane sees those of its beam.
+// whose scores stay in the first cache; online softmax merges blocks. Where a tile has few beams, the own keys of all of them
+// are such blocks too, of which a lane sees those of its beam; else queries meet their own keys one by one.
 #pragma once
 
 #include <cmath>
@@ -13,21 +13,26 @@
 namespace genrec {
 
 constexpr int ROWS = TILES * WIDE;
+constexpr int FEW = 3;  // beams of a tile whose own keys are met in blocks: every query is multiplied with those of all
+
+// Whether no tile has more beams than that.
+inline bool few_beams(const Head<Value>& h) { return h.own && 2 * h.group * h.each >= WIDE; }
 
 // Work arrays of one thread.
 class Scratch {
  public:
-  float *q, *sums, *scores;   // [TILES][D / WORD][lane], [TILES][D][lane], [KEYS][lane] and later weights
-  std::size_t of_q, of_sums;  // floats of a tile
-  Value* room;                // own keys and values of a tile's beams, as they are laid out
+  float *q, *sums, *scores, *own;  // [TILES][D / WORD][lane], [TILES][D][lane], [KEYS][lane] and later weights, [U][lane]
+  std::size_t of_q, of_sums;       // floats of a tile
+  Value* room;                     // own keys and values of a tile's few beams, as they are laid out
 
-  void fit(int size, int own, int rows_of_beam) {
+  void fit(int size, int unshared, bool few) {
     of_q = std::size_t(padded(size, LANES * WORD) / WORD) * WIDE;
     of_sums = std::size_t(padded(size, LANES)) * WIDE;
-    q = memory_.of<float>(TILES * (of_q + of_sums) + KEYS * WIDE);
+    q = memory_.of<float>(TILES * (of_q + of_sums) + (KEYS + unshared) * WIDE);
     sums = q + TILES * of_q;
     scores = sums + TILES * of_sums;
-    room = own ? own_.of<Value>(room_of(size, (WIDE / rows_of_beam + 2) * own, true)) : nullptr;
+    own = scores + KEYS * WIDE;
+    room = few ? own_.of<Value>(room_of(size, FEW * unshared, true)) : nullptr;
   }
 
  private:
@@ -98,42 +103,71 @@ inline void block(int size, int first_key, int keys, float scale, const float* q
   weigh(size, keys, laid.v, reinterpret_cast<const std::int32_t*>(scores), sums);
 }
 
-// Rows of so many tiles, from `first` on, and the own keys of their beams. A tile's queries are in `q`, its sums in `sums`.
-inline void attend_own(const Head<Value>& h, int first, int rows, float scale, float* q, Scratch& s, float* sums, Tile* tiles) {
-  const int beam = h.beam(first), many = (rows + WIDE - 1) / WIDE;
-  const Head<Value> own = h.own_keys(beam, h.beams(first, rows));
-  for (int t = 0; t < many; ++t) {
-    for (int lane = 0; lane < WIDE; ++lane) {
-      const int row = first + std::min(t * WIDE + lane, rows - 1);
-      tiles[t].from[lane] = (h.beam(row) - beam) * h.own;
-      tiles[t].sees[lane] = tiles[t].from[lane] + h.sees_own(row);
-    }
-    if (h.own_q != h.q) pack_queries(h, h.own_q, first + t * WIDE, rows - t * WIDE, q + t * s.of_q);
+// A tile's rows and the own keys of their few beams, in blocks.
+inline void attend_own(const Head<Value>& h, int first, int rows, float scale, float* q, Scratch& s, float* sums, Tile& tile) {
+  const int beam = h.beam(first);
+  const Head<Value> own = h.own_keys(beam, h.beam(first + rows - 1) + 1 - beam);
+  for (int lane = 0; lane < WIDE; ++lane) {
+    const int row = first + std::min(lane, rows - 1);
+    tile.from[lane] = (h.beam(row) - beam) * h.own;
+    tile.sees[lane] = tile.from[lane] + h.sees_own(row);
   }
+  if (h.own_q != h.q) pack_queries(h, h.own_q, first, rows, q);
   for (int key = 0; key < own.past; key += KEYS) {
     lay_out(own, key, s.room);
-    for (int t = 0; t < many; ++t)
-      block<true>(h.size, key, padded(std::min(KEYS, own.past - key), DEEP), scale, q + t * s.of_q,
-                  laid_out(own, s.room, key), s.scores, sums + t * s.of_sums, tiles[t]);
+    block<true>(h.size, key, padded(std::min(KEYS, own.past - key), DEEP), scale, q, laid_out(own, s.room, key), s.scores, sums,
+                tile);
   }
 }
 
-// A vector of a tile's rows, from `first` on: divided by the sum of their weights, and written.
-inline void finish(const Head<Value>& h, int first, int rows, const float* sums, Vec total) {
+inline float dot(const Value* a, const Value* b, int count) {
+  Vec sum{};
+  for (int i = 0; i < count; i += LANES * WORD)
+    sum = multiply_add(sum, first_of<Words>(a + i, count - i), first_of<Words>(b + i, count - i));
+  return sum_of(sum);
+}
+
+// Scores of a vector of rows, from `first` on, with `many` own keys each, one by one: [U][lane].
+inline void score_own(const Head<Value>& h, int first, int rows, int many, float* scores) {
+  for (int u = 0; u < many; ++u)
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int row = first + std::min(lane, rows - 1);
+      scores[u * LANES + lane] = u < h.sees_own(row) ? dot(h.own_q + h.place(row), h.own_key(row, u), h.size) : -INFINITY;
+    }
+}
+
+// A vector of a tile's rows, from `first` on: `many` own keys each are merged with what blocks gave, and all is divided and
+// written. `own` are their scores, [U][lane].
+inline void finish(const Head<Value>& h, int first, int rows, int many, float scale, const float* sums, Vec top, Vec total,
+                   float* own) {
+  Vec high = top;
+  for (int u = 0; u < many; ++u) high = larger(high, at(own + u * LANES));
+  const Vec shrink = exp2_of((top - high) * scale);
+  total *= shrink;
+  for (int u = 0; u < many; ++u) {
+    at(own + u * LANES) = exp2_of((at(own + u * LANES) - high) * scale);
+    total += at(own + u * LANES);
+  }
   const Vec once = 1.0f / total;
   for (int d = 0; d < h.size; d += LANES) {
     Words each[LANES];
 #pragma GCC unroll 16
-    for (int row = 0; row < LANES; ++row) each[row] = (Words)(at(sums + (d + row) * WIDE) * once);
+    for (int row = 0; row < LANES; ++row) each[row] = (Words)(at(sums + (d + row) * WIDE) * shrink * once);
     transpose(each);
-    for (int lane = 0; lane < rows; ++lane) put(h.out + h.place(first + lane) + d, (Vec)each[lane], h.size - d);
+    for (int lane = 0; lane < rows; ++lane) {
+      Vec sum = (Vec)each[lane];
+      for (int u = 0; u < std::min(many, h.sees_own(first + lane)); ++u)
+        sum += wide_of(h.own_value(first + lane, u) + d, h.size - d) * (own[u * LANES + lane] * once[lane]);
+      put(h.out + h.place(first + lane) + d, sum, h.size - d);
+    }
   }
 }
 
 // Attention of the rows from `first` on, ROWS or fewer, over what is laid out in `room`.
 inline void attend(const Head<Value>& h, const Value* room, int first) {
   thread_local Scratch s;
-  s.fit(h.size, h.own, h.group * h.each);
+  const bool few = few_beams(h);
+  s.fit(h.size, h.own, few);
   const Ready ready;
   const int rows = std::min(ROWS, h.rows - first), many = (rows + WIDE - 1) / WIDE;
   const float scale = 1.44269504f / std::sqrt(float(h.size));
@@ -156,15 +190,14 @@ inline void attend(const Head<Value>& h, const Value* room, int first) {
       const auto run = keys > sees[0] - key ? block<true> : block<false>;
       run(h.size, key, keys, scale, s.q + t * s.of_q, laid_out(h, room, key), s.scores, s.sums + t * s.of_sums, tiles[t]);
     }
-  // One operand of own keys serves all tiles; of more keys than that, a tile meets its own alone.
-  const int together = h.beams(first, rows) * h.own <= DEEP ? TILES : 1;
-  for (int t = 0; h.own && t < many; t += together)
-    attend_own(h, first + t * WIDE, std::min(together * WIDE, rows - t * WIDE), scale, s.q + t * s.of_q, s,
-               s.sums + t * s.of_sums, tiles + t);
-  for (int t = 0; t < many; ++t) {
-    const int from = first + t * WIDE, count = std::min(WIDE, rows - t * WIDE);
-    const float* sums = s.sums + t * s.of_sums;
-    for (int v = 0; v < count; v += LANES) finish(h, from + v, std::min(LANES, count - v), sums + v, at(tiles[t].total + v));
+  for (int t = 0; few && t < many; ++t)
+    attend_own(h, first + t * WIDE, std::min(WIDE, rows - t * WIDE), scale, s.q + t * s.of_q, s, s.sums + t * s.of_sums,
+               tiles[t]);
+  const int alone = few ? 0 : h.own;
+  for (int lane = 0; lane < rows; lane += LANES) {
+    const int count = std::min(LANES, rows - lane), t = lane / WIDE, v = lane % WIDE;
+    score_own(h, first + lane, count, alone, s.own);
+    finish(h, first + lane, count, alone, scale, s.sums + t * s.of_sums + v, at(tiles[t].one + v), at(tiles[t].total + v), s.own);
   }
 }
 

@@ -38,8 +38,9 @@ struct Head {
     return size == deep && first + keys <= seen() && !divided(first, keys);
   }
   int beam(int row) const { return row / group / each; }
-  int beams(int first, int rows) const { return beam(first + rows - 1) + 1 - beam(first); }
   int sees_own(int row) const { return each == 1 ? own : row / group % each + 1; }
+  const Value* own_key(int row, int u) const { return own_k + own_place(row, u); }
+  const Value* own_value(int row, int u) const { return own_v + own_place(row, u); }
   // The own keys of `beams` beams from `first` on, one beam's behind the other's, as a past.
   Head own_keys(int first, int beams) const {
     Head keys{};
@@ -62,6 +63,9 @@ struct Head {
     if (!tokens) return before + std::size_t(place) * size;
     const int item = place / tokens;
     return before + (items ? items[item] : item) * row + place % tokens * step;
+  }
+  std::size_t own_place(int row, int u) const {
+    return (chosen ? chosen[beam(row)] : beam(row)) * own_next + u * own_step;
   }
 };
 
