@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.pool.items import HALF_LIFE_S
+from genrec.pool.coldest import HALF_LIFE_S
 
 SLOTS = np.uint64(1 << 19)  # of a table
 MIXED = np.uint64(0x9E3779B97F4A7C15)

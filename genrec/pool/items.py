@@ -16,19 +16,15 @@ from numba import njit
 from numpy.typing import NDArray
 
 from genrec.pool import index
+from genrec.pool.coldest import FILLING, FREE, HALF_LIFE_S, READY, Heat, coldest
 from genrec.pool.index import Places
 from genrec.pool.keys import Words
 from genrec.pool.mapping import COUNTER, ITEM_EVICTIONS, ITEM_HITS, ITEM_MISSES, PoolTable
 
-FREE, FILLING, READY = range(3)
-HALF_LIFE_S = 600.0
-LOOKED_AT = 64  # rows per row wanted: in a large pool the coldest of a sample leave, as Redis does
-FEW = 1 << 16  # rows that are all looked at
 # What nobody waits for takes the place of what is colder by so much: neither takes it back from the other.
 WARMER, MORE = 1.5, 0.5
 Rows = NDArray[np.int32]
 Generations = NDArray[np.int64]
-Heat = NDArray[np.float64]
 NONE: Rows = np.zeros(0, np.int32)
 UNASKED: Heat = np.zeros(0)
 
@@ -81,10 +77,13 @@ def take(
     `heat` float64[n] is of items that nobody waits for: the hottest come first, and only colder rows leave for them.
     `spared` int32[m] are rows that do not leave: whoever asks is about to read them.
     """
-    return fill(
-        table.header, table.item_index, keys, table.row_state, table.row_key, table.row_heat, table.row_seen,
-        table.row_generation, table.row_writer, seat, now, UNASKED if heat is None else heat, spared,
+    order = slice(None) if heat is None else np.argsort(-heat, kind="stable")
+    rows = np.empty(len(keys), np.int32)
+    rows[order] = fill(
+        table.header, table.item_index, keys[order], table.row_state, table.row_key, table.row_heat, table.row_seen,
+        table.row_generation, table.row_writer, seat, now, UNASKED if heat is None else heat[order], spared,
     )  # fmt: skip
+    return rows
 
 
 @njit(cache=True, nogil=True)
@@ -93,13 +92,13 @@ def fill(
     heat: NDArray[np.float32], seen: NDArray[np.int64], generation: Generations, writer: NDArray[np.int8], seat: int,
     now: int, wanted_heat: Heat, spared: Rows,
 ) -> Rows:  # fmt: skip
-    """`take` on the arrays of a table."""
-    rows, wanted = np.full(len(keys), -1, np.int32), np.flatnonzero(~present(places, keys, state, held))
-    if len(wanted_heat):
-        wanted = wanted[np.argsort(-wanted_heat[wanted], kind="mergesort")]
-    chosen, cold = coldest(state, heat, seen, len(wanted), now, spared)
+    """`take` on the arrays of a table; where items have heat, the hottest come first."""
+    rows, known = np.full(len(keys), -1, np.int32), present(places, keys, state, held)
+    chosen, cold = coldest(state, heat, seen, len(keys) - known.sum(), now, spared)
     filled = 0
-    for i in wanted:
+    for i in range(len(keys)):
+        if known[i]:
+            continue
         if filled == len(chosen):
             break
         row, first, second = chosen[filled], keys[i, 0], keys[i, 1]
@@ -116,33 +115,6 @@ def fill(
         index.put_one(places, first, second, np.int64(row))
         rows[i], filled = row, filled + 1
     return rows
-
-
-@njit(cache=True, nogil=True)
-def coldest(
-    state: NDArray[np.int8], heat: NDArray[np.float32], seen: NDArray[np.int64], count: int, now: int, spared: Rows
-) -> tuple[NDArray[np.int64], Heat]:  # fmt: skip
-    """Up to `count` rows and their heat: free ones, which have none at all, then the coldest READY ones."""
-    free_rows = np.flatnonzero(state == FREE)[:count]
-    missing, none = count - len(free_rows), np.full(len(free_rows), -np.inf)
-    if not missing:
-        return free_rows, none
-    may = state == READY
-    for row in spared:
-        if 0 <= row < len(may):
-            may[row] = False
-    ready = np.flatnonzero(may)
-    if len(state) > max(FEW, LOOKED_AT * missing):
-        drawn = np.unique(np.random.randint(0, len(state), LOOKED_AT * missing))
-        ready = drawn[may[drawn]]
-    cold = np.empty(len(ready))
-    for i in range(len(ready)):
-        cold[i] = heat[ready[i]] * np.exp2((seen[ready[i]] - now) / (HALF_LIFE_S * 1e9))
-    if missing < len(cold):
-        few = np.flatnonzero(cold <= np.partition(cold, missing - 1)[missing - 1])
-        ready, cold = ready[few], cold[few]
-    order = np.argsort(cold, kind="mergesort")[:missing]
-    return np.concatenate((free_rows, ready[order])), np.concatenate((none, cold[order]))
 
 
 @njit(cache=True, nogil=True)

@@ -35,7 +35,7 @@ def row_hashes(key: NDArray[np.uint64], tokens: NDArray[np.int32]) -> NDArray[np
     return hashes
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _begun(key: NDArray[np.uint64]) -> State:
     return (
         key[0] ^ np.uint64(0x736F6D6570736575),
@@ -45,7 +45,7 @@ def _begun(key: NDArray[np.uint64]) -> State:
     )
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _read(state: State, tokens: NDArray[np.int32], read: int, count: int) -> tuple[State, int]:
     """The state behind the first `count` tokens, two by two, and how many those are; it had read `read` of them."""
     while read + 2 <= count:
@@ -54,25 +54,25 @@ def _read(state: State, tokens: NDArray[np.int32], read: int, count: int) -> tup
     return state, read
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _ended(state: State, tokens: NDArray[np.int32], read: int, count: int) -> tuple[np.uint64, np.uint64]:
     """The hash of `count` tokens, of which `read` are in the state: all but one at most."""
     rest = _word(tokens[read]) if read < count else np.uint64(0)
     return _finish(state, rest | np.uint64(count * TOKEN_BYTES) << np.uint64(56))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _word(token: np.int32) -> np.uint64:
     return np.uint64(np.uint32(token))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _absorb(state: State, word: np.uint64) -> State:
     a, b, c, d = _round(_round((state[0], state[1], state[2], state[3] ^ word)))
     return a ^ word, b, c, d
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _finish(state: State, last: np.uint64) -> tuple[np.uint64, np.uint64]:
     """The hash: the last word has the rest of the bytes and, on top, how many there were in all, modulo 256."""
     a, b, c, d = _absorb(state, last)
@@ -82,7 +82,7 @@ def _finish(state: State, last: np.uint64) -> tuple[np.uint64, np.uint64]:
     return first, a ^ b ^ c ^ d
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _round(state: State) -> State:
     a, b, c, d = state
     a += b
@@ -98,6 +98,6 @@ def _round(state: State) -> State:
     return a, b, c, d
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _turned(word: np.uint64, bits: int) -> np.uint64:
     return word << np.uint64(bits) | word >> np.uint64(64 - bits)

@@ -28,11 +28,13 @@ def find_place(
     starts: Numbers, sizes: Numbers, worth: NDArray[np.float64], size: int, total: int
 ) -> tuple[int, Numbers]:
     """The same of arrays; offset -1 where there is none."""
-    by_start = np.argsort(starts)
-    start, end, value = starts[by_start], (starts + sizes)[by_start], worth[by_start]
-    rank = np.empty(len(start), np.int64)  # who leaves first has the least
-    rank[np.argsort(value, kind="mergesort")] = np.arange(len(start))
-    low, high = 0, int((value < np.inf).sum())
+    by_start = np.argsort(starts, kind="mergesort")  # as below: every other kind would be compiled too
+    start, value = starts[by_start], worth[by_start]
+    end, rank, high = start + sizes[by_start], np.empty(len(start), np.int64), 0
+    for place, entry in enumerate(np.argsort(value, kind="mergesort")):
+        rank[entry] = place  # who leaves first has the least
+        high += value[entry] < np.inf
+    low = 0
     if _gap(start, end, rank, high, size, total) < 0:
         return -1, by_start[:0]
     while low < high:  # the fewest that leave: more of them never close a gap

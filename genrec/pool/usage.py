@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genrec.pool import items, user_rows
+from genrec.pool import coldest, user_rows
 from genrec.pool.mapping import HITS, PoolTable
 
 COUNTERS = ("hits", "misses", "evictions", "tokens", "item_hits", "item_misses", "item_evictions",
@@ -15,6 +15,6 @@ def usage_of(table: PoolTable) -> dict[str, int]:
     now = {
         "entries": len(taken),
         "bytes": int(taken[:, user_rows.SIZE].sum()),
-        "items": int((table.row_state == items.READY).sum()),
+        "items": int((table.row_state == coldest.READY).sum()),
     }
     return now | dict(zip(COUNTERS, table.header[HITS : HITS + len(COUNTERS)].tolist(), strict=True))

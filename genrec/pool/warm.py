@@ -18,7 +18,7 @@ from genrec.pool.mapping import ENTRY_WORDS, HEADER, PROCESSES
 
 @cache
 def warm() -> None:
-    """Once in a process. It takes twenty seconds the first time, which numba keeps, and half a second later."""
+    """Once in a process. It takes some fifteen seconds the first time, which numba keeps, and half a second later."""
     folder = Path(__file__).parent
     of = [numba.__version__, *(each.read_text() for each in sorted(folder.glob("*.py")))]
     first_alone(f"pool_kernels-{sha256(str(folder).encode()).hexdigest()[:16]}", of, _run_all, _forget)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec.pool.coldest import HALF_LIFE_S
 from genrec.pool.item_heat import REBASE, ItemHeat
-from genrec.pool.items import HALF_LIFE_S
 
 
 def tokens(*items):

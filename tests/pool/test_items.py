@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.errors import InputError
-from genrec.pool.items import FILLING, FREE, HALF_LIFE_S, READY, coldest
+from genrec.pool.coldest import FILLING, FREE, HALF_LIFE_S, READY, coldest
 from genrec.pool.pool import Pool
 from tests.pool.entries import keys
 
