@@ -105,7 +105,7 @@ def draft_losses(setting: Setting, device: torch.device, folder: Path) -> list[f
     """Of its epochs, over a generator that stays as it is."""
     histories, catalogue = data(setting)
     given = histories, catalogue, fresh_generator(setting.small, catalogue, 0, [])
-    settings = DraftSettings(epochs=EPOCHS, dropout=0.0)
+    settings = DraftSettings(epochs=EPOCHS)
     return losses_of(train_draft(World(device=str(device)), *given, settings, DraftConfig(), folder)[2])
 
 

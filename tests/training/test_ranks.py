@@ -58,7 +58,7 @@ def trained(
     else:
         given = Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet")
         model, joint = load_generator(artifact / "model"), what != "draft"
-        quick = replace(QUICK_DRAFT, dropout=dropout, joint=joint)
+        quick = replace(QUICK_DRAFT, joint=True, dropout=dropout) if joint else QUICK_DRAFT
         *both, report = train_draft(world, *given, model, quick, DraftConfig(), folder, save_every_s=0.0)
         best = nn.ModuleList(both)
     return {"weights": {name: each.numpy() for name, each in best.state_dict().items()}, **report}

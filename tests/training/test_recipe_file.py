@@ -49,6 +49,11 @@ USUAL = {
         ({"recipe": "draft", "epochs": -1}, r"epochs: is -1 \(accepted: a whole number, 0 to 2147483647\)"),
         ({"recipe": "draft", "validity": -0.5}, r"validity: is -0.5 \(accepted: a number, 0 to 100\)"),
         ({"recipe": "draft", "generator_rate": 2}, r"generator_rate: is 2 \(accepted: a number, 0 to 1\)"),
+        (
+            {"recipe": "draft", "generator_rate": 0.5},
+            r"generator_rate: is 0.5, and the generator does not learn",
+        ),
+        ({"recipe": "draft", "joint": False, "dropout": 0.1}, r"dropout: is 0.1, .* \(accepted: joint: true"),
         ({"recipe": "draft", "joint": 1}, r"joint: is 1 \(accepted: a value of type bool\)"),
         (
             {"recipe": "draft", "seed": 1},

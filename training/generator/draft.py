@@ -10,7 +10,7 @@ few thousand users is too noisy to choose an epoch by (on Beauty it took the fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.draft.head import Drafter
 from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
+from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator, save_generator
 from genrec.nn.device import device_of
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
@@ -42,6 +43,7 @@ from training.run import Pace
 from training.sharded.world import World
 
 WARM_UP_STEPS = 50
+OF_BOTH = ("dropout", "generator_rate")  # settings of no effect where the head alone learns
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class DraftSettings:
                 "validity": 100, "generator_rate": 1,
             },
         )  # fmt: skip
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in OF_BOTH and not self.joint and value != each.default:
+                raise InputError(
+                    each.name, f"is {value}, and the generator does not learn", "joint: true beside it"
+                )
 
 
 class DraftRecommender:

@@ -31,7 +31,7 @@ from training.sharded.world import World
 
 SIZES = (4, 3)
 OPTIONS = DraftConfig()
-QUICK = DraftSettings(epochs=2, batch_items=64, dropout=0.0)
+QUICK = DraftSettings(epochs=2, batch_items=64)
 
 
 @pytest.fixture
