@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from genrec.compiled import run
+from genrec.compiled import compiled, run
 
 FOLDER = Path(__file__).resolve().parent
 SOURCES = (
@@ -39,4 +40,6 @@ def compile_for_gpu(
 def compile_for_host(out: Path, extra: Sequence[str] = ()) -> None:
     """The same kernels for this CPU, thread by thread (`emulate.hpp`): slow, and for tests only."""
     flags = ["-O1", "-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC"]
-    run(["g++", *flags, *extra, "-x", "c++", *(str(FOLDER / name) for name in COMPILED), "-o", str(out)])
+    sources = [*(FOLDER / name for name in SOURCES), *sorted(FOLDER.glob("*.hpp"))]
+    command = [*flags, *extra, "-x", "c++", *(str(FOLDER / name) for name in COMPILED)]
+    shutil.copyfile(compiled("emulated", sources, command), out)

@@ -206,7 +206,7 @@ def test_an_artifact_that_nobody_serves_is_named(world: World, tmp_path: Path) -
         rollout(tmp_path, world.new, 100, str)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 def test_a_router_that_ended_or_hangs_is_started_again_and_has_the_same_servers(
     world: World, routed: Routed, how: signal.Signals
 ) -> None:

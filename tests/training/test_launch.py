@@ -107,7 +107,7 @@ def endless(world: World, folder: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGTERM])
 def test_ranks_end_with_the_command_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
     """However it ends: its child is a process that forks them, of which they are children."""
     command = subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], cwd=ROOT)
