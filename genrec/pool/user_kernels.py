@@ -40,7 +40,6 @@ from genrec.pool.user_rows import (
 )
 
 Said = tuple[int, ...]  # of an entry's row by who takes it
-NOBODY = np.zeros(PROCESSES, np.bool_)  # is dead
 
 
 @njit(cache=True, nogil=True)
@@ -66,7 +65,8 @@ def survey(
     header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, key: int, key_2: int, now: int
 ) -> tuple[bool, Numbers, tuple[Numbers, NDArray[np.float64], Numbers, NDArray[np.uint64]]]:  # fmt: skip
     """`leaving.drop`, then `user_rows.survey`: in one call."""
-    leaving.drop(header, users, rows, pins, places, NOBODY, now)
+    dead = np.zeros(PROCESSES, np.bool_)  # as a constant it would be of another type, and all compiled twice
+    leaving.drop(header, users, rows, pins, places, dead, now)
     return user_rows.survey(rows[: header[EVER]], pins, key, key_2, now)
 
 
