@@ -13,6 +13,7 @@ from genrec.manifest import COMMANDS, check_inputs, read
 
 OF_EPOCHS = ("epochs", "patience", "validate_every")
 OF_THE_START = ("warm_start", "dropout", "max_history", "hidden_size", "num_hidden_layers", "head_dim")
+OF_THE_RANKER = ("dropout", "reach", "layers")
 OF_THE_MODEL = ("dropout", "max_history", "hidden_size", "layers", "heads", "temperature")  # of hstu-next
 OVER_GENERATOR = ("ranker", "draft")  # stages that are of one generator's weights
 
@@ -29,7 +30,23 @@ def further_generator(artifact: Path, events: Sequence[Path], how: How, changes:
     check_generator(artifact)
     chosen = changed(recipe(artifact), changes, OF_DATA)
     if _told("generator", further_artifact, artifact, events, chosen, how):
-        _tell_anew("generator", (COMMANDS[stage] for stage in OVER_GENERATOR if stage in read(artifact)))
+        files = " ".join(map(str, events))
+        more = {"ranker": f" --events {files}"}  # a draft head is trained anew
+        stages = (stage for stage in OVER_GENERATOR if stage in read(artifact))
+        _tell_anew("generator", (COMMANDS[stage] + more.get(stage, "") for stage in stages))
+
+
+def further_ranker(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
+    """`model/ranker.safetensors`, over the generator as it is. Raises InputError, ArtifactError."""
+    from training.ranker.further import further_artifact
+    from training.ranker.run import RankerSettings
+    from training.recipe_file import changed
+
+    _check_read(changes, (*OF_EPOCHS, *OF_THE_RANKER))
+    check_generator(artifact)
+    chosen = changed(RankerSettings(), changes)
+    if _told("ranker", further_artifact, artifact, events, chosen, how):
+        _tell_anew("ranker")
 
 
 def further_hstu(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:

@@ -9,6 +9,11 @@ from cli.options import add_artifact, add_device, at_least, check_read, positive
 from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
 
+AS_MADE = "the ranker stays as it was made"
+OF_THE_START = {  # options that training further does not read
+    "minutes": "events are learnt once", "ranker_order": AS_MADE, "ranker_history": AS_MADE, "own_backbone": AS_MADE,
+}  # fmt: skip
+
 
 def add_arguments(train: argparse.ArgumentParser) -> None:
     """What can be trained, and how."""
@@ -41,8 +46,8 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         " changes settings of one; export, build and serve put each of the last three behind `rank`",
     )
     more = (
-        "train the generator, or an HSTU model, further, on the last file's events (CSV or Parquet: user, item,"
-        " timestamp, of an hstu-ranker rating too)"
+        "train the generator, its ranker, or an HSTU model, further, on the last file's events (CSV or Parquet: user,"
+        " item, timestamp, of an hstu-ranker rating too)"
     )
     train.add_argument("--events", type=Path, nargs="+", action="extend", metavar="FILE", help=more)
     train.add_argument(
@@ -55,11 +60,13 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
     from cli.chain import How, make_draft, make_hstu, make_hstu_next, make_model, make_ranker
-    from cli.further import further_generator, further_hstu, further_hstu_next
+    from cli.further import further_generator, further_hstu, further_hstu_next, further_ranker
     from training.device import use_device
     from training.recipe_file import DRAFT, GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
 
-    further = {GENERATOR: further_generator, HSTU: further_hstu, HSTU_NEXT: further_hstu_next}
+    further = {
+        GENERATOR: further_generator, RANKER: further_ranker, HSTU: further_hstu, HSTU_NEXT: further_hstu_next,
+    }  # fmt: skip
     read_by = {
         "events": tuple(further), "ranker_order": (RANKER,), "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
@@ -68,8 +75,9 @@ def run(a: argparse.Namespace) -> None:
         model, changes = DRAFT, {"joint": a.draft == "joint"}
     check_read(model, vars(a), read_by)
     use_device(a.device, a.ranks)
-    if a.events and a.minutes:
-        raise InputError("minutes", "is given with --events", "without: events are learnt once")
+    for name, why in OF_THE_START.items():
+        if a.events and getattr(a, name):
+            raise InputError(name.replace("_", "-"), "is given with --events", f"without: {why}")
     how = How(a.seed, a.threads, a.minutes, a.ranks, a.device)
     if a.events:
         further[model](a.artifact, a.events, how, changes)

@@ -14,8 +14,8 @@ from genrec.nn.ranker import Ranker
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 
 
-def save_ranker(ranker: Ranker, folder: Path) -> None:
-    """Write `folder`/ranker.json and `folder`/ranker.safetensors, which remembers the generator beside it.
+def save_ranker(ranker: Ranker, folder: Path, over: Path | None = None) -> None:
+    """Write `folder`/ranker.json and `folder`/ranker.safetensors, which remembers the generator beside it or in `over`.
 
     The generator's tensors are in it only where the ranker has changed them. Raises ArtifactError.
     """
@@ -23,11 +23,14 @@ def save_ranker(ranker: Ranker, folder: Path) -> None:
     tensors = {
         name: tensor for name, tensor in ranker.state_dict().items() if not _kept_elsewhere(ranker, name)
     }
-    write_weights(folder / WEIGHTS, tensors, generator=generator_digest(folder))
+    write_weights(folder / WEIGHTS, tensors, generator=generator_digest(over or folder))
 
 
-def load_ranker(folder: Path) -> Ranker:
-    """Read a ranker, in evaluation mode. Raises ArtifactError naming what does not fit."""
+def load_ranker(folder: Path, of_this: bool = True) -> Ranker:
+    """Read a ranker, in evaluation mode. Raises ArtifactError naming what does not fit.
+
+    `of_this` generator alone; else of an earlier one too, which has learnt further since.
+    """
     path = folder / WEIGHTS
     options = RankerConfig.load(folder / OPTIONS)
     try:
@@ -42,7 +45,8 @@ def load_ranker(folder: Path) -> Ranker:
     missing = [name for name in found.missing_keys if not _kept_elsewhere(ranker, name)]
     if missing or found.unexpected_keys:
         raise ArtifactError(path, f"lacks {missing[:3]} and has {found.unexpected_keys[:3]} too many")
-    check_trained_on_this(path, "ranker")
+    if of_this:
+        check_trained_on_this(path, "ranker")
     return ranker.eval()
 
 

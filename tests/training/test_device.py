@@ -30,6 +30,7 @@ from tests.training.hstu_next.test_hstu_next import some_timed
 from tests.training.hstu_next.test_hstu_next_further import NOTHING
 from tests.training.hstu_next.test_hstu_next_further import some_users as next_users
 from tests.training.ranker.test_ranker import QUICK, ring_artifact
+from tests.training.ranker.test_ranker_further import learn as learn_events
 from training.data.histories import Histories
 from training.device import use_device
 from training.generator.draft import train_draft
@@ -79,6 +80,15 @@ def ranker(folder: Path, there: bool, shared: bool) -> tuple[Figures, Figures]:
         return dict(load_ranker(artifact / "model").state_dict()), {**report, "orders": measured["orders"]}
 
 
+def ranker_further(folder: Path, there: bool) -> tuple[Figures, Figures]:
+    """Weights of a ranker that was trained further, with candidates made on the device."""
+    folder.mkdir()
+    with device_of_test(there) as device:
+        best, report = learn_events(World(device=device), ring_artifact(folder))
+        assert all(isinstance(each, Elsewhere) == there for each in best.state_dict().values())
+        return {name: each.cpu() for name, each in best.state_dict().items()}, {"log": [report]}
+
+
 def draft(folder: Path, there: bool, joint: bool) -> tuple[Figures, Figures]:
     """Weights and log of a draft head."""
     folder.mkdir()
@@ -86,7 +96,7 @@ def draft(folder: Path, there: bool, joint: bool) -> tuple[Figures, Figures]:
         artifact = ring_artifact(folder)
         given = Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet")
         model, state = load_generator(artifact / "model"), folder / "state"
-        settings = replace(QUICK_DRAFT, joint=joint)
+        settings = replace(QUICK_DRAFT, joint=True, dropout=0.0) if joint else QUICK_DRAFT
         *best, report = train_draft(World(device=device), *given, model, settings, DraftConfig(), state)
         weights = torch.nn.ModuleList(best).state_dict()
         assert all(isinstance(each, Elsewhere) == there for each in weights.values())
@@ -130,11 +140,11 @@ def hstu_next(folder: Path, there: bool, further: bool) -> tuple[Figures, Figure
 @pytest.mark.parametrize(
     ("train", "more"),
     [(generator, {}), (ranker, {"shared": True}),
-     pytest.param(ranker, {"shared": False}, marks=pytest.mark.long), (draft, {"joint": False}),
-     (draft, {"joint": True}), (hstu, {"further": False}), (hstu, {"further": True}),
+     pytest.param(ranker, {"shared": False}, marks=pytest.mark.long), (ranker_further, {}),
+     (draft, {"joint": False}), (draft, {"joint": True}), (hstu, {"further": False}), (hstu, {"further": True}),
      (hstu_next, {"further": False}), (hstu_next, {"further": True})],
-    ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "draft", "draft-and-generator", "hstu-ranker",
-         "hstu-ranker-trained-further", "hstu-next", "hstu-next-trained-further"],
+    ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "ranker-trained-further", "draft",
+         "draft-and-generator", "hstu-ranker", "hstu-ranker-trained-further", "hstu-next", "hstu-next-trained-further"],
 )  # fmt: skip
 def test_it_learns_there_what_it_learns_here(train: Any, more: dict[str, bool], tmp_path: Path) -> None:
     here, there = (train(tmp_path / str(n), bool(n), **more) for n in range(2))

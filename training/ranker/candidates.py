@@ -95,14 +95,15 @@ def prompts(
 
 
 def make_candidates(
-    generator: Generator, catalogue: Catalogue, rows: list[np.ndarray], places: np.ndarray, label: str
-) -> Candidates:
+    generator: Generator, catalogue: Catalogue, rows: list[np.ndarray], places: np.ndarray, label: str,
+    quiet: bool = False,
+) -> Candidates:  # fmt: skip
     """The generator's best unseen items of every place [m, 2], by the search that measures it."""
     config, tree = generator.config, Tree.of(catalogue).to(device_of(generator))
     tokens = catalogue.codes + np.array(config.code_offsets)
     found = np.empty((len(places), CANDIDATES), np.int32)
     scores = np.empty((len(places), CANDIDATES), np.float32)
-    with counting(label, len(places), "place") as bar:
+    with counting(label, len(places), "place", disable=quiet) as bar:
         for start in range(0, len(places), BATCH):
             part = places[start : start + BATCH]
             seen = [np.unique(rows[user][:cut]) for user, cut in part]

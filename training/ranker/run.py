@@ -58,23 +58,25 @@ class RankerSettings:
         RankerConfig(reach=self.reach, layers=self.layers)  # refuses what no ranker can have
 
 
-class RankerRun(Run[Ranker]):
-    """A `training.loop.Task`."""
+class PlacesRun(Run[Ranker]):
+    """Updates by places, of which the candidates are known."""
 
     name = "ranker"
 
     def __init__(
-        self, world: World, ranker: Ranker, places: Places, candidates: dict[str, Candidates],
-        settings: RankerSettings, seed: int,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        ranker: Ranker,
+        places: Places,
+        learnt: Candidates,
+        settings: RankerSettings,
+        seed: int,
+    ) -> None:
         pace = Pace(
             settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
         )
         super().__init__(world, ranker, copy.deepcopy(ranker).eval(), pace)
-        self.places, self.settings, self.seed, self.learnt = places, settings, seed, candidates["train"]
-        self.events = len(self.learnt)
-        sample = np.random.default_rng(0).permutation(len(candidates["validation"]))[:VALIDATION_USERS]
-        self.checked = candidates["validation"].at(np.sort(sample))
+        self.places, self.settings, self.seed, self.learnt = places, settings, seed, learnt
         self.entries = places.entries(ranker) if ranker.shared else None
 
     def batches(self, epoch: int) -> list[np.ndarray]:
@@ -116,6 +118,19 @@ class RankerRun(Run[Ranker]):
     def _said_in_order_user(self, asked: Asked, rows: np.ndarray) -> torch.Tensor:
         """How likely the averaged weights find each candidate: [B, 1 + negatives]."""
         return _without_nobody(asked.scores(self.average, "user"), rows).softmax(1)
+
+
+class RankerRun(PlacesRun):
+    """A `training.loop.Task`."""
+
+    def __init__(
+        self, world: World, ranker: Ranker, places: Places, candidates: dict[str, Candidates],
+        settings: RankerSettings, seed: int,
+    ) -> None:  # fmt: skip
+        super().__init__(world, ranker, places, candidates["train"], settings, seed)
+        self.events = len(self.learnt)
+        sample = np.random.default_rng(0).permutation(len(candidates["validation"]))[:VALIDATION_USERS]
+        self.checked = candidates["validation"].at(np.sort(sample))
 
     def validate(self) -> tuple[float, dict[str, object]]:
         """NDCG@10 of the averaged weights and the generator together, over all orders."""

@@ -97,14 +97,16 @@ def open_places(
     if history == "codes":
         load_config(artifact).check_codes_alone("a ranker with --ranker-history codes")
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
-    histories, config = (
-        Histories.load(artifact / "histories.parquet"),
-        load_generator(artifact / "model").config,
-    )
+    histories = Histories.load(artifact / "histories.parquet")
     candidates = load_candidates(artifact, max(1, wanted // len(histories)), device)
-    codes = catalogue.codes + np.array(config.code_offsets)
-    rows = known_rows(histories, catalogue)
-    tokens = item_tokens(artifact, catalogue, config)
-    return Places(
-        rows, codes, tokens, tokens if history == "tokens" else codes, config.max_history
-    ), candidates
+    return places_over(artifact, catalogue, known_rows(histories, catalogue), history), candidates
+
+
+def places_over(artifact: Path, catalogue: Catalogue, rows: list[np.ndarray], history: str) -> Places:
+    """Histories of catalogue `rows` int64 per user, and items, as a ranker over the generator in `artifact` reads them.
+
+    Raises ArtifactError.
+    """
+    config = load_config(artifact)
+    codes, tokens = catalogue.codes + np.array(config.code_offsets), item_tokens(artifact, catalogue, config)
+    return Places(rows, codes, tokens, tokens if history == "tokens" else codes, config.max_history)

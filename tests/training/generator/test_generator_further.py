@@ -180,7 +180,7 @@ def test_a_ranker_of_the_weights_before_is_refused(
     events = artifact.parent / "events.csv"
     events.write_text(HEAD + "u3,i20,100\n")
     assert main(["train", str(artifact), "--events", str(events)]) == 0
-    said = "is made anew by `genrec train --ranker`, then `genrec export`, then `genrec build`"
+    said = f"is made anew by `genrec train --ranker --events {events}`, then `genrec export`, then `genrec build`"
     assert said in capsys.readouterr().out
     assert main(["export", str(artifact)]) != 0
     said = "was trained on another generator than model.safetensors; `genrec train --ranker` makes it anew"
@@ -214,7 +214,8 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
     recipe.write_text('{"recipe": "generator", "epochs": 3, "dropout": 0.1}')
     train, before = ["train", str(artifact), "--events", str(events)], weights(artifact)
     for more, text, problem in (
-        (["--ranker"], "", "events: is given for ranker, which does not read it (accepted: for generator, hstu-ra"),
+        (["--draft", "alone"], "", "events: is given for draft, which does not read it (accepted: for generator, ran"),
+        (["--ranker"], "", "events: are given, but there is no ranker to train further"),
         (["--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
         (["--recipe", str(recipe)], "", "recipe: sets dropout, epochs with --events"),
         ([], "u3,i1,100\nu3,plum,101\n", f"{events}: has 1 event of unknown items: line 3 has 'plum' (accepted"),
