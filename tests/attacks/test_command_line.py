@@ -78,8 +78,8 @@ def shop(tmp_path: Path) -> list[str]:
         ),
         (["train", "a", "--recipe", "hstu-next", "--own-backbone"], "own-backbone: is given for hstu-next"),
         (
-            ["train", "a", "--ranker", "--events", "x.csv"],
-            r"events: is given for ranker.*for generator, hstu-ranker, hstu-next alone",
+            ["train", "a", "--draft", "alone", "--events", "x.csv"],
+            r"events: is given for draft.*for generator, ranker, hstu-ranker, hstu-next alone",
         ),
         (
             ["train", "a", "--recipe", "hstu-ranker", "--events", "x.csv", "--minutes", "1"],
