@@ -6,6 +6,8 @@ seconds to compile instead of two, and a first start waits for it.
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -51,7 +53,9 @@ def _ready(
     for row in spared:
         if 0 <= row < len(state):
             stays[row] = True
-    rows[:], cold[:] = -1, np.inf  # places that are nobody's yet
+    heap = [(-np.inf, 1)] * len(
+        rows
+    )  # of negative heat and row: the hottest on top; at first places of nobody
     parts = LOOKED_AT * len(rows)
     if len(state) <= max(FEW, parts):
         parts = len(state)
@@ -60,30 +64,9 @@ def _ready(
         row = first if end - first == 1 else np.random.randint(first, end)
         if state[row] == READY and not stays[row]:
             left = heat[row] * np.exp2((seen[row] - now) / (HALF_LIFE_S * 1e9))
-            if left < cold[0]:
-                rows[0], cold[0] = row, left
-                _sink(rows, cold, 0, len(rows))
-    for size in range(len(rows) - 1, 0, -1):  # the hottest goes behind the others
-        rows[0], rows[size] = rows[size], rows[0]
-        cold[0], cold[size] = cold[size], cold[0]
-        _sink(rows, cold, 0, size)
+            if -left > heap[0][0]:
+                heapq.heapreplace(heap, (-left, -row))
+    for place in range(len(rows) - 1, -1, -1):
+        left, row = heapq.heappop(heap)
+        rows[place], cold[place] = -row, -left
     return (rows >= 0).sum()
-
-
-@njit(cache=True, nogil=True)
-def _sink(rows: Rows, cold: Heat, place: int, size: int) -> None:
-    """What is at `place` goes down the heap until nothing below it is hotter, or as hot and of a later row."""
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        if below + 1 < size and _hotter(rows, cold, below + 1, below):
-            below += 1
-        if not _hotter(rows, cold, below, place):
-            return
-        rows[place], rows[below] = rows[below], rows[place]
-        cold[place], cold[below] = cold[below], cold[place]
-        place = below
-
-
-@njit(cache=True, nogil=True)
-def _hotter(rows: Rows, cold: Heat, one: int, other: int) -> bool:
-    return cold[one] > cold[other] or (cold[one] == cold[other] and rows[one] > rows[other])
