@@ -50,22 +50,27 @@ def train_further(
 
 
 def places_of(newer: Newer) -> tuple[list[np.ndarray], np.ndarray]:
-    """Catalogue rows of every user's known items, and (user, cut) int64[m, 2] of the events that are learnt."""
+    """Catalogue rows of every user's known items, and (user, cut) int64[m, 2] of the events that are learnt, shortest
+    first.
+    """
     known = newer.rows >= 0
     before = np.concatenate(([0], np.cumsum(known)))  # known ones, in all
     rows = np.split(newer.rows[known], before[newer.offsets[1:-1]])
     learnt = replace(newer, learnt=newer.learnt[known[newer.learnt]])
     cut = before[learnt.learnt] - before[newer.offsets[learnt.users]]
-    return rows, np.stack((learnt.users, cut), 1)[cut > 0]
+    found = np.stack((learnt.users, cut), 1)[cut > 0]
+    return rows, found[np.argsort(found[:, 1], kind="stable")]
 
 
 def candidates_of(
     world: World, generator: Generator, catalogue: Catalogue, rows: list[np.ndarray], places: np.ndarray
 ) -> Candidates:
-    """Of `places` int64[m, 2], alike on all ranks, each of which makes its part."""
-    mine = np.array_split(places, world.ranks)[world.rank]
+    """Of `places` int64[m, 2], alike on all ranks, each of which makes every so many."""
+    shares = [np.arange(rank, len(places), world.ranks) for rank in range(world.ranks)]
+    mine = places[shares[world.rank]]
     made = make_candidates(generator, catalogue, rows, mine, "candidates", world.rank > 0)
-    return Candidates(*(world.gather_rows(each) for each in vars(made).values()))
+    gathered = Candidates(*(world.gather_rows(each) for each in vars(made).values()))
+    return gathered.at(np.argsort(np.concatenate(shares)))
 
 
 def further_artifact(

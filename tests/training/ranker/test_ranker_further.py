@@ -76,7 +76,7 @@ def test_a_place_is_an_event_behind_the_known_ones_before_it() -> None:
     newer = Newer(np.array([5, -1, 7, 8, -1, 9, 3, 4]), np.array([0, 4, 6, 6, 8]), np.array([1, 2, 3, 5, 7]))
     rows, places = places_of(newer)
     assert [each.tolist() for each in rows] == [[5, 7, 8], [9], [], [3, 4]]
-    assert places.tolist() == [[0, 1], [0, 2], [3, 1]], "nobody's first known item"
+    assert places.tolist() == [[0, 1], [3, 1], [0, 2]], "nobody's first known item; shortest first"
 
 
 def candidates_on(world: World, artifact: Path) -> dict[str, np.ndarray]:
