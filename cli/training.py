@@ -10,7 +10,7 @@ from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
 
 AS_MADE = "the ranker stays as it was made"
-OF_THE_START = {  # options that training further does not read
+NOT_FURTHER = {  # options that training further does not read
     "minutes": "events are learnt once", "ranker_order": AS_MADE, "ranker_history": AS_MADE, "own_backbone": AS_MADE,
 }  # fmt: skip
 
@@ -75,7 +75,7 @@ def run(a: argparse.Namespace) -> None:
         model, changes = DRAFT, {"joint": a.draft == "joint"}
     check_read(model, vars(a), read_by)
     use_device(a.device, a.ranks)
-    for name, why in OF_THE_START.items():
+    for name, why in NOT_FURTHER.items():
         if a.events and getattr(a, name):
             raise InputError(name.replace("_", "-"), "is given with --events", f"without: {why}")
     how = How(a.seed, a.threads, a.minutes, a.ranks, a.device)

@@ -49,7 +49,7 @@ def train_further(
     return run.average, once(run, users)
 
 
-def places_of(newer: Newer) -> tuple[list[np.ndarray], np.ndarray]:
+def places_learnt(newer: Newer) -> tuple[list[np.ndarray], np.ndarray]:
     """Catalogue rows of every user's known items, and (user, cut) int64[m, 2] of the events that are learnt, shortest
     first.
     """
@@ -89,7 +89,7 @@ def further_artifact(
         drawn = np.random.default_rng([seed, len(files)]).permutation(newer.learnt)[: settings.places]
         newer = replace(newer, learnt=np.sort(drawn))
         older = load_older(artifact, catalogue, files, REPLAY * len(newer.learnt), seed)
-        rows, asked = places_of(newer.and_older(older))
+        rows, asked = places_learnt(newer.and_older(older))
         places = places_over(artifact, catalogue, rows, ranker.options.history)
         learnt = candidates_of(world, load_generator(model).to(world.device), catalogue, rows, asked)
         kept, report = train_further(world, ranker, places, learnt, settings, newer.users, seed)

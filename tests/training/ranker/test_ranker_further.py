@@ -26,7 +26,7 @@ from tests.training.ranker.test_ranker import ITEMS, QUICK, ring_artifact
 from training.generator.further import Newer
 from training.ranker.candidates import Candidates, make_candidates
 from training.ranker.evaluate import Places
-from training.ranker.further import candidates_of, places_of, train_further
+from training.ranker.further import candidates_of, places_learnt, train_further
 from training.ranker.train import fresh_ranker, places_over
 from training.sharded.world import World
 
@@ -53,7 +53,7 @@ def some_users() -> Newer:
 
 
 def candidates(world: World, artifact: Path, newer: Newer) -> tuple[Places, Candidates]:
-    rows, asked = places_of(newer)
+    rows, asked = places_learnt(newer)
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     generator = load_generator(artifact / "model").to(world.device)
     found = candidates_of(world, generator, catalogue, rows, asked)
@@ -74,7 +74,7 @@ def further(world: World, *of: Any) -> dict[str, np.ndarray]:
 
 def test_a_place_is_an_event_behind_the_known_ones_before_it() -> None:
     newer = Newer(np.array([5, -1, 7, 8, -1, 9, 3, 4]), np.array([0, 4, 6, 6, 8]), np.array([1, 2, 3, 5, 7]))
-    rows, places = places_of(newer)
+    rows, places = places_learnt(newer)
     assert [each.tolist() for each in rows] == [[5, 7, 8], [9], [], [3, 4]]
     assert places.tolist() == [[0, 1], [3, 1], [0, 2]], "nobody's first known item; shortest first"
 
@@ -85,7 +85,7 @@ def candidates_on(world: World, artifact: Path) -> dict[str, np.ndarray]:
 
 def test_ranks_share_the_search_of_candidates(artifact: Path) -> None:
     check_two_ranks(candidates_on, artifact)
-    rows, asked = places_of(some_users())
+    rows, asked = places_learnt(some_users())
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     want = make_candidates(load_generator(artifact / "model"), catalogue, rows, asked, "twin")
     found = candidates(World(), artifact, some_users())[1]
