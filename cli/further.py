@@ -31,9 +31,25 @@ def further_generator(artifact: Path, events: Sequence[Path], how: How, changes:
     chosen = changed(recipe(artifact), changes, OF_DATA)
     if _told("generator", further_artifact, artifact, events, chosen, how):
         files = " ".join(map(str, events))
-        more = {"ranker": f" --events {files}"}  # a draft head is trained anew
         stages = (stage for stage in OVER_GENERATOR if stage in read(artifact))
-        _tell_anew("generator", (COMMANDS[stage] + more.get(stage, "") for stage in stages))
+        _tell_anew("generator", (f"{COMMANDS[stage]} --events {files}" for stage in stages))
+
+
+def further_draft(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
+    """`model/draft.safetensors`, over the generator as it is. Raises InputError, ArtifactError."""
+    from training.generator.draft import DraftSettings
+    from training.generator.draft_further import further_artifact
+    from training.recipe_file import changed
+
+    if changes.get("joint"):
+        raise InputError(
+            "joint", "is asked for with --events", "--draft alone, once the generator has learnt them"
+        )
+    _check_read(changes, OF_EPOCHS)
+    check_generator(artifact)
+    chosen = changed(DraftSettings(), changes)
+    if _told("draft", further_artifact, artifact, events, chosen, how):
+        _tell_anew("draft")
 
 
 def further_ranker(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:

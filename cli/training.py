@@ -46,8 +46,8 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         " changes settings of one; export, build and serve put each of the last three behind `rank`",
     )
     more = (
-        "train the generator, its ranker, or an HSTU model, further, on the last file's events (CSV or Parquet: user,"
-        " item, timestamp, of an hstu-ranker rating too)"
+        "train the generator, its ranker or draft head, or an HSTU model, further, on the last file's events (CSV or"
+        " Parquet: user, item, timestamp, of an hstu-ranker rating too)"
     )
     train.add_argument("--events", type=Path, nargs="+", action="extend", metavar="FILE", help=more)
     train.add_argument(
@@ -60,15 +60,16 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
 def run(a: argparse.Namespace) -> None:
     """Train what was asked for."""
     from cli.chain import How, make_draft, make_hstu, make_hstu_next, make_model, make_ranker
-    from cli.further import further_generator, further_hstu, further_hstu_next, further_ranker
+    from cli.further import further_draft, further_generator, further_hstu, further_hstu_next, further_ranker
     from training.device import use_device
     from training.recipe_file import DRAFT, GENERATOR, HSTU, HSTU_NEXT, RANKER, read_recipe
 
     further = {
-        GENERATOR: further_generator, RANKER: further_ranker, HSTU: further_hstu, HSTU_NEXT: further_hstu_next,
+        GENERATOR: further_generator, DRAFT: further_draft, RANKER: further_ranker, HSTU: further_hstu,
+        HSTU_NEXT: further_hstu_next,
     }  # fmt: skip
     read_by = {
-        "events": tuple(further), "ranker_order": (RANKER,), "ranker_history": (RANKER,), "own_backbone": (RANKER,),
+        "ranker_order": (RANKER,), "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
     if a.draft:

@@ -26,22 +26,26 @@ from genrec.tensor_file import write_tensors
 WEIGHTS, OPTIONS = "draft.safetensors", "draft.json"
 
 
-def save_draft(head: DraftHead, folder: Path) -> None:
-    """Write `folder`/draft.json and `folder`/draft.safetensors, which remembers the generator beside it."""
+def save_draft(head: DraftHead, folder: Path, over: Path | None = None) -> None:
+    """Write `folder`/draft.json and `folder`/draft.safetensors, which remembers the generator there or in `over`."""
     folder.mkdir(parents=True, exist_ok=True)
     head.options.save(folder / OPTIONS)
-    write_weights(folder / WEIGHTS, head.state_dict(), generator=generator_digest(folder))
+    write_weights(folder / WEIGHTS, head.state_dict(), generator=generator_digest(over or folder))
 
 
-def load_draft(folder: Path) -> DraftHead:
-    """Read a draft head, in evaluation mode. Raises ArtifactError naming what does not fit."""
+def load_draft(folder: Path, of_this: bool = True) -> DraftHead:
+    """Read a draft head, in evaluation mode. Raises ArtifactError naming what does not fit.
+
+    `of_this` generator alone; else of an earlier one too, which has learnt further since.
+    """
     path = folder / WEIGHTS
     head = DraftHead(ModelConfig.load(folder / CONFIG), DraftConfig.load(folder / OPTIONS))
     try:
         head.load_state_dict(load_file(check_regular(path)))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ArtifactError(path, f"not this generator's draft head: {error}") from error
-    check_trained_on_this(path, "draft")
+    if of_this:
+        check_trained_on_this(path, "draft")
     return head.eval()
 
 

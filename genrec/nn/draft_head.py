@@ -57,24 +57,28 @@ class DraftHead(nn.Module):
     @torch.no_grad()
     def start_from(self, generator: Generator) -> None:
         """Begin where the generator is: its own head reads the state, and at level 1 that is all there is."""
-        for level, (start, size) in enumerate(
-            zip(self.config.code_offsets, self.config.codebook_sizes, strict=True), 1
-        ):
-            rows = generator.lm_head.weight[start : start + size]
-            state_head, hidden_head = self.state_head(level), self.hidden_head(level)
-            if state_head is not None:
-                state_head.weight.copy_(rows)
-            if hidden_head is not None:
-                hidden_head.bias.zero_()
-                hidden_head.weight.copy_(rows)
-                if level == 1 and state_head is not None:
-                    hidden_head.weight.zero_()
+        for level in range(1, self.config.levels + 1):
+            self._start_level(level, generator)
 
-    def keep_first_level(self) -> None:
-        """Leave level 1 as `start_from` left it where it says what a frozen generator says: nothing is to be learnt."""
+    def _start_level(self, level: int, generator: Generator) -> None:
+        start, size = self.config.code_offsets[level - 1], self.config.codebook_sizes[level - 1]
+        rows = generator.lm_head.weight[start : start + size]
+        state_head, hidden_head = self.state_head(level), self.hidden_head(level)
+        if state_head is not None:
+            state_head.weight.copy_(rows)
+        if hidden_head is not None:
+            hidden_head.bias.zero_()
+            hidden_head.weight.copy_(rows)
+            if level == 1 and state_head is not None:
+                hidden_head.weight.zero_()
+
+    @torch.no_grad()
+    def keep_first_level(self, generator: Generator) -> None:
+        """Have level 1 say what a frozen generator says, where it reads what that takes: nothing is to be learnt."""
         reads_h_1 = self.options.placeholders and self.options.transition == "none"
         if reads_h_1 or self.config.levels == 1:
             return
+        self._start_level(1, generator)
         self.learns_from = 2
         for part in (self.hidden_head(1), self.state_head(1)):
             if part is not None:

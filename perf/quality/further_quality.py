@@ -9,11 +9,11 @@ for. All of them are asked for the events of the twentieth of the data after tha
 before it, in the files and in the test too. `genrec train` learns all of a user's items but the two newest, and all his
 ratings but the ten newest: `before` and `anew` are made so.
 
-Of the generator: HR@10 and NDCG@10 of its list, without items of the history, and the loss of the item that came, over
-all levels. Of the HSTU ranker, where the data has ratings: GAUC of liked ones, in lists of ten, without features of
-users, which new ones do not have. Of HSTU for the next item: HR@10 and NDCG@10 over all items but those of the history.
-Figures are means over events, of GAUC over those of users with both labels; the error of a difference is over users,
-whose events are taken together, and over seeds.
+Of the generator: HR@10 and NDCG@10 of its list, without items of the history, those of the list that its draft head
+drafts, and the loss of the item that came, over all levels. Of the HSTU ranker, where the data has ratings: GAUC of
+liked ones, in lists of ten, without features of users, which new ones do not have. Of HSTU for the next item: HR@10 and
+NDCG@10 over all items but those of the history. Figures are means over events, of GAUC over those of users with both
+labels; the error of a difference is over users, whose events are taken together, and over seeds.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.nn.beam import Tree
 from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.draft_checkpoint import load_draft, save_draft
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu, load_hstu_next, save_hstu
 from genrec.nn.hstu_next import HstuNext
@@ -44,8 +45,10 @@ from perf.quality.table_quality import HR, NDCG, Users, show, summary, table_of
 from training.data.events import read_events
 from training.data.histories import RATINGS
 from training.data.windows import gather
+from training.generator import draft_further as of_draft
 from training.generator import further as of_generator
-from training.generator.evaluate import hits
+from training.generator.draft import DraftRecommender, DraftSettings, draft_artifact
+from training.generator.evaluate import Recommender, hits
 from training.generator.recipes import Recipe
 from training.generator.recommend import model_recommender
 from training.hstu import further as of_hstu
@@ -65,12 +68,14 @@ from training.stages import metadata_of, recipe, train
 BEAM_WIDTH, TOP_K, BATCH = 32, 10, 128
 BEFORE, FURTHER, ANEW = "before", "further", "anew"
 LOSS, GAUC = "loss", "GAUC of ratings"
+DRAFT_HR, DRAFT_NDCG = f"{HR} of drafts", f"{NDCG} of drafts"
 NEXT_HR, NEXT_NDCG = f"{HR} of hstu-next", f"{NDCG} of hstu-next"
 # Claim: an arm, the one that it is compared with, and by which figure.
 COMPARED = {
     f"{arm}_over_{other}_{name}": (arm, other, figure)
     for name, figure in (
-        ("hr10", HR), ("ndcg10", NDCG), ("loss", LOSS), ("gauc", GAUC),
+        ("hr10", HR), ("ndcg10", NDCG), ("loss", LOSS), ("draft_hr10", DRAFT_HR), ("draft_ndcg10", DRAFT_NDCG),
+        ("gauc", GAUC),
         ("next_hr10", NEXT_HR), ("next_ndcg10", NEXT_NDCG),
     )
     for arm, other in ((FURTHER, BEFORE), (ANEW, BEFORE), (FURTHER, ANEW))
@@ -78,9 +83,10 @@ COMPARED = {
 
 
 class Chosen(NamedTuple):
-    """The settings of the three models."""
+    """The settings of the models."""
 
     generator: Recipe
+    draft: DraftSettings
     hstu: HstuSettings
     following: HstuNextSettings
 
@@ -110,31 +116,50 @@ def per_event(sums: NDArray[np.float64], events: NDArray[np.int64]) -> NDArray[n
     return sums / events.mean()
 
 
+def found_of(ranks: NDArray[np.int64], users: NDArray[np.int64], names: tuple[str, str]) -> Users:
+    """By user, of places int64[n] of the events of `users` int64[n] in lists: among the first ten, and the gain."""
+    gains = np.where(ranks < TOP_K, 1 / np.log2(ranks + 2), 0)
+    _, starts, counts = np.unique(users, return_index=True, return_counts=True)
+    sums = (np.add.reduceat(each, starts) for each in ((ranks < TOP_K).astype(float), gains))
+    return {name: per_event(each, counts) for name, each in zip(names, sums, strict=True)}
+
+
+def listed(
+    recommend: Recommender, catalogue: Catalogue, newer: of_generator.Newer, names: tuple[str, str]
+) -> Users:
+    """See `found_of`, of the lists of a recommender behind what every user did before an event."""
+    items, begins, ranks = catalogue.item_ids[newer.rows], newer.offsets[newer.users], []
+    with counting("evaluate", len(newer.learnt), "event") as bar:
+        for at in range(0, len(newer.learnt), BATCH):
+            asked = newer.learnt[at : at + BATCH]
+            behind = [items[begin:event] for begin, event in zip(begins[at : at + BATCH], asked, strict=True)]
+            ranks.append(hits(recommend(behind, TOP_K, True), items[asked]))
+            bar.update(len(asked))
+    return found_of(np.concatenate(ranks), newer.users, names)
+
+
 @torch.no_grad()
+def losses_of(model: Generator, tree: Tree, newer: of_generator.Newer) -> NDArray[np.float64]:
+    """By user, of the events that he is asked for."""
+    sums, most = [], model.config.max_history
+    users, starts, counts = np.unique(newer.users, return_index=True, return_counts=True)
+    for begin, events in zip(newer.offsets[users], np.split(newer.learnt, starts[1:]), strict=True):
+        of_user = 0.0
+        for at in range(0, len(events), BATCH):
+            asked = events[at : at + BATCH]
+            windows = np.stack((np.maximum(begin, asked + 1 - most), asked + 1), 1)
+            rows = torch.from_numpy(gather(newer.rows, windows)).clamp(min=0)
+            last = torch.arange(rows.shape[1]) == torch.from_numpy(np.diff(windows) - 1)
+            of_user += float(level_sums(model, tree, rows, last).sum())
+        sums.append(of_user)
+    return per_event(np.array(sums), counts)
+
+
 def lists_of(model: Generator, catalogue: Catalogue, newer: of_generator.Newer) -> Users:
     """By user, of the events that he is asked for: found among the first ten, its gain, and the loss."""
     tree = Tree.of(catalogue)
     recommend = model_recommender(model, catalogue, BEAM_WIDTH, tree)
-    items, most = catalogue.item_ids[newer.rows], model.config.max_history
-    found: list[tuple[float, float, float]] = []
-    users, starts, counts = np.unique(newer.users, return_index=True, return_counts=True)
-    with counting("evaluate", len(newer.learnt), "event") as bar:
-        for begin, events in zip(newer.offsets[users], np.split(newer.learnt, starts[1:]), strict=True):
-            sums = np.zeros(3)
-            for at in range(0, len(events), BATCH):
-                asked = events[at : at + BATCH]
-                ranks = hits(recommend([items[begin:event] for event in asked], TOP_K, True), items[asked])
-                gains = np.where(ranks < TOP_K, 1 / np.log2(ranks + 2), 0)
-                windows = np.stack((np.maximum(begin, asked + 1 - most), asked + 1), 1)
-                rows = torch.from_numpy(gather(newer.rows, windows)).clamp(min=0)
-                last = torch.arange(rows.shape[1]) == torch.from_numpy(np.diff(windows) - 1)
-                losses = level_sums(model, tree, rows, last)
-                sums += ((ranks < TOP_K).sum(), gains.sum(), float(losses.sum()))
-                bar.update(len(asked))
-            found.append(tuple(sums))
-    return {
-        name: per_event(each, counts) for name, each in zip((HR, NDCG, LOSS), np.array(found).T, strict=True)
-    }
+    return listed(recommend, catalogue, newer, (HR, NDCG)) | {LOSS: losses_of(model, tree, newer)}
 
 
 def likes_of(model: HstuRanker, ratings: Ratings) -> Users:
@@ -157,17 +182,15 @@ def following_of(model: HstuNext, learnt: of_next.Learnt) -> Users:
     """By user, of the events that he is asked for: found among the first ten, and its gain."""
     cuts = learnt.events - learnt.timed.offsets[learnt.users]
     ranks = ranks_of(model, learnt.timed, np.stack((learnt.users, cuts), 1), "evaluate")
-    gains = np.where(ranks < TOP_K, 1 / np.log2(ranks + 2), 0)
-    _, starts, counts = np.unique(learnt.users, return_index=True, return_counts=True)
-    return {
-        name: per_event(np.add.reduceat(of, starts), counts)
-        for name, of in ((NEXT_HR, (ranks < TOP_K).astype(float)), (NEXT_NDCG, gains))
-    }
+    return found_of(ranks, learnt.users, (NEXT_HR, NEXT_NDCG))
 
 
 def figures_of(folder: Path, asked: Asked) -> Users:
     """Of the models in `folder`."""
-    found = lists_of(load_generator(folder), asked.catalogue, asked.events)
+    model = load_generator(folder)
+    found = lists_of(model, asked.catalogue, asked.events)
+    drafts = DraftRecommender(model, load_draft(folder), asked.catalogue, BEAM_WIDTH)
+    found |= listed(drafts, asked.catalogue, asked.events, (DRAFT_HR, DRAFT_NDCG))
     found |= following_of(load_hstu_next(folder), asked.following)
     return found if asked.ratings is None else found | likes_of(load_hstu(folder), asked.ratings)
 
@@ -176,6 +199,7 @@ def learn_anew(artifact: Path, rated: bool, settings: Chosen, seed: int) -> None
     """The models of `artifact`, as `genrec train` makes them."""
     with TemporaryDirectory() as state:
         train(World(), artifact, settings.generator, Path(state) / "generator", seed)
+        draft_artifact(World(), artifact, settings.draft, Path(state) / "draft", seed)
         hstu_next_artifact(World(), artifact, settings.following, Path(state) / "hstu-next", seed)
         if rated:
             hstu_artifact(World(), artifact, settings.hstu, Path(state) / "hstu", seed)
@@ -191,10 +215,13 @@ def learn_further(spans: Spans, asked: Asked, settings: Chosen, seed: int) -> No
         newer = of_generator.load_newer(*given)
         older = of_generator.load_older(*given, of_generator.REPLAY * len(newer.learnt), seed)
         model = load_generator(folder)
+        head = load_draft(folder)
         kept, _ = of_generator.train_further(
             World(), model, catalogue, newer, older, settings.generator, seed
         )
         save_generator(kept, folder)
+        over = World(), head, kept, catalogue, newer, older, settings.draft, seed
+        save_draft(of_draft.train_further(*over)[0], folder)
         learnt = of_next.load_newer(*given)
         again = of_next.load_older(*given, of_next.REPLAY * len(learnt.events), seed)
         following = load_hstu_next(folder)
@@ -246,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with TemporaryDirectory() as folder:
         spans = cut(a.artifact, Path(folder), a.base, a.files, a.events)
         asked = asked_of(spans)
-        settings = Chosen(recipe(a.artifact), HstuSettings(), HstuNextSettings())
+        settings = Chosen(recipe(a.artifact), DraftSettings(), HstuSettings(), HstuNextSettings())
         measured = [measure_seed(spans, asked, settings, seed) for seed in seeds]
     found, seconds = zip(*measured, strict=True)
     compared = summary(found, COMPARED)

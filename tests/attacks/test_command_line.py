@@ -69,18 +69,10 @@ def shop(tmp_path: Path) -> list[str]:
             r"recipe: is 'other' \(accepted: generator, draft, ranker, hstu-ranker, hstu-next, or",
         ),
         (
-            ["train", "a", "--draft", "alone", "--events", "x.csv"],
-            "events: is given for draft, which does not read it",
-        ),
-        (
             ["train", "a", "--ranker-order", "both"],
             r"ranker-order: is given for generator.*accepted: for ranker alone",
         ),
         (["train", "a", "--recipe", "hstu-next", "--own-backbone"], "own-backbone: is given for hstu-next"),
-        (
-            ["train", "a", "--draft", "alone", "--events", "x.csv"],
-            r"events: is given for draft.*for generator, ranker, hstu-ranker, hstu-next alone",
-        ),
         (
             ["train", "a", "--recipe", "hstu-ranker", "--events", "x.csv", "--minutes", "1"],
             "minutes: is given with --ev",

@@ -26,6 +26,7 @@ from tests.training.generator.test_train import TINY
 from tests.training.hstu import test_hstu
 from tests.training.hstu_next import test_hstu_next
 from training.data.histories import RATINGS, history_table
+from training.generator.draft import DraftSettings
 from training.generator.evaluate import hits, metrics
 from training.generator.recommend import model_recommender
 from training.generator.train import fresh_generator
@@ -158,6 +159,7 @@ def test_it_runs_and_fills_its_table(
     # Fewer epochs: `main` takes settings of a data set's size
     monkeypatch.setattr(further_quality, "recipe", lambda _: replace(TINY, epochs=1))
     monkeypatch.setattr(further_quality, "HstuSettings", partial(HstuSettings, epochs=1, averaging=0.9))
+    monkeypatch.setattr(further_quality, "DraftSettings", partial(DraftSettings, epochs=1))
     few = replace(test_hstu_next.SETTINGS, epochs=1, validate_every=1)
     monkeypatch.setattr(further_quality, "HstuNextSettings", lambda: few)
     monkeypatch.chdir(tmp_path)
@@ -168,7 +170,15 @@ def test_it_runs_and_fills_its_table(
     assert claims == set(told) & set(COMPARED) and len(told["compared"]) == len(claims)
     by_claim = dict(zip(told["spread"], told["compared"], strict=True))
     assert by_claim["further_over_before_loss"]["difference"] < 0, "it learns"
-    for figure in ("hr10", "ndcg10", "loss", "next_hr10", "next_ndcg10", *(["gauc"] if rated else [])):
+    for figure in (
+        "hr10",
+        "ndcg10",
+        "loss",
+        "draft_hr10",
+        "next_hr10",
+        "next_ndcg10",
+        *(["gauc"] if rated else []),
+    ):
         before, anew, between = (
             by_claim[f"{pair}_{figure}"]["difference"]
             for pair in ("further_over_before", "anew_over_before", "further_over_anew")

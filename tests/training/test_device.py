@@ -20,6 +20,7 @@ from genrec.nn.ranker_checkpoint import load_ranker
 from perf.quality.rank_quality import measure_ranker
 from tests.training.elsewhere import Elsewhere, elsewhere
 from tests.training.generator.test_draft import QUICK as QUICK_DRAFT
+from tests.training.generator.test_draft_further import learn as learn_drafts
 from tests.training.generator.test_train import TINY, data
 from tests.training.hstu.test_hstu import fresh_model, some_model, some_ratings
 from tests.training.hstu.test_hstu_further import NONE, some_users
@@ -103,6 +104,14 @@ def draft(folder: Path, there: bool, joint: bool) -> tuple[Figures, Figures]:
         return {name: each.cpu() for name, each in weights.items()}, report
 
 
+def draft_further(folder: Path, there: bool) -> tuple[Figures, Figures]:
+    """Weights of a draft head that was trained further."""
+    with device_of_test(there) as device:
+        _, best, report = learn_drafts(World(device=device))
+        assert all(isinstance(each, Elsewhere) == there for each in best.state_dict().values())
+        return {name: each.cpu() for name, each in best.state_dict().items()}, {"log": [report]}
+
+
 def hstu(folder: Path, there: bool, further: bool) -> tuple[Figures, Figures]:
     """Weights and log of an HSTU ranker, new or trained further; and how it is evaluated there."""
     with device_of_test(there) as device:
@@ -141,10 +150,12 @@ def hstu_next(folder: Path, there: bool, further: bool) -> tuple[Figures, Figure
     ("train", "more"),
     [(generator, {}), (ranker, {"shared": True}),
      pytest.param(ranker, {"shared": False}, marks=pytest.mark.long), (ranker_further, {}),
-     (draft, {"joint": False}), (draft, {"joint": True}), (hstu, {"further": False}), (hstu, {"further": True}),
+     (draft, {"joint": False}), (draft, {"joint": True}), (draft_further, {}),
+     (hstu, {"further": False}), (hstu, {"further": True}),
      (hstu_next, {"further": False}), (hstu_next, {"further": True})],
     ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "ranker-trained-further", "draft",
-         "draft-and-generator", "hstu-ranker", "hstu-ranker-trained-further", "hstu-next", "hstu-next-trained-further"],
+         "draft-and-generator", "draft-trained-further", "hstu-ranker", "hstu-ranker-trained-further",
+         "hstu-next", "hstu-next-trained-further"],
 )  # fmt: skip
 def test_it_learns_there_what_it_learns_here(train: Any, more: dict[str, bool], tmp_path: Path) -> None:
     here, there = (train(tmp_path / str(n), bool(n), **more) for n in range(2))

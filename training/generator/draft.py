@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from genrec.search.lookup import lookup
 from training.data.histories import Histories
 from training.generator.evaluate import PAD
 from training.generator.recipes import power_of_two
-from training.generator.run import LEAST_RATE, VALIDATION_BEAMS, HistoryRun
+from training.generator.run import LEAST_RATE, VALIDATION_BEAMS, HistoryRun, WindowRun
 from training.loop import SAVE_EVERY_S, Limits, train
 from training.padding import padded
 from training.recipe_file import MOST_AVERAGING, check_least, check_within
@@ -132,6 +133,26 @@ def prompts(catalogue: Catalogue, drafter: Drafter, rows: list[np.ndarray]) -> t
     return tokens, lengths - drafter.placeholders
 
 
+def head_loss(
+    run: WindowRun[Any], head: DraftHead, batch: np.ndarray, mine: np.ndarray, expected: bool, validity: float
+) -> Tensor:
+    """A head's, of windows `mine` int64[m] of a batch: summed over levels, of each the mean over the whole batch.
+
+    Of what the generator expects, along items that are drawn alike on all ranks and devices, or of the next item.
+    """
+    rows, asked = run.items_of(batch[mine])
+    chance = chance_of(run, batch)[mine, : rows.shape[1]].to(rows.device) if expected else None
+    sums = draft_sums(run.generator, head, run.tree, rows, asked, chance, validity)
+    return sums.sum() / run.targets_of(batch)[0]
+
+
+def chance_of(run: WindowRun[Any], batch: np.ndarray) -> Tensor:
+    """What an update draws items by: float32[w, n, 2]."""
+    draw = np.random.default_rng([run.seed, run.steps, len(batch)])
+    longest = int((batch[:, 1] - batch[:, 0]).max())
+    return torch.from_numpy(draw.random((len(batch), longest, 2), np.float32))
+
+
 class DraftRun(HistoryRun[nn.ModuleList]):
     """A draft head, and its generator where both learn."""
 
@@ -141,9 +162,7 @@ class DraftRun(HistoryRun[nn.ModuleList]):
         self, world: World, generator: Generator, head: DraftHead, settings: DraftSettings, catalogue: Catalogue,
         histories: Histories, seed: int,
     ) -> None:  # fmt: skip
-        pace = Pace(
-            settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE
-        )
+        pace = pace_of(settings)
         shares = {head: 1.0, generator: settings.generator_rate} if settings.joint else {head: 1.0}
         super().__init__(world, nn.ModuleList(shares), generator, pace, catalogue, histories, seed, shares)
         self.head, self.joint, self.validity = head, settings.joint, settings.validity
@@ -156,20 +175,14 @@ class DraftRun(HistoryRun[nn.ModuleList]):
         return generator, head
 
     def loss(self, batch: np.ndarray, mine: np.ndarray) -> Tensor:
-        """The head's, of windows `mine` int64[m]: summed over levels, of each the mean over the whole batch; and the
-        generator's where it learns.
-        """
-        rows, real = self.items_of(batch[mine])
-        chance = None if self.joint else self._chance(batch)[mine, : rows.shape[1]].to(rows.device)
-        sums = draft_sums(self.generator, self.head, self.tree, rows, real, chance, self.validity)
-        loss = sums.sum() / self.targets_of(batch)[0]
+        """The head's, of windows `mine` int64[m]; and the generator's where it learns."""
+        loss = head_loss(self, self.head, batch, mine, not self.joint, self.validity)
         return loss + super().loss(batch, mine) if self.joint else loss
 
-    def _chance(self, batch: np.ndarray) -> Tensor:
-        """What an update draws items by, alike on all ranks and devices: float32[w, n, 2]."""
-        draw = np.random.default_rng([self.seed, self.steps, len(batch)])
-        longest = int((batch[:, 1] - batch[:, 0]).max())
-        return torch.from_numpy(draw.random((len(batch), longest, 2), np.float32))
+
+def pace_of(settings: DraftSettings) -> Pace:
+    """How fast a head learns."""
+    return Pace(settings.learning_rate, settings.weight_decay, settings.averaging, WARM_UP_STEPS, LEAST_RATE)
 
 
 def fresh_head(generator: Generator, options: DraftConfig, settings: DraftSettings, seed: int) -> DraftHead:
@@ -182,7 +195,7 @@ def fresh_head(generator: Generator, options: DraftConfig, settings: DraftSettin
     head = DraftHead(generator.config, options, settings.dropout if settings.joint else 0.0)
     head.start_from(generator)
     if not settings.joint:
-        head.keep_first_level()
+        head.keep_first_level(generator)
     return head
 
 

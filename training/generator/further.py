@@ -26,6 +26,7 @@ from training.data.windows import batches, gather, recent
 from training.further import Further, before_file, behind_others, learn_last, once, tell_users
 from training.generator.recipes import Recipe
 from training.generator.run import WindowRun, pace_of
+from training.run import Model, Pace
 from training.sharded.world import World
 
 GENERATOR = Further("train", "generator", WEIGHTS)
@@ -57,22 +58,21 @@ class Newer:
         )
 
 
-class FurtherRun(WindowRun[Generator]):
+class FurtherRun(WindowRun[Model]):
     """Once over some events, from a model's weights. A window is its start, its stop and its first event to learn."""
 
-    name = "generator"
-
     def __init__(
-        self, world: World, model: Generator, settings: Recipe, catalogue: Catalogue, newer: Newer, seed: int
+        self, world: World, model: Model, generator: Generator, pace: Pace, catalogue: Catalogue, newer: Newer,
+        batch_items: int, seed: int,
     ) -> None:  # fmt: skip
-        super().__init__(world, model, model, pace_of(settings), catalogue, newer.rows, seed)
-        self.newer, self.batch_items = newer, settings.batch_items
+        super().__init__(world, model, generator, pace, catalogue, newer.rows, seed)
+        self.newer, self.batch_items = newer, batch_items
         self.is_learnt = np.zeros(len(newer.rows), bool)
         self.is_learnt[newer.learnt] = True
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Windows int64[w, 3] of one update each."""
-        size, offsets = self.model.config.max_history, self.newer.offsets
+        size, offsets = self.generator.config.max_history, self.newer.offsets
         windows = [
             (max(int(offsets[user]), int(asked[-1]) + 1 - size), int(asked[-1]) + 1, int(asked[0]))
             for user, asked in recent(offsets, self.newer.learnt, size)
@@ -86,11 +86,22 @@ class FurtherRun(WindowRun[Generator]):
         return (event >= windows[:, 2:]) & self.is_learnt[event]
 
 
+class GeneratorRun(FurtherRun[Generator]):
+    """All of a generator learns."""
+
+    name = "generator"
+
+    def __init__(
+        self, world: World, model: Generator, settings: Recipe, catalogue: Catalogue, newer: Newer, seed: int
+    ) -> None:  # fmt: skip
+        super().__init__(world, model, model, pace_of(settings), catalogue, newer, settings.batch_items, seed)
+
+
 def train_further(
     world: World, model: Generator, catalogue: Catalogue, newer: Newer, older: Newer, settings: Recipe, seed: int = 0
 ) -> tuple[Generator, dict[str, Any]]:  # fmt: skip
     """Returns the average, and what happened. All ranks call it, with the same model. Raises RankLost."""
-    run = FurtherRun(world, model.to(world.device), settings, catalogue, newer.and_older(older), seed)
+    run = GeneratorRun(world, model.to(world.device), settings, catalogue, newer.and_older(older), seed)
     report = once(run, newer.users)
     return run.average, {**report, "replayed": len(older.learnt)}
 

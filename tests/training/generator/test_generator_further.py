@@ -25,7 +25,7 @@ from tests.training.generator.test_train import TINY, data
 from training.data.events import keys_of_items, read_events
 from training.data.histories import Histories
 from training.data.windows import gather
-from training.generator.further import FurtherRun, Newer, load_newer, load_older, train_further
+from training.generator.further import GeneratorRun, Newer, load_newer, load_older, train_further
 from training.generator.train import fresh_generator
 from training.sharded.world import World
 
@@ -78,7 +78,7 @@ def further(world: World, rate: float = 0.1) -> dict[str, np.ndarray]:
 
 def test_new_events_are_asked_for_once_and_those_before_are_not() -> None:
     newer, catalogue = some_users()
-    run = FurtherRun(World(), some_model(catalogue), SETTINGS, catalogue, newer, 0)
+    run = GeneratorRun(World(), some_model(catalogue), SETTINGS, catalogue, newer, 0)
     found, owner = [], np.repeat(np.arange(len(newer.offsets) - 1), np.diff(newer.offsets))
     for batch in run.batches(0):
         events, asked = gather(np.arange(len(newer.rows)), batch), run.asked(batch)
@@ -195,7 +195,7 @@ def test_a_draft_head_that_learnt_with_it_is_made_anew(
     for says in ("draft: done", "draft: still good"):
         assert main(draft) == 0 and says in capsys.readouterr().out
     assert main(["train", str(artifact), "--events", str(events)]) == 0
-    assert "`genrec train --draft alone`" in capsys.readouterr().out
+    assert f"`genrec train --draft alone --events {events}`" in capsys.readouterr().out
     for says in ("draft: done", "draft: still good"):
         assert main(draft) == 0 and says in capsys.readouterr().out
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFix
     recipe.write_text('{"recipe": "generator", "epochs": 3, "dropout": 0.1}')
     train, before = ["train", str(artifact), "--events", str(events)], weights(artifact)
     for more, text, problem in (
-        (["--draft", "alone"], "", "events: is given for draft, which does not read it (accepted: for generator, ran"),
+        (["--draft", "alone"], "", "events: are given, but there is no draft head to train further"),
         (["--ranker"], "", "events: are given, but there is no ranker to train further"),
         (["--minutes", "1"], "", "minutes: is given with --events (accepted: without"),
         (["--recipe", str(recipe)], "", "recipe: sets dropout, epochs with --events"),

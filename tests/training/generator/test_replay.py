@@ -20,7 +20,7 @@ from tests.training.generator.test_generator_further import (
 )
 from training.data import tables
 from training.data.windows import gather
-from training.generator.further import FurtherRun, train_further
+from training.generator.further import GeneratorRun, train_further
 from training.sharded.world import World
 
 
@@ -28,7 +28,7 @@ def test_older_events_are_learnt_between_them() -> None:
     newer, catalogue = some_users()
     older = some_older(newer)
     both = newer.and_older(older)
-    run = FurtherRun(World(), some_model(catalogue), SETTINGS, catalogue, both, 0)
+    run = GeneratorRun(World(), some_model(catalogue), SETTINGS, catalogue, both, 0)
     found = [gather(np.arange(len(both.rows)), batch)[run.asked(batch)] for batch in run.batches(0)]
     assert sorted(np.concatenate(found).tolist()) == both.learnt.tolist()
     assert both.rows[both.learnt].tolist() == [*newer.rows[newer.learnt], *older.rows[older.learnt]]
