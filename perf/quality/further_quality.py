@@ -167,7 +167,7 @@ def likes_of(model: HstuRanker, ratings: Ratings) -> Users:
     learnt = np.flatnonzero(ratings.file == ratings.file.max())
     samples = further_samples(ratings, learnt, model.config.max_history)
     scores, events = scores_of(model, ratings, samples, "evaluate")[:, 0], events_of(samples)
-    liked, users = ratings.labels(events)[:, 0], ratings.users[events]
+    liked, users = ratings.labels(events)[:, 0], ratings.users_of(events)
     areas, counts = [], []
     for user in np.unique(users):
         of_user = users == user

@@ -11,15 +11,18 @@ from genrec.errors import InputError
 from training.data.histories import BLOCK_ITEMS, Histories, room_for
 
 
-def cut_windows(offsets: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Windows [start, stop) over ragged histories `offsets` int64[U + 1] -> int64[w, 2], at most `size` long.
+def cut_windows(
+    offsets: np.ndarray, size: int, rng: np.random.Generator, ends: np.ndarray | None = None
+) -> np.ndarray:
+    """Windows [start, stop) over ragged histories `offsets` int64[U + 1] -> int64[w, 2], at most `size` long; of each
+    history what is before its end, int64[U], where there are `ends`.
 
     A long history is cut at a random phase, anew each epoch, so that every item is at times far from a
     window's start; the newest `size` items always form a window too, because they are what serving sees.
     Windows of fewer than two items have no next item to learn and are left out.
     """
-    windows = array("q")
-    for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+    windows, stops = array("q"), offsets[1:] if ends is None else ends
+    for start, stop in zip(offsets[:-1].tolist(), stops.tolist(), strict=True):
         windows.extend((max(start, stop - size), stop))
         end = stop - int(rng.integers(1, size + 1))
         while end - start >= 2 and stop - start > size:

@@ -48,7 +48,8 @@ class Factors(nn.Module):
 def biased_factors(ratings: Ratings) -> list[np.ndarray]:
     """Held-out events: logits float32[held out, tasks] of factors that learnt the others, after each epoch."""
     held = ratings.held_out
-    users, items = torch.from_numpy(ratings.users), torch.from_numpy(ratings.items)
+    users = torch.from_numpy(ratings.users_of(np.arange(len(ratings.items))))
+    items = torch.from_numpy(ratings.items)
     labels = torch.from_numpy(ratings.labels(np.arange(len(ratings.items)))).float()
     found = []
     with torch.random.fork_rng():

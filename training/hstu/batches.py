@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,22 +64,28 @@ def held_out_samples(
     return samples
 
 
-def training_samples(
-    offsets: np.ndarray, ends: np.ndarray, max_history: int, rng: np.random.Generator
-) -> list[Sample]:
+class TrainingSamples(Sequence[Sample]):
     """Windows over each user's events [offsets[u], ends[u]): every event is a candidate and, later on, history.
 
-    Candidates come in lists of HELD_OUT, as those that are measured, and see what came before their list.
+    Candidates come in lists of HELD_OUT, as those that are measured, and see what came before their list. A sample is
+    made when it is asked for: all of them take several times the memory of the events.
     """
-    samples = []
-    for user, (first, end) in enumerate(zip(offsets[:-1].tolist(), ends.tolist(), strict=True)):
-        windows = cut_windows(np.array([first, end]), max_history, rng)
-        for start, stop in windows.tolist():
-            phase = int(rng.integers(HELD_OUT))
-            place = np.arange(stop - start)
-            seen = np.maximum((place + phase) // HELD_OUT * HELD_OUT - phase, 0)
-            samples.append(Sample(user, start, stop, start + place, seen, start + seen))
-    return samples
+
+    def __init__(
+        self, offsets: np.ndarray, ends: np.ndarray, max_history: int, rng: np.random.Generator
+    ) -> None:
+        self.spans = cut_windows(offsets, max_history, rng, ends)
+        self.users = np.searchsorted(offsets, self.spans[:, 0], "right") - 1
+        self.phases = rng.integers(HELD_OUT, size=len(self.spans))
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, at: int) -> Sample:  # type: ignore[override]
+        start, stop = self.spans[at].tolist()
+        phase, place = int(self.phases[at]), np.arange(stop - start)
+        seen = np.maximum((place + phase) // HELD_OUT * HELD_OUT - phase, 0)
+        return Sample(int(self.users[at]), start, stop, start + place, seen, start + seen)
 
 
 def further_samples(ratings: Ratings, learnt: np.ndarray, max_history: int) -> list[Sample]:
@@ -94,19 +100,26 @@ def further_samples(ratings: Ratings, learnt: np.ndarray, max_history: int) -> l
     return samples
 
 
-def batches_of(
-    samples: Sequence[Sample], features: int, tokens: int, rng: np.random.Generator | None = None
-) -> Iterator[list[Sample]]:
+class Batches(Sequence[list[Sample]]):
     """Groups of about `tokens` tokens, shuffled by `rng`; lengths may differ, as nothing is padded."""
-    group, size = [], 0
-    for at in np.arange(len(samples)) if rng is None else rng.permutation(len(samples)):
-        group.append(samples[at])
-        size += samples[at].size(features)
-        if size >= tokens:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+
+    def __init__(
+        self, samples: Sequence[Sample], features: int, tokens: int, rng: np.random.Generator | None = None
+    ) -> None:
+        order = np.arange(len(samples)) if rng is None else rng.permutation(len(samples))
+        self.samples, self.groups = samples, []
+        begin, size = 0, 0
+        for end, at in enumerate(order.tolist(), 1):
+            size += samples[at].size(features)
+            if size >= tokens or end == len(order):
+                self.groups.append(order[begin:end])
+                begin, size = end, 0
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, at: int) -> list[Sample]:  # type: ignore[override]
+        return [self.samples[number] for number in self.groups[at].tolist()]
 
 
 def tokens_of(ratings: Ratings, samples: Sequence[Sample], known: Known | None = None) -> Tokens:

@@ -27,7 +27,7 @@ from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank.hstu import CONFIG, WEIGHTS
 from genrec.rank.user_features import load_numbers
 from training.further import Further, check_new, learn_last, once, tell_users
-from training.hstu.batches import Sample, batches_of, further_samples
+from training.hstu.batches import Batches, further_samples
 from training.hstu.ratings import Ratings, load_ratings
 from training.hstu.run import HstuRun
 from training.hstu.settings import HstuSettings
@@ -60,12 +60,12 @@ class FurtherRun(HstuRun):
     def _choose_validation(self) -> None:
         """None: what is newest is to be learnt."""
 
-    def batches(self, epoch: int) -> list[list[Sample]]:
+    def batches(self, epoch: int) -> Batches:
         """See `HstuRun.batches`."""
         samples = further_samples(self.ratings, self.learnt, self.model.config.max_history)
         tokens = self.settings.tokens * self.settings.accumulate
         draw = np.random.default_rng([self.seed, epoch])
-        return list(batches_of(samples, self.ratings.features.shape[1], tokens, draw))
+        return Batches(samples, self.ratings.features.shape[1], tokens, draw)
 
     def kept(self) -> HstuRanker:
         """The moving average, of rows too. All ranks call it."""
@@ -84,7 +84,7 @@ def train_further(
     world.seed_dropout(seed)
     both = np.sort(np.concatenate((learnt, older)))
     run = FurtherRun(world, ratings, both, model.to(world.device), settings, seed)
-    report = once(run, ratings.users[learnt])
+    report = once(run, ratings.users_of(learnt))
     return run.kept(), {**report, "replayed": len(older)}
 
 
@@ -92,11 +92,13 @@ def newer_and_older(ratings: Ratings, number: int, seed: int) -> tuple[np.ndarra
     """Events of file `number`, counted from 1, and about REPLAY times as many from before it: of users drawn at random
     all. int64[n] each, ascending; fewer older ones where there are no more.
     """
-    learnt, before, users = np.flatnonzero(ratings.file == number), ratings.file < number, ratings.users
-    counts = np.bincount(users[before], minlength=len(ratings))
+    learnt, later = (np.flatnonzero(each) for each in (ratings.file == number, ratings.file >= number))
+    counts = np.diff(ratings.offsets) - np.bincount(ratings.users_of(later), minlength=len(ratings))
     order = np.random.default_rng([seed, number]).permutation(len(ratings))
-    some = order[: np.searchsorted(np.cumsum(counts[order]), REPLAY * len(learnt)) + 1]
-    return learnt, np.flatnonzero(before & np.isin(users, some))
+    some = np.sort(order[: np.searchsorted(np.cumsum(counts[order]), REPLAY * len(learnt)) + 1])
+    spans = zip(ratings.offsets[some].tolist(), ratings.offsets[some + 1].tolist(), strict=True)
+    older = np.concatenate([np.arange(first, stop) for first, stop in spans])
+    return learnt, older[ratings.file[older] < number]
 
 
 def further_artifact(

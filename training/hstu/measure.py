@@ -16,7 +16,7 @@ from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.progress import counting
 from genrec.rank.user_features import load_numbers
 from training.hstu.baselines import biased_factors, item_rates
-from training.hstu.batches import Sample, batches_of, held_out_samples, tokens_of
+from training.hstu.batches import Batches, Sample, held_out_samples, tokens_of
 from training.hstu.gauc import gauc
 from training.hstu.ratings import HELD_OUT, Ratings, load_ratings
 
@@ -38,7 +38,7 @@ def scores_of(model: HstuRanker, ratings: Ratings, samples: list[Sample], label:
     """Logits float32[C, tasks] of all candidates of samples, in their order."""
     found, device = [], device_of(model)
     with counting(label, len(samples), "user") as bar:
-        for batch in batches_of(samples, ratings.features.shape[1], BATCH_TOKENS):
+        for batch in Batches(samples, ratings.features.shape[1], BATCH_TOKENS):
             found.append(model(tokens_of(ratings, batch).to(device)).cpu().numpy())
             bar.update(len(batch))
     return np.concatenate(found)
@@ -46,7 +46,7 @@ def scores_of(model: HstuRanker, ratings: Ratings, samples: list[Sample], label:
 
 def gaucs(ratings: Ratings, events: np.ndarray, scores: np.ndarray) -> dict[str, float]:
     """GAUC of every task, of scores float[n, tasks] of `events` int64[n]; and over how many users."""
-    users, labels = ratings.users[events], ratings.labels(events)
+    users, labels = ratings.users_of(events), ratings.labels(events)
     each = [gauc(users, labels[:, task], scores[:, task]) for task in range(len(ratings.tasks))]
     return {gauc_name(least): value for least, (value, _) in zip(ratings.tasks, each, strict=True)} | {
         users_name(least): users for least, (_, users) in zip(ratings.tasks, each, strict=True)

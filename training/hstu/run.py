@@ -16,13 +16,13 @@ from genrec.nn.hstu_attention import hstu_attention
 from training.balance import assign
 from training.embedding.optimizers import RowAdam
 from training.hstu.batches import (
+    Batches,
     Known,
     Sample,
-    batches_of,
+    TrainingSamples,
     events_of,
     held_out_samples,
     tokens_of,
-    training_samples,
 )
 from training.hstu.measure import gauc_name, gaucs, scores_of, users_name
 from training.hstu.ratings import Ratings, held_of
@@ -87,12 +87,12 @@ class HstuRun(Run[HstuRanker]):
             )
             raise InputError("ratings", problem, "users on whom the best epoch can be chosen")
 
-    def batches(self, epoch: int) -> list[list[Sample]]:
+    def batches(self, epoch: int) -> Batches:
         """Each is of one update. Drawn from seed and epoch alone: alike on all ranks, and when a training goes on."""
         draw, ratings = np.random.default_rng([self.seed, epoch]), self.ratings
-        samples = training_samples(ratings.offsets, self.ends, self.model.config.max_history, draw)
+        samples = TrainingSamples(ratings.offsets, self.ends, self.model.config.max_history, draw)
         tokens = self.settings.tokens * self.settings.accumulate
-        return list(batches_of(samples, ratings.features.shape[1], tokens, draw))
+        return Batches(samples, ratings.features.shape[1], tokens, draw)
 
     def step(self, batch: list[Sample], done: float) -> float:
         """One update, by the ranks' shares of a batch, each in `accumulate` parts. Returns the loss of all."""

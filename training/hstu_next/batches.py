@@ -17,9 +17,7 @@ def training_spans(timed: Timed, most: int, rng: np.random.Generator) -> np.ndar
 
     The two newest of a user are his validation and his test item.
     """
-    users = zip(timed.offsets[:-1].tolist(), (timed.offsets[1:] - 2).tolist(), strict=True)
-    windows = [cut_windows(np.array(user), most + 1, rng) for user in users]
-    return np.concatenate(windows) - [0, 1]
+    return cut_windows(timed.offsets, most + 1, rng, timed.offsets[1:] - 2) - [0, 1]
 
 
 def spans_before(timed: Timed, places: np.ndarray, most: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from genrec.catalogue.items import Catalogue
 from training.data.histories import Histories
+from training.data.windows import training_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ def load_timed(artifact: Path, catalogue: Catalogue) -> Timed:
     """Histories of `artifact`, without items that the catalogue lacks. Raises ArtifactError."""
     histories = Histories.load(artifact / "histories.parquet", times=True)
     times = np.zeros(len(histories.items), np.int64) if histories.times is None else histories.times
-    rows = catalogue.rows_of(histories.items).astype(np.int64)
-    known = rows >= 0
-    offsets = np.concatenate(([0], np.cumsum(known)))[histories.offsets]
-    return Timed(offsets, rows[known], times[known])
+    rows, offsets = training_rows(histories, catalogue.rows_of)
+    if len(rows) < len(times):
+        times = times[catalogue.rows_of(histories.items) >= 0]
+    return Timed(offsets, rows, times)

@@ -100,7 +100,7 @@ def test_a_user_who_was_away_for_a_lifetime_is_read() -> None:
 def test_a_candidate_sees_only_what_came_before_its_list() -> None:
     """Every event of a window in turn: its rating moves the candidates that see it, and none before."""
     ratings, model = some_ratings(), some_model()
-    samples = hstu_batches.training_samples(
+    samples = hstu_batches.TrainingSamples(
         ratings.offsets[:2], ratings.offsets[1:2], MOST, np.random.default_rng(0)
     )
     sample = max(samples, key=lambda each: each.stop - each.start)
@@ -127,10 +127,10 @@ def test_features_and_history_are_seen() -> None:
 
 def test_fused_and_plain_give_the_same_scores_and_gradients() -> None:
     ratings = some_ratings()
-    samples = hstu_batches.training_samples(
+    samples = hstu_batches.TrainingSamples(
         ratings.offsets, ratings.offsets[1:], MOST, np.random.default_rng(0)
-    )[:20]
-    tokens, found = hstu_batches.tokens_of(ratings, samples), []
+    )
+    tokens, found = hstu_batches.tokens_of(ratings, [samples[at] for at in range(20)]), []
     for attend in (None, plain_attention):
         model = some_model()
         for layer in model.layers:
@@ -159,7 +159,7 @@ def test_groups_have_norms_of_their_own() -> None:
 def test_samples_hold_out_the_newest_and_train_on_the_others() -> None:
     ratings = some_ratings()
     ends = ratings.offsets[1:] - HELD_OUT
-    trained = hstu_batches.training_samples(ratings.offsets, ends, MOST, np.random.default_rng(1))
+    trained = hstu_batches.TrainingSamples(ratings.offsets, ends, MOST, np.random.default_rng(1))
     touched = np.concatenate([np.arange(each.start, each.stop) for each in trained])
     assert not ratings.held_out[touched].any()
     tested = hstu_batches.held_out_samples(ratings, np.arange(USERS), 0, MOST)
@@ -167,8 +167,12 @@ def test_samples_hold_out_the_newest_and_train_on_the_others() -> None:
     assert all(each.stop == each.asked[0] and each.stop - each.start == MOST for each in tested)
     checked = hstu_batches.held_out_samples(ratings, np.arange(USERS), HELD_OUT, MOST)
     assert all(each.asked[-1] + 1 == other.asked[0] for each, other in zip(checked, tested, strict=True))
-    groups = list(hstu_batches.batches_of(trained, 2, 200, np.random.default_rng(0)))
-    assert sorted(map(id, trained)) == sorted(id(each) for group in groups for each in group)
+    groups = list(hstu_batches.Batches(trained, 2, 200, np.random.default_rng(0)))
+    each_once = sorted((each.user, each.start, each.stop) for group in groups for each in group)
+    assert each_once == sorted((each.user, each.start, each.stop) for each in trained)
+    sizes = [[each.size(2) for each in group] for group in groups]
+    assert all(sum(group[:-1]) < 200 for group in sizes) and all(sum(group) >= 200 for group in sizes[:-1])
+    assert all((ratings.users_of(each.asked) == each.user).all() for each in trained)
 
 
 def fresh_model(dropout: float = 0.0) -> HstuRanker:

@@ -64,7 +64,7 @@ def test_new_events_are_asked_once_each_and_see_what_came_before() -> None:
     assert np.array_equal(np.concatenate([each.asked for each in samples]), learnt)
     for each in samples:
         assert ratings.offsets[each.user] <= each.start <= each.stop and each.stop - each.start <= MOST
-        assert (ratings.users[[each.start, *each.asked]] == each.user).all()
+        assert (ratings.users_of(np.array([each.start, *each.asked])) == each.user).all()
         assert (each.seen >= 0).all() and (each.now <= each.asked).all()
         assert np.array_equal(each.now, each.start + each.seen) and (np.diff(each.seen) >= 0).all()
 

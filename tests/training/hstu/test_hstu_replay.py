@@ -37,7 +37,7 @@ def test_older_ones_are_all_of_some_users_before_the_file() -> None:
     ratings = some_files()
     learnt, older = newer_and_older(ratings, FILE, 0)
     assert learnt.tolist() == [event for event, file in enumerate(ratings.file) if file == FILE]
-    users, before = ratings.users, ratings.file < FILE
+    users, before = np.repeat(np.arange(len(ratings)), np.diff(ratings.offsets)), ratings.file < FILE
     drawn = {*users[older].tolist()}
     assert older.tolist() == [event for event in range(len(users)) if before[event] and users[event] in drawn]
     spare = max(int((before & (users == user)).sum()) for user in drawn)
@@ -83,7 +83,8 @@ def test_what_was_learnt_before_is_not_forgotten() -> None:
 def test_equal_seeds_end_alike_and_rows_in_no_batch_stand_still() -> None:
     ratings = some_files()
     learnt, older = newer_and_older(ratings, FILE, 0)
-    users = np.isin(ratings.users, ratings.users[np.concatenate((learnt, older))])
+    everyones = ratings.users_of(np.arange(len(ratings.items)))
+    users = np.isin(everyones, ratings.users_of(np.concatenate((learnt, older))))
     items = np.where(users & (ratings.items == UNMET), UNMET + 1, ratings.items)
     ratings = replace(ratings, items=items)
     before = some_model().of_item.weight.detach().numpy()

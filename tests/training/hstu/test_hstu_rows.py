@@ -50,7 +50,7 @@ def fresh_model(features: int) -> HstuRanker:
 def some_steps(world: World, features: int, whole: bool) -> dict[str, Any]:
     """Losses of a few updates, and the average's tables behind them; not `whole`: updates are of one sequence each."""
     run = HstuRun(world, told(features), fresh_model(features), SETTINGS, 0)
-    batches = [[each] for each in run.batches(0)[0]] if not whole else run.batches(0)
+    batches = [[each] for each in run.batches(0)[0]] if not whole else list(run.batches(0))
     losses = [run.step(batch, 0.0) for batch in batches[:STEPS]]
     run.fill_average()
     weights = {name: each.numpy() for name, each in run.average.state_dict().items()}

@@ -168,7 +168,7 @@ def test_later_files_add_what_is_new(tmp_path: Path) -> None:
     )
     again.write_text("user,item,rating,timestamp\nu2,a,5,40\nu2,b,4,1700000001\nu2,a,1,1700000002\n")
     more = load_ratings(artifact, catalogue, [later, again])
-    mine = more.users == keys.index("u2")
+    mine = more.users_of(np.arange(len(more.items))) == keys.index("u2")
     assert more.times[mine].tolist() == [40, 50, 60, 1700000000, 1700000001, 1700000002], "of milliseconds"
     assert more.ratings[mine].tolist() == [2, 3, 1, 4, 4, 1]
     assert more.file[mine].tolist() == [0, 0, 0, 1, 1, 2], "what was there already is not new"
