@@ -43,6 +43,15 @@ class ModelError(GenrecError):
         )
 
 
+def forget_way(error: GenrecError) -> None:
+    """Drop how an error that became an answer came about: where it was raised, and of what.
+
+    The frames of its way hold what they worked with, the request's memory too. Often they hold the answers, and so the
+    error itself: a cycle, which would keep all of that until the garbage collector comes by.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+
+
 def internal(name: str, error: Exception) -> GenrecError:
     """What a client is told of an error of `name` that nobody foresaw, and that is in the log."""
     return GenrecError(f"{name}: internal error ({type(error).__name__}), see the server's log")

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from genrec.errors import ArenaFull, DeadlineExceeded, GenrecError, InputError, QueueFull, internal
+from genrec.errors import (
+    ArenaFull,
+    DeadlineExceeded,
+    GenrecError,
+    InputError,
+    QueueFull,
+    forget_way,
+    internal,
+)
 from genrec.steps import Answer, Step, Tensors
 from genrec.steps.later import AnswersLater
 from genrec.steps.outcome import count
@@ -203,7 +211,11 @@ def _response(wanted: set[str], answer: Answer, outputs: dict[str, type]) -> Any
 
 
 def _error(error: GenrecError) -> Any:
-    """Triton's error with the code a client can act on: mend the request, try again later, or report it."""
+    """Triton's error with the code a client can act on: mend the request, try again later, or report it.
+
+    What a request holds of the server's memory is let go of at once: a stub that ends with any of it left, crashes.
+    """
+    forget_way(error)
     count(error)
     code = pb_utils.TritonError.INTERNAL
     if isinstance(error, InputError):

@@ -1,0 +1,87 @@
+"""A request that was answered with an error is let go of: its tensors lie in memory of the server's.
+
+Garbage that waits for the collector is too late: a stub of Triton that ends with a request left, crashes.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genrec.errors import InputError
+from genrec.steps import EachAlone
+from tests.ensembles.backend import Tensor
+from tests.ensembles.test_adapter import OUTPUTS, Later, Sender, adapter
+
+__all__ = ["adapter"]
+
+
+class Request:
+    def __init__(self, value: int) -> None:
+        self.tensors, self.sender = [Tensor("x", np.full((1, 2), value, np.int64))], Sender()
+
+    def inputs(self) -> list[Tensor]:
+        return self.tensors
+
+    def requested_output_names(self) -> list[str]:
+        return ["y"]
+
+    def get_response_sender(self) -> Sender:
+        return self.sender
+
+
+class Refusing(EachAlone):
+    """7 is an input error, 8 one that another error led to, 13 none that was foreseen."""
+
+    def answer(self, request: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        value = int(request["x"][0, 0])
+        if value == 13:
+            raise ValueError("boom")
+        if value == 7:
+            raise InputError("x", "is 7", "not 7")
+        try:
+            return {"y": {1: request["x"]}[value]}
+        except KeyError as error:
+            raise InputError("x", f"is {value}", "1") from error
+
+
+class RefusingLater(Later):
+    """The same from a step that answers later."""
+
+    def submit(self, request: dict[str, np.ndarray], respond: Any) -> None:
+        (answer,) = Refusing().run([request])
+        respond(answer)
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("values", [(1, 7), (1, 8), (13, 7), (1, 1)])
+def test_nothing_of_it_is_left(
+    adapter: ModuleType, without_collector: None, later: bool, values: tuple[int, ...]
+) -> None:
+    def execute(requests: list[Any]) -> list[Any]:
+        """Its frame holds the requests, as Triton's has it."""
+        if later:
+            return adapter.defer("later", RefusingLater(), OUTPUTS, requests)
+        return adapter.respond("refusing", Refusing(), OUTPUTS, requests)
+
+    requests = [Request(value) for value in values]
+    left = [weakref.ref(each) for each in requests]
+    answers = execute(requests)
+    errors = [value != 1 for value in values] if later or 13 not in values else [True, True]
+    assert [each.error is not None for each in answers] == errors
+    del requests
+    assert [each() for each in left] == [None, None]
