@@ -7,6 +7,7 @@ answered (a stub that dies is never restarted by Triton: hazard H3).
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import traceback
@@ -74,6 +75,7 @@ def step_model(step_name: str) -> type:
                 sending.shutdown()
             if hasattr(self, "published"):
                 self.published.stop()
+            gc.collect()  # requests in cycles of errors that nobody foresaw: see `_error`
 
     return TritonPythonModel
 

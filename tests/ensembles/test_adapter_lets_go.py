@@ -8,13 +8,14 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from genrec.errors import InputError
+from genrec.errors import InputError, StaleHandle
 from genrec.steps import EachAlone
 from tests.ensembles.backend import Tensor
 from tests.ensembles.test_adapter import OUTPUTS, Later, Sender, adapter
@@ -36,11 +37,23 @@ class Request:
         return self.sender
 
 
+@contextmanager
+def held() -> Iterator[None]:
+    """What cannot be given back after an error either."""
+    try:
+        yield
+    except InputError:
+        raise StaleHandle("is gone") from None
+
+
 class Refusing(EachAlone):
-    """7 is an input error, 8 one that another error led to, 13 none that was foreseen."""
+    """7 is an input error, 8 one that another error led to, 9 one with another after it, 13 none that was foreseen."""
 
     def answer(self, request: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         value = int(request["x"][0, 0])
+        if value == 9:
+            with held():
+                raise InputError("x", "is 9", "not 9")
         if value == 13:
             raise ValueError("boom")
         if value == 7:
@@ -68,7 +81,7 @@ def without_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("values", [(1, 7), (1, 8), (13, 7), (1, 1)])
+@pytest.mark.parametrize("values", [(1, 7), (1, 8), (1, 9), (13, 7), (1, 1)])
 def test_nothing_of_it_is_left(
     adapter: ModuleType, without_collector: None, later: bool, values: tuple[int, ...]
 ) -> None:
@@ -85,3 +98,14 @@ def test_nothing_of_it_is_left(
     assert [each.error is not None for each in answers] == errors
     del requests
     assert [each() for each in left] == [None, None]
+
+
+def test_nothing_is_left_when_a_model_ends(adapter: ModuleType, without_collector: None) -> None:
+    """Of what held itself."""
+    cycle: list[Any] = [Request(1)]
+    cycle.append(cycle)
+    left = weakref.ref(cycle[0])
+    del cycle
+    assert left() is not None
+    adapter.step_model("refusing")().finalize()
+    assert left() is None
