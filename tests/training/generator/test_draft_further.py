@@ -97,8 +97,12 @@ def test_a_head_that_learns_level_1_too_keeps_it() -> None:
 @pytest.fixture
 def drafting(artifact: Path) -> Path:
     """With a draft head."""
-    make_draft(artifact, How(threads=1), {"epochs": 1, "batch_items": 256})
+    make_anew(artifact)
     return artifact
+
+
+def make_anew(artifact: Path) -> None:
+    make_draft(artifact, How(threads=1), {"epochs": 1, "batch_items": 256})
 
 
 def test_a_day_after_the_other(drafting: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +128,10 @@ def test_over_a_generator_that_has_learnt_since(drafting: Path, capsys: pytest.C
     first = Catalogue.load(drafting / "catalogue.parquet").codebook_sizes[0]
     assert torch.equal(load_draft(model).state_heads[0].weight, load_generator(model).lm_head.weight[:first])
     manifest.verify(drafting)
+    capsys.readouterr()
+    for says in ("draft: done", "draft: still good"):
+        make_anew(drafting)
+        assert says in capsys.readouterr().out, "of another generator than the first"
 
 
 def test_ended_between_weights_and_manifest_it_is_completed(
