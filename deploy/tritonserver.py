@@ -20,6 +20,9 @@ from genrec.process import GONE, stat_of
 MOST_REGION_BYTES = 32 << 20
 STUB_NAME = "triton_python_b"  # the kernel cuts names at 15 characters
 KILLED_S = 10.0  # for a process to end that got SIGKILL
+# For traces to be sent (TRACE_DELAY_MS) by a server whose models have ended; it would look once a second whether it may
+# end, and have others wait for it until then
+LAST_S = 0.3
 MOST_FILES = 65536  # descriptors: a connection takes one, and Triton logs without end when it has none left
 GUARD = Path(__file__).resolve().with_name("guard.py")  # a program: it runs in the child before exec
 
@@ -106,11 +109,14 @@ def model_of(stub: int) -> str:
 def end(process: subprocess.Popen[bytes], grace_s: float) -> None:
     """SIGTERM to the server, then SIGKILL to whatever of its session is left after `grace_s`.
 
+    Models end when all their requests are answered; a server without any has nothing left to do.
     Raises TimeoutError when some do not end by that either.
     """
     if process.poll() is None and grace_s > 0:
+        had = living_stubs(process.pid)
         process.send_signal(signal.SIGTERM)
-        _wait(lambda: process.poll() is not None, grace_s)
+        _wait(lambda: process.poll() is not None or (bool(had) and not living_stubs(process.pid)), grace_s)
+        _wait(lambda: process.poll() is not None, LAST_S)
     deadline = time.monotonic() + KILLED_S
     while left := [m.pid for m in members(process.pid) if m.state not in "ZX"]:
         for pid in left:

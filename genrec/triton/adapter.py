@@ -50,6 +50,7 @@ def step_model(step_name: str) -> type:
             from genrec.target import target_of
             from genrec.triton.metrics import Published
 
+            gc.disable()  # until all is there that stays
             end_with_parent()
             may_write_any_file()
             self.outputs = output_types(args["model_config"])
@@ -59,6 +60,8 @@ def step_model(step_name: str) -> type:
             self.deferred: Any = self.step if hasattr(self.step, "submit") else None
             self.sending = ThreadPoolExecutor(1, "send") if target_of(settings.target).device else None
             self.published = Published(step_name, getattr(self.step, "look", None))
+            gc.freeze()  # libraries' objects by the hundred thousand: no collection goes through them again
+            gc.enable()
 
         def execute(self, requests: list[Any]) -> list[Any] | None:
             """One response per request, whatever happens; None for those that the step answers later."""
@@ -76,6 +79,7 @@ def step_model(step_name: str) -> type:
             if hasattr(self, "published"):
                 self.published.stop()
             gc.collect()  # requests in cycles of errors that nobody foresaw: see `_error`
+            gc.freeze()  # nor does the interpreter as it ends
 
     return TritonPythonModel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -21,7 +22,7 @@ OUTPUTS = {"y": np.int64, "z": np.float32}
 
 
 @pytest.fixture
-def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     utilities = ModuleType("triton_python_backend_utils")
     logged: list[str] = []
     utilities.__dict__.update(
@@ -43,7 +44,8 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import genrec.triton.adapter as module
 
     monkeypatch.setattr(genrec.process, "end_with_parent", lambda: None)  # this process is no stub
-    return module
+    yield module
+    gc.unfreeze()
 
 
 def request(value: int, rows: int = 1, wanted: tuple[str, ...] = ("y", "z")) -> Any:

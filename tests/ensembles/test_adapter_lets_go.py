@@ -6,10 +6,11 @@ Garbage that waits for the collector is too late: a stub of Triton that ends wit
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,33 @@ def test_nothing_of_it_is_left(
     assert [each.error is not None for each in answers] == errors
     del requests
     assert [each() for each in left] == [None, None]
+
+
+def test_the_collector_leaves_out_what_a_start_has_made(
+    adapter: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came since is collected at the end, in cycles too, and then nothing is gone through as Python ends."""
+    from genrec import steps
+
+    collects: list[bool] = []
+
+    def load(name: str, settings: object) -> Refusing:
+        collects.append(gc.isenabled())
+        return Refusing()
+
+    monkeypatch.setattr(steps, "load", load)
+    about = SimpleNamespace(target="openvino")
+    monkeypatch.setattr(steps.Settings, "from_environment", classmethod(lambda cls: about))
+    model = adapter.step_model("refusing")()
+    model.initialize({"model_config": json.dumps({"output": [{"name": "y", "data_type": "TYPE_INT64"}]})})
+    loaded = gc.get_freeze_count()
+    assert collects == [False] and gc.isenabled() and len(gc.get_objects()) < loaded / 10
+    cycle = [Request(1)]
+    cycle.append(cycle)  # type: ignore[arg-type]
+    left = weakref.ref(cycle[0])
+    del cycle
+    model.finalize()
+    assert left() is None and len(gc.get_objects()) < loaded / 10
 
 
 def test_nothing_is_left_when_a_model_ends(adapter: ModuleType, without_collector: None) -> None:
