@@ -30,13 +30,13 @@ U = FEATURES + EVENTS
 class Bench(RelayBench):
     """The executors with the weights of the export and of delta 1; which of them serves is the test's to say."""
 
-    def __init__(self, artifact: Path, folder: Path, **given: Any) -> None:
+    def __init__(self, artifact: Path, twins: list[HstuExecutor], folder: Path, **given: Any) -> None:
+        """`twins`: the same without a pool."""
         settings = Settings(artifact, folder / "arena", pool=folder / "pool", **given)
         create_pool(settings, load_config(artifact))
         make = load_hstu_executors(settings, lambda: self.serving)
-        alone = load_hstu_executors(Settings(artifact, folder / "arena"), lambda: self.serving)
+        self.twins = twins
         self.executors = [make(load_weights(artifact, number))[0] for number in range(2)]
-        self.twins = [alone(load_weights(artifact, number))[0] for number in range(2)]
         self.serving: HstuExecutor = self.executors[0]
         super().__init__(settings, lambda: self.serving.ahead)
 
@@ -86,13 +86,23 @@ def artifact(tiny_hstu: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def twins(artifact: Path) -> list[HstuExecutor]:
+    made: list[HstuExecutor] = []
+    load = load_hstu_executors(Settings(artifact, artifact / "arena"), lambda: made[0])
+    made += [load(load_weights(artifact, number))[0] for number in range(2)]
+    return made
+
+
 @pytest.fixture
-def start(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
+def start(
+    artifact: Path, twins: list[HstuExecutor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Bench]]:
     monkeypatch.setattr(module, "PARTS", (16, 8))
     made = []
 
     def start(**given: Any) -> Bench:
-        made.append(Bench(artifact, tmp_path, **{"pool_user_mb": 1, "pre_infer_risk": 0, **given}))
+        made.append(Bench(artifact, twins, tmp_path, **{"pool_user_mb": 1, "pre_infer_risk": 0, **given}))
         mapped = made[0].jobs.pool._map
         assert mapped
         mapped.users[:] = 255  # what others left: read as float32, NaN
