@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -105,6 +106,15 @@ def server(tiny: Path) -> Iterator[RunningServer]:
     assert left_of(pid) == []
     assert leftovers.files_of(prefix) == []
     assert not running.run_dir.exists()
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """What goes, goes by itself."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

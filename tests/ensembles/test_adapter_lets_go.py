@@ -73,14 +73,6 @@ class RefusingLater(Later):
         respond(answer)
 
 
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("values", [(1, 7), (1, 8), (1, 9), (13, 7), (1, 1)])
 def test_nothing_of_it_is_left(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +48,6 @@ def followed(step: object) -> list[Versioned[Any] | FollowedDeltas[Any]]:
     """What a step, or what reads for it, follows."""
     held = [*vars(step).values(), *vars(getattr(step, "_reader", step)).values()]
     return [each for each in held if isinstance(each, Versioned | FollowedDeltas)]
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.parametrize(
