@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy import hidden
+from deploy.command import TRACE_DELAY_MS
 from genrec.files import private
 from genrec.process import GONE, stat_of
 
@@ -20,9 +21,8 @@ from genrec.process import GONE, stat_of
 MOST_REGION_BYTES = 32 << 20
 STUB_NAME = "triton_python_b"  # the kernel cuts names at 15 characters
 KILLED_S = 10.0  # for a process to end that got SIGKILL
-# For traces to be sent (TRACE_DELAY_MS) by a server whose models have ended; it would look once a second whether it may
-# end, and have others wait for it until then
-LAST_S = 0.3
+# For a server whose models have ended to send its last traces: it looks only once a second whether it may end itself
+LAST_S = 1.5e-3 * TRACE_DELAY_MS
 MOST_FILES = 65536  # descriptors: a connection takes one, and Triton logs without end when it has none left
 GUARD = Path(__file__).resolve().with_name("guard.py")  # a program: it runs in the child before exec
 
