@@ -1,7 +1,7 @@
 """`genrec export`: the trained model of an artifact to `onnx/`, by the writer of its family.
 
-torch is imported by the processes that trace, not here: their seconds of import would come twice. A writer
-(`genrec.models.registry`) has `export_from(model folder, name of a graph, folder)`.
+torch is imported once, by the process that those which trace are forked from. A writer (`genrec.models.registry`) has
+`export_from(model folder, name of a graph, folder)`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from genrec.rank.hstu import FEATURES, HstuConfig, NextConfig
 from genrec.rank.options import OPTIONS, RankerConfig
 
 HSTU = HstuConfig, NextConfig
+START = get_context("forkserver")
+# Of what a process imports to trace, all that takes long; the last two it imports as it goes along.
+IMPORTED = "torch", "torch._dynamo", "torch._functorch.aot_autograd", "onnxscript.function_libs.torch_lib.ops"
 # What graphs are written by: those of another release of ours are written anew.
 SOURCES = [
     path for of in (__file__, genrec.nn.__file__) for path in sorted(Path(str(of)).parent.glob("*.py"))
@@ -79,8 +82,9 @@ def export_generator(model_folder: Path, folder: Path) -> None:
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:
     others, processes = set(active_children()), min(len(names), os.cpu_count() or 1)
+    START.set_forkserver_preload([*IMPORTED, writer])
     with (
-        ProcessPoolExecutor(processes, get_context("spawn"), _leave_interrupts) as pool,
+        ProcessPoolExecutor(processes, START, _leave_interrupts) as pool,
         ticking("export to ONNX", len(names), "graph") as bar,
     ):
         jobs = [pool.submit(_export, writer, model_folder, name, folder) for name in names]
