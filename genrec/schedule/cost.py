@@ -54,7 +54,9 @@ class PassCost:
         if not self._factors.any():
             return math.nan
         fixed, each, pair = (self._factors * SCALE).tolist()
-        left = max(seconds - fixed, 0.0)
+        left = seconds - fixed
+        if left <= 0:  # its candidates alone take longer, whether or not a token costs anything
+            return 0.0
         slowest = each + math.sqrt(each**2 + 2 * pair * left)  # the root that does not cancel out
         return 2 * left / slowest if slowest else math.inf
 

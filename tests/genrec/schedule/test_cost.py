@@ -62,3 +62,12 @@ def test_of_a_law_without_pairs_the_longest_history_is_found_too() -> None:
     cost = PassCost()
     cost.learn(True, 0, 100, 0.004)
     assert cost.tokens_of_ranking(0.05) == np.inf, "nothing says that a token costs anything"
+    assert cost.tokens_of_ranking(0.003) == 0, "its candidates alone take longer"
+
+
+def test_of_a_law_of_pairs_alone_no_history_is_ranked_in_no_time() -> None:
+    cost = PassCost()
+    for length in (100, 400, 1000, 2000) * 20:
+        cost.learn(True, 0, length, 1e-3 + 5e-10 * length**2 + 1e-14 * length**3)
+    assert cost.tokens_of_ranking(0.01) == pytest.approx(4159, rel=0.01)
+    assert [cost.tokens_of_ranking(seconds) for seconds in (5e-4, 0.0, -1.0)] == [0, 0, 0]
