@@ -137,6 +137,7 @@ def show(
         return False
     row[STATE] = READY
     held = lead.enter(rows, places, entry, hashes)
-    for i in range(len(held)):
+    for i in range(len(held)):  # what was used stays for a visit, whatever becomes of who brought more
+        row[EXPIRES] = min(max(row[EXPIRES], rows[held[i], EXPIRES]), row[LIVES])
         leaving.end(header, users, rows, pins, places, held[i])
     return True

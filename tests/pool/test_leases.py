@@ -6,7 +6,7 @@ from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.look import hold
 from genrec.pool.owner import TTL_S
-from tests.pool.entries import STEP, find, hashes
+from tests.pool.entries import STEP, find, hashes, write
 
 LEASE_S = 2.0
 
@@ -49,6 +49,36 @@ def test_a_lease_begins_when_the_entry_is_ready_and_never_outlives_its_owner_s_l
     pool.commit(writing, LEASE_S)
     clock.go(LEASE_S / 2)
     assert find(pool, 7, [1]) == (3, 3, 7)
+
+
+def test_one_in_the_place_of_what_was_used_stays_as_long_as_that_would_have(pool, clock):
+    write(pool, 7, [1, 2])
+    clock.go(TTL_S / 2)
+    lend(pool, 7, [1, 2, 3])
+    clock.go(TTL_S / 2 - 0.1)
+    assert pool.usage()["entries"] == 1 and ends(pool) == (0, 0)
+    clock.go(0.2)
+    assert pool.usage()["entries"] == 0 and ends(pool) == (0, 1)
+
+
+def test_its_own_lease_counts_where_that_is_longer(pool, clock):
+    write(pool, 7, [1, 2])
+    clock.go(TTL_S - LEASE_S / 2)
+    lend(pool, 7, [1, 2, 3])
+    clock.go(LEASE_S - 0.1)
+    assert pool.usage()["entries"] == 1
+    clock.go(0.2)
+    assert pool.usage()["entries"] == 0
+
+
+def test_once_it_is_used_it_lives_as_long_as_any_other(pool, clock):
+    write(pool, 7, [1, 2])
+    clock.go(1)
+    lend(pool, 7, [1, 2, 3])
+    clock.go(TTL_S / 2)
+    assert find(pool, 7, [1, 2, 3, 4]) == (9, 9, 7) and ends(pool) == (1, 0)
+    clock.go(TTL_S / 2 - 0.5)
+    assert find(pool, 7, [1, 2, 3]) == (9, 9, 7)
 
 
 def test_one_that_leaves_for_another_counts_as_unused(pool, clock):
