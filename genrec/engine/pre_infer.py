@@ -37,7 +37,7 @@ class PreInference:
         self.entries = entries
         self.wanted_s = 0.0  # when its ranking will come; until then there is time
         self.done = 0  # tokens whose KV is in `kv`
-        self.awaited_s = 0.0  # until when its ranking waits, on the monotonic clock
+        self.awaited_s = 0.0  # until when a ranking waits or is to come, on the monotonic clock
         self.came_ns: int | None = None  # when it was asked for, on the monotonic clock, if that is known
         self.writing: Writing | None = None  # the entry's place, from the first part on
         self.kv: list[Array] = []
@@ -100,9 +100,14 @@ class PreInferences:
         return self._jobs.get(job.key) is job
 
     def go_on(self, job: PreInference, queue: Callable[[PreInference], None], new: bool = False) -> bool:
-        """`queue` it, unless it was taken meanwhile; a `new` one unless the table has one of its entry."""
+        """`queue` it, unless it was taken meanwhile; a `new` one unless the table has one of its entry, which is for
+        the rankings of both then.
+        """
         with self._lock:
-            if self._jobs.get(job.key) is not (None if new else job):
+            there = self._jobs.get(job.key)
+            if there is not (None if new else job):
+                if new and there:
+                    there.awaited_s = max(there.awaited_s, job.due_s)
                 return False
             self._jobs[job.key] = job
             queue(job)

@@ -1,9 +1,12 @@
-"""A pre-inference whose ranking came: it goes on for as long as that waits, and no longer."""
+"""A pre-inference whose ranking came, or of which another is to come: it goes on for as long, and no longer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+from genrec.report import ADMITTED, UNDER_WAY
 from tests.genrec.schedule.relay_bench import ends
 from tests.genrec.schedule.test_relay import Bench, S, drawn, start
 
@@ -20,3 +23,18 @@ def test_one_whose_ranking_was_refused_or_late_does_not_go_on(start: Callable[..
 
     bench.then[2] = rank
     assert bench.go() == [16, 0] and ends("late") == late + 1
+
+
+@pytest.mark.parametrize(("again_s", "want"), [(7.0, [16, 32, S]), (5.5, [16, 0])])
+def test_one_that_is_asked_for_again_is_wanted_until_the_last_ranking_is_due(
+    start: Callable[..., Bench], again_s: float, want: list[int]
+) -> None:
+    bench, late = start(), ends("late")
+    now = bench.clock.now
+    assert [bench.ask(1, now + due_s) for due_s in (5.0, again_s)] == [ADMITTED, UNDER_WAY]
+
+    def go_on() -> None:
+        bench.clock.now += 6
+
+    bench.then[2] = go_on
+    assert bench.go() == want and ends("late") == late + (again_s < 6)
