@@ -170,6 +170,8 @@ class Scheduler(Generic[T]):
     def _work(self, run: Callable[[list[T]], bool | None]) -> None:
         while batch := self._take():
             self._run(run, batch)
+            # Not kept while this waits: its requests may hold parts of a catalogue that was swapped.
+            del batch
 
     @contextmanager
     def guest(self) -> Iterator[None]:

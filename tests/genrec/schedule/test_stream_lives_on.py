@@ -1,6 +1,8 @@
-"""A stream outlives whatever a batch does, and nobody waits for one that is gone."""
+"""A stream outlives whatever a batch does, keeps nothing of it, and nobody waits for one that is gone."""
 
 import threading
+import time
+import weakref
 
 import pytest
 
@@ -39,3 +41,24 @@ def test_nothing_is_taken_once_nobody_would_run_it():
     assert ran == [["first"], ["of a batch that runs"]]
     with pytest.raises(QueueFull, match="queue: takes nothing"):
         scheduler.submit("late", 1)
+
+
+class Item:
+    """What can be watched."""
+
+
+def test_a_stream_that_waits_keeps_nothing_of_what_it_ran(without_collector):
+    scheduler, item = Scheduler([lambda batch: None], 10, 0.0, 1), Item()
+    left = weakref.ref(item)
+    scheduler.submit(item, 10)
+    del item
+    while not idle(scheduler):
+        time.sleep(1e-3)
+    assert left() is None
+    scheduler.close()
+
+
+def idle(scheduler):
+    """Whether its stream waits, with nothing to run."""
+    with scheduler._changed:
+        return bool(scheduler._changed._waiters) and not scheduler._queue and not scheduler._running
