@@ -5,13 +5,15 @@ The same objects serve Triton (`genrec.triton.adapter`) and the local runtime (`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.errors import GenrecError, InputError
+from genrec.errors import GenrecError, InputError, ModelError
 from genrec.rank.kinds import HSTU_STEPS, hstu_of
 from genrec.settings import MOST_VALUES, Settings
 from genrec.target import target_of
@@ -102,3 +104,14 @@ def check_tensor(
     if tensor.dtype.kind == "f" and np.isnan(tensor).any():
         raise InputError(field, "has NaN", "numbers")
     return tensor[0]
+
+
+@contextmanager
+def logits_of_the_model() -> Iterator[None]:
+    """Around what reads them: where they are no numbers, that is no fault of the request's."""
+    try:
+        yield
+    except InputError as error:
+        if error.field == "logits":
+            raise ModelError("logits") from error
+        raise

@@ -16,7 +16,7 @@ from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, learn_selection, zeros
 from genrec.search.undecided import Int64, rows_of_parents, undecided
 from genrec.settings import Settings
-from genrec.steps import EachAlone, Tensors, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor, logits_of_the_model
 from genrec.steps.kv_handle import NO_PASS, beam_search_of, holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
@@ -49,7 +49,7 @@ class BeamSearch(EachAlone):
         scored = None if before is None else undecided(index, level - 1, before.nodes)
         count = 1 if scored is None else len(scored)
         turn, last = beam_search_of(level), level == self._config.levels
-        with holding(self._arena, handle, ticket, turn, last=last) as row:
+        with holding(self._arena, handle, ticket, turn, last=last) as row, logits_of_the_model():
             if row.beams not in (None, count):
                 raise InputError("nodes", f"leave {count} beams to score", f"{row.beams}: what decode scored")
             logits = self._layout.logits(row, level, count)

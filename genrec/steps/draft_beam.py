@@ -15,7 +15,7 @@ from genrec.draft.search import draft
 from genrec.errors import InputError
 from genrec.search.expand import learn_selection
 from genrec.settings import Settings
-from genrec.steps import EachAlone, Tensors, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor, logits_of_the_model
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
 
@@ -50,15 +50,16 @@ class DraftBeam(EachAlone):
             return _answer(np.zeros(1, np.int64), np.zeros(1, np.float32), 0, 0)
         if states.size != rows * size:
             raise InputError("states", f"has {states.size} values", f"{rows} x {size}")
-        found = draft(
-            self._mode,
-            self._drafter,
-            states.reshape(rows, size),
-            index,
-            valid,
-            self._width,
-            blocked,
-        )
+        with logits_of_the_model():
+            found = draft(
+                self._mode,
+                self._drafter,
+                states.reshape(rows, size),
+                index,
+                valid,
+                self._width,
+                blocked,
+            )
         metrics.DRAFT_BEAMS.add(found.candidates - found.lost, verdict="valid")
         metrics.DRAFT_BEAMS.add(found.lost, verdict="lost")
         return _answer(found.semantic_ids, found.scores, found.candidates, found.lost)

@@ -60,7 +60,7 @@ class PrefillDraft(PromptsLater):
                 others.append(at)
         if others:
             states |= zip(others, self._states([prompts[at].history for at in others]), strict=True)
-        return [{"states": states[at].reshape(1, -1)} for at in range(len(prompts))]
+        return [_answer(states[at]) for at in range(len(prompts))]
 
     def _states(self, histories: list[NDArray[np.int32]]) -> Array:
         """[B, 1 + L, hidden] of prompts padded to one length, the placeholders right after each one's last token."""
@@ -95,3 +95,8 @@ class PrefillDraft(PromptsLater):
         new = [np.empty(shape, past.kv[0].dtype) for _ in past.kv]
         self._engine.draft_behind(given, past, states, new)
         return states, new
+
+
+def _answer(states: Array) -> Answer:
+    """Not of states that are no numbers: the next step would take them for what a request brings."""
+    return {"states": states.reshape(1, -1)} if np.isfinite(states).all() else ModelError("states")
