@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_question(parser, "take history and times of this user of the data set")
+    add_question(parser, "take what the data set has of this user")
     of = parser.add_mutually_exclusive_group()
     of.add_argument("--candidates", help="item ids, or keys; without them the generator finds some")
     add_retrieve(of, "how many it finds")
