@@ -12,6 +12,7 @@ from genrec.errors import InputError
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.tier import Tier, coldest
+from genrec.settings import Settings
 from tests.pool.entries import STEP, hashes, write
 
 SIZE = 3000  # of 10,240 bytes: three fit
@@ -242,6 +243,13 @@ def test_a_folder_that_is_not_there_or_has_no_room_is_named(pool, tmp_path):
         Tier(pool, tmp_path / "nowhere", 1 << 20)
     with pytest.raises(InputError, match=r"No space left|too large"):
         Tier(pool, Path("/dev/shm"), 1 << 50)
+
+
+@pytest.mark.parametrize("given", ["nowhere", "{there}/nowhere"])
+def test_settings_want_a_folder_that_is_there(tmp_path, given):
+    with pytest.raises(InputError, match=r"pool_disk: is .*absolute path of a folder that is there"):
+        Settings(Path("a"), Path("b"), pool_disk=given.format(there=tmp_path))
+    assert Settings(Path("a"), Path("b"), pool_disk=str(tmp_path)).pool_disk
 
 
 def test_a_pool_that_is_gone_ends_nothing(pool, clock, tier):
