@@ -24,6 +24,13 @@ class _Lines(tqdm):
     due = 0.0  # when a line may come; none has been asked for yet
     written = False
 
+    @property
+    def format_dict(self) -> Any:
+        """Without the rate of the last updates, so that tqdm takes that of all: a line stands for a minute, and comes
+        most likely behind a long update, or a validation.
+        """
+        return {**super().format_dict, "rate": None}
+
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """A line, unless the last one is not a minute old."""
         now = time.monotonic()

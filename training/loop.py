@@ -121,7 +121,8 @@ def _epoch(
     todo, before, begun = task.batches(at.epoch), at.seconds, time.monotonic()
     check_some(todo)
     saved = before
-    bar.update(task.events * at.batch // len(todo))
+    if at.batch:  # done before this process began, so no part of its pace
+        bar.initial = bar.n = bar.n + task.events * at.batch // len(todo)
     while at.batch < len(todo) and at.seconds < limits.budget:
         done = max((at.epoch + at.batch / len(todo)) / limits.epochs, at.seconds / limits.budget)
         at.loss += task.step(todo[at.batch], min(done, 1.0))

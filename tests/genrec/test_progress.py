@@ -48,6 +48,18 @@ def test_a_log_gets_a_plain_line_now_and_then_and_the_end(monkeypatch: pytest.Mo
     assert text.splitlines()[-1] == "all of it: 100%, 3.00 of 3.00, 00:00 so far, 00:00 to go, loss=1"
 
 
+def test_what_is_left_is_told_by_all_that_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1e9
+    monkeypatch.setattr("tqdm.std.time", lambda: now)
+    monkeypatch.setattr(progress, "LINE_S", 0)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.counting("train", 100, "event", delay=0) as bar:
+        for seconds in [1] * 49 + [51]:  # the last one is validated
+            now += seconds
+            bar.update()
+        assert sys.stderr.getvalue().splitlines()[-1] == "train: 50%, 50.0 of 100, 01:40 so far, 01:40 to go"
+
+
 def test_silent_when_captured_and_over_when_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "TICK_S", 0.01)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
