@@ -130,7 +130,8 @@ def _epoch(
         at.step += 1
         at.seconds = before + _lead_clock(world, begun)
         bar.update(whole_share(task.events, at.batch, len(todo)))
-        bar.set_postfix(loss=f"{at.loss / at.batch:.4f}", best=f"{at.best:.4f}", refresh=False)
+        best = {} if at.best == -math.inf else {"best": f"{at.best:.4f}"}
+        bar.set_postfix(loss=f"{at.loss / at.batch:.4f}", **best, refresh=False)
         if at.seconds - saved >= save_every_s and at.batch < len(todo) and at.seconds < limits.budget:
             _save(world, task, at, folder)
             saved = at.seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,8 @@ def shown(at: loop.Progress, tmp_path: Path) -> tuple[int, int, str]:
 @pytest.mark.parametrize(("batch", "own"), [(0, 100), (5, 50)])
 def test_what_was_done_before_is_no_part_of_the_pace(tmp_path: Path, batch: int, own: int) -> None:
     assert shown(loop.Progress(batch=batch), tmp_path)[:2] == (own, 100)
+
+
+@pytest.mark.parametrize(("best", "told"), [(-math.inf, "loss=1.0000"), (0.25, "best=0.2500, loss=1.0000")])
+def test_the_best_is_told_once_there_is_one(tmp_path: Path, best: float, told: str) -> None:
+    assert shown(loop.Progress(best=best), tmp_path)[2] == told
