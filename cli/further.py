@@ -99,7 +99,11 @@ def _check_read(changes: Mapping[str, Any], unread: Iterable[str]) -> None:
 def _told(
     name: str, work: Callable[..., Any], artifact: Path, events: Sequence[Path], chosen: Any, how: How
 ) -> bool:
-    """Learn events, and tell. Whether there was something to learn, and this process is the one that tells."""
+    """Learn events, and tell. Whether there was something to learn, and this process is the one that tells.
+
+    Raises ArtifactError for what has learnt them over a generator that has learnt since.
+    """
+    from genrec.nn.checkpoint import check_trained_on_this
     from training.launch import torchrun_rank
 
     begun, facts = time.monotonic(), how.on_ranks(work, artifact, events, chosen, how.seed)
@@ -107,6 +111,8 @@ def _told(
         return False
     if facts is None:
         print(f"{name}: has learnt {events[-1]}")
+        if name in OVER_GENERATOR:
+            check_trained_on_this(artifact / "model" / f"{name}.safetensors", name)
         return False
     said = ", ".join(f"{fact} {value}" for fact, value in facts.items())
     print(f"{name}: trained further in {time.monotonic() - begun:.1f} s: {said}")

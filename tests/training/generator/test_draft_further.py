@@ -134,6 +134,24 @@ def test_over_a_generator_that_has_learnt_since(drafting: Path, capsys: pytest.C
         assert says in capsys.readouterr().out, "of another generator than the first"
 
 
+def test_before_a_generator_that_learns_the_same_file(
+    drafting: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has learnt the file does not learn it again, so the command that helps is told."""
+    events = drafting.parent / "events.csv"
+    events.write_text(HEAD + "u3,i20,100\n")
+    train = ["train", str(drafting), "--draft", "alone", "--events", str(events)]
+    assert main(train) == 0 and main(["train", str(drafting), "--events", str(events)]) == 0
+    capsys.readouterr()
+    assert main(train) != 0
+    said = capsys.readouterr()
+    assert said.out == f"draft: has learnt {events}\n"
+    assert (
+        "was trained on another generator than model.safetensors; `genrec train --draft alone` makes"
+        in said.err
+    )
+
+
 def test_ended_between_weights_and_manifest_it_is_completed(
     drafting: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

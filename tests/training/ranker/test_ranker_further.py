@@ -146,6 +146,23 @@ def test_over_a_generator_that_has_learnt_since(artifact: Path, capsys: pytest.C
     manifest.verify(artifact)
 
 
+def test_before_a_generator_that_learns_the_same_file(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has learnt the file does not learn it again, so the command that helps is told."""
+    events = artifact.parent / "events.csv"
+    events.write_text(HEAD + "3,i7,100\n3,i2,101\n")
+    train = ["train", str(artifact), "--ranker", "--events", str(events)]
+    assert main(train) == 0 and main(["train", str(artifact), "--events", str(events)]) == 0
+    capsys.readouterr()
+    assert main(train) != 0
+    said = capsys.readouterr()
+    assert said.out == f"ranker: has learnt {events}\n"
+    assert (
+        "was trained on another generator than model.safetensors; `genrec train --ranker` makes" in said.err
+    )
+
+
 def test_ended_between_weights_and_manifest_it_is_completed(
     artifact: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
