@@ -87,12 +87,11 @@ class ModelConfig:
         """Whether a prompt holds more than codes."""
         return any(getattr(self, name) for name in PROMPT)
 
-    def check_codes_alone(self, what: str) -> None:
+    def check_codes_alone(self, what: str, other_way: str = "") -> None:
         """Refuse to train, beside this generator, what knows no text between items. Raises InputError."""
         if self.has_text:
-            raise InputError(
-                "model", f"reads text around items, which {what} does not", "prompts of codes alone"
-            )
+            problem = f"reads text around items, which {what} does not"
+            raise InputError("model", problem, f"prompts of codes alone{other_way}")
 
     def prompt_length(self, items: int) -> int:
         """S of a history of this many items: L tokens for each, and the text around them; none for none."""

@@ -95,7 +95,9 @@ def open_places(
     its KV of a history is then not a ranker's.
     """
     if history == "codes":
-        load_config(artifact).check_codes_alone("a ranker with --ranker-history codes")
+        load_config(artifact).check_codes_alone(
+            "a ranker with --ranker-history codes", "; or --ranker-history tokens"
+        )
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     histories = Histories.load(artifact / "histories.parquet")
     candidates = load_candidates(artifact, max(1, wanted // len(histories)), device)
