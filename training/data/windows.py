@@ -67,7 +67,9 @@ def batches(windows: np.ndarray, items: int, rng: np.random.Generator) -> list[n
 def check_some(found: Sequence[Sized]) -> None:
     """Refuse batches that hold nothing: every event of every user is held out, or the first one. Raises InputError."""
     if not any(map(len, found)):
-        raise InputError("events", "are none that can be learnt", "users with more events than are held out")
+        raise InputError(
+            "events", "are none that can be learnt", "users with two events that are not held out"
+        )
 
 
 def gather(rows: np.ndarray, batch: np.ndarray) -> np.ndarray:

@@ -189,7 +189,7 @@ def test_histories_of_held_out_items_alone_are_refused(tmp_path: Path) -> None:
     """Three items each: one to validate, one to test, and one that comes after nothing."""
     histories, catalogue = data()
     short = Histories(np.arange(5), histories.items[:15], np.arange(6) * 3)
-    with pytest.raises(InputError, match=r"events: are none that can be learnt \(accepted: users with more"):
+    with pytest.raises(InputError, match=r"events: are none that can be learnt \(accepted: users with two"):
         train_generator(World(), short, catalogue, TINY, tmp_path)
 
 
