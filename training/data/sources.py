@@ -71,7 +71,8 @@ def open_source(name: str, cache: Path) -> Iterator[Source]:
 def read_folder(folder: Path) -> Source:
     """The first pair of files that the folder holds. Raises InputError."""
     if not folder.is_dir():
-        raise InputError("source", f"{str(folder)!r} is neither a known set nor a folder", ", ".join(WHEELS))
+        problem = f"{str(folder)!r} is neither a known set nor a folder"
+        raise InputError("source", problem, f"{', '.join(WHEELS)}, or a folder that holds a data set")
     for interactions, items, column in LAYOUTS:
         found = [sorted(folder.glob(pattern)) for pattern in (interactions, items)]
         if all(found):

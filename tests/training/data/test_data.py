@@ -190,7 +190,7 @@ def test_json_lines_are_named(tmp_path: Path) -> None:
 def test_missing_file_and_unknown_source(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_tables(tmp_path / "no.csv", tmp_path / "no.csv")
-    with pytest.raises(InputError, match="neither a known set nor a folder"), open_source("ml-3", tmp_path):
+    with pytest.raises(InputError, match="ml-1m, or a folder that holds"), open_source("ml-3", tmp_path):
         pass
     with pytest.raises(InputError, match="no known pair of files"):
         read_folder(tmp_path)
