@@ -21,6 +21,7 @@ from cli.options import (
 )
 from cli.recommend import add_decoder
 from deploy.signals import ended_by_sigterm
+from genrec.errors import InputError
 from genrec.settings import Settings
 
 # The stages of the manifest that made what is evaluated.
@@ -63,6 +64,8 @@ def evaluate(a: argparse.Namespace) -> None:
     model = "ranker" if a.ranker else a.recipe or "generator"
     of_rankers = ("ranker", "hstu-ranker", "hstu-next")
     check_read(model, given, {**dict.fromkeys(given, ("generator",)), "device": of_rankers})
+    if given["verify"] and not given["decoder"]:
+        raise InputError("verify", "is given for the decoder beam, which does not read it", "for draft alone")
     if model in of_rankers:
         # Imports torch, of which a generator's evaluation needs nothing
         from training.device import use_device

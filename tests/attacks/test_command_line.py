@@ -96,6 +96,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["evaluate", "a", "--ranker", "--decoder", "draft"], "decoder: is given for ranker"),
         (["evaluate", "a", "--ranker", "--beam-width", "7"], "beam-width: is given for ranker"),
         (["evaluate", "a", "--recipe", "hstu-next", "--verify", "last"], "verify: is given for hstu-next"),
+        (["evaluate", "a", "--verify", "last"], r"verify: is given for the decoder beam.*: for draft alone"),
         (
             ["data", "a", "--semantic-ids", "x", "--codebook-sizes", "8,8"],
             "codebook-sizes: are given with --sem",
