@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from cli.collector import STANDARD, Collector
+from cli.options import check_read
 from cli.rank import most_found
 from cli.running import read_server
 from cli.spans import Span, way_of
@@ -30,6 +31,11 @@ class Untraced(GenrecError):
 
 def run(a: argparse.Namespace) -> None:
     """Ask once, and draw. A request that was refused is drawn as far as it came. Raises what the client raises."""
+    check_read(
+        a.ensemble,
+        {"candidates": a.candidates, "retrieve": a.retrieve},
+        {"candidates": (RANK,), "retrieve": (RECOMMEND_AND_RANK,)},
+    )
     server = read_server(a.server)
     with Collector(a.collector or server.trace_url or STANDARD) as collector:
         url = server.http_url if a.protocol == "http" else server.grpc_url

@@ -112,6 +112,14 @@ def shop(tmp_path: Path) -> list[str]:
         ),
         (["rank", "a", "--candidates", "x"], r"candidates: is 'x' \(accepted: ids alone as 1,2,3"),
         (["trace", "h:1", "--history", "1,x"], r"--history: is '1,x' \(accepted: whole numbers"),
+        (
+            ["trace", "h:1", "--history", "1", "--candidates", "2"],
+            "candidates: is given for recommend, .*rank ",
+        ),
+        (
+            ["trace", "h:1", "--history", "1", "--ensemble", "rank", "--retrieve", "2"],
+            "retrieve: is given for rank, .*: for recommend_and_rank alone",
+        ),
         (["route", "a", "--servers", "17"], r"--servers: is '17' \(accepted: a whole number, 1 to 16\)"),
         (["route", "a", "--servers", "two"], r"--servers: is 'two' \(accepted: a whole number, 1 to 16\)"),
         (["route", "a", "--in-flight", "8193"], r"--in-flight: is '8193' \(accepted: .* 1 to 8192\)"),
