@@ -9,14 +9,12 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import leftovers, tritonserver
+from deploy import leftovers, probe, tritonserver
 from deploy.ports import LOOPBACK, Ports
 from deploy.router.config import BACKENDS, ServerPlace, render
 from deploy.router.limits import Limits
@@ -170,7 +168,7 @@ def _wait(router: Router) -> None:
         if router.process.poll() is not None:
             raise RouterError(f"haproxy: ended with {router.process.returncode}: {router.log()}")
         try:
-            with urllib.request.urlopen(f"http://{router.ports.metrics_url}/metrics", timeout=1):
+            with probe.ask(f"http://{router.ports.metrics_url}/metrics", timeout=1):
                 return
         except OSError:
             time.sleep(LOOK_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from deploy import probe
+from deploy.ports import choose_ports
 
 CUT_SHORT = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 500\r\n\r\nfailed"
 NO_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
@@ -58,3 +60,19 @@ def test_a_probe_is_due_before_nobody_listens(ensemble: str) -> None:
         assert probe.infer(url, ensemble, 7, 5.0).alive
     (due,) = [each["data"] for each in json.loads(said[0])["inputs"] if each["name"] == "deadline_ms"]
     assert 0 < due[0] < 5000
+
+
+def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not reach the server, and be told the secret that controls it."""
+    nobody = choose_ports()
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setattr("urllib.request._opener", None)  # which knows the environment of its making
+        assert "refused" in probe.load_model(nobody.http_url, "decode", {"genrec-control": "secret"}, 1.0)
+        assert "refused" in probe.infer(nobody.http_url, "recommend", 7, 1.0).problem
+        assert not probe.server_id(nobody.http_url, 1.0)
+        assert probe.answered(nobody.metrics_url, 1.0) is None
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
