@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,6 +129,10 @@ def end(process: subprocess.Popen[bytes], grace_s: float) -> None:
             raise TimeoutError(f"processes {left} of the server's session do not end")
         time.sleep(0.02)
     process.wait()
+    # Who is the first process of a container is given what the server leaves, and nobody else reaps it.
+    for left_over in members(process.pid):
+        with suppress(ChildProcessError):
+            os.waitpid(left_over.pid, os.WNOHANG)
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

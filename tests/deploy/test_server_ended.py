@@ -31,6 +31,19 @@ while True:
     signal.pause()
 """
 
+# As the first process of a container, which is given the children of those that end.
+FIRST = """
+import ctypes, subprocess
+from deploy import tritonserver
+
+assert not ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+shell = ["sh", "-c", "sleep 100000 & echo ready; exec sleep 100000"]
+with subprocess.Popen(shell, stdout=subprocess.PIPE, start_new_session=True) as server:
+    server.stdout.readline()
+    tritonserver.end(server, grace_s=0)
+    print(tritonserver.members(server.pid))
+"""
+
 
 def ended(folder: Path, *does: str, grace_s: float = NEVER_S) -> int:
     """What a server returns that does so on SIGTERM; nothing of it is left."""
@@ -57,3 +70,9 @@ def test_a_server_whose_models_still_answer_is_waited_for(tmp_path: Path) -> Non
 
 def test_a_server_that_does_not_end_is_killed_after_its_grace(tmp_path: Path) -> None:
     assert ended(tmp_path, "none", "stays", grace_s=0.1) == -signal.SIGKILL
+
+
+def test_the_first_process_of_a_container_keeps_no_zombies() -> None:
+    """Each restart would leave some: in the end no process can be started there."""
+    said = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
