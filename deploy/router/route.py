@@ -1,7 +1,7 @@
 """`genrec route` keeps a fleet until Ctrl-C; `genrec rollout`, another process, tells it where to go.
 
 They speak JSON lines over a socket in the router's folder in /dev/shm, which only its user can open: one request
-{"new", "share"}; then {"told"} any number of times, and {"done"} or {"error"}. A caller who goes away breaks the
+{"old", "new", "share"}; then {"told"} any number of times, and {"done"} or {"error"}. A caller who goes away breaks the
 rollout off, and it is undone.
 """
 
@@ -78,6 +78,8 @@ def _answer(fleet: Fleet, connection: socket.socket) -> None:
     try:
         with connection.makefile("r") as lines:
             asked = json.loads(lines.readline())
+        if asked["old"] != str(served := fleet.serving.artifact):  # another rollout was first
+            raise InputError("old", f"is {asked['old']}, which is served no more", str(served))
         fleet.move(Path(asked["new"]), int(asked["share"]), lambda text: say("told", text))
         kind, text = "done", f"{fleet.serving.artifact} serves{_rest(fleet)}"
     except GenrecError as error:
@@ -99,7 +101,7 @@ def rollout(old: Path, new: Path, share: int, tell: Callable[[str], None]) -> st
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(folder_of(old.resolve()) / CONTROL))
-        asked = {"new": str(new.resolve()), "share": share}
+        asked = {"old": str(old.resolve()), "new": str(new.resolve()), "share": share}
         connection.sendall(json.dumps(asked).encode() + b"\n")
         with connection.makefile("r") as lines:
             for line in lines:

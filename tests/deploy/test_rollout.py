@@ -180,7 +180,7 @@ def test_a_caller_that_goes_away_undoes_its_rollout(world: World, routed: Routed
     with Load(world, routed) as load:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(folder_of(world.old) / "control"))
-            connection.sendall(f'{{"new": "{world.new}", "share": 100}}\n'.encode())
+            connection.sendall(f'{{"old": "{world.old}", "new": "{world.new}", "share": 100}}\n'.encode())
             assert b"starting server 1" in connection.recv(4096)
         assert load.look(300) == {"old"}
         with pytest.raises(GenrecError, match="has no servers here"):  # it waits for the other to be done

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +17,57 @@ from cli.main import main
 from deploy import leftovers
 from deploy.router.fleet import STATE
 from deploy.router.haproxy import FOLDER
-from deploy.router.route import CONTROL, RolloutFailed, rollout
+from deploy.router.route import CONTROL, RolloutFailed, obey, rollout
+from genrec.errors import GenrecError
+from tests.serving.processes import until
 
 SERVED = Path("/served")
+
+
+class Obedient:
+    """A fleet without servers, which goes where it is told at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.router = SimpleNamespace(folder=folder)
+        self.serving, self.coming, self.share = SimpleNamespace(artifact=SERVED), None, 0
+        self.over = threading.Event()
+
+    def check(self) -> None:
+        if self.over.is_set():
+            raise GenrecError("over")
+
+    def move(self, artifact: Path, share: int, tell: Callable[[str], None]) -> None:
+        tell(f"{share} % to {artifact}")
+        self.serving = SimpleNamespace(artifact=artifact)
+
+
+@contextmanager
+def obeying() -> Iterator[Obedient]:
+    """One that is asked, and says all the time that it serves what it did at first, as to one who asked then."""
+    prefix = leftovers.own_prefix()
+    fleet = Obedient(leftovers.SHM / f"{prefix}{FOLDER}")
+    fleet.router.folder.mkdir(mode=0o700)
+    (fleet.router.folder / STATE).write_text(json.dumps({"serving": str(SERVED)}))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(obey, fleet)
+            until(lambda: (fleet.router.folder / CONTROL).exists() or ended.done())
+            try:
+                yield fleet
+            finally:
+                fleet.over.set()
+        assert str(ended.exception()) == "over"
+    finally:
+        leftovers.remove(prefix)
+
+
+def test_of_two_rollouts_at_once_the_second_does_not_replace_what_the_first_has_put_there() -> None:
+    """It waited for the first to be done, and is from what is served no more."""
+    with obeying() as fleet:
+        assert rollout(SERVED, Path("/new"), 100, str) == "/new serves"
+        with pytest.raises(RolloutFailed, match=r"old: is /served, which .* \(accepted: /new\)"):
+            rollout(SERVED, Path("/other"), 100, str)
+        assert fleet.serving.artifact == Path("/new")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +95,7 @@ def test_a_rollout_that_fails_says_why(last: bytes, says: str) -> None:
             answered = pool.submit(answer)
             with pytest.raises(RolloutFailed, match=says):
                 rollout(SERVED, Path("/new"), 100, told.append)
-            assert json.loads(answered.result()) == {"new": "/new", "share": 100}
+            assert json.loads(answered.result()) == {"old": "/served", "new": "/new", "share": 100}
     finally:
         leftovers.remove(prefix)
     assert told == ["starting"]
