@@ -84,7 +84,7 @@ def _answer(fleet: Fleet, connection: socket.socket) -> None:
         kind, text = "done", f"{fleet.serving.artifact} serves{_rest(fleet)}"
     except GenrecError as error:
         kind, text = "error", str(error)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:
         kind, text = "error", f"{type(error).__name__}: {error}"
     with suppress(OSError):  # the caller may be gone
         say(kind, text)

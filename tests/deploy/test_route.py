@@ -30,13 +30,15 @@ class Obedient:
     def __init__(self, folder: Path) -> None:
         self.router = SimpleNamespace(folder=folder)
         self.serving, self.coming, self.share = SimpleNamespace(artifact=SERVED), None, 0
-        self.over = threading.Event()
+        self.over, self.fault = threading.Event(), ""
 
     def check(self) -> None:
         if self.over.is_set():
             raise GenrecError("over")
 
     def move(self, artifact: Path, share: int, tell: Callable[[str], None]) -> None:
+        if self.fault:
+            raise RuntimeError(self.fault)
         tell(f"{share} % to {artifact}")
         self.serving = SimpleNamespace(artifact=artifact)
 
@@ -68,6 +70,20 @@ def test_of_two_rollouts_at_once_the_second_does_not_replace_what_the_first_has_
         with pytest.raises(RolloutFailed, match=r"old: is /served, which .* \(accepted: /new\)"):
             rollout(SERVED, Path("/other"), 100, str)
         assert fleet.serving.artifact == Path("/new")
+
+
+def test_whatever_is_wrong_with_a_rollout_the_fleet_goes_on() -> None:
+    with obeying() as fleet:
+        for asked in (b"[" * 100_000, b'{"old": "/served", "new": "/new", "share": 1e999}'):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(fleet.router.folder / CONTROL))
+                connection.sendall(asked + b"\n")
+                assert b'{"error": ' in connection.recv(4096)
+        fleet.fault = "can't start new thread"
+        with pytest.raises(RolloutFailed, match="RuntimeError: can't start new thread"):
+            rollout(SERVED, Path("/new"), 100, str)
+        fleet.fault = ""
+        assert rollout(SERVED, Path("/new"), 100, str) == "/new serves"
 
 
 @pytest.mark.parametrize(
