@@ -29,16 +29,19 @@ class Collector:
 
     def __init__(self, url: str) -> None:
         """Raises InputError when `url` is not of this machine, or another listens there."""
-        parts = urlsplit(url)
+        limit = f"http on 127.0.0.1, as {STANDARD}"
+        try:
+            parts = urlsplit(url)
+            port = 80 if parts.port is None else parts.port
+        except ValueError as error:
+            raise InputError("collector", f"is {url!r}: {error}", limit) from error
         if parts.scheme != "http" or parts.hostname not in LOOPBACK:
-            raise InputError("collector", f"is {url!r}", f"http on 127.0.0.1, as {STANDARD}")
+            raise InputError("collector", f"is {url!r}", limit)
         self._path = parts.path
         self._traces: OrderedDict[str, list[Raw]] = OrderedDict()
         self._came = threading.Condition()
         try:
-            self._server = ThreadingHTTPServer(
-                ("127.0.0.1", 80 if parts.port is None else parts.port), _handler(self)
-            )
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         except OSError as error:
             limit = "a free port; if a collector listens there already, look for traces there"
             raise InputError("collector", f"cannot listen at {url}: {error.strerror}", limit) from error

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from genrec.errors import InputError
 from genrec.target import DEFAULT, runnable, target_of
@@ -117,7 +118,7 @@ class Settings:
             if low is not None and not low <= value <= (value if high is None else high):
                 raise InputError(each.name, f"is {value}", accepted(each))
 
-        if self.trace_url and not _COLLECTOR.fullmatch(self.trace_url):
+        if self.trace_url and not _is_collector(self.trace_url):
             raise InputError("trace_url", f"is {self.trace_url!r}", COLLECTOR)
         if self.pool_disk and not (Path(self.pool_disk).is_absolute() and Path(self.pool_disk).is_dir()):
             raise InputError("pool_disk", f"is {self.pool_disk!r}", FOLDER)
@@ -164,6 +165,13 @@ class Settings:
 def _read(each: Field[Any], value: str) -> Any:
     kind = str(each.type)  # annotations are text here
     return Path(value) if kind.startswith("Path") else int(value) if kind == "int" else value
+
+
+def _is_collector(url: str) -> bool:
+    try:
+        return bool(_COLLECTOR.fullmatch(url) and urlsplit(url).port != 0)
+    except ValueError:  # a port too high, a bracket too few
+        return False
 
 
 def chosen_fields() -> list[Field[Any]]:

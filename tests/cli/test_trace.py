@@ -172,8 +172,10 @@ def test_a_server_traces_only_what_it_is_asked_to() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ("127.0.0.1:4318", "http://127.0.0.1:4318", "http://h/a b", "http://h/,level=TENSORS")
-)
+    "url",
+    ("127.0.0.1:4318", "http://127.0.0.1:4318", "http://h/a b", "http://h/,level=TENSORS",
+     "http://127.0.0.1:65536/v1/traces", "http://127.0.0.1:x/v1/traces", "http://[::1/v1/traces"),
+)  # fmt: skip
 def test_a_trace_url_is_a_url(url: str) -> None:
     with pytest.raises(InputError, match=r"trace_url: is .*accepted: http://host:port/path"):
         Settings(Path("artifact"), Path("arena"), trace_url=url)
@@ -186,8 +188,10 @@ def test_a_traceparent_is_one(header: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ("ftp://127.0.0.1:4318/v1/traces", "http://example.org:4318/v1/traces", "4318", "")
-)
+    "url",
+    ("ftp://127.0.0.1:4318/v1/traces", "http://example.org:4318/v1/traces", "4318", "",
+     "http://127.0.0.1:65536/v1/traces", "http://127.0.0.1:x/v1/traces", "http://[::1/v1/traces"),
+)  # fmt: skip
 def test_a_collector_listens_on_this_machine_alone(url: str) -> None:
     with pytest.raises(InputError, match=r"collector: is .* \(accepted: http on 127\.0\.0\.1"):
         Collector(url)
