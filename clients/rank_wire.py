@@ -59,7 +59,7 @@ def rank_tensors(
     if scores is not None:
         try:
             given = np.asarray(scores, np.float32)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError("scores", f"are not numbers: {error}", "a number per candidate") from error
         if given.shape != tensors["candidates"].shape[1:]:
             limit = f"{tensors['candidates'].shape[1]}, one per candidate"

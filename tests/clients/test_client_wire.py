@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from clients import wire
+from clients import rank_wire, wire
 from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
 from clients.recommender import Recommender
@@ -69,6 +69,12 @@ def test_an_empty_history_and_the_ends_of_the_ranges_can_be_sent() -> None:
     ends = [-(2**63), 2**63 - 1]
     assert wire.request_tensors(ends)["history"].tolist() == [ends]
     assert wire.request_tensors(np.array([1], np.uint64))["history"].dtype == np.int64
+
+
+@pytest.mark.parametrize("scores", [[10**400], ["good"], [[1.0], [2.0, 3.0]], [None, "x"]])
+def test_scores_that_are_no_numbers_are_refused_before_sending(scores: Any) -> None:
+    with pytest.raises(InputError, match="scores: are not numbers"):
+        rank_wire.rank_tensors([1], [2], 1, scores, None, None)
 
 
 class Result:
