@@ -267,7 +267,9 @@ def check_url(url: str) -> tuple[str, int]:
     """(host, port) of an address. Raises InputError."""
     found = _ADDRESS.fullmatch(url) if isinstance(url, str) else None
     host, port = (found["host"] or found["six"], int(found["port"])) if found else ("", 0)
-    if not 1 <= port <= MAX_PORT or (found and found["six"] and not _is_ipv6(host)):
+    # No resolver takes a name of which a part is longer, or empty
+    is_name = all(0 < len(each) < 64 for each in host.removesuffix(".").split("."))
+    if not 1 <= port <= MAX_PORT or not (_is_ipv6(host) if found and found["six"] else is_name):
         limit = f"host:port or [IPv6]:port, port 1 to {MAX_PORT}, without a scheme or a path"
         raise InputError("url", f"is {url!r}", limit)
     return host, port

@@ -201,8 +201,10 @@ def test_other_errors_of_the_client_libraries() -> None:
 
 @pytest.mark.parametrize("client", [Recommender, AsyncRecommender])
 @pytest.mark.parametrize(
-    ("field", "arguments"), [("protocol", ("h:1", "ftp")), ("url", ("http://h:1", "http")), ("url", ("",))]
-)
+    ("field", "arguments"),
+    [("protocol", ("h:1", "ftp")), ("url", ("http://h:1", "http")), ("url", ("",)),
+     ("url", ("a..b:1", "http")), ("url", (f"{'a' * 64}.b:1", "http"))],
+)  # fmt: skip
 def test_wrong_addresses(client: Any, field: str, arguments: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as raised:
         client(*arguments)
