@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sized
+from collections.abc import Callable
+from typing import Any
 
 from clients.rank_wire import NOT_SENT, PreInference
 
@@ -24,10 +25,13 @@ class Trigger:
         self._clock = clock
         self._said = (0, -math.inf)  # items, and until when that is believed
 
-    def wants(self, history: object) -> bool:
+    def wants(self, history: Any) -> bool:
         """Whether the server should hear of it; of what is no list of items the ranking will say so."""
         at_risk_from, until = self._said
-        return not isinstance(history, Sized) or len(history) >= at_risk_from or self._clock() > until
+        try:
+            return len(history) >= at_risk_from or self._clock() > until
+        except TypeError:
+            return True
 
     def learn(self, answer: PreInference) -> None:
         """What the server has just said."""

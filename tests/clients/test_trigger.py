@@ -53,7 +53,8 @@ def test_all_are_signalled_until_something_is_known_and_when_that_is_old() -> No
     assert trigger.wants([]) and trigger.wants([1]) and trigger.wants(7)
     trigger.learn(PreInference("not_needed", 3, 0, 0, at_risk_from=4))
     assert [trigger.wants([1] * n) for n in (0, 3, 4, 5)] == [False, False, True, True]
-    assert trigger.wants(7), "no list of items: the ranking will refuse it by name"
+    for history in (7, None, np.array(7)):
+        assert trigger.wants(history), "no list of items: the ranking will refuse it by name"
     now += BELIEVED_S
     assert not trigger.wants([1])
     now += 0.01
