@@ -47,7 +47,6 @@ from genrec.rank.kinds import ranker_of, ranks_on
 from genrec.settings import Settings, chosen_fields
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
-RENDERED_LEVELS = 3  # of the committed configs
 START_ATTEMPTS = 3
 SERVER_JSON = "server.json"
 log = logging.getLogger("genrec.serve")
@@ -266,10 +265,7 @@ def _ensembles(
 
 
 def _repository(ensembles: tuple[Ensemble, ...], folder: Path) -> None:
-    """The committed model repository, or one rendered: another L or target, other instances."""
-    if ensembles == served(RENDERED_LEVELS, draft=True, ranker=True):
-        shutil.copytree(REPOSITORY, folder)
-        return
+    """The model repository, rendered. It is written to and must go again, though the installation is read-only."""
     for name in {model.name for ensemble in ensembles for model in ensemble.models}:
         version = folder / name / "1"
         version.mkdir(parents=True)

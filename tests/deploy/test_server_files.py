@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from deploy import launcher
 from deploy.server_files import STUB, ServerFiles, check_numpy, find_server
+from ensembles.served import served
 from genrec.errors import ArtifactError
 
 
@@ -45,3 +48,18 @@ def test_numpy_1_and_none_pass(python: Path, tmp_path: Path, version: str) -> No
 
 def test_this_environment_passes() -> None:
     check_numpy(find_server())
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_of_a_read_only_installation_nothing_read_only_is_made_that_a_server_writes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft: bool
+) -> None:
+    """Its configurations are added to, and its folders could not be emptied when it ends."""
+    installed = shutil.copytree(launcher.REPOSITORY, tmp_path / "installed")
+    for path in (installed, *installed.rglob("*")):
+        path.chmod(path.stat().st_mode & 0o555)
+    monkeypatch.setattr(launcher, "REPOSITORY", installed)
+    models = tmp_path / "models"
+    launcher._repository(served(3, draft=draft, ranker=True), models)
+    written_to = [path for path in (models, *models.rglob("*")) if path.is_dir() or path.suffix == ".pbtxt"]
+    assert [path for path in written_to if not path.stat().st_mode & 0o200] == []
