@@ -33,8 +33,14 @@ def run(a: argparse.Namespace) -> None:
         raise InputError("port", f"{a.port} is in use on {HOSTS[0]}", "a free port, by --port")
     with until_interrupted(), page_of(a.artifact, a.server, a.beam_width) as page:
         told = f"try it: http://{HOSTS[0]}:{a.port}  (Ctrl-C ends it)"
-        # aiohttp calls `print` once it listens
-        web.run_app(application(page), host=HOSTS[0], port=a.port, print=lambda *_: print(told, flush=True))
+        # aiohttp calls `print` once it listens. Signals stay ours: it would leave both at their defaults when it ends.
+        web.run_app(
+            application(page),
+            host=HOSTS[0],
+            port=a.port,
+            print=lambda *_: print(told, flush=True),
+            handle_signals=False,
+        )
 
 
 @contextmanager

@@ -28,6 +28,28 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from tests.cli.page import NOBODY, page_at
 
+# `genrec web` without a server; it is told to end once it listens, and says who takes signals while it cleans.
+ENDED = """
+import argparse, os, signal, threading
+from contextlib import contextmanager
+from cli.web import serve
+from cli.web.app import Page
+from deploy.ports import choose_ports
+
+@contextmanager
+def page_of(*_):
+    try:
+        yield Page("mine", "127.0.0.1:1", "", (), None, None)
+    finally:
+        print(*(signal.getsignal(number).name for number in (signal.SIGINT, signal.SIGTERM)))
+
+run_app, serve.page_of = serve.web.run_app, page_of
+serve.web.run_app = lambda *app, **how: run_app(
+    *app, **how | {"print": lambda *_: os.kill(os.getpid(), signal.SIGTERM)}
+)
+serve.run(argparse.Namespace(artifact=None, server=None, beam_width=1, port=choose_ports().http))
+"""
+
 
 def ask(url: str, body: Any = None, **headers: str) -> tuple[int, Any]:
     """Status and JSON of an answer."""
@@ -250,3 +272,8 @@ def test_the_command_starts_a_server_and_ends_it(tiny: Path, items: list[int]) -
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
     assert np.isfinite([item["score"] for item in beam["items"]]).all()
+
+
+def test_a_second_signal_does_not_cut_the_cleaning_short() -> None:
+    said = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, check=True)
+    assert said.stdout == "SIG_IGN SIG_IGN\n"
