@@ -72,16 +72,6 @@ def counts(text: str) -> dict[str, int]:
         raise _refused(text, "model=count with commas between, as encode_history=2,decode=2") from error
 
 
-def whole_number(text: str) -> int:
-    """Of 64 bits, as ids of users and items are."""
-    try:
-        if -(2**63) <= (number := int(text)) < 2**63:
-            return number
-    except ValueError:
-        pass
-    raise _refused(text, "a whole number of 64 bits")
-
-
 def at_least(low: int, most: int = 2**63 - 1) -> Callable[[str], int]:
     """A whole number of `low` to `most`."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from cli.options import add_artifact, whole_number
+from cli.options import add_artifact
 from genrec.words import counted
 
 TRIES, PAUSE_S = 20, 0.05  # of a table that another process may hold
@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _user(text: str) -> int | str:
-    return whole_number(text) if text.removeprefix("-").isdecimal() else text
+    """An id, or a name: 007 is no number, but perhaps how the source spells somebody."""
+    from training.data.keys import is_plain
+
+    return int(text) if is_plain(text) else text
 
 
 def user_id_of(artifact: Path, user: int | str) -> int:

@@ -86,10 +86,6 @@ def shop(tmp_path: Path) -> list[str]:
             ["rank", "a", "--candidates", "1", "--retrieve", "5"],
             "--retrieve: not allowed with argument --candid",
         ),
-        (
-            ["pool", "forget", "a", str(2**63)],
-            r"user: is '9223372036854775808' \(accepted: a whole number of 64 bits",
-        ),
         (["data", "a", "--interactions", "x.csv"], r"items: is missing \(accepted: .*beside --interactions"),
         (["data", "a", "--items", "x.csv"], r"interactions: is missing \(accepted: .*beside --items"),
         (["evaluate", "a", "--recipe", "hstu-next", "--keep-seen"], "keep-seen: is given for hstu-next"),

@@ -60,6 +60,16 @@ def test_who_is_forgotten_may_be_named_by_either(artifact: Path) -> None:
         pool.user_id_of(artifact, "bob")
 
 
+@pytest.mark.parametrize("name", ["007", "-0", "12345678901234567890", "١"])
+def test_who_is_named_by_digits_is_forgotten_and_not_whose_id_they_would_be(
+    tmp_path: Path, name: str
+) -> None:
+    histories = Histories(np.array([1, 2]), np.arange(6), np.array([0, 3, 6]))
+    histories.save(tmp_path / "histories.parquet", ["alice", name])
+    user = parser().parse_args(["pool", "forget", str(tmp_path), name]).user
+    assert pool.user_id_of(tmp_path, user) == 2
+
+
 def test_items_that_go_may_be_named_by_either(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"item_id": [1, 2, 3], "key": ["sku-1", "2", "sku,3"]}), tmp_path / "items.parquet"
