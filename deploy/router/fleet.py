@@ -60,6 +60,7 @@ class Fleet:
         """The first servers. Raises as `running_server`."""
         self.serving = self._start(artifact, log.info)
         self._weigh(dict.fromkeys(self.serving.places, 100))
+        self._write_state()
 
     def move(self, artifact: Path, share: int, tell: Tell = log.info) -> None:
         """Let another artifact answer `share` percent of the users: 100 ends the old servers, 0 the new ones.
@@ -157,12 +158,12 @@ class Fleet:
         self.share = share
         new = dict.fromkeys(self.coming.places, share)
         self._weigh(new | dict.fromkeys(self.serving.places, 100 - share))
+        self._write_state()
 
     def _weigh(self, weights: dict[str, int]) -> None:
         """The largest first, so that at no moment nobody has weight."""
         for place, weight in sorted(weights.items(), key=lambda each: -each[1]):
             self.router.weigh(place, weight)
-        self._write_state()
 
     def _undo(self) -> None:
         """All users to the old servers; the new ones end, whatever the router says. Raises RouterError."""
@@ -171,6 +172,7 @@ class Fleet:
         try:
             self._keep_router()
             self._weigh(dict.fromkeys(self.serving.places, 100) | dict.fromkeys(over.places, 0))
+            self._write_state()
             self._drain(over, log.info)
         finally:
             self._stop(over)

@@ -105,6 +105,17 @@ def test_a_router_that_ends_while_servers_start_is_started_again_meanwhile(
     assert fleet.coming and fleet.share == 30 and fleet.router.process.poll() is None
 
 
+def test_a_router_is_started_again_though_nothing_can_be_written_of_it(fleet: Fleet) -> None:
+    """As in a full /dev/shm. What is served has not changed, so there is nothing to write."""
+    (fleet.router.folder / f"{STATE}.partial").mkdir()  # in the way of the file
+    first = fleet.router.process
+    until(lambda: time.monotonic() > fleet.router.started + SETTLED_S)
+    first.kill()
+    first.wait()
+    fleet.check()
+    assert fleet.router.process is not first and fleet.router.process.poll() is None
+
+
 def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended: list[Path]) -> None:
     end_for_good(fleet.router)
     with pytest.raises(RouterError):
