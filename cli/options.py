@@ -90,15 +90,21 @@ def at_least(low: int, most: int = 2**63 - 1) -> Callable[[str], int]:
     return read
 
 
-def positive(text: str) -> float:
+def positive(text: str, most: float = math.inf) -> float:
     """A number above 0, of minutes say."""
+    limit = "a number above 0" if most == math.inf else f"a number above 0, at most {most:g}"
     try:
         number = float(text)
     except ValueError as error:
-        raise _refused(text, "a number above 0") from error
-    if not 0 < number < math.inf:
-        raise _refused(text, "a number above 0")
+        raise _refused(text, limit) from error
+    if not 0 < number <= most or number == math.inf:
+        raise _refused(text, limit)
     return number
+
+
+def seconds(text: str) -> float:
+    """That something may take, at most a day: sockets wait no longer than some 290 years."""
+    return positive(text, 86_400)
 
 
 def add_artifact(parser: argparse.ArgumentParser) -> None:

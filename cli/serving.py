@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cli.options import add_artifact, add_settings, counts, folder, names, positive, tell_outdated
+from cli.options import add_artifact, add_settings, counts, folder, names, seconds, tell_outdated
 from genrec.settings import chosen_fields
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run-dir", type=folder, help="where the log and server.json go; default: a temporary folder"
     )
     parser.add_argument(
-        "--start-timeout-s", type=positive, default=120.0, help="that a start may take; default: %(default)g"
+        "--start-timeout-s", type=seconds, default=120.0, help="that a start may take; default: %(default)g"
     )
     add_settings(parser, *(each.name for each in chosen_fields()))
     parser.add_argument(

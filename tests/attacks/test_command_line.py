@@ -101,6 +101,10 @@ def shop(tmp_path: Path) -> list[str]:
         (["train", "a", "--recipe", "hstu-ranker", "--ranker"], "not allowed with argument"),
         (["train", "a", "--threads", "-1"], "--threads: is '-1'"),
         (["train", "a", "--minutes", "nan"], r"--minutes: is 'nan' \(accepted: a number above 0"),
+        (
+            ["serve", "a", "--start-timeout-s", "1e10"],
+            r"-s: is '1e10' \(accepted: a number above 0, at most 86400\)",
+        ),
         (["sweep", "a", "--slo-p99-ms", "0"], "--slo-p99-ms: is '0'"),
         (
             ["recommend", "a", "--history", "1,x"],
