@@ -21,6 +21,9 @@ MAX_BEAM_WIDTH = 1024
 MOST_NODES = 1024
 MAX_DEADLINE_MS = 600_000
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
+MOST_NUMBER = (
+    2**31 - 1
+)  # of any setting: libraries count threads so, and bytes of so many MB no further than 64 bits
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 VERIFY = ("every", "last")
 RANKERS = ("auto", "discriminant", "hstu", "hstu-next", "none")  # of several, the first answers
@@ -117,6 +120,8 @@ class Settings:
             low, high = limits["low"], limits["high"]
             if low is not None and not low <= value <= (value if high is None else high):
                 raise InputError(each.name, f"is {value}", accepted(each))
+            if low is not None and value > MOST_NUMBER:
+                raise InputError(each.name, f"is {value}", f"{accepted(each)}, at most {MOST_NUMBER}")
 
         if self.trace_url and not _is_collector(self.trace_url):
             raise InputError("trace_url", f"is {self.trace_url!r}", COLLECTOR)

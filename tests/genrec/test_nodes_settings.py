@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from genrec.errors import InputError
-from genrec.settings import Settings
+from genrec.settings import Settings, chosen_fields
 
 TWO = {"nodes": 2, "node": 1, "store": "10.0.0.1:50051", "store_host": "10.0.0.2:50061"}
 
@@ -40,3 +40,10 @@ def test_two_nodes_are_told_all_of_it_and_one_nothing(monkeypatch):
 def test_what_is_wrong_is_named(wrong, problem):
     with pytest.raises(InputError, match=problem):
         settings(**{**TWO, **wrong})
+
+
+@pytest.mark.parametrize("name", [each.name for each in chosen_fields() if each.metadata["low"] is not None])
+def test_no_number_is_larger_than_what_it_is_given_to_can_hold(name):
+    """Or an engine, an array or a file says so, at the start of a server and in words of its own."""
+    with pytest.raises(InputError, match=rf"{name}: is {2**31} \(accepted: .*\)"):
+        settings(**{name: 2**31})
