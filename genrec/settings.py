@@ -21,9 +21,8 @@ MAX_BEAM_WIDTH = 1024
 MOST_NODES = 1024
 MAX_DEADLINE_MS = 600_000
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
-MOST_NUMBER = (
-    2**31 - 1
-)  # of any setting: libraries count threads so, and bytes of so many MB no further than 64 bits
+# Of any setting: libraries count threads so, and bytes of so many MB no further than 64 bits.
+MOST_NUMBER = 2**31 - 1
 SPAN = 32  # prompts are padded to multiples of this many tokens, so that equal shapes meet in a batch
 VERIFY = ("every", "last")
 RANKERS = ("auto", "discriminant", "hstu", "hstu-next", "none")  # of several, the first answers
