@@ -11,6 +11,7 @@ from pathlib import Path
 from deploy.ports import LOOPBACK, Ports
 from deploy.private import PrivateFolder
 from deploy.server_files import ServerFiles, library_path
+from genrec.cores import usable_cores
 
 TOKEN_HEADER = "genrec-token"  # over gRPC: triton-grpc-protocol-genrec-token
 GRPC_TOKEN_HEADER = f"triton-grpc-protocol-{TOKEN_HEADER}"
@@ -115,7 +116,7 @@ def environment(
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "NUMBA_NUM_THREADS": str(threads or os.cpu_count() or 1),
+        "NUMBA_NUM_THREADS": str(threads or usable_cores()),
         "PYTHONUNBUFFERED": "1",
         **settings,
     }

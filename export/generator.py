@@ -7,7 +7,6 @@ torch is imported once, by the process that those which trace are forked from. A
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import signal
 import warnings
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
+from genrec.cores import usable_cores
 from genrec.files import made_aside
 from genrec.manifest import OF, is_good, making, record, recorded, stage_key
 from genrec.models.config import ModelConfig
@@ -81,7 +81,7 @@ def export_generator(model_folder: Path, folder: Path) -> None:
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:
-    others, processes = set(active_children()), min(len(names), os.cpu_count() or 1)
+    others, processes = set(active_children()), min(len(names), usable_cores())
     START.set_forkserver_preload([*IMPORTED, writer])
     with (
         ProcessPoolExecutor(processes, START, _leave_interrupts) as pool,

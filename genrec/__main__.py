@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
+
+from genrec.cores import core_limit
 
 ROOMS = Path(__file__).with_name("rooms")  # in a wheel; in a checkout the rooms lie beside this package
 # Which extra has a library; what is not here is in all of them.
@@ -17,12 +20,15 @@ OF_VERBS = {
     "data": "train", "import": "train", "train": "train", "evaluate": "train", "export": "export", "build": "build",
     "catalogue": "build", "web": "web", "sweep": "perf", "bench": "perf",
 }  # fmt: skip
+THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"
 
 
 def main() -> int:
     """Run the command line; a library that is not installed is told with the extra that brings it."""
     if ROOMS.is_dir():
         sys.path.insert(0, str(ROOMS))
+    if limit := core_limit():  # before a library is imported that reads it then
+        os.environ |= {name: str(limit) for name in THREADS if name not in os.environ}
     try:
         code: int = import_module("cli.main").main()
     except ModuleNotFoundError as error:

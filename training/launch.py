@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from genrec.cores import usable_cores
 from genrec.errors import GenrecError, InputError
 from genrec.process import end_with_command, end_with_parent
 from training.sharded.world import RankLost, World, join
@@ -44,10 +45,9 @@ def on_ranks(
     if rank is not None:
         return _in_torchrun(rank, ranks, work, arguments, threads)
     if ranks == 1:
-        if threads:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads or min(torch.get_num_threads(), usable_cores()))
         return work(World(device=device), *arguments)
-    each = max((threads or os.cpu_count() or 1) // ranks, 1)
+    each = max((threads or usable_cores()) // ranks, 1)
     START.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", work.__module__])
     with tempfile.TemporaryDirectory() as folder:
         members = []
@@ -65,7 +65,7 @@ def _in_torchrun(rank: int, ranks: int, work: Callable[..., Any], arguments: Any
     started, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if ranks not in (1, started):
         raise InputError("ranks", f"is {ranks}, in one of the {started} that torchrun started", f"{started}")
-    torch.set_num_threads(max((threads or os.cpu_count() or 1) // here, 1))
+    torch.set_num_threads(max((threads or usable_cores()) // here, 1))
     world = join(rank, started, "env://")
     found = work(world, *arguments)
     world.leave()

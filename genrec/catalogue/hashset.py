@@ -7,7 +7,6 @@ index an ID is, so that its items are one more read away.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from genrec.cores import usable_cores
 from genrec.errors import InputError
 from genrec.tensor_file import mapped_tensors, read_metadata, readable, write_tensors
 
@@ -60,7 +60,7 @@ class SemanticIdSet:
             raise InputError("semantic_ids", f"has shape {list(given.shape)}", "one axis, below 2**30")
         capacity = 1 << max(int(len(given) / MAX_LOAD), 1).bit_length()
         table, leaves = np.zeros(capacity, np.int64), np.full(capacity, -1, np.int32)
-        duplicate = _fill_in_parallel(given, table, leaves, threads or os.cpu_count() or 1)
+        duplicate = _fill_in_parallel(given, table, leaves, threads or usable_cores())
         if duplicate >= 0:
             raise InputError("semantic_ids", f"has {given[duplicate]} twice", "distinct semantic IDs")
         return cls(table, leaves)

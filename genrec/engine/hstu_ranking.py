@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
+from genrec.cores import usable_cores
 from genrec.engine.hstu_users import HstuEntries, HstuUsers
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import HstuPasses
@@ -119,7 +119,7 @@ class HstuStreams:
         """`load` makes what makes passes of so many threads, 0 for all cores; `threads`: as somebody asked, or 0;
         `many`: whether several may run at once.
         """
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         self._load, self._config, self._threads = load, config, threads
         self._most = min(cores, MOST_AT_ONCE) if many and not threads else 1
         self._make: list[MakePasses] = []  # by stream

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 
+from genrec.cores import usable_cores
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Engine, Executor, Passes
 from genrec.errors import ArtifactError, InputError
@@ -65,7 +65,7 @@ def load_executors(settings: Settings, config: ModelConfig) -> list[Executor]:
         return [HostExecutor(each, config, width, kv_type) for each in passes]
 
     found = executors(settings.threads, settings.streams)
-    shares = target.streams and len(os.sched_getaffinity(0)) > 1  # its work between cores, if nobody says how
+    shares = target.streams and usable_cores() > 1  # its work between cores, if nobody says how
     if settings.threads or settings.streams > 1 or not shares:
         return found
     return [OneCoreOrAll(found[0], lambda: executors(1, 1)[0], width)]

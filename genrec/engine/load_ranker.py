@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from importlib import import_module
 
 from genrec import manifest
+from genrec.cores import usable_cores
 from genrec.engine.hstu_users import HstuEntries
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import RankPasses
@@ -99,7 +99,7 @@ def load_rank_executors(
     def executor(passes: RankPasses, one_core: RankExecutor | None = None) -> RankExecutor:
         return RankExecutor(passes, head, layout, model, pool, options.orders[0], ahead, store, one_core)
 
-    cores = settings.threads or len(os.sched_getaffinity(0))
+    cores = settings.threads or usable_cores()
     if ahead and target.streams and settings.streams == 1 and cores > 1:
         (alone,) = load(folder, config, layout.kv_type, replace(settings, threads=1))
         return [executor(passes, executor(alone)) for passes in streams]

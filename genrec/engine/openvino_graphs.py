@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from genrec.cores import core_limit
 from genrec.engine.blobs import KeptGraphs
 from genrec.engine.instructions import chosen
 from genrec.engine.interface import WEIGHTS, Array
@@ -58,7 +59,7 @@ class OpenVinoGraphs:
         self.hints = {
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": streams,
-            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_NUM_THREADS": threads or core_limit(),
             "INFERENCE_PRECISION_HINT": kv_type,
         }
         self._one_graph = (self._folder / f"{PASSES}.xml").is_file()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,6 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from genrec.cores import usable_cores
 from genrec.progress import ticking
 from training.data.cutting import Ragged, even_blocks, histories_of, whole_users
 from training.data.interactions import of_times, place_of
@@ -35,7 +35,7 @@ class Engine:
             config={
                 "memory_limit": MEMORY,
                 "temp_directory": str(scratch),
-                "threads": len(os.sched_getaffinity(0)),
+                "threads": usable_cores(),
                 "preserve_insertion_order": True,  # without it what is sorted may come in another order
                 "autoinstall_known_extensions": False,
             }
