@@ -60,6 +60,8 @@ class OpenVinoGraphs:
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": threads or core_limit(),
+            # Each compiled graph, of this process and of others, would take the first cores for its own.
+            "ENABLE_CPU_PINNING": False,
             "INFERENCE_PRECISION_HINT": kv_type,
         }
         self._one_graph = (self._folder / f"{PASSES}.xml").is_file()
