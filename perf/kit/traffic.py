@@ -72,11 +72,12 @@ def poisson(rate: float, count: int, seed: int = 0) -> Seconds:
 
 
 def bursts(rate: float, count: int, size: int) -> Seconds:
-    """`count` arrivals in bursts of `size` at the same instant, `rate` per second on average."""
+    """`count` arrivals in bursts of `size` at the same instant, each once so many have gathered at `rate` a second."""
     _check(rate, count)
     if size < 1:
         raise InputError("burst", f"is {size}", "at least 1")
-    return (np.arange(count) // size) * (size / rate)
+    gathered: Seconds = np.minimum((np.arange(count) // size + 1) * size, count) / rate
+    return gathered
 
 
 def given(milliseconds: Sequence[float]) -> Seconds:

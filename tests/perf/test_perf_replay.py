@@ -65,8 +65,15 @@ def test_arrivals() -> None:
     assert math.isclose(gaps.std(), gaps.mean(), rel_tol=0.03)  # exponential gaps
     assert np.array_equal(arrivals, traffic.poisson(50.0, 20_000, seed=1))
     assert not np.array_equal(arrivals, traffic.poisson(50.0, 20_000, seed=2))
-    assert traffic.bursts(10.0, 5, 2).tolist() == [0, 0, 0.2, 0.2, 0.4]
+    assert traffic.bursts(10.0, 5, 2).tolist() == [0.2, 0.2, 0.4, 0.4, 0.5]
     assert traffic.given([30, 10, 20]).tolist() == [0.01, 0.02, 0.03]
+
+
+@pytest.mark.parametrize("size", [1, 50, 64, 100])
+def test_bursts_offer_the_rate_that_was_asked_for(size: int) -> None:
+    events = [ReplayedRequest(due, due, due, ANSWERED) for due in traffic.bursts(20.0, 100, size).tolist()]
+    found = summarise(events, 10.0)
+    assert math.isclose(found.offered_rate, 20.0) and math.isclose(found.goodput, 20.0)
 
 
 @pytest.mark.parametrize(
