@@ -28,8 +28,8 @@ Rates = Mapping[tuple[str, str], Rate]
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
-    """None where either was not measured."""
-    return value / base if value and base else None
+    """None where either was not measured, or the second is 0."""
+    return value / base if value is not None and base else None
 
 
 def figures_of(
@@ -43,6 +43,7 @@ def figures_of(
     many at once; `spent`: (way, length) -> what a request cost at each turn; `alone`: tokens -> ms of a ranking, inline
     and with a ready prefix.
     A way that held no rate counts with the least that it did not hold: ratios over it, named in `at_least`, are more.
+    One that held none where the other did is 0 times as good; a round in which neither held any says nothing.
     """
     figures, spread = _ratios_at(length, rounds)
     figures["longest_history_ratio"] = ratio(longest.get(RELAY), longest.get(INLINE))
@@ -73,11 +74,11 @@ def _ratios_at(length: int, rounds: Sequence[Rates]) -> tuple[dict[str, Any], di
     spread = {}
     for name, (way, base) in RATIOS.items():
         found = [(each.get((way, str(length))), each.get((base, str(length)))) for each in rounds]
-        held = [(of.held, over) for of, over in found if of and over and of.held]
-        if not all(over.held for _, over in held):
+        told = [(of.held, over) for of, over in found if of and over and (of.held or over.held)]
+        if not all(over.held for _, over in told):
             figures["at_least"].append(name)
         figures[name] = None
-        if ratios := [rate / (over.held or over.failed) for rate, over in held]:
+        if ratios := [rate / (over.held or over.failed) for rate, over in told]:
             figures[name], *spread[name] = extremes(ratios)
     return figures, spread
 

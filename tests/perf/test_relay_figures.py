@@ -1,0 +1,32 @@
+"""Ratios of `genrec bench relay` by hand, where a way held nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perf.relay.figures import figures_of
+from perf.relay.measure import Rate
+
+
+def ratios_of(
+    rounds: list[tuple[float, float]], longest: float = 0.0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of rates that `inline` and `relay` held, round by round, and of what relay held of the rest."""
+    rates = [
+        {(way, "1500"): Rate(held, 9.0) for way, held in zip(("inline", "relay"), each, strict=True)}
+        for each in rounds
+    ]
+    others = {"inline": 3000.0, "relay": longest}, {"inline": 2.0, "relay": longest}
+    return figures_of(1500, rates, {}, *others, {}, {})
+
+
+def test_a_round_in_which_a_way_held_nothing_counts() -> None:
+    found, spread = ratios_of([(2.0, 8.0), (2.0, 0.0)])
+    assert found["slo_rate_ratio"] == 2.0 and spread == {"slo_rate_ratio": [0.0, 4.0]}
+    assert found["at_least"] == []
+
+
+def test_what_held_nothing_where_the_other_did_is_no_times_as_good() -> None:
+    found, _ = ratios_of([(2.0, 0.0)])
+    assert found["slo_rate_ratio"] == found["longest_history_ratio"] == found["concurrency_ratio"] == 0
+    assert ratios_of([(0.0, 0.0)])[0]["slo_rate_ratio"] is None, "neither says anything of the other"
