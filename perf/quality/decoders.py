@@ -111,13 +111,17 @@ def speed(
     return [summarise(name, width, found) for (width, name), found in sorted(measured.items())]
 
 
-def without_triton(artifact: Path, width: int, requests: int, top_k: int) -> dict[str, dict[str, float]]:
+def without_triton(
+    artifact: Path, width: int, requests: int, top_k: int, threads: int
+) -> dict[str, dict[str, float]]:
     """Median ms per step of the same ensembles in one process, one request at a time, in turn."""
     sample = traffic.histories(artifact, requests)
     taken: dict[str, dict[str, list[float]]] = {name: {} for name in DECODERS}
     with ExitStack() as stack:
         runtimes = {
-            name: stack.enter_context(LocalRecommender(artifact, width, slots=2, decoder=decoder)).runtime
+            name: stack.enter_context(
+                LocalRecommender(artifact, width, slots=2, decoder=decoder, threads=threads)
+            ).runtime
             for name, decoder in DECODERS.items()
         }
         asked = [*sample[:1], *sample]
@@ -183,7 +187,7 @@ def compare_speed(a: argparse.Namespace, timed: Path, widths: Sequence[int]) -> 
         kv_type = load_layout(local.settings, config).kv_type
     beams = beams_of_passes(load_validity(timed, config), widest)
     least = work(config, config.max_prompt, widest, kv_type, beams).least_ms(roofline, kv_type == "bf16")
-    alone = without_triton(timed, widest, a.requests, a.top_k)
+    alone = without_triton(timed, widest, a.requests, a.top_k, a.threads)
     in_words = {name: ", ".join(f"{k} {v:.2f}" for k, v in steps.items()) for name, steps in alone.items()}
     print(f"\nroofline at {config.max_prompt} tokens, BW {widest}, ms:"
           f" prefill {least['prefill']:.2f}, decode {least['decode']:.2f}")  # fmt: skip

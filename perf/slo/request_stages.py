@@ -188,7 +188,7 @@ def stages(
             triton = Triton(server)
             stack.callback(triton.close)
             local = stack.enter_context(
-                LocalRecommender(artifact, width, slots=ARENA_SLOTS, decoder="staged")
+                LocalRecommender(artifact, width, slots=ARENA_SLOTS, decoder="staged", threads=threads)
             )
             pairs[width] = triton, local
             measure(triton, local, sample[:WARM_UP], min(top_k, width))
