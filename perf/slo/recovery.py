@@ -107,17 +107,19 @@ def processes(server: RunningServer) -> dict[str, int]:
 
 
 async def _strike(server: RunningServer, name: str, number: int, load: SteadyLoad) -> dict[str, float]:
-    """Signal one process and wait until the server was mended and all ensembles answer."""
+    """Signal one process and wait until the server was mended and all ensembles answer, and still do after a calm."""
     mended = server.restarts + 1
     load.disturb()
     os.kill(processes(server)[name], number)
     deadline = time.monotonic() + LONGEST_S
-    while server.restarts < mended or not load.settled:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{name}: not mended within {LONGEST_S:.0f} s of signal {number}")
-        await asyncio.sleep(0.02)
-    await asyncio.sleep(CALM_S)
-    return load.away()
+    while True:
+        while server.restarts < mended or not load.settled:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{name}: not mended within {LONGEST_S:.0f} s of signal {number}")
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(CALM_S)
+        if load.settled:
+            return load.away()
 
 
 async def disturb(

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from clients.errors import Unreachable
+from perf.slo import recovery
 from perf.slo.recovery import SteadyLoad
 
 
@@ -45,3 +47,28 @@ def test_only_an_ensemble_that_failed_was_away_and_only_until_it_answered() -> N
     traffic = asyncio.run(run())
     assert traffic.away().keys() == {"hit"} and traffic.away()["hit"] > 0
     assert (traffic.wrong, traffic.outcomes) == (1, {"right": 2, "wrong": 1, "Unreachable": 1})
+
+
+def test_who_fails_again_in_the_calm_was_away_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, slept = Client(), list[float]()
+    load = SteadyLoad({"hit": client}, [np.array([1])])  # type: ignore[dict-item]
+
+    async def slept_for(seconds: float) -> None:
+        slept.append(seconds)
+        client.answer = None if len(slept) == 2 else [1, 2]  # it fails in the first calm
+        await load._ask("hit", 0)
+
+    async def strike() -> dict[str, float]:
+        await load.learn()
+        server: Any = SimpleNamespace(restarts=0)
+
+        def kill(*_: int) -> None:
+            server.restarts = 1
+
+        monkeypatch.setattr(recovery.os, "kill", kill)
+        monkeypatch.setattr(recovery, "processes", lambda _: {"generate": 0})
+        monkeypatch.setattr(recovery.asyncio, "sleep", slept_for)
+        return await recovery._strike(server, "generate", 9, load)
+
+    assert asyncio.run(strike()).keys() == {"hit"}
+    assert slept.count(recovery.CALM_S) == 2
