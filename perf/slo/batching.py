@@ -110,10 +110,12 @@ def held(rates: list[float], p99: list[float], slo_ms: float) -> float:
     return best
 
 
-def _p99_of(found: replay.ReplaySummary) -> float:
-    """Of all requests: who is refused or fails has waited for ever."""
-    lost = found.shed + found.failed > 0.01 * found.requests
-    return float("inf") if lost or found.p99_ms is None else found.p99_ms
+def _p99_of(found: replay.ReplaySummary, slo_ms: float) -> float:
+    """Of all requests: who is refused or fails has waited for ever; inf where these alone put it beyond the SLO."""
+    if found.p99_ms is None or found.shed + found.failed > 0.01 * found.requests:
+        return float("inf")
+    beyond = found.within_slo < 0.99 and found.p99_ms <= slo_ms
+    return float("inf") if beyond else found.p99_ms
 
 
 def summary(
@@ -122,7 +124,7 @@ def summary(
     """Medians over the rounds, per arm. A rate at which nothing was answered has no P99 and does not hold."""
     found = {}
     for name, reports in rounds.items():
-        each = [[_p99_of(r) for r in one] for one in reports]
+        each = [[_p99_of(r, slo_ms) for r in one] for one in reports]
         p99 = [median(values) for values in zip(*each, strict=True)]
         p50 = [median(r.p50_ms or 0 for r in values) for values in zip(*reports, strict=True)]
         found[name] = {

@@ -34,6 +34,16 @@ def test_a_rate_at_which_requests_fail_does_not_hold() -> None:
     assert {name: arm["highest_rate"] for name, arm in found.items()} == {"a": 10.0, "b": 20.0}
 
 
+def test_who_fails_is_late_beside_those_who_are() -> None:
+    fast, slow = (replay.ReplayedRequest(1.0, 1.0, 1.0 + s, replay.ANSWERED) for s in (0.01, 0.9))
+    lost = replay.ReplayedRequest(1.0, 1.0, 1.0, replay.FAILED, "gone")
+    late = replay.summarise([fast] * 983 + [slow] * 8 + [lost] * 9, 300.0)
+    assert late.p99_ms is not None and late.p99_ms < 300, "of those who were answered"
+    within = replay.summarise([fast] * 990 + [slow] * 5 + [lost] * 5, 300.0)
+    found = summary([10.0, 20.0], {"a": [[within, late]]}, 300.0)
+    assert found["a"]["highest_rate"] == 10.0, "17 of 1,000 were not answered in time"
+
+
 def test_histories_are_long_and_short_and_within_the_model(tiny: Path):
     config = ModelConfig.load(tiny / "model" / "config.json")
     lengths = [len(history) for history in histories(tiny, 500, seed=0)]
