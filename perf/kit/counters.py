@@ -12,6 +12,8 @@ from perf.kit import endpoints
 
 Seen = dict[str, dict[str, int]]  # model -> statistic -> count or ns
 COUNTED_S = 5.0  # in which what was answered is counted
+# Of a server that is counted: its supervisor's probes are requests too, of some of the models.
+PROBE_EVERY_S = 3600.0
 
 
 class Triton:

@@ -16,7 +16,7 @@ from clients.recommender import Recommender
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import GenrecError
 from perf.kit import endpoints
-from perf.kit.counters import Triton, spent
+from perf.kit.counters import PROBE_EVERY_S, Triton, spent
 from perf.peers.folder import PeerModel
 from perf.peers.process_memory import Peak
 from perf.peers.refusal import Refusal
@@ -80,7 +80,7 @@ class Ours:
         return self._stack.enter_context(
             running_server(
                 self._model.artifact, beam_width=width, threads=self._threads, ensembles=(ensemble,),
-                arena_slots=SLOTS_PER_REQUEST * self._clients, probe_every_s=3600.0,
+                arena_slots=SLOTS_PER_REQUEST * self._clients, probe_every_s=PROBE_EVERY_S,
             )
         )  # fmt: skip
 

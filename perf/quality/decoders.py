@@ -34,7 +34,7 @@ from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load import load_layout
 from genrec.errors import GenrecError
 from perf.kit import endpoints, machine, report, traffic, turns
-from perf.kit.counters import Seen, Triton, spent
+from perf.kit.counters import PROBE_EVERY_S, Seen, Triton, spent
 from perf.kit.work import beams_of_passes, work
 from perf.quality.quality import measure as quality
 
@@ -96,7 +96,13 @@ def speed(
     for width in widths:
         with ExitStack() as stack:
             server = stack.enter_context(
-                endpoints.endpoint(artifact, beam_width=width, threads=threads, arena_slots=ARENA_SLOTS)
+                endpoints.endpoint(
+                    artifact,
+                    beam_width=width,
+                    threads=threads,
+                    arena_slots=ARENA_SLOTS,
+                    probe_every_s=PROBE_EVERY_S,
+                )
             )
             clients = {name: Triton(replace(server, ensemble=name)) for name in PARTS}
             for client in clients.values():

@@ -31,7 +31,7 @@ from genrec.errors import InputError
 from genrec.progress import counting
 from genrec.steps import Answer, Step, Tensors
 from perf.kit import endpoints, machine, report, traffic, turns, worth
-from perf.kit.counters import Seen, Triton, spent
+from perf.kit.counters import PROBE_EVERY_S, Seen, Triton, spent
 from perf.kit.work import beams_of_passes, work
 from perf.slo.replay import percentile
 
@@ -182,7 +182,12 @@ def stages(
         for width in counting("starting", len(beam_widths), "server", iterable=beam_widths):
             server = stack.enter_context(
                 endpoints.endpoint(
-                    artifact, ensemble=ENSEMBLE, beam_width=width, threads=threads, arena_slots=ARENA_SLOTS
+                    artifact,
+                    ensemble=ENSEMBLE,
+                    beam_width=width,
+                    threads=threads,
+                    arena_slots=ARENA_SLOTS,
+                    probe_every_s=PROBE_EVERY_S,
                 )
             )
             triton = Triton(server)
