@@ -126,17 +126,18 @@ def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) ->
     draw = np.random.default_rng(span)
     tokens = draw.integers(0, SHAPE.vocab_size, span // SHAPE.levels * SHAPE.levels).astype(np.int32)
     items = draw.integers(0, SHAPE.vocab_size, (CANDIDATES, SHAPE.levels)).astype(np.int32)
-    peers = [peer_of(name, artifact, asked, span) for name in asked.peers.split(",")]
+    peers: list[Peer] = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         arms = ours(artifact, Path(folder), tokens, items)
         of_half = ours(half, Path(folder) / "half", tokens, items)
         arms |= {name + HALF: of_half[name] for name in (SPLIT, BOTH)}
-        for peer in peers:
+        for name in asked.peers.split(","):
             try:
+                peers.append(peer := peer_of(name, artifact, asked, span))
                 peer.start(1)
                 peer.ask(Deadline(LIMIT_S), do="prefix", tokens=tokens.tolist())
             except Refusal as error:
-                print(f"{peer.name}: {error.reason}")
+                print(f"{name}: {error.reason}")
                 continue
             arms[peer.name] = lambda peer=peer: peer.ask(Deadline(LIMIT_S), do="rank", items=items.tolist())[
                 1

@@ -4,12 +4,15 @@ import argparse
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from cli.main import main
 from genrec.artifact import load_config
+from perf.peers.refusal import Refusal
+from perf.rank import peers
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.company import COUNTS as LISTED
 from perf.rank.company import Load
@@ -207,3 +210,18 @@ def test_a_server_s_gain_is_that_of_the_rounds():
 def test_rankings_in_flight_are_answered_by_a_server(tiny_ranker: Path):
     loads = loads_of(tiny_ranker, 5, 50, 8, 0.3)
     assert set(loads) == set(LISTED) and all(load.rate > 0 < load.p99_ms for load in loads.values())
+
+
+def test_a_peer_that_cannot_be_installed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Refusal("pip failed")
+
+    monkeypatch.setattr(peers, "install", refuse)
+    monkeypatch.setattr(peers, "load_layout", lambda *_: SimpleNamespace(kv_type="f32"))
+    monkeypatch.setattr(peers, "ours", lambda *_: dict.fromkeys(peers.WAYS, lambda: 1.0))
+    asked = argparse.Namespace(peers="transformers", rounds=1, folder=tmp_path, envs=tmp_path)
+    cells = peers.measure(tmp_path, tmp_path, asked, 528)
+    assert {cell["system"] for cell in cells} == {*peers.WAYS, SPLIT + HALF, BOTH + HALF}
+    assert "transformers: pip failed" in capsys.readouterr().out
