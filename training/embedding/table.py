@@ -136,12 +136,18 @@ class DynamicTable:
             self.values.sweep(part, looks * self.hot_every >= step)
 
     def export(self, most: int = 1 << 16) -> Iterator[Rows]:
-        """All rows in parts of at most `most`, in the order of their memory; hot ones, then cold ones."""
+        """All rows in parts of at most `most`, in the order of their chunks; of each hot ones, then cold ones.
+
+        Put into an empty table so, rows are in the chunks they were in, unless some were evicted: those that are swept
+        together stay together.
+        """
         ids, rows = self.index.items()
-        for alike in self.values.alike(rows):
-            for first in range(0, len(alike), most):
-                part = alike[first : first + most]
-                yield Rows(ids[part], *(each.read(rows[part]) for each in self._chunks))
+        ends = np.flatnonzero(np.diff(rows >> self.marks.shift)) + 1
+        for inside in np.split(np.arange(len(rows)), ends):
+            for alike in self.values.alike(rows[inside]):
+                for first in range(0, len(alike), most):
+                    part = inside[alike[first : first + most]]
+                    yield Rows(ids[part], *(each.read(rows[part]) for each in self._chunks))
 
     def put(self, given: Rows) -> None:
         """Take rows in as they are, in place of those that are there. Raises InputError."""

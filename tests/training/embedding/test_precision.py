@@ -146,3 +146,25 @@ def test_a_checkpoint_keeps_who_is_cold(tmp_path: Path) -> None:
     checkpoint.load(tmp_path, World(), plain)
     ids = np.array(list(rows), np.int64)
     assert plain.sharded[8].table.read(ids).tolist() == [each[1] for each in rows.values()]
+
+
+def in_and_out(left_at: int) -> dict[int, list[float]]:
+    """Vectors by id of rows that get hot and cold again; after step `left_at` another table goes on with them."""
+    table = DynamicTable(8, RowAdam(0.01), hot_every=EVERY)
+    for step in range(1, 121):
+        draw = np.random.default_rng(step)
+        ids = np.flatnonzero(draw.random(160) < np.linspace(0.02, 0.5, 160))
+        table.apply(table.rows_of(ids, step), draw.standard_normal((len(ids), 8)).astype(np.float32))
+        table.sweep(step)
+        if step == left_at:
+            before, table = table, DynamicTable(8, RowAdam(0.01), hot_every=EVERY)
+            for part in before.export(most=10):
+                table.put(part)
+    ids = np.sort(table.index.items()[0])
+    return dict(zip(ids.tolist(), table.read(ids).tolist(), strict=True))
+
+
+def test_rows_taken_up_are_swept_when_they_would_have_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of many chunks are swept at a step: a row in another one would be hot or cold at other updates."""
+    monkeypatch.setattr(arrays, "CHUNK_BYTES", 1 << 12)
+    assert in_and_out(left_at=50) == in_and_out(left_at=0)
