@@ -26,11 +26,15 @@ from genrec.tensor_file import write_tensors
 WEIGHTS, OPTIONS = "draft.safetensors", "draft.json"
 
 
-def save_draft(head: DraftHead, folder: Path, over: Path | None = None) -> None:
-    """Write `folder`/draft.json and `folder`/draft.safetensors, which remembers the generator there or in `over`."""
+def save_draft(head: DraftHead, folder: Path, generator: str | None = None) -> None:
+    """Write `folder`/draft.json and `folder`/draft.safetensors, which remembers the generator of this digest.
+
+    Without one it is the generator that is there.
+    """
+    of = generator_digest(folder) if generator is None else generator
     folder.mkdir(parents=True, exist_ok=True)
     head.options.save(folder / OPTIONS)
-    write_weights(folder / WEIGHTS, head.state_dict(), generator=generator_digest(over or folder))
+    write_weights(folder / WEIGHTS, head.state_dict(), generator=of)
 
 
 def load_draft(folder: Path, of_this: bool = True) -> DraftHead:

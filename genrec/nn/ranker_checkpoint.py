@@ -14,16 +14,18 @@ from genrec.nn.ranker import Ranker
 from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
 
 
-def save_ranker(ranker: Ranker, folder: Path, over: Path | None = None) -> None:
-    """Write `folder`/ranker.json and `folder`/ranker.safetensors, which remembers the generator beside it or in `over`.
+def save_ranker(ranker: Ranker, folder: Path, generator: str | None = None) -> None:
+    """Write `folder`/ranker.json and `folder`/ranker.safetensors, which remembers the generator of this digest.
 
-    The generator's tensors are in it only where the ranker has changed them. Raises ArtifactError.
+    Without one it is the generator beside it, whose tensors are in it only where the ranker has changed them. Raises
+    ArtifactError.
     """
+    of = generator_digest(folder) if generator is None else generator
     ranker.options.save(folder / OPTIONS)
     tensors = {
         name: tensor for name, tensor in ranker.state_dict().items() if not _kept_elsewhere(ranker, name)
     }
-    write_weights(folder / WEIGHTS, tensors, generator=generator_digest(over or folder))
+    write_weights(folder / WEIGHTS, tensors, generator=of)
 
 
 def load_ranker(folder: Path, of_this: bool = True) -> Ranker:

@@ -26,7 +26,7 @@ from genrec.draft.head import Drafter
 from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
 from genrec.errors import InputError
-from genrec.nn.checkpoint import load_generator, save_generator
+from genrec.nn.checkpoint import generator_digest, load_generator, save_generator
 from genrec.nn.device import device_of
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
 from genrec.nn.draft_head import DraftHead, prompt_states
@@ -225,6 +225,7 @@ def draft_artifact(
     Raises InputError, ArtifactError, RankLost.
     """
     load_config(artifact).check_codes_alone("a draft head")
+    of = generator_digest(artifact / "model")  # another process may train it meanwhile
     generator, head, report = train_draft(
         world, Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
         load_generator(artifact / "model"), settings, DraftConfig(), state, seed, minutes,
@@ -232,5 +233,5 @@ def draft_artifact(
     if world.rank == 0:
         if settings.joint:
             save_generator(generator, artifact / "model")
-        save_draft(head, artifact / "model")
+        save_draft(head, artifact / "model", None if settings.joint else of)
     return report

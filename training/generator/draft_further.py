@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.nn.checkpoint import load_generator
+from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.draft_checkpoint import WEIGHTS, load_draft, save_draft
 from genrec.nn.draft_head import DraftHead
 from genrec.nn.model import Generator
@@ -75,13 +75,13 @@ def further_artifact(
 
     def learn() -> tuple[Callable[[Path], None], dict[str, Any]]:
         catalogue, files = Catalogue.load(artifact / CATALOGUE, titles=False), read_events(artifact, events)
-        head = load_draft(model, of_this=False)
+        of, head = generator_digest(model), load_draft(model, of_this=False)
         tell_users(world, who_came(artifact, files))
         newer = load_newer(artifact, catalogue, files)
         older = load_older(artifact, catalogue, files, REPLAY * len(newer.learnt), seed)
         kept, report = train_further(
             world, head, load_generator(model), catalogue, newer, older, settings, seed
         )
-        return partial(save_draft, kept, over=model), report
+        return partial(save_draft, kept, generator=of), report
 
     return learn_last(world, artifact, DRAFT, events, learn)

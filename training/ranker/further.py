@@ -19,7 +19,7 @@ import numpy as np
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.nn.checkpoint import load_generator
+from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.model import Generator
 from genrec.nn.ranker import Ranker
 from genrec.nn.ranker_checkpoint import load_ranker, save_ranker
@@ -83,7 +83,7 @@ def further_artifact(
 
     def learn() -> tuple[Callable[[Path], None], dict[str, Any]]:
         catalogue, files = Catalogue.load(artifact / CATALOGUE, titles=False), read_events(artifact, events)
-        ranker = load_ranker(model, of_this=False)
+        of, ranker = generator_digest(model), load_ranker(model, of_this=False)
         tell_users(world, who_came(artifact, files))
         newer = load_newer(artifact, catalogue, files)
         drawn = np.random.default_rng([seed, len(files)]).permutation(newer.learnt)[: settings.places]
@@ -93,6 +93,6 @@ def further_artifact(
         places = places_over(artifact, catalogue, rows, ranker.options.history)
         learnt = candidates_of(world, load_generator(model).to(world.device), catalogue, rows, asked)
         kept, report = train_further(world, ranker, places, learnt, settings, newer.users, seed)
-        return partial(save_ranker, kept, over=model), {**report, "replayed": len(older.learnt)}
+        return partial(save_ranker, kept, generator=of), {**report, "replayed": len(older.learnt)}
 
     return learn_last(world, artifact, RANKER, events, learn)

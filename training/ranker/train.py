@@ -17,7 +17,7 @@ import torch
 
 from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
-from genrec.nn.checkpoint import load_generator
+from genrec.nn.checkpoint import generator_digest, load_generator
 from genrec.nn.ranker import Ranker
 from genrec.nn.ranker_checkpoint import save_ranker
 from genrec.rank.item_tokens import item_tokens
@@ -70,6 +70,7 @@ def ranker_artifact(
     """
     # Before candidates are made, which takes minutes.
     RankerConfig(shared, layers=settings.layers).first_layer(load_config(artifact))
+    of = generator_digest(artifact / "model")  # another process may train it meanwhile
     with world.lead_first():
         places, candidates = open_places(artifact, settings.places, history, world.device)
     tokens = places.tokens.shape[1]
@@ -78,7 +79,7 @@ def ranker_artifact(
     )
     kept, report = train_ranker(world, ranker, places, candidates, settings, state, seed, minutes)
     if world.rank == 0:
-        save_ranker(kept, artifact / "model")
+        save_ranker(kept, artifact / "model", of)
     return report
 
 
