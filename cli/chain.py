@@ -77,10 +77,11 @@ def make_catalogue(
     key = stage_key({"sizes": sizes, "recipe": recipe(artifact).as_json()}, given)
 
     def work() -> dict[str, Any]:
+        of = {path.name: recorded(artifact, path.name) for path in given[:2]}  # others may come meanwhile
         notes = tokenise(artifact, sizes, semantic_ids)
         for note in notes:
             print(f"  {note}")
-        return {"notes": notes, OF: {path.name: recorded(artifact, path.name) for path in given[:2]}}
+        return {"notes": notes, OF: of}
 
     _stage(artifact, "tokenise", key, work,
            lambda: (artifact / n for n in ("catalogue.parquet", "codebooks.safetensors")))  # fmt: skip
@@ -236,8 +237,8 @@ def _training(
     model = artifact / "model"
 
     def trained() -> dict[str, Any]:
-        facts = work(of_stage / key[:16])
-        return {**facts, MEANING: Catalogue.load(artifact / CATALOGUE, titles=False).meaning}
+        learnt = Catalogue.load(artifact / CATALOGUE, titles=False).meaning  # another may come meanwhile
+        return {**work(of_stage / key[:16]), MEANING: learnt}
 
     _stage(artifact, name, key, trained, lambda: (model / each for each in files))
     shutil.rmtree(of_stage / key[:16], ignore_errors=True)  # and not what another training may go on with

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cli.chain import make_data
 from cli.main import main
 from genrec.manifest import read
+from training import stages
 
 RECIPE = {"recipe": "generator", "epochs": 1, "hidden_size": 16, "num_hidden_layers": 1}
 
@@ -74,3 +77,38 @@ def test_what_another_training_goes_on_with_stays(tmp_path: Path, capsys: pytest
         assert main(["train", str(artifact), "--recipe", str(recipe)]) == 0
         assert said in capsys.readouterr().out and other.is_dir()
     assert list(other.parents[1].iterdir()) == [other.parent]
+
+
+@pytest.mark.parametrize("ended", ["tokenise", "train"])
+def test_data_made_anew_while_a_stage_ran(
+    ended: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process: what the stage has made is of the data before."""
+    artifact, recipe = str(tmp_path / "a"), tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(RECIPE))
+    data, other = (
+        ["data", artifact, *shop(tmp_path, name, 20, seed), "--codebook-sizes", "8,8,8"]
+        for seed, name in enumerate("xy")
+    )
+    runs: Callable[..., object] = getattr(stages, ended)
+
+    def meanwhile(*given: object) -> object:
+        made = runs(*given)
+        monkeypatch.setattr(stages, ended, runs)
+        assert make_other() == 0
+        return made
+
+    def make_other() -> int:
+        if ended == "train":
+            return main(other)
+        make_data(tmp_path / "a", None, Path(other[3]), Path(other[5]))
+        return 0
+
+    if ended == "train":
+        assert main(data) == 0
+    monkeypatch.setattr(stages, ended, meanwhile)
+    assert main(data if ended == "tokenise" else ["train", artifact, "--recipe", str(recipe)]) == 0
+    capsys.readouterr()
+    assert main(["build", artifact]) == 2
+    said = {"tokenise": "is of an earlier histories.parquet", "train": "has other semantic IDs than those"}
+    assert said[ended] in capsys.readouterr().err
