@@ -19,8 +19,9 @@ from pathlib import Path
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
 from genrec.cores import usable_cores
+from genrec.errors import ArtifactError
 from genrec.files import made_aside
-from genrec.manifest import OF, is_good, making, record, recorded, stage_key
+from genrec.manifest import OF, Digests, is_good, making, record, recorded, stage_key
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
@@ -47,15 +48,15 @@ def export_artifact(artifact: Path) -> bool:
         if (path := model / name).is_file()
     ]
     weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
+    # Of one HSTU ranker deltas follow what it learns.
+    names = [str(path.relative_to(artifact)) for path in weights if path.stem != "hstu"]
+    of = {name: recorded(artifact, name) for name in names}
     key = stage_key({"opset": OPSET, "graphs": GRAPHS}, [*SOURCES, *weights])
     with making(artifact, "export"):
         if is_good(artifact, "export", key):
             return False
         export_generator(model, artifact / "onnx")
         shutil.rmtree(artifact / DELTAS, ignore_errors=True)  # what they changed has gone
-        # Of one HSTU ranker deltas follow what it learns.
-        names = [str(path.relative_to(artifact)) for path in weights if path.stem != "hstu"]
-        of = {name: recorded(artifact, name) for name in names}
         record(artifact, "export", key, (artifact / "onnx").iterdir(), {"opset": OPSET, OF: of})
         return True
 
@@ -63,8 +64,12 @@ def export_artifact(artifact: Path) -> bool:
 def export_generator(model_folder: Path, folder: Path) -> None:
     """Export every graph of the checkpoint in `model_folder`, a process each: tracing keeps one core busy.
 
-    What `folder` held stays where something fails.
+    What `folder` held stays where something fails. Raises ArtifactError where another process changes the checkpoint
+    meanwhile: graphs would be of two models.
     """
+    digest = Digests()
+    files = [path for path in model_folder.iterdir() if path.suffix in (".json", ".safetensors")]
+    before = [digest(path) for path in files]
     writer = family_of(model_folder).writer
     config = config_of(model_folder)
     # Heads first: where one is of another generator, this is told before all else is written.
@@ -78,6 +83,9 @@ def export_generator(model_folder: Path, folder: Path) -> None:
         _export_all(writer, model_folder, names, partial)
         if (numbers := model_folder / FEATURES).is_file():  # they are of these weights
             shutil.copy(numbers, partial)
+        for path, sha in zip(files, before, strict=True):
+            if digest(path) != sha:
+                raise ArtifactError(path, "was made anew by another process meanwhile; run this again")
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:

@@ -1,0 +1,52 @@
+"""A model that another process trains while it is exported."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from export import generator as writer
+from genrec.errors import ArtifactError
+from genrec.manifest import outdated, read, record
+from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
+
+
+@pytest.fixture
+def artifact(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Whose model is another than the one that was exported; graphs are nothing to these tests."""
+    copied = Path(shutil.copytree(tiny, tmp_path / "artifact"))
+    monkeypatch.setattr(writer, "_export_all", lambda *_: None)
+    train(copied)
+    return copied
+
+
+def train(artifact: Path) -> None:
+    generator = load_generator(artifact / "model")
+    with torch.no_grad():
+        generator.norm.weight.add_(1)
+    save_generator(generator, artifact / "model")
+    record(artifact, "train", "anew", [artifact / "model" / WEIGHTS], {})
+
+
+def test_graphs_of_two_models_are_none(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is traced by a process of its own, which reads the weights when its turn comes."""
+    before, graphs = read(artifact)["export"], sorted((artifact / "onnx").iterdir())
+    monkeypatch.setattr(writer, "_export_all", lambda *_: train(artifact))
+    with pytest.raises(ArtifactError, match=rf"{WEIGHTS}: was made anew by another process meanwhile"):
+        writer.export_artifact(artifact)
+    assert read(artifact)["export"] == before and sorted((artifact / "onnx").iterdir()) == graphs
+
+
+def test_a_model_of_after_the_export_is_told_of(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exports = writer.export_generator
+
+    def trained_then(*given: Path) -> None:
+        exports(*given)
+        train(artifact)
+
+    monkeypatch.setattr(writer, "export_generator", trained_then)
+    assert writer.export_artifact(artifact)
+    assert f"is of an earlier model/{WEIGHTS}: `genrec export`" in outdated(artifact)
