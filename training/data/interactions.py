@@ -168,7 +168,7 @@ def _of_lines(path: Path) -> Iterator[list[str]]:
     with path.open("rb") as file, counting(f"reading {path.name}", path.stat().st_size, "B") as bar:
         for line in file:
             bar.update(len(line))
-            yield line.decode().split()
+            yield line.decode("utf-8-sig").split()  # some editors write a mark before the text
 
 
 def _table(rows: list[list[str]]) -> pa.Table:

@@ -76,6 +76,18 @@ def test_what_is_no_table_says_why(tmp_path: Path, content: bytes, problem: str)
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [("i.txt", "anna a b\nben b a\n"), ("i.json", '{"anna": ["a", "b"], "ben": ["b", "a"]}')],
+)
+def test_a_mark_before_sequences_is_no_part_of_the_first_user(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8-sig")
+    (block,) = read_interactions(tmp_path / name)
+    assert block["user"].to_pylist() == ["anna", "anna", "ben", "ben"]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "read", "at"),
     [
         ("i.csv", b"user,item,timestamp\nu,a,1\nu,caf\xe9,2\n", read_table, "byte 6 of line 3"),
