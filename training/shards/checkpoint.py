@@ -84,6 +84,9 @@ def save(
     def commit() -> None:
         sync(target)
         write_whole(folder / CURRENT, json.dumps({"step": target.name}))
+        for old in folder.iterdir():  # which takes long where there are many files
+            if old.is_dir() and old.name != target.name:
+                shutil.rmtree(old, ignore_errors=True)
 
     lead = world.rank == 0
     _together(world, target, prepare if lead else None)
@@ -94,10 +97,6 @@ def save(
         if lead and read_current(folder) != target.name:
             shutil.rmtree(target, ignore_errors=True)  # a full disk is not left fuller
         raise
-    if lead:
-        for old in folder.iterdir():
-            if old.is_dir() and old.name != target.name:
-                shutil.rmtree(old, ignore_errors=True)
 
 
 def load(folder: Path, world: World, embeddings: ShardedEmbeddings) -> Restored:
