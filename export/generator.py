@@ -19,9 +19,8 @@ from pathlib import Path
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
 from genrec.cores import usable_cores
-from genrec.errors import ArtifactError
 from genrec.files import made_aside
-from genrec.manifest import OF, Digests, is_good, making, record, recorded, stage_key
+from genrec.manifest import OF, is_good, making, record, recorded, stage_key, unchanged
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
 from genrec.progress import ticking
@@ -67,9 +66,7 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     What `folder` held stays where something fails. Raises ArtifactError where another process changes the checkpoint
     meanwhile: graphs would be of two models.
     """
-    digest = Digests()
     files = [path for path in model_folder.iterdir() if path.suffix in (".json", ".safetensors")]
-    before = [digest(path) for path in files]
     writer = family_of(model_folder).writer
     config = config_of(model_folder)
     # Heads first: where one is of another generator, this is told before all else is written.
@@ -79,13 +76,10 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     )
     names += [*config.graph_names, *([RESUME] if isinstance(config, ModelConfig) else [])]
     names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
-    with made_aside(folder) as partial:
+    with made_aside(folder) as partial, unchanged(files):
         _export_all(writer, model_folder, names, partial)
         if (numbers := model_folder / FEATURES).is_file():  # they are of these weights
             shutil.copy(numbers, partial)
-        for path, sha in zip(files, before, strict=True):
-            if digest(path) != sha:
-                raise ArtifactError(path, "was made anew by another process meanwhile; run this again")
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:

@@ -143,6 +143,19 @@ def renewed(artifact: Path, stage: str, key: str, folder: Path, facts: dict[str,
     _enter(artifact, stage, key, hashes, facts)
 
 
+@contextmanager
+def unchanged(files: Iterable[Path]) -> Iterator[None]:
+    """What is made within is of these files, one by one, as they are now. Raises ArtifactError where another process
+    has replaced one at the end.
+    """
+    digest = Digests()
+    before = {path: digest(path) for path in files}
+    yield
+    for path, sha in before.items():
+        if digest(path) != sha:
+            raise ArtifactError(path, "was made anew by another process meanwhile; run this again")
+
+
 def _enter(artifact: Path, stage: str, key: str, hashes: Mapping[Path, str], facts: dict[str, Any]) -> None:
     outputs = {str(path.relative_to(artifact)): sha for path, sha in hashes.items()}
     for name in {each for path in map(Path, outputs) for each in (path, *path.parents)}:

@@ -14,7 +14,7 @@ from genrec.artifact import engines_folder, load_config
 from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
 from genrec.kv.layout import KV_TYPES
-from genrec.manifest import OF, is_good, making, read, renewed, stage_key
+from genrec.manifest import OF, is_good, making, read, renewed, stage_key, unchanged
 from genrec.rank.options import OPTIONS, RankerConfig
 
 OPERATION, NODES = "operation", "nodes"
@@ -39,12 +39,14 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
         "graphs": GRAPHS,
     }
     of = read(artifact).get("export", {"facts": {}})["facts"].get(OF, {})
-    key = stage_key(settings, [*SOURCES, *sorted((artifact / "onnx").iterdir())])
+    exported = sorted((artifact / "onnx").iterdir())
+    key = stage_key(settings, [*SOURCES, *exported])
     with making(artifact, "openvino"):
         if is_good(artifact, "openvino", key):
             return False
         facts = {**settings, OF: of}
-        with renewed(artifact, "openvino", key, engines_folder(artifact, "openvino"), facts) as new:
+        folder = engines_folder(artifact, "openvino")
+        with renewed(artifact, "openvino", key, folder, facts) as new, unchanged(exported):
             for each, attention in types.items():
                 if attention == OPERATION and not _compiles(each):
                     types[each] = NODES
