@@ -9,7 +9,7 @@ from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError
-from genrec.manifest import anew, check_inputs, is_good, making, read, record, stage_key
+from genrec.manifest import anew, check_inputs, is_good, making, read, record, stage_key, unchanged
 from genrec.progress import ticking
 
 
@@ -20,7 +20,7 @@ def build_validity(artifact: Path) -> bool:
     with making(artifact, "validity"):
         if is_good(artifact, "validity", key):
             return False
-        with ticking("validity index"):
+        with ticking("validity index"), unchanged([catalogue_file]):
             catalogue = Catalogue.load(catalogue_file)
             check_inputs(artifact, "tokenise")
             check_meaning(artifact)
