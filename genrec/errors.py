@@ -47,9 +47,14 @@ def forget_way(error: GenrecError) -> None:
     """Drop how an error that became an answer came about: where it was raised, and of what.
 
     The frames of its way hold what they worked with, the request's memory too. Often they hold the answers, and so the
-    error itself: a cycle, which would keep all of that until the garbage collector comes by.
+    error itself: a cycle, which would keep all of that until the garbage collector comes by. So do those of an error
+    that led to it, by itself: from Python 3.12 on a context manager that raises another one is in such a cycle.
     """
-    error.__traceback__ = error.__cause__ = error.__context__ = None
+    ways: list[BaseException | None] = [error]
+    while ways:
+        if way := ways.pop():
+            ways += way.__cause__, way.__context__
+            way.__traceback__ = way.__cause__ = way.__context__ = None
 
 
 def internal(name: str, error: Exception) -> GenrecError:
