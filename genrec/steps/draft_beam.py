@@ -19,6 +19,8 @@ from genrec.steps import EachAlone, Tensors, check_tensor, logits_of_the_model
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
 
+LARGEST = 1e20  # a product with thousands of weights stays within a float32
+
 
 class DraftBeam(EachAlone):
     """states, ticket, excluded -> paths (whole semantic IDs), scores, and `drafted` INT64[2].
@@ -50,6 +52,10 @@ class DraftBeam(EachAlone):
             return _answer(np.zeros(1, np.int64), np.zeros(1, np.float32), 0, 0)
         if states.size != rows * size:
             raise InputError("states", f"has {states.size} values", f"{rows} x {size}")
+        if (
+            largest := float(np.abs(states).max())
+        ) > LARGEST:  # what no model gives makes logits that are no numbers
+            raise InputError("states", f"has {largest:g}", f"magnitudes up to {LARGEST:g}")
         with logits_of_the_model():
             found = draft(
                 self._mode,

@@ -51,7 +51,9 @@ def test_bad_requests_get_the_errors_of_recommend(
 
 
 @pytest.mark.parametrize(
-    "states", [np.zeros((1, 7), np.float32), np.full((1, 128), np.nan, np.float32)], ids=["short", "nan"]
+    "states",
+    [np.zeros((1, 7), np.float32), *(np.full((1, 128), each, np.float32) for each in (np.nan, np.inf, 1e30))],
+    ids=["short", "nan", "infinite", "huge"],
 )
 def test_inner_models_refuse_what_no_step_gives(server: RunningServer, states: np.ndarray) -> None:
     forged = {

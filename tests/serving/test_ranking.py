@@ -135,8 +135,8 @@ def test_its_way_is_drawn(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     history, candidates = (",".join(map(str, ids)) for ids in asked[2])
-    given = ["--history", history, "--candidates", candidates, "--top-k", "3", "--ensemble", ensemble]
-    given += ["--retrieve", str(WIDTH)]
+    given = ["--history", history, "--top-k", "3", "--ensemble", ensemble]
+    given += ["--candidates", candidates] if ensemble == "rank" else ["--retrieve", str(WIDTH)]
     assert main.main(["trace", str(ranking.run_dir / "server.json"), *given]) == 0
     drawn = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
     (chain,) = (each for each in served(3, draft=True, ranker=True) if each.name == ensemble)
