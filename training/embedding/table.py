@@ -112,7 +112,8 @@ class DynamicTable:
     def evict(self, keep: int, policy: str = "lru") -> Int64:
         """Keep the `keep` rows last (lru) or most often (lfu) looked up; the ids that go, int64[any].
 
-        Of equals the other mark decides, then the row. What goes takes its optimizer's state with it.
+        Of equals the other mark decides, then the row. What goes takes its optimizer's state with it. Only between
+        steps: a row that was given before may be another id's after.
         """
         if policy not in POLICIES or keep < 0:
             raise InputError("evict", f"is {policy!r} to {keep} rows", f"{' or '.join(POLICIES)}, 0 or more")
