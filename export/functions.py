@@ -6,7 +6,7 @@ ONNX Runtime runs these bodies. What `build/` has an operation for it puts in a 
 # ruff: noqa: D103  (each is documented where torch has it)
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Sequence  # noqa: UP035  onnxscript takes the other one for a class on Python 3.10
 
 import onnx
 from onnxscript import opset20 as op
