@@ -84,7 +84,7 @@ def export_generator(model_folder: Path, folder: Path) -> None:
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:
     others, processes = set(active_children()), min(len(names), usable_cores())
-    START.set_forkserver_preload([*IMPORTED, writer])
+    START.set_forkserver_preload(list(IMPORTED))
     with (
         ProcessPoolExecutor(processes, START, _leave_interrupts) as pool,
         ticking("export to ONNX", len(names), "graph") as bar,
