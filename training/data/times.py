@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +16,8 @@ from training.data.tables import TIME, column, name_of, where
 
 LAST = 253_402_387_200  # seconds: a day after the year 9999, beyond which no ISO date is, whatever its zone
 MODERN = (315_532_800, 4_102_444_800)  # seconds: years 1980 to 2099, of which most times are
+# Of a second; Python 3.10 takes three digits or six.
+_FRACTION = re.compile(r"\.([0-9]{1,6})[0-9]*(?=[+-]|$)")
 UNITS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
 
 
@@ -113,10 +116,14 @@ def _number(text: str) -> float:
         return float("nan")
 
 
+def _six_digits(fraction: re.Match[str]) -> str:
+    return f".{fraction[1]:0<6}"
+
+
 def _moment(text: str) -> float:
     """An ISO date -> seconds, NaN when it is none."""
     try:
-        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(_FRACTION.sub(_six_digits, text.strip().replace("Z", "+00:00")))
     except ValueError:
         return float("nan")
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
