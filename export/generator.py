@@ -23,6 +23,7 @@ from genrec.files import made_aside
 from genrec.manifest import OF, is_good, making, record, recorded, stage_key, unchanged
 from genrec.models.config import ModelConfig
 from genrec.models.registry import config_of, family_of
+from genrec.process import end_with_command
 from genrec.progress import ticking
 from genrec.rank.deltas import FOLDER as DELTAS
 from genrec.rank.hstu import FEATURES, HstuConfig, NextConfig
@@ -86,7 +87,7 @@ def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: P
     others, processes = set(active_children()), min(len(names), usable_cores())
     START.set_forkserver_preload(list(IMPORTED))
     with (
-        ProcessPoolExecutor(processes, START, _leave_interrupts) as pool,
+        ProcessPoolExecutor(processes, START, _belong) as pool,
         ticking("export to ONNX", len(names), "graph") as bar,
     ):
         jobs = [pool.submit(_export, writer, model_folder, name, folder) for name in names]
@@ -101,9 +102,10 @@ def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: P
             raise
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C goes to all processes of a terminal; the one that started us ends us."""
+def _belong() -> None:
+    """Ctrl-C goes to all processes of a terminal; the one that started us ends us, by its own end if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_command()
 
 
 def _export(writer: str, model_folder: Path, name: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C ends an export at once, with one process that says nothing but that."""
+"""Ctrl-C ends an export at once, with one process that says nothing but that; a killed one leaves none behind."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -38,23 +38,37 @@ def export_from(model, name, folder):
 """
 
 
-@pytest.mark.parametrize("interrupt", [os.kill, os.killpg], ids=["one process", "all of a terminal"])
-def test_ctrl_c_ends_the_graph_that_is_being_written(
-    interrupt: Callable[[int, int], None], tmp_path: Path
-) -> None:
-    (tmp_path / "export_one.py").write_text(EXPORT)
-    (tmp_path / "waiting.py").write_text(WAITING)
-    paths = os.pathsep.join((str(ROOT), str(tmp_path)))
-    command = [sys.executable, str(tmp_path / "export_one.py"), str(tmp_path)]
+@contextmanager
+def exporting(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """An export whose second graph is being written; in a session of its own."""
+    (folder / "export_one.py").write_text(EXPORT)
+    (folder / "waiting.py").write_text(WAITING)
+    paths = os.pathsep.join((str(ROOT), str(folder)))
+    command = [sys.executable, str(folder / "export_one.py"), str(folder)]
     with subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": paths}, start_new_session=True, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
             assert process.stdout is not None and process.stdout.readline() == "begun\n"
-            interrupt(process.pid, signal.SIGINT)
-            _, said = process.communicate(timeout=60)  # ends when the last process has closed its stderr
+            yield process
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("interrupt", [os.kill, os.killpg], ids=["one process", "all of a terminal"])
+def test_ctrl_c_ends_the_graph_that_is_being_written(
+    interrupt: Callable[[int, int], None], tmp_path: Path
+) -> None:
+    with exporting(tmp_path) as process:
+        interrupt(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)  # ends when the last process has closed its stderr
     assert process.returncode == 130 and "Traceback" not in said, said
+
+
+def test_of_a_killed_export_no_process_is_left(tmp_path: Path) -> None:
+    with exporting(tmp_path) as process:
+        process.kill()
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
