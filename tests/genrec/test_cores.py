@@ -17,12 +17,8 @@ from genrec.cores import ROOT, V1, core_limit, cores_of_time, usable_cores
 def of_files(folder: Path, cgroups: str, **files: str) -> int:
     """The limit, where /proc/self/cgroup says `cgroups`; a file's name is its path, with __ for a slash."""
     for name, text in files.items():
-        path = (
-            folder
-            / "fs"
-            / "cgroup"
-            / name.replace("__", "/").replace("cfs", "cpu.cfs").replace("max", "cpu.max")
-        )
+        place = name.replace("__", "/").replace("cfs", "cpu.cfs").replace("max", "cpu.max")
+        path = folder / "fs" / "cgroup" / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     (folder / "cgroups").write_text(cgroups)
@@ -80,15 +76,14 @@ def test_time_of_more_cores_than_it_may_run_on_is_no_limit(
 @pytest.fixture
 def one_core_of_time() -> Iterator[Path]:
     """A group of the kernel's with one core's time, where this process may make one."""
-    group = (
-        next((ROOT / each for each in V1 if (ROOT / each / "cgroup.procs").exists()), ROOT) / "genrec-test"
-    )
+    mount = next((ROOT / each for each in V1 if (ROOT / each / "cgroup.procs").exists()), ROOT)
+    group = mount / f"genrec-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
         pytest.skip(f"no control group can be made: {error}")
     try:
-        if group.parent == ROOT:
+        if mount == ROOT:
             (group / "cpu.max").write_text("100000 100000")
         else:
             (group / "cpu.cfs_quota_us").write_text("100000")

@@ -39,7 +39,7 @@ def test_a_pass_may_run_on_any_core(tiny: Path, threads: int) -> None:
 
     thread = threading.Thread(target=again_and_again)
     thread.start()
-    begun.wait()
+    assert begun.wait(60)
     seen = {frozenset(os.sched_getaffinity(of[0])) for _ in range(LOOKS)}
     ended.set()
     thread.join()
