@@ -55,8 +55,10 @@ def route(
 def obey(fleet: Fleet) -> None:
     """Do what callers ask, one after the other, for as long as router and servers are there."""
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(fleet.router.folder / CONTROL))
+        unheard = fleet.router.folder / f"{CONTROL}.partial"  # it takes its name once it listens: nobody is refused
+        listening.bind(str(unheard))
         listening.listen()
+        unheard.rename(fleet.router.folder / CONTROL)
         listening.settimeout(LOOK_S)
         while True:
             fleet.check()
