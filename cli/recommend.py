@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from cli.options import add_question, add_settings, check_where, tell_outdated
 
@@ -13,6 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Whom to ask, and what."""
     add_question(parser, "take the history of this user of the data set instead")
     parser.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
+    parser.add_argument("--exclude", metavar="ITEMS", help="do not answer these either: ids or keys")
+    parser.add_argument("--only", metavar="ITEMS", help="answer none but these: ids or keys")
     add_decoder(parser)
     add_settings(parser, *LOCAL)
 
@@ -33,11 +36,15 @@ def run(a: argparse.Namespace) -> None:
         history = items_of(a.artifact, "history", a.history)
     else:
         history = user_of(a.artifact, a.user).items.tolist()
+    excluding: dict[str, Any] = {"exclude_history": a.exclude_history}
+    for name in ("exclude", "only"):
+        if (given := getattr(a, name)) is not None:
+            excluding[name] = items_of(a.artifact, name, given)
     if a.url:
         ask = ask_server(a.url, a.protocol, a.decoder, a.deadline_ms)
     else:
         tell_outdated(a.artifact)
         ask = ask_local(a.artifact, a.beam_width, a.decoder)
-    answer = ask(history, a.top_k, a.exclude_history)
+    answer = ask(history, a.top_k, **excluding)
     untitled = why_untitled(a.artifact, a.url, a.protocol, answer.catalogue_version) if a.url else ""
     print("\n".join(answer_lines(a.artifact, history, answer, untitled)))

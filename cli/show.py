@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from cli.options import numbers
 from clients.client import Client
 from clients.rank_wire import Ranking
 from clients.recommender import Recommender
+from clients.request import request_tensors
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
@@ -28,7 +30,7 @@ from genrec.words import counted
 from training.data.histories import Histories
 from training.data.keys import is_plain
 
-Ask = Callable[[list[int], int, bool], Recommendation]
+Ask = Callable[..., Recommendation]  # of history, top_k and what of `request_tensors` excludes items
 NEWEST = 5  # items of a history whose titles are shown
 
 
@@ -74,11 +76,9 @@ ENSEMBLES = {"beam": "recommend", "draft": "recommend_draft"}
 def ask_server(url: str, protocol: Protocols, decoder: str = "beam", deadline_ms: int | None = None) -> Ask:
     """Ask over the network, one connection per call: for people, not for load."""
 
-    def ask(history: list[int], top_k: int, exclude_history: bool) -> Recommendation:
+    def ask(history: list[int], top_k: int, **excluding: Any) -> Recommendation:
         with Recommender(url, protocol, model=ENSEMBLES[decoder]) as recommender:
-            return recommender.recommend(
-                history, top_k, deadline_ms=deadline_ms, exclude_history=exclude_history
-            )
+            return recommender.recommend(history, top_k, deadline_ms=deadline_ms, **excluding)
 
     return ask
 
@@ -86,11 +86,12 @@ def ask_server(url: str, protocol: Protocols, decoder: str = "beam", deadline_ms
 def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
     """Ask the local runtime."""
 
-    def ask(history: list[int], top_k: int, exclude_history: bool) -> Recommendation:
+    def ask(history: list[int], top_k: int, **excluding: Any) -> Recommendation:
         from ensembles.local import LocalRecommender
 
+        request = request_tensors(history, top_k, **excluding)
         with LocalRecommender(artifact, beam_width, decoder=decoder) as local:
-            (answer,) = local.recommend([history], top_k, exclude_history)
+            (answer,) = local.runtime.run([request])
         if isinstance(answer, GenrecError):
             raise answer
         return parse(SimpleNamespace(as_numpy=answer.get))

@@ -27,6 +27,7 @@ from clients.rank_wire import (
     rank_tensors,
     recommend_and_rank_tensors,
 )
+from clients.request import request_tensors
 from clients.wire import (
     CHANNEL,
     MODEL,
@@ -40,7 +41,6 @@ from clients.wire import (
     check_timeout,
     check_url,
     parse,
-    request_tensors,
     translate,
 )
 
@@ -119,11 +119,18 @@ class AsyncRecommender(AsyncClient):
 
     async def recommend(
         self, history: ArrayLike | None, top_k: int = 10, *, user_id: int | None = None,
-        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
+        only: ArrayLike | None = None, traceparent: str | None = None,
     ) -> Recommendation:  # fmt: skip
         """See `Recommender.recommend`: same arguments, answer and errors."""
         tensors = request_tensors(
-            history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
+            history,
+            top_k,
+            user_id=user_id,
+            deadline_ms=deadline_ms,
+            exclude_history=exclude_history,
+            exclude=exclude,
+            only=only,
         )
         return await self._ask(Question(self.model, tensors, parse, user_id, traceparent))
 
@@ -155,7 +162,8 @@ class AsyncRanker(AsyncClient):
 
     async def recommend_and_rank(
         self, history: ArrayLike | None, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
-        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
+        only: ArrayLike | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
@@ -167,6 +175,8 @@ class AsyncRanker(AsyncClient):
             user_id=user_id,
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
+            exclude=exclude,
+            only=only,
         )
         tensors |= event_tensors(ratings, times, now, features)
         return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

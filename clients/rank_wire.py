@@ -9,15 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clients.errors import ServerError
-from clients.wire import (
-    Answered,
-    InferResult,
-    answer_of,
-    integer,
-    request_tensors,
-    user_tensors,
-    whole_numbers,
-)
+from clients.request import integer, request_tensors, user_tensors, whole_numbers
+from clients.wire import Answered, InferResult, answer_of
 from genrec.errors import InputError
 from genrec.report import PRE_INFER_OUTCOMES, PreInferReport, RankReport
 

@@ -64,11 +64,14 @@ class Ranker(Client):
 
     def recommend_and_rank(
         self, history: ArrayLike | None, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
-        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
+        only: ArrayLike | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
-        """The `top_k` best of the `retrieve` items that the generator finds. The last four and errors as of `rank`."""
+        """The `top_k` best of the `retrieve` items that the generator finds. The last four and errors as of `rank`,
+        `exclude` and `only` as of `Recommender.recommend`.
+        """
         tensors = recommend_and_rank_tensors(
             history,
             retrieve,
@@ -76,6 +79,8 @@ class Ranker(Client):
             user_id=user_id,
             deadline_ms=deadline_ms,
             exclude_history=exclude_history,
+            exclude=exclude,
+            only=only,
         )
         tensors |= event_tensors(ratings, times, now, features)
         return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

@@ -12,7 +12,8 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from clients.client import Client
-from clients.wire import MODEL, TIMEOUT_S, Protocols, Question, Recommendation, parse, request_tensors
+from clients.request import request_tensors
+from clients.wire import MODEL, TIMEOUT_S, Protocols, Question, Recommendation, parse
 
 
 class Recommender(Client):
@@ -27,17 +28,25 @@ class Recommender(Client):
 
     def recommend(
         self, history: ArrayLike | None, top_k: int = 10, *, user_id: int | None = None,
-        deadline_ms: int | None = None, exclude_history: bool = False, traceparent: str | None = None,
+        deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
+        only: ArrayLike | None = None, traceparent: str | None = None,
     ) -> Recommendation:  # fmt: skip
         """The `top_k` best items after `history` (item ids, oldest first; may be empty). None: the one that the server
         has of `user_id`, where it serves an artifact with `histories.parquet`.
 
-        `deadline_ms`: the server gives up this many milliseconds after it reads the request. `user_id` also
-        travels as header `x-gr-user`, for routers that keep a user on one server.
+        Items of the history, where `exclude_history` says so, and those of `exclude` are not answered; with `only`
+        nothing but its items is. `deadline_ms`: the server gives up this many milliseconds after it reads the request.
+        `user_id` also travels as header `x-gr-user`, for routers that keep a user on one server.
         Raises InputError (BadRequest when the server found it), Overloaded, Unreachable, TimedOut,
         ServerError.
         """
         tensors = request_tensors(
-            history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history
+            history,
+            top_k,
+            user_id=user_id,
+            deadline_ms=deadline_ms,
+            exclude_history=exclude_history,
+            exclude=exclude,
+            only=only,
         )
         return self._ask(Question(self.model, tensors, parse, user_id, traceparent))

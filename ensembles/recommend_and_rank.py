@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ensembles import rank, recommend
 from ensembles.description import Ensemble, Step
-from ensembles.recommend import DEADLINE_MS, EXCLUDE_HISTORY, HISTORY, RETRIEVE, TOP_K, USER_ID
+from ensembles.recommend import DEADLINE_MS, EXCLUSIONS, HISTORY, RETRIEVE, TOP_K, USER_ID
 
-REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, EXCLUDE_HISTORY, *rank.EVENTS)
+REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, *EXCLUSIONS, *rank.EVENTS)
 
 
 def recommend_and_rank() -> Ensemble:

@@ -15,6 +15,7 @@ from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
 from genrec.kv.layout import KV_TYPES
 from genrec.manifest import OF, is_good, making, read, renewed, stage_key, unchanged
+from genrec.progress import ticking
 from genrec.rank.options import OPTIONS, RankerConfig
 
 OPERATION, NODES = "operation", "nodes"
@@ -73,7 +74,8 @@ def _longest(artifact: Path) -> int:
 def _compiles(kv_type: str) -> bool:
     """Whether the compiler that is here can do it; where it cannot, engines are built without, and that is told."""
     try:
-        libraries(kv_type)
+        with ticking(f"compiling attention, KV in {kv_type}"):
+            libraries(kv_type)
     except ArtifactError as error:
         print(f"attention stays in OpenVINO's own nodes: {error}", file=sys.stderr)
         return False

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from genrec.catalogue.answerable import listed
+from genrec.catalogue.blocked import Blocked, above, beside
 from genrec.catalogue.semantic_id import check_sizes, pack
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
@@ -28,20 +28,6 @@ FORMAT, VERSION = "genrec-validity", "1"
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Blocked:
-    """What one request must not reach: per level the sorted nodes all of whose items are excluded.
-
-    `nodes[l-1]` is int32[any] with node numbers of level l, ascending.
-    """
-
-    nodes: tuple[Int32, ...]
-
-    def at(self, level: int) -> Int32:
-        """Blocked nodes of a level, ascending: int32[any]."""
-        return self.nodes[level - 1]
 
 
 class ValidityIndex:
@@ -132,17 +118,15 @@ class ValidityIndex:
         return out
 
     def blocked(self, rows: npt.ArrayLike) -> Blocked:
-        """Prune excluded catalogue rows, int[any], exactly; -1 stands for no row. InputError out of range.
+        """Prune excluded catalogue rows, int[any], or all but some (see `listed`), exactly. InputError out of range.
 
-        A leaf is blocked when all its items are excluded, a path when all its children are, so a beam that
-        avoids blocked nodes always has somewhere to go. Costs E log E + E L log P for E rows, whatever n is.
+        A beam that avoids blocked nodes always has somewhere to go.
         """
-        excluded = check_rows(rows, self.items)
-        parents = np.sort(self.row_leaf[excluded])
-        nodes = [_saturated(parents, self.first_child[-1])]
-        for pointers in reversed(self.first_child[:-1]):
-            nodes.insert(0, _saturated(_parents(nodes[0], pointers), pointers))
-        return Blocked(tuple(nodes))
+        given = listed(rows, self.items)
+        leaves = np.sort(self.row_leaf[given.rows])
+        if given.alone:
+            return beside(leaves, [self.children_into(level + 1) for level in range(self.levels)])
+        return above(leaves, self.first_child)
 
     def save(self, path: Path) -> None:
         """Write one safetensors file; row_leaf follows from the rest."""
@@ -175,19 +159,6 @@ def frozen(array: Array) -> Array:
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
-
-
-def check_rows(rows: npt.ArrayLike, items: int) -> Int64:
-    """Excluded catalogue rows, int[any], as sorted distinct int64; -1 (no row) drops out. InputError."""
-    given = np.asarray(rows)
-    if given.size and given.dtype.kind not in "iu":
-        raise InputError("excluded_rows", f"is of type {given.dtype}", "integers")
-    if given.size and (int(given.min()) < -1 or int(given.max()) >= items):
-        raise InputError(
-            "excluded_rows", f"span {given.min()} to {given.max()}", f"rows 0 to {items - 1}, or -1"
-        )
-    distinct = np.unique(given.astype(np.int64))
-    return distinct[1:] if distinct.size and distinct[0] < 0 else distinct
 
 
 def _code_type(size: int) -> type[np.generic]:
@@ -243,30 +214,3 @@ def _check_tree(
         siblings = first[:-1]
     need(int(rows.min()) >= 0 and int(rows.max()) < len(rows), "rows", f"0 to {len(rows) - 1}")
     need(int(np.bincount(rows).max()) == 1, "rows", "every catalogue row once")
-
-
-@njit(cache=True, nogil=True)
-def _parents(nodes: Array, pointers: Array) -> Array:
-    """Parent of every node: int32[E] ascending, by binary search in int32[P + 1] -> int32[E] ascending."""
-    out = np.empty(len(nodes), np.int32)
-    for i in range(len(nodes)):
-        if i > 0 and nodes[i] < pointers[out[i - 1] + 1]:
-            out[i] = out[i - 1]
-        else:
-            out[i] = np.searchsorted(pointers, nodes[i], side="right") - 1
-    return out
-
-
-@njit(cache=True, nogil=True)
-def _saturated(parents: Array, pointers: Array) -> Array:
-    """The nodes that occur in `parents`, int32[E] ascending, as often as they have children -> int32[any]."""
-    out = np.empty(len(parents), np.int32)
-    kept = run = 0
-    for i in range(len(parents)):
-        run += 1
-        if i + 1 == len(parents) or parents[i + 1] != parents[i]:
-            if run == pointers[parents[i] + 1] - pointers[parents[i]]:
-                out[kept] = parents[i]
-                kept += 1
-            run = 0
-    return out[:kept]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from genrec.catalogue.blocked import Blocked
 from genrec.catalogue.hashset import SemanticIdSet
-from genrec.catalogue.validity import Blocked, ValidityIndex
+from genrec.catalogue.validity import ValidityIndex
 from genrec.draft.head import Drafter
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # they import numba, which a device run need not have
-    from genrec.catalogue.validity import Blocked, ValidityIndex
+    from genrec.catalogue.blocked import Blocked
+    from genrec.catalogue.validity import ValidityIndex
 
 
 class Constraint(NamedTuple):

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from genrec.catalogue.answerable import listed
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import log_shares
-from genrec.catalogue.validity import ValidityIndex, check_rows
+from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -42,8 +43,8 @@ def lookup(
     """The first `top_k` items of semantic_ids int64[W] with scores float32[W].
 
     Order: score descending, semantic ID ascending, popularity descending, item id ascending. A semantic ID
-    that comes twice counts once, with its better score. `excluded_rows` is int[any], catalogue rows, -1 for
-    none; `catalogue_item_ids` is int64[n] by row. `hash_set` is built from `index.paths(L)`.
+    that comes twice counts once, with its better score. `excluded_rows` is int[any], as `listed` has them;
+    `catalogue_item_ids` is int64[n] by row. `hash_set` is built from `index.paths(L)`.
     """
     if top_k < 0:
         raise InputError("top_k", f"is {top_k}", "at least 0")
@@ -60,10 +61,10 @@ def lookup(
     chosen = leaves[valid]
     if chosen.size and int(chosen.max()) >= index.node_count(index.levels):
         raise InputError("hash_set", "has leaves the index has not", "the hash set of this index")
-    excluded = check_rows(excluded_rows, index.items)
+    given = listed(excluded_rows, index.items)
     rows = np.empty(min(top_k, index.items), np.int32)
     beam = np.empty(len(rows), np.int64)
-    found = _items(chosen, index.first_child[-1], index.rows, excluded, rows, beam)
+    found = _items(chosen, index.first_child[-1], index.rows, given.rows, given.alone, rows, beam)
     item_ids = np.asarray(catalogue_item_ids, np.int64)[rows[:found]]
     return RankedItems(
         item_ids, scores[order[valid[beam[:found]]]].astype(np.float32), int((leaves < 0).sum())
@@ -77,6 +78,7 @@ class PopularityRanking:
     item_ids: npt.NDArray[np.int64]  # [n], popularity descending, then item id ascending
     rows: npt.NDArray[np.int32]  # [n], their catalogue rows
     scores: npt.NDArray[np.float32]  # [n], `genrec.catalogue.items.log_shares`
+    places: npt.NDArray[np.int32]  # [n], of a catalogue row in these
 
     @classmethod
     def build(cls, popularity: npt.ArrayLike, item_ids: npt.ArrayLike) -> PopularityRanking:
@@ -87,23 +89,31 @@ class PopularityRanking:
                 "popularity", f"has shape {list(count.shape)}", f"counts >= 0 for {ids.shape} items"
             )
         rows = np.lexsort((ids, -count))
-        return cls(ids[rows], rows.astype(np.int32), log_shares(count)[rows])
+        places = np.empty(len(rows), np.int32)
+        places[rows] = np.arange(len(rows))
+        return cls(ids[rows], rows.astype(np.int32), log_shares(count)[rows], places)
 
     def top(self, top_k: int, excluded_rows: npt.ArrayLike = ()) -> Items:
-        """The first `top_k` that are not excluded (catalogue rows int[any], -1 for none)."""
+        """The first `top_k` that are not excluded (catalogue rows int[any], as `listed` has them)."""
         if top_k < 0:
             raise InputError("top_k", f"is {top_k}", "at least 0")
-        excluded = check_rows(excluded_rows, len(self.rows))
-        reach = self.rows[: top_k + len(excluded)]  # no more than E of these can drop out
-        kept = np.flatnonzero(np.isin(reach, excluded, invert=True))[:top_k]
+        given = listed(excluded_rows, len(self.rows))
+        reach = self.rows[: top_k + len(given.rows)]  # no more than E of these can drop out
+        if given.alone:
+            kept = np.sort(self.places[given.rows])[:top_k]
+        else:
+            kept = np.flatnonzero(np.isin(reach, given.rows, invert=True))[:top_k]
         return self.item_ids[kept], self.scores[kept]
 
 
 @njit(cache=True, nogil=True)
-def _items(leaves: Array, first: Array, rows: Array, excluded: Array, out: Array, beam: Array) -> int:
-    """Rows of leaves int32[W], in order, without excluded int64[E] ascending, until out int32[K] is full.
+def _items(
+    leaves: Array, first: Array, rows: Array, given: Array, alone: bool, out: Array, beam: Array
+) -> int:
+    """Rows of leaves int32[W], in order, until out int32[K] is full; none of `given`, or these `alone`.
 
-    first is int32[P_L + 1] into rows int32[n]; beam int64[K] says which of the leaves a row came from.
+    given is int64[E], ascending; first is int32[P_L + 1] into rows int32[n]; beam int64[K] says which of the leaves a
+    row came from.
     """
     n = 0
     for w in range(len(leaves)):
@@ -111,8 +121,8 @@ def _items(leaves: Array, first: Array, rows: Array, excluded: Array, out: Array
             if n == len(out):
                 return n
             row = rows[position]
-            at = np.searchsorted(excluded, row)
-            if at < len(excluded) and excluded[at] == row:
+            at = np.searchsorted(given, row)
+            if (at < len(given) and given[at] == row) != alone:
                 continue
             out[n] = row
             beam[n] = w

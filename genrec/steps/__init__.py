@@ -20,6 +20,7 @@ from genrec.target import target_of
 
 Tensors = dict[str, NDArray[Any]]
 Answer = Tensors | GenrecError
+MOST_EXCLUDED = 2 * MOST_VALUES  # of a history, and of a list beside it
 
 
 class Step(Protocol):
@@ -104,6 +105,11 @@ def check_tensor(
     if tensor.dtype.kind == "f" and np.isnan(tensor).any():
         raise InputError(field, "has NaN", "numbers")
     return tensor[0]
+
+
+def excluded_of(request: Tensors) -> NDArray[np.int32]:
+    """int32[any], as `genrec.catalogue.answerable.listed` reads them. Raises InputError."""
+    return check_tensor(request, "excluded", np.int32, most=MOST_EXCLUDED)
 
 
 @contextmanager

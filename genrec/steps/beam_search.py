@@ -16,7 +16,7 @@ from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, learn_selection, zeros
 from genrec.search.undecided import Int64, rows_of_parents, undecided
 from genrec.settings import Settings
-from genrec.steps import EachAlone, Tensors, check_tensor, logits_of_the_model
+from genrec.steps import EachAlone, Tensors, check_tensor, excluded_of, logits_of_the_model
 from genrec.steps.kv_handle import NO_PASS, beam_search_of, holding, read_handle, read_level
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
@@ -45,7 +45,7 @@ class BeamSearch(EachAlone):
         level = 1 if before is None else read_level(request, self._config.levels) + 1
         if handle == NO_KV:
             return beams_answer(NO_BEAMS, level) | _NOTHING_TO_SCORE
-        blocked = index.blocked(check_tensor(request, "excluded", np.int32))
+        blocked = index.blocked(excluded_of(request))
         scored = None if before is None else undecided(index, level - 1, before.nodes)
         count = 1 if scored is None else len(scored)
         turn, last = beam_search_of(level), level == self._config.levels

@@ -12,7 +12,7 @@ from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.search.expand import expand, learn_selection
 from genrec.settings import Settings
-from genrec.steps import Tensors, check_tensor, logits_of_the_model
+from genrec.steps import Tensors, excluded_of, logits_of_the_model
 from genrec.steps.beam_search import NO_BEAMS, BeamSearch, beams_answer
 from genrec.steps.kv_handle import read_level
 from genrec.steps.ticket import read_ticket
@@ -43,7 +43,7 @@ class BeamSearchOfLogits(BeamSearch):
         wanted = (1, 1 if before is None else len(before), self._config.codebook_sizes[level - 1])
         if logits.dtype != np.float32 or logits.shape != wanted:
             raise InputError("logits", f"is {logits.dtype}{list(logits.shape)}", f"float32{list(wanted)}")
-        blocked = index.blocked(check_tensor(request, "excluded", np.int32))
+        blocked = index.blocked(excluded_of(request))
         with logits_of_the_model():
             beams = expand(Constraint(index, blocked), level, logits[0], before, self._width)
         return beams_answer(beams, level)

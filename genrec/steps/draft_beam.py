@@ -15,7 +15,7 @@ from genrec.draft.search import draft
 from genrec.errors import InputError
 from genrec.search.expand import learn_selection
 from genrec.settings import Settings
-from genrec.steps import EachAlone, Tensors, check_tensor, logits_of_the_model
+from genrec.steps import EachAlone, Tensors, check_tensor, excluded_of, logits_of_the_model
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
 
@@ -46,7 +46,7 @@ class DraftBeam(EachAlone):
         rows, size = self._shape
         states = check_tensor(request, "states", np.float32, most=rows * size)
         index, valid = self._indices.of(ticket.version)
-        blocked = index.blocked(check_tensor(request, "excluded", np.int32))
+        blocked = index.blocked(excluded_of(request))
         ticket.check_deadline("draft_beam")
         if ticket.prompt_length == 0:
             return _answer(np.zeros(1, np.int64), np.zeros(1, np.float32), 0, 0)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.artifact import load_config
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
@@ -66,9 +67,9 @@ class EncodeHistory(EachAlone):
         known = rows[rows >= 0]
         start = window_start if "user_id" in request else newest_start  # he may come again
         kept = known[start(len(known), self._config.max_history) :]
-        excluded = distinct(known, len(loaded.catalogue)) if self._excludes(request) else known[:0]
+        excluded, left = _excluded(request, known, loaded.catalogue)
         # With nothing left to find, no prompt: the answer is empty, and there is no beam that could search for it.
-        length = self._config.prompt_length(len(kept)) if len(excluded) < len(loaded.catalogue) else 0
+        length = self._config.prompt_length(len(kept)) if left else 0
         tokens = np.zeros((1, self._span(length)), np.int32)
         tokens[0, :length] = prompt_of(self._config, loaded.tokens[kept])[:length]
         unknown, cut = len(rows) - len(known), len(known) - len(kept)
@@ -87,7 +88,7 @@ class EncodeHistory(EachAlone):
             "tokens": tokens,
             "ticket": ticket.tensor(),
             "owner": owner_of(request, now),
-            "excluded": (excluded if len(excluded) else np.array([-1], np.int32))[None],
+            "excluded": excluded[None],
         }
 
     def _top_k(self, request: Tensors, items: int) -> int:
@@ -106,9 +107,29 @@ class EncodeHistory(EachAlone):
         """Tokens that a prompt of `length` is padded to."""
         return min(-(-max(length, self._shortest) // SPAN) * SPAN, self._config.max_prompt)
 
-    @staticmethod
-    def _excludes(request: Tensors) -> bool:
-        return "exclude_history" in request and bool(check_tensor(request, "exclude_history", np.bool_, 1)[0])
+
+def _excluded(
+    request: Tensors, known: NDArray[np.int32], catalogue: Catalogue
+) -> tuple[NDArray[np.int32], int]:
+    """`excluded` as steps exchange it, int32[any], and how many items may be answered; `known`: rows of the history."""
+    hidden = known[:0]
+    if "exclude_history" in request and check_tensor(request, "exclude_history", np.bool_, 1)[0]:
+        hidden = known
+    if "exclude" in request:
+        hidden = np.concatenate((hidden, _rows(request, "exclude", catalogue)))
+    hidden = distinct(hidden, len(catalogue))
+    if "only" not in request:
+        nothing = np.array([-1], np.int32)
+        return (hidden if len(hidden) else nothing), len(catalogue) - len(hidden)
+    wanted = distinct(_rows(request, "only", catalogue), len(catalogue))
+    left = np.setdiff1d(wanted, hidden, assume_unique=True)
+    return np.concatenate((np.array([THESE_ALONE], np.int32), left)), len(left)
+
+
+def _rows(request: Tensors, field: str, catalogue: Catalogue) -> NDArray[np.int32]:
+    """Of the items in a list of the request, the catalogue's rows int32[any]; unknown items drop out."""
+    rows = catalogue.rows_of(check_tensor(request, field, np.int64))
+    return rows[rows >= 0]
 
 
 def distinct(rows: NDArray[np.int32], items: int) -> NDArray[np.int32]:

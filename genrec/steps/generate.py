@@ -18,7 +18,7 @@ from genrec.errors import InputError
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, learn_selection
 from genrec.settings import Settings, padded_rows
-from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps import Answer, Tensors, excluded_of
 from genrec.steps.prompts import spans, warm_up
 from genrec.steps.prompts_later import CAPTURED_ROWS, WAIT_S, Prompt, PromptsLater
 from genrec.steps.ticket import Ticket
@@ -56,7 +56,7 @@ class Generate(PromptsLater):
     def asks(self, request: Tensors, ticket: Ticket) -> Constraint:
         """See `PromptsLater.asks`."""
         index = self._indices.of(ticket.version)
-        return Constraint(index, index.blocked(check_tensor(request, "excluded", np.int32)), ticket.top_k)
+        return Constraint(index, index.blocked(excluded_of(request)), ticket.top_k)
 
     def close(self) -> None:
         """See `PromptsLater.close`."""

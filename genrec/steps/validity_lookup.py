@@ -14,12 +14,12 @@ from genrec.catalogue.files import VALIDITY
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.indices import load_indices
 from genrec.catalogue.load import load_catalogue
-from genrec.catalogue.validity import ValidityIndex, check_rows
+from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError, InputError
 from genrec.report import MODEL, POPULARITY, Report
 from genrec.search.lookup import PopularityRanking, lookup
 from genrec.settings import Settings
-from genrec.steps import EachAlone, Tensors, check_tensor
+from genrec.steps import EachAlone, Tensors, check_tensor, excluded_of
 from genrec.steps.ticket import read_ticket
 from genrec.steps.versioned import Versioned
 
@@ -62,7 +62,7 @@ class ValidityLookup(EachAlone):
         loaded = self._loaded.of(version)
         ids = check_tensor(request, "paths", np.int64)
         scores = check_tensor(request, "scores", np.float32, len(ids))
-        excluded = check_rows(check_tensor(request, "excluded", np.int32), loaded.index.items)
+        excluded = excluded_of(request)
         if ticket.top_k > loaded.index.items:
             limit = f"1 to {loaded.index.items}, the items of the catalogue"
             raise InputError("ticket", f"says top_k {ticket.top_k}", limit)

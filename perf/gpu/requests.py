@@ -57,7 +57,7 @@ DRY = Setting(
 
 
 class NothingBlocked:
-    """Of a request that excludes nothing; in the place of genrec.catalogue.validity.Blocked, which needs numba."""
+    """Of a request that excludes nothing; in the place of genrec.catalogue.blocked.Blocked, which needs numba."""
 
     def at(self, level: int) -> NDArray[np.int32]:
         """No node."""

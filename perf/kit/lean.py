@@ -14,7 +14,8 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.errors import ServerError
-from clients.wire import OUTPUTS, TIMEOUT_S, request_tensors, translate
+from clients.request import request_tensors
+from clients.wire import OUTPUTS, TIMEOUT_S, translate
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 

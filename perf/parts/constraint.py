@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from genrec.artifact import load_config
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.instructions import engine_of
@@ -50,7 +51,11 @@ def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict
     memory = {f"T{size} index": index.nbytes / items, f"T{size} hash set": known.nbytes / items}
     excluded = rng.integers(0, items, EXCLUDED)
     blocked = index.blocked(excluded)
-    steps = {f"T{size} blocked({EXCLUDED} rows)": timed(lambda: index.blocked(excluded), repeats)}
+    alone = np.array([THESE_ALONE, *excluded])
+    steps = {
+        f"T{size} blocked({EXCLUDED} rows)": timed(lambda: index.blocked(excluded), repeats),
+        f"T{size} blocked(all but {EXCLUDED} rows)": timed(lambda: index.blocked(alone), repeats),
+    }
     for width in WIDTHS:
         beams = None
         for level in range(1, LEVELS + 1):

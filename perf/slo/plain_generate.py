@@ -12,7 +12,7 @@ from genrec.catalogue.indices import load_validity
 from genrec.engine.load import load_executors
 from genrec.search.constraint import Constraint
 from genrec.settings import Settings
-from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps import Answer, Tensors, excluded_of
 from genrec.steps.prompts import read_prompt, spans, warm_up
 
 MODEL = """
@@ -51,7 +51,7 @@ class PlainGenerate:
         for row, (prompt, _) in zip(tokens, prompts, strict=True):
             row[: len(prompt)] = prompt
         lengths = np.array([max(ticket.prompt_length, 1) for _, ticket in prompts], np.int64)
-        blocked = [self._index.blocked(check_tensor(request, "excluded", np.int32)) for request in requests]
+        blocked = [self._index.blocked(excluded_of(request)) for request in requests]
         constraints = [Constraint(self._index, each) for each in blocked]
         answers = self._generator.answers(tokens, lengths, constraints)
         return [{"paths": beams.paths[None], "scores": beams.scores[None]} for beams in answers]

@@ -14,7 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from clients.wire import request_tensors
+from clients.request import request_tensors
 from deploy import leftovers, tritonserver
 from deploy.launcher import RunningServer
 from deploy.tritonserver import MOST_REGION_BYTES

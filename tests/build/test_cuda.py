@@ -18,6 +18,7 @@ from ensembles.local import LocalRecommender, LocalRuntime, request
 from ensembles.recommend import recommend
 from genrec import steps
 from genrec.catalogue import agreement
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
 from genrec.catalogue.versions import point, read_current
@@ -87,6 +88,7 @@ def test_beam_search_equals_the_one_on_the_cpu(seed):
         draw.choice(len(catalogue), int(draw.integers(0, len(catalogue))), replace=False)
         for _ in range(batch)
     ]
+    excluded[0] = np.array([THESE_ALONE, *excluded[0], 0])
     blocked = [index.blocked(rows) for rows in excluded]
     tree = DeviceTree.of(index, CPU)
     masks = nothing_blocked(tree, batch)

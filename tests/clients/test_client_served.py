@@ -59,6 +59,7 @@ every_way = pytest.mark.parametrize(("kind", "protocol"), WAYS)
         (12, {}),
         (40, {"top_k": 5, "user_id": 7, "deadline_ms": 60_000, "exclude_history": True}),
         (0, {"top_k": 3}),
+        (0, {"top_k": 3, "exclude": [1], "only": range(2**13)}),
     ],
 )
 def test_every_way_gives_the_same_answer(

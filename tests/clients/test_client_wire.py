@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from clients import rank_wire, wire
+from clients import rank_wire, request, wire
 from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
 from clients.recommender import Recommender
@@ -41,11 +41,13 @@ from genrec.errors import GenrecError, InputError
         ("deadline_ms", {"deadline_ms": 2**31}),
         ("deadline_ms", {"deadline_ms": 0.5}),
         ("exclude_history", {"exclude_history": 1}),
+        ("exclude", {"exclude": 5}),
+        ("only", {"only": [0.5]}),
     ],
 )
 def test_what_no_tensor_can_hold_is_refused_before_sending(field: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(InputError) as raised:
-        wire.request_tensors(**{"history": [1], **arguments})
+        request.request_tensors(**{"history": [1], **arguments})
     assert raised.value.field == field
     assert raised.value.limit
 
@@ -54,21 +56,25 @@ def test_what_no_tensor_can_hold_is_refused_before_sending(field: str, arguments
     "history", [[3, -4], (3, -4), np.array([3, -4], np.int32), np.array([3, -4], np.int64)]
 )
 def test_tensors_of_a_request(history: Any) -> None:
-    made = wire.request_tensors(history, np.int64(5), user_id=2**62, deadline_ms=9, exclude_history=True)
+    made = request.request_tensors(
+        history, np.int64(5), user_id=2**62, deadline_ms=9, exclude_history=True, exclude=(), only=[7]
+    )
     assert {name: (t.dtype.name, t.tolist()) for name, t in made.items()} == {
         "history": ("int64", [[3, -4]]),
         "top_k": ("int32", [[5]]),
         "exclude_history": ("bool", [[True]]),
         "user_id": ("int64", [[2**62]]),
         "deadline_ms": ("int32", [[9]]),
+        "exclude": ("int64", [[]]),
+        "only": ("int64", [[7]]),
     }
 
 
 def test_an_empty_history_and_the_ends_of_the_ranges_can_be_sent() -> None:
-    assert wire.request_tensors([])["history"].shape == (1, 0)
+    assert request.request_tensors([])["history"].shape == (1, 0)
     ends = [-(2**63), 2**63 - 1]
-    assert wire.request_tensors(ends)["history"].tolist() == [ends]
-    assert wire.request_tensors(np.array([1], np.uint64))["history"].dtype == np.int64
+    assert request.request_tensors(ends)["history"].tolist() == [ends]
+    assert request.request_tensors(np.array([1], np.uint64))["history"].dtype == np.int64
 
 
 @pytest.mark.parametrize("scores", [[10**400], ["good"], [[1.0], [2.0, 3.0]], [None, "x"]])

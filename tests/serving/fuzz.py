@@ -168,7 +168,9 @@ class Cases:
         return tensor("kv", self.pick([real, real, SCRATCH, SCRATCH, NO_KV, forged, strange]))
 
     def _excluded(self) -> Tensor:
-        rows = self.pick([[-1], self._integers(5, 300), [0, 0, -1], range(300), [300], [-2]])
+        rows = self.pick(
+            [[-1], self._integers(5, 300), [0, 0, -1], range(300), [300], [-2], [-2, 5, 9, -1], [-3]]
+        )
         return tensor("excluded", [*rows], "INT32")
 
     def _beams(self) -> int:
@@ -185,6 +187,8 @@ class Cases:
             tensor("user_id", self.pick(INTEGERS)),
             tensor("deadline_ms", self.pick([1, 50, 600_000, 0, -1, 600_001]), "INT32"),
             tensor("exclude_history", self.chance(0.5), "BOOL"),
+            tensor("exclude", [*known[:3], *odd]),
+            tensor("only", [*known, *odd]),
         ]
         return made + [t for t in optional if self.chance(0.4)]
 

@@ -62,8 +62,9 @@ def histories_of(artifact: Path, draw: np.random.Generator) -> list[list[int]]:
 def world(request: pytest.FixtureRequest, tiny: Path) -> Iterator[World]:
     artifact = real_artifact()
     draw = np.random.default_rng(7)
+    asked_for = Catalogue.load((artifact or tiny) / "catalogue.parquet").item_ids[::3].tolist()
     asked = [
-        tensors(history, TOP_K, exclude_history=bool(n % 2))
+        tensors(history, TOP_K, exclude_history=bool(n % 2), **({"only": asked_for} if n % 5 == 4 else {}))
         for n, history in enumerate(histories_of(artifact or tiny, draw))
     ]
     with LocalRecommender(artifact or tiny, BEAM_WIDTH) as local:

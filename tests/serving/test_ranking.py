@@ -110,6 +110,13 @@ def test_what_recommend_computed_is_the_ranking_s_prefix(
         assert again.user_reused == 3 * len(history)
 
 
+def test_only_what_may_be_answered_is_found_and_ranked(ranking: RunningServer, items: list[int]) -> None:
+    with Ranker(ranking.grpc_url) as ranker:
+        found = ranker.recommend_and_rank(items[:4], WIDTH, 9, only=items[:8], exclude=items[2:6])
+        assert sorted(found.item_ids.tolist()) == sorted([*items[:2], *items[6:8]])
+        assert not len(ranker.recommend_and_rank(items[:4], WIDTH, 9, only=[]).item_ids)
+
+
 def test_a_known_user_needs_no_history(ranking: RunningServer, artifact: Path, items: list[int]) -> None:
     Histories(np.array([3, 9]), np.array(items[:9]), np.array([0, 4, 9])).save(
         artifact / HISTORIES, ["a", "b"]

@@ -35,7 +35,11 @@ def random_request(draw: np.random.Generator, items: np.ndarray, width: int) -> 
     unknown = draw.random(length) < draw.choice([0.0, 0.3, 1.0], p=[0.6, 0.3, 0.1])
     history[unknown] = draw.choice([-1, 0, 5, 2**63 - 1, -(2**63)], int(unknown.sum()))
     top_k = int(draw.integers(1, min(width, len(items)) + 1))
-    given = {"exclude_history": bool(draw.random() < 0.5)} if draw.random() < 0.7 else {}
+    given: dict[str, object] = {"exclude_history": bool(draw.random() < 0.5)} if draw.random() < 0.7 else {}
+    for name in ("exclude", "only"):
+        if draw.random() < 0.3:
+            some = draw.choice(items, int(draw.choice([0, 1, 5, len(items) // 2, len(items)])))
+            given[name] = [*some.tolist(), -5]
     return tensors(history.tolist(), top_k, **given)
 
 
@@ -44,12 +48,14 @@ def check(request: Arrays, answer: Arrays, items: frozenset[int]) -> None:
     history = request["history"][0].tolist()
     found, scores, report = answer["item_ids"][0], answer["scores"][0], answer["report"][0]
     known = [item for item in history if item in items]
-    excluded = set(known) if request.get("exclude_history", np.zeros(1)).any() else set()
-    assert set(found.tolist()) <= items - excluded
+    left = items & set(request["only"][0].tolist()) if "only" in request else items
+    left -= set(known) if request.get("exclude_history", np.zeros(1)).any() else set()
+    left -= set(request["exclude"][0].tolist()) if "exclude" in request else set()
+    assert set(found.tolist()) <= left
     assert len(set(found.tolist())) == len(found)
-    assert len(found) == len(scores) == min(int(request["top_k"].item()), len(items) - len(excluded))
+    assert len(found) == len(scores) == min(int(request["top_k"].item()), len(left))
     assert (np.diff(scores) <= 0).all()
-    asks_model = bool(known) and len(excluded) < len(items)
+    asks_model = bool(known) and bool(left)
     assert report[0] == (MODEL if asks_model else POPULARITY)
     assert report[1] == len(history) - len(known)
     if asks_model:
@@ -105,7 +111,9 @@ def test_all_items_or_all_but_a_few_excluded(artifact: Path) -> None:
     items = load_catalogue(artifact, load_config(artifact)).item_ids
     with LocalRecommender(artifact, 8, "twin", slots=4) as local:
         for left in (0, 1, 3):
-            request = tensors(items[left:].tolist(), min(8, len(items)), exclude_history=True)
-            (answer,) = local.runtime.run([request])
-            assert isinstance(answer, dict), answer
-            check(request, answer, frozenset(items.tolist()))
+            rest = items[left:].tolist()
+            for wish in ({"exclude_history": True}, {"exclude": rest}, {"only": items[:left].tolist()}):
+                request = tensors(rest, min(8, len(items)), **wish)
+                (answer,) = local.runtime.run([request])
+                assert isinstance(answer, dict), answer
+                check(request, answer, frozenset(items.tolist()))

@@ -26,13 +26,23 @@ BAD_CHANGES: list[dict[str, np.ndarray | None]] = [
     {"history": np.zeros((1, 3), np.int32)},
     {"history": np.zeros((2, 3), np.int64), "top_k": np.ones((2, 1), np.int32)},
     {"history": None},
+    {"exclude": np.zeros((1, 3), np.int32)},
 ]
 
 
 def tensors(history: list[int], top_k: int = 5, **optional: Any) -> Arrays:
-    """Input tensors of one request; `optional` are user_id, deadline_ms, exclude_history."""
-    types = {"user_id": np.int64, "deadline_ms": np.int32, "exclude_history": np.bool_}
-    given = {name: np.array([[value]], types[name]) for name, value in optional.items()}
+    """Input tensors of one request; `optional` are user_id, deadline_ms, exclude_history, and lists of items."""
+    types = {
+        "user_id": np.int64,
+        "deadline_ms": np.int32,
+        "exclude_history": np.bool_,
+        "exclude": np.int64,
+        "only": np.int64,
+    }
+    given = {
+        name: np.array([value if isinstance(value, list) else [value]], types[name])
+        for name, value in optional.items()
+    }
     return {"history": np.array([history], np.int64), "top_k": np.array([[top_k]], np.int32), **given}
 
 
@@ -101,4 +111,5 @@ def cases(items: list[int]) -> list[dict[str, np.ndarray]]:
         tensors([]),
         tensors([-5, items[0], 123456789]),
         tensors(items[:4], exclude_history=True, user_id=7, deadline_ms=60_000),
+        tensors(items[:4], exclude=[*items[4:30], -5], only=items[20:60]),
     ]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:  # what runs on a device needs no numba
-    from genrec.catalogue.validity import Blocked, ValidityIndex
+    from genrec.catalogue.blocked import Blocked
+    from genrec.catalogue.validity import ValidityIndex
 
 LEAST = torch.iinfo(torch.int32).min  # behind the bits of every score
 

@@ -29,7 +29,8 @@ from genrec.search.constraint import Constraint
 from genrec.settings import SPAN, padded_rows
 
 if TYPE_CHECKING:
-    from genrec.catalogue.validity import Blocked, ValidityIndex
+    from genrec.catalogue.blocked import Blocked
+    from genrec.catalogue.validity import ValidityIndex
     from genrec.engine.interface import Array
     from genrec.search.expand import Beams
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import genrec.catalogue.validity as validity
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError, InputError
 from perf.kit.work import leaf_count
@@ -65,11 +66,32 @@ def test_blocked_equals_counting_every_item(seed, sizes, items, share):
         assert blocked.at(level).tolist() == want and blocked.at(level).dtype == np.int32
 
 
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), sizes_of, st.integers(1, 60), st.floats(0, 1))
+def test_rows_alone_leave_the_ways_to_them_and_no_other(seed, sizes, items, share):
+    rng, index, codes, _, _ = make(seed, sizes, items)
+    rows = np.flatnonzero(rng.random(items) < share)
+    blocked = index.blocked(np.concatenate([[THESE_ALONE], rng.permutation(rows), rows[:3], [-1]]))
+    wanted = {tuple(code) for code in codes[rows].tolist()}
+    reached = {(): 0}  # path -> its node, of all that a beam can get to
+    for level in range(1, len(sizes) + 1):
+        first, below = index.children_into(level), index.codes[level - 1]
+        closed = set(blocked.at(level).tolist())
+        assert sorted(closed) == blocked.at(level).tolist() and blocked.at(level).dtype == np.int32
+        reached = {
+            (*path, int(below[child])): child
+            for path, node in reached.items()
+            for child in range(first[node], first[node + 1])
+            if child not in closed
+        }
+        assert set(reached) == {each[:level] for each in wanted}
+
+
 def test_empty_exclusions_and_bad_rows():
     _, index, *_ = make(1, (3, 4), 10)
     for nothing in ([], [-1], np.array([-1], np.int32), ()):
         assert [len(n) for n in index.blocked(nothing).nodes] == [0, 0]
-    for rows in ([10], [-2], [0.5], [2**40]):
+    for rows in ([10], [-3], [0, -2], [-2, -2], [-2, 10], [0.5], [2**40]):
         with pytest.raises(InputError, match="excluded_rows"):
             index.blocked(rows)
 

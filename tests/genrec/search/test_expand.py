@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
@@ -66,14 +67,16 @@ sizes_of = st.lists(st.integers(1, 7), min_size=1, max_size=5)
     st.integers(1, 40),
     st.floats(0, 1),
     st.sampled_from([0, 0.25, 3]),
+    st.booleans(),
     st.integers(),
 )
-def test_equals_the_twin(sizes, items, width, share, scale, seed):
+def test_equals_the_twin(sizes, items, width, share, scale, alone, seed):
     """Scale 0 makes every logit equal: then only the order of ties decides."""
     rng = np.random.default_rng(seed % 2**32)
     index, codes = make_index(rng, sizes, items)
     excluded = np.flatnonzero(rng.random(items) < share)
-    blocked = index.blocked(excluded)
+    others = [THESE_ALONE, *np.setdiff1d(np.arange(items), excluded)]
+    blocked = index.blocked(others if alone else excluded)
     every = {tuple(c) for c in codes.tolist()}
     allowed = {tuple(c) for c in np.delete(codes, excluded, axis=0).tolist()}
     work = Scratch()

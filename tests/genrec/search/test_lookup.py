@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
@@ -34,7 +35,10 @@ def test_equals_a_full_sort(seed, items, width, top_k, share):
         best[semantic_id] = max(score, best.get(semantic_id, -math.inf))
     rows = [r for r in range(items) if packed[r] in best and r not in excluded]
     rows.sort(key=lambda r: (-best[packed[r]], packed[r], -popularity[r], item_ids[r]))
+    others = [THESE_ALONE, *np.setdiff1d(np.arange(items), excluded)]
     got = lookup(index, known, item_ids, asked, scores, top_k, excluded)
+    alike = lookup(index, known, item_ids, asked, scores, top_k, others)
+    assert all(np.array_equal(one, other) for one, other in zip(got, alike, strict=True))
     assert got.item_ids.tolist() == [item_ids[r] for r in rows[:top_k]]
     assert got.scores.tolist() == [best[packed[r]] for r in rows[:top_k]]
     assert got.invalid == sum(s not in packed for s in asked)
@@ -63,7 +67,7 @@ def test_what_is_refused():
         ("catalogue_item_ids", (index, known, item_ids[:5], ids, scores, 1, ())),
         ("hash_set", (index, larger, item_ids, ids, scores, 1, ())),
         ("excluded_rows", (index, known, item_ids, ids, scores, 1, [10])),
-        ("excluded_rows", (index, known, item_ids, ids, scores, 1, [-2])),
+        ("excluded_rows", (index, known, item_ids, ids, scores, 1, [-3])),
     ):
         with pytest.raises(InputError, match=name):
             lookup(*arguments)
@@ -81,7 +85,10 @@ def test_popular_equals_a_full_sort(popularity, top_k, share, seed):
     excluded = np.flatnonzero(rng.random(len(popularity)) < share)
     rows = [r for r in range(len(popularity)) if r not in excluded]
     rows = sorted(rows, key=lambda r: (-popularity[r], item_ids[r]))[:top_k]
-    items, scores = PopularityRanking.build(popularity, item_ids).top(top_k, np.append(excluded, -1))
+    ranking = PopularityRanking.build(popularity, item_ids)
+    items, scores = ranking.top(top_k, np.append(excluded, -1))
+    alike = ranking.top(top_k, [THESE_ALONE, *np.setdiff1d(np.arange(len(popularity)), excluded)])
+    assert np.array_equal(alike[0], items) and np.array_equal(alike[1], scores)
     assert items.tolist() == [item_ids[r] for r in rows]
     counts = [max(each, 0.5) for each in popularity]  # finite: a cascade ranks what popularity found
     np.testing.assert_allclose(scores, [math.log(counts[r] / sum(counts)) for r in rows], rtol=1e-6)

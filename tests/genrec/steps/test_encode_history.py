@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from build.catalogue import add_items, remove_items
 from ensembles.local import request
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import Current, folder_of, point
+from genrec.errors import InputError
 from genrec.settings import MOST_VALUES, Settings
 from genrec.steps.encode_history import EncodeHistory
 from tests.oracles.twin import twin_artifact
@@ -46,7 +48,9 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, World
         step.close()
 
 
-def slowly(catalogue: Catalogue, step: EncodeHistory, history: list[int], exclude: bool) -> dict[str, Any]:
+def slowly(
+    catalogue: Catalogue, step: EncodeHistory, history: list[int], seen_too: bool, lists: dict[str, list[int]]
+) -> dict[str, Any]:
     """One item after the other."""
     config, twin = step._config, {int(item): row for row, item in enumerate(catalogue.item_ids)}
     known = [twin[item] for item in history if item in twin]
@@ -54,19 +58,22 @@ def slowly(catalogue: Catalogue, step: EncodeHistory, history: list[int], exclud
     tokens = [
         int(code) + config.code_offsets[n] for row in read for n, code in enumerate(catalogue.codes[row])
     ]
-    excluded = sorted(set(known)) if exclude else []
+    rows = {name: {twin[item] for item in items if item in twin} for name, items in lists.items()}
+    hidden = (set(known) if seen_too else set()) | rows.get("exclude", set())
+    left = rows.get("only", set(twin.values())) - hidden
     return {
-        "tokens": [] if len(excluded) == len(twin) else tokens,
-        "excluded": excluded or [-1],
+        "tokens": tokens if left else [],
+        "excluded": [THESE_ALONE, *sorted(left)] if "only" in rows else sorted(hidden) or [-1],
         "dropped": len(history) - len(known),
         "cut": len(known) - len(read),
     }
 
 
-def check(world: World, history: list[int], exclude: bool) -> None:
+def check(world: World, history: list[int], seen_too: bool, **lists: list[int]) -> None:
     catalogue, step = world
-    want = slowly(catalogue, step, history, exclude)
-    got = step.answer(request(history, 3, exclude))
+    want = slowly(catalogue, step, history, seen_too, lists)
+    tensors = {name: np.array([items], np.int64) for name, items in lists.items()}
+    got = step.answer({**request(history, 3, seen_too), **tensors})
     _, length, _, dropped, cut, _ = got["ticket"][0].tolist()
     assert (length, dropped, cut) == (len(want["tokens"]), want["dropped"], want["cut"])
     assert got["tokens"][0, :length].tolist() == want["tokens"]
@@ -83,17 +90,37 @@ def test_what_is_read_and_counted_is_that_of_one_item_at_a_time(
     item = st.one_of(
         st.sampled_from(ends), st.sampled_from(range(990, 1650)), st.sampled_from(range(1000, 1630, 7))
     )
-    check(worlds[version], data.draw(st.lists(item, max_size=40)), data.draw(st.booleans()))
+    items = st.lists(item, max_size=40)
+    lists = {name: data.draw(items) for name in ("exclude", "only") if data.draw(st.booleans())}
+    check(worlds[version], data.draw(items), data.draw(st.booleans()), **lists)
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=VERSIONS.get)
 @pytest.mark.parametrize("least", [-100, 990, FAR - 1000])
 def test_the_longest_history_that_is_accepted(worlds: dict[int, World], version: int, least: int) -> None:
     history = np.random.default_rng(version).integers(least, least + 1000, MOST_VALUES).tolist()
-    for exclude in (False, True):
-        check(worlds[version], history, exclude)
+    for seen_too in (False, True):
+        check(worlds[version], history, seen_too)
+        check(worlds[version], history, seen_too, exclude=history[::-1])
+        check(worlds[version], history[:9], seen_too, only=history)
 
 
 def test_a_history_of_the_whole_catalogue_leaves_nothing_to_find(worlds: dict[int, World]) -> None:
     for world in worlds.values():
-        check(world, world[0].item_ids.tolist(), True)
+        items = world[0].item_ids.tolist()
+        check(world, items, True)
+        check(world, items[1:], True, exclude=items[:1])
+        check(world, items[:3], True, only=items[:3])
+        check(world, items[:3], False, only=[])
+
+
+@pytest.mark.parametrize("field", ["exclude", "only"])
+def test_a_list_of_another_shape_or_too_long_is_refused(worlds: dict[int, World], field: str) -> None:
+    good = request([1000], 3)
+    for wrong, says in (
+        (np.zeros((1, 2), np.int32), "is of type int32"),
+        (np.zeros(2, np.int64), "one row per request"),
+        (np.zeros((1, MOST_VALUES + 1), np.int64), f"at most {MOST_VALUES}"),
+    ):
+        with pytest.raises(InputError, match=f"{field}: .*{says}"):
+            worlds[1][1].answer({**good, field: wrong})

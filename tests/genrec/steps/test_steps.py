@@ -51,14 +51,21 @@ def in_order(catalogue, scores):
 @given(data=st.data())
 def test_a_beam_as_wide_as_the_catalogue_ranks_it_exactly(world, data):
     catalogue, generator, wide, _ = world
-    history = data.draw(st.lists(st.integers(0, len(catalogue) - 1), min_size=1, max_size=8))
-    exclude = data.draw(st.booleans())
-    (answer,) = wide.recommend([catalogue.item_ids[history]], len(catalogue), exclude)
-    truth = score_every_item(generator, catalogue, history, set(history) if exclude else set())
+    rows = st.lists(st.integers(0, len(catalogue) - 1), min_size=1, max_size=8)
+    history, exclude = data.draw(rows), data.draw(st.booleans())
+    lists = {name: data.draw(rows) for name in ("exclude", "only") if data.draw(st.booleans())}
+    excluded = (set(history) if exclude else set()) | set(lists.get("exclude", ()))
+    if "only" in lists:
+        excluded |= set(range(len(catalogue))) - set(lists["only"])
+    asked = request(catalogue.item_ids[history], len(catalogue), exclude)
+    (answer,) = wide.runtime.run([asked | {name: catalogue.item_ids[r][None] for name, r in lists.items()}])
+    truth = score_every_item(generator, catalogue, history, excluded)
     given_ids = answer["item_ids"][0].tolist()
     assert sorted(given_ids) == sorted(truth)
     assert np.allclose(answer["scores"][0], [truth[i] for i in given_ids], atol=2e-5)
     assert (np.diff(answer["scores"][0]) <= 0).all()
+    if not truth:
+        return
     top = in_order(catalogue, truth)[0]
     assert truth[given_ids[0]] == pytest.approx(truth[top], abs=2e-5)
     semantic_ids = {tuple(catalogue.codes[row]) for row in catalogue.rows_of(list(truth))}

@@ -1,0 +1,94 @@
+"""A request as tensors. The signatures are in docs/contracts.md; every tensor has Triton's leading batch axis of 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from genrec.errors import InputError
+from genrec.settings import MOST_VALUES
+
+
+def request_tensors(
+    history: ArrayLike | None,
+    top_k: int = 10,
+    *,
+    user_id: int | None = None,
+    deadline_ms: int | None = None,
+    exclude_history: bool = False,
+    exclude: ArrayLike | None = None,
+    only: ArrayLike | None = None,
+) -> dict[str, NDArray[Any]]:
+    """The request as tensors, each [1, n]. Raises InputError for what the tensor types cannot hold.
+
+    What a deployment accepts beyond that (largest top_k, ...) only the server knows. `exclude_history` is
+    always sent: Triton batches requests with the same set of inputs only.
+    """
+    tensors: dict[str, NDArray[Any]] = {
+        **user_tensors(history, user_id),
+        "top_k": integer("top_k", top_k, np.int32),
+        "exclude_history": np.array([[_flag("exclude_history", exclude_history)]]),
+    }
+    if deadline_ms is not None:
+        tensors["deadline_ms"] = integer("deadline_ms", deadline_ms, np.int32)
+    for name, items in (("exclude", exclude), ("only", only)):
+        if items is not None:
+            tensors[name] = whole_numbers(name, items)
+    return tensors
+
+
+def user_tensors(history: ArrayLike | None, user_id: int | None) -> dict[str, NDArray[Any]]:
+    """What a user did, and who he is, each [1, n]: one of both at least. Raises InputError."""
+    if history is None and user_id is None:
+        limit = "item ids, or the user_id of one whose history the server has"
+        raise InputError("history", "is None, and user_id too", limit)
+    tensors = {} if history is None else {"history": whole_numbers("history", history)}
+    if user_id is not None:
+        tensors["user_id"] = integer("user_id", user_id, np.int64)
+    return tensors
+
+
+def whole_numbers(
+    field: str, values: ArrayLike, dtype: type[np.signedinteger[Any]] = np.int64
+) -> NDArray[Any]:
+    """A list, of item ids say, as dtype[1, n]. Raises InputError."""
+    accepted = f"a sequence of whole numbers, {_range(dtype)}"
+    try:
+        items = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise InputError(field, f"is not one list of numbers: {error}", accepted) from error
+    if items.ndim != 1:
+        raise InputError(field, f"has {items.ndim} dimensions", "1: a request holds one list")
+    if len(items) > MOST_VALUES:
+        raise InputError(field, f"has {len(items)} items", f"at most {MOST_VALUES}")
+    if items.dtype.kind in "fO":  # what NumPy makes of whole numbers of more than 64 bits
+        for value in values if isinstance(values, Iterable) else ():
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise InputError(field, f"holds {value}", accepted)
+    if len(items) and items.dtype.kind not in "iu":
+        raise InputError(field, f"holds values of type {items.dtype}", accepted)
+    for value in (int(items.min()), int(items.max())) if len(items) else ():
+        if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+            raise InputError(field, f"holds {value}", accepted)
+    return items.astype(dtype)[None]
+
+
+def integer(field: str, value: int, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """A whole number as dtype[1, 1]. Raises InputError."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
+        raise InputError(field, f"is {value!r}", f"a whole number, {_range(dtype)}")
+    return np.array([[value]], dtype)
+
+
+def _flag(field: str, value: bool) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(field, f"is {value!r}", "True or False")
+    return bool(value)
+
+
+def _range(dtype: type[np.signedinteger[Any]]) -> str:
+    return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
