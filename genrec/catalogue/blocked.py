@@ -51,7 +51,9 @@ def beside(leaves: Int32, children_into: Sequence[Int32]) -> Blocked:
     nodes, parents = [], np.zeros(1, np.int32)
     for pointers, left in zip(children_into, leading, strict=True):
         children = _children(parents, pointers)
-        nodes.append(children[np.isin(children, left, assume_unique=True, invert=True)])
+        closed = np.ones(len(children), np.bool_)
+        closed[np.searchsorted(children, left)] = False  # both ascend, and all of `left` are children
+        nodes.append(children[closed])
         parents = left
     return Blocked(tuple(nodes))
 
