@@ -12,11 +12,11 @@ import json
 import re
 import time
 import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from deploy.dashboards.render import DASHBOARD
+from deploy.probe import ask
 from perf.kit import plot
 
 ACROSS, POINTS = 3, 120
@@ -67,9 +67,7 @@ def over_time(url: str, query: str, minutes: float) -> list[dict[str, Any]]:
     """The series of a query over the last minutes, as Prometheus' API gives them."""
     now, seconds = time.time(), 60 * minutes
     asked = {"query": query, "start": now - seconds, "end": now, "step": max(seconds / POINTS, 1.0)}
-    with urllib.request.urlopen(
-        f"{url}/api/v1/query_range?{urllib.parse.urlencode(asked)}", timeout=10
-    ) as answer:
+    with ask(f"{url}/api/v1/query_range?{urllib.parse.urlencode(asked)}", timeout=10) as answer:
         series: list[dict[str, Any]] = json.load(answer)["data"]["result"]
     return series
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from statistics import median
 from typing import Any, NamedTuple
-from urllib.request import urlopen
 
 import numpy as np
 
 from clients.ranker import Ranker
 from deploy import tritonserver
 from deploy.launcher import RunningServer
+from deploy.probe import ask
 from genrec.process import stat_of
 from perf.kit import traffic, turns
 from perf.relay import load
@@ -30,6 +30,7 @@ LEAST_RATE = 0.5  # requests/s: what does not hold there holds nowhere
 GONE = 0.1
 MOST_CLIENTS = 256
 TOLD_S = 2.0  # processes tell the server once a second what they counted
+TOLD_WITHIN_S = 60.0
 COMPUTED = re.compile(r'genrec_pre_inferred_tokens_total|genrec_rank_tokens_total\{.*kind="computed"')
 Servers = Mapping[str, RunningServer]
 
@@ -195,7 +196,7 @@ def core_seconds(session: int) -> float:
 
 def computed_tokens(url: str) -> float:
     """Tokens that rankings and pre-inferences of the server with this metrics' host:port have computed so far."""
-    with urlopen(f"http://{url}/metrics") as page:
+    with ask(f"http://{url}/metrics", timeout=TOLD_WITHIN_S) as page:
         lines = page.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if COMPUTED.match(line))
 

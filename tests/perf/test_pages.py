@@ -1,0 +1,62 @@
+"""Pages that benchmarks read of servers on this machine: Triton's metrics, and Prometheus' numbers for the picture."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from perf.kit import dashboard_picture
+from perf.relay.measure import computed_tokens
+
+METRICS = """\
+# HELP genrec_rank_tokens_total of rankings
+genrec_rank_tokens_total{model="score_candidates",kind="computed"} 30
+genrec_rank_tokens_total{model="score_candidates",kind="reused"} 500
+genrec_pre_inferred_tokens_total{model="score_candidates"} 12
+"""
+
+
+@contextmanager
+def page(text: str) -> Iterator[str]:
+    """host:port of a server that answers everything with `text`."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def a_proxy_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_metrics_are_read_of_the_server_itself() -> None:
+    with page(METRICS) as url:
+        assert computed_tokens(url) == 42
+
+
+def test_prometheus_is_asked_itself() -> None:
+    series = [{"metric": {}, "values": [[1, "2"]]}]
+    with page(json.dumps({"data": {"result": series}})) as url:
+        assert dashboard_picture.over_time(f"http://{url}", "up", 1) == series
