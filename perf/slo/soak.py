@@ -24,7 +24,7 @@ from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server
-from genrec.errors import GenrecError
+from genrec.errors import GenrecError, InputError
 from genrec.progress import counting
 from perf.kit import report, traffic, turns, worth
 from perf.slo.replay import open_loop, percentile
@@ -33,6 +33,7 @@ from perf.slo.watch import Sample, Watch
 
 WARM_UP = 0.4  # share of the time in which caches fill and allocators find their size
 WINDOWS = 10
+LEAST_MINUTES = 0.1
 REFUSED, LATE, GOOD = "refused", "late", "good"
 SHED = "shed"  # the arena was full: load, not an error
 WRONG = "wrong, equal or too few items"
@@ -154,7 +155,8 @@ def windows_of(events: Sequence[SoakedRequest], seconds: float) -> list[dict[str
     rows = []
     for number in range(WINDOWS):
         first, end = number * seconds / WINDOWS, (number + 1) * seconds / WINDOWS
-        due = [event for event in events if first <= event.due < end]
+        last = number == WINDOWS - 1  # the last request is due as the time is over
+        due = [event for event in events if first <= event.due and (last or event.due < end)]
         latency = [
             1000 * (event.done - event.due) for event in due if event.kind == GOOD and not event.problem
         ]
@@ -169,6 +171,12 @@ def windows_of(events: Sequence[SoakedRequest], seconds: float) -> list[dict[str
             }
         )
     return rows
+
+
+def last_over_first(windows: Sequence[dict[str, Any]], name: str) -> float | None:
+    """A figure of the last tenth over that of the first; None where one of both has none, or the first has 0."""
+    first, last = windows[0][name], windows[-1][name]
+    return round(last / first, 3) if first and last is not None else None
 
 
 def soak(
@@ -205,8 +213,8 @@ def soak(
         "shm_mb": round(samples[-1].shm / 1e6, 1),
         "shm_growth_bytes": settled[-1].shm - settled[0].shm,
         "arena_rows_busy_max": max(sample.busy for sample in samples),
-        "rate_last_over_first": round(windows[-1]["rate"] / windows[0]["rate"], 3),
-        "p99_ms_last_over_first": round(windows[-1]["p99_ms"] / windows[0]["p99_ms"], 3),
+        "rate_last_over_first": last_over_first(windows, "rate"),
+        "p99_ms_last_over_first": last_over_first(windows, "p99_ms"),
     }
     return figures, samples, windows, events
 
@@ -226,6 +234,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     report.add_options(parser, rate=20.0, beam_width=128, top_k=10, seed=0)
     parser.add_argument("--plot", type=Path, default=Path("soak.png"), help="where the picture goes")
     a = parser.parse_args(argv)
+    if a.minutes < LEAST_MINUTES:
+        raise InputError(
+            "minutes", f"is {a.minutes:g}", f"at least {LEAST_MINUTES:g}: growth is seen in some samples"
+        )
     run = report.begin(a)
     histories = traffic.histories(a.artifact, 1000, a.seed)
     with running_server(a.artifact, beam_width=a.beam_width) as server:
@@ -233,16 +245,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             server, a.artifact, histories, 60 * a.minutes, a.rate, top_k=a.top_k, seed=a.seed
         )
     plot_soak(samples, windows, WARM_UP, a.plot)
-    print(
-        report.columns([*windows[0]], [[f"{value or 0:.1f}" for value in each.values()] for each in windows])
-    )
+    rows = [["-" if value is None else f"{value:.1f}" for value in each.values()] for each in windows]
+    print(report.columns([*windows[0]], rows))
     report.show(figures)
     checked = worth_of(a.artifact, events, a.top_k)
     print(worth.line(checked))
     p99 = [each["p99_ms"] for each in windows if each["p99_ms"] is not None]
-    run.publish(
-        {**figures, **checked._asdict()}, repeats=1, spread={"p99_ms_of_windows": turns.extremes(p99)[1:]}
-    )
+    spread = {"p99_ms_of_windows": turns.extremes(p99)[1:]} if p99 else {}
+    run.publish({**figures, **checked._asdict()}, repeats=1, spread=spread)
 
 
 if __name__ == "__main__":

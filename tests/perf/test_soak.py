@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import main
 from deploy.launcher import RunningServer
 from perf.kit import traffic
 from perf.slo import soak
@@ -98,6 +99,33 @@ def test_slope_ignores_the_warm_up_and_a_late_step() -> None:
     assert soak.slope(at, [min(second, 30.0) * 1e6 + 5e6 * (second > 90) for second in at]) == 0
     assert soak.slope(at, [5e6 + 1024 * second for second in at]) == pytest.approx(1024)
     assert soak.slope(at, [131072 * (second // 8) for second in at]) == pytest.approx(16384, rel=0.05)
+
+
+def ended(*due: float, problem: str = "") -> list[soak.SoakedRequest]:
+    return [soak.SoakedRequest(soak.GOOD, each, each + 0.1, problem) for each in due]
+
+
+def test_a_tenth_in_which_nothing_is_answered_is_told_and_ends_nothing() -> None:
+    early, late = ended(0.5, 1.5, 9.5), ended(0.5, problem="gone") + ended(9.5)
+    windows = soak.windows_of(ended(0.5, problem="gone") + ended(9.5, 10.0), 10.0)
+    assert windows[0]["rate"] == 0 and windows[0]["p99_ms"] is None
+    for name in ("rate", "p99_ms"):
+        assert soak.last_over_first(windows, name) is None
+        assert soak.last_over_first(soak.windows_of(late, 10.0), name) is None
+        assert soak.last_over_first(soak.windows_of(early, 10.0), name) == 1
+    assert soak.last_over_first(soak.windows_of(ended(0.5), 10.0), "rate") == 0
+
+
+def test_the_last_request_is_in_the_last_tenth() -> None:
+    windows = soak.windows_of(ended(0.0, 5.0, 10.0, problem="gone"), 10.0)
+    assert [window["problems"] for window in windows] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
+
+
+def test_a_soak_too_short_to_see_growth_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "soak", str(tmp_path), "--minutes", "0.01"]) == 2
+    assert "minutes: is 0.01 (accepted: at least 0.1" in capsys.readouterr().err
 
 
 def test_the_mix_holds_every_kind() -> None:
