@@ -47,6 +47,7 @@ class SteadyLoad:
         self._failed: dict[str, float] = {}  # by ensemble, when the last failed request was sent
         # When the first right one after that was sent, and answered
         self._right: dict[str, tuple[float, float]] = {}
+        self._under_way: list[float] = []  # when those were sent that have not ended
 
     async def learn(self) -> None:
         """What undisturbed answers are, of every history and ensemble."""
@@ -68,6 +69,13 @@ class SteadyLoad:
 
     async def _ask(self, name: str, place: int) -> None:
         sent = time.monotonic()
+        self._under_way.append(sent)
+        try:
+            await self._answered(name, place, sent)
+        finally:
+            self._under_way.remove(sent)
+
+    async def _answered(self, name: str, place: int, sent: float) -> None:
         try:
             found = (await self._clients[name].recommend(self._histories[place])).item_ids
         except GenrecError as error:
@@ -95,6 +103,10 @@ class SteadyLoad:
         """Whether every ensemble has answered a request sent after its last failure."""
         return all(name in self._right for name in self._clients)
 
+    def ended(self, moment: float) -> bool:
+        """Whether all requests that were sent until then have."""
+        return min(self._under_way, default=moment + 1) > moment
+
     def away(self) -> dict[str, float]:
         """Seconds until the ensembles that failed answered again."""
         return {name: self._right[name][1] - self._since for name in self._failed if name in self._right}
@@ -117,8 +129,10 @@ async def _strike(server: RunningServer, name: str, number: int, load: SteadyLoa
             if time.monotonic() > deadline:
                 raise SystemExit(f"{name}: not mended within {LONGEST_S:.0f} s of signal {number}")
             await asyncio.sleep(0.02)
+        calm = time.monotonic()
         await asyncio.sleep(CALM_S)
-        if load.settled:
+        # One that still hangs may fail yet, and would be told of the next process
+        if load.settled and load.ended(calm):
             return load.away()
 
 

@@ -72,3 +72,42 @@ def test_who_fails_again_in_the_calm_was_away_until_then(monkeypatch: pytest.Mon
 
     assert asyncio.run(strike()).keys() == {"hit"}
     assert slept.count(recovery.CALM_S) == 2
+
+
+def test_a_request_that_hangs_is_waited_for_before_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails once others have long been answered, and is of the process that was struck."""
+    client, slept = Client(), list[float]()
+    load = SteadyLoad({"hit": client}, [np.array([1])])  # type: ignore[dict-item]
+    gone, hanging = asyncio.Event(), set[asyncio.Task[None]]()
+    sleep = asyncio.sleep
+
+    class Hangs(Client):
+        async def recommend(self, history: Any) -> Any:
+            await gone.wait()
+            raise Unreachable("gone")
+
+    async def slept_for(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            load._clients["hit"] = Hangs()  # type: ignore[assignment]
+            hanging.add(asyncio.create_task(load._ask("hit", 0)))
+            await sleep(0)
+            load._clients["hit"] = client  # type: ignore[assignment]
+        elif len(slept) == 3:  # after a first calm
+            gone.set()
+        await sleep(0.001)  # the clock goes on
+        await load._ask("hit", 0)
+
+    async def strike() -> dict[str, float]:
+        await load.learn()
+        server: Any = SimpleNamespace(restarts=0)
+
+        def kill(*_: int) -> None:
+            server.restarts = 1
+
+        monkeypatch.setattr(recovery.os, "kill", kill)
+        monkeypatch.setattr(recovery, "processes", lambda _: {"generate": 0})
+        monkeypatch.setattr(recovery.asyncio, "sleep", slept_for)
+        return await recovery._strike(server, "generate", 9, load)
+
+    assert asyncio.run(strike()).keys() == {"hit"} and not load._under_way
