@@ -2,10 +2,10 @@
 
     genrec bench recovery artifacts/ml-100k
 
-Under an open-loop load over all ensembles, every process of a server of its own is killed (SIGKILL), and then every one
-stopped (SIGSTOP), in turn: tritonserver and each model's. What counts is what clients see: for each ensemble, the time
-from the signal to the first right answer to a request sent after it, if one failed; an ensemble of which nothing failed
-was never away. Afterwards the server is ended, and what it left is counted.
+Under an open-loop load over all ensembles that recommend (no ranker is served), every process of a server of its own is
+killed (SIGKILL), and then every one stopped (SIGSTOP), in turn: tritonserver and each model's. What counts is what
+clients see: for each ensemble, the time from the signal to the first right answer to a request sent after it, if one
+failed; an ensemble of which nothing failed was never away. Afterwards the server is ended, and what it left is counted.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     histories = traffic.histories(a.artifact, HISTORIES)
     print(f"{'process':>18} {'signal':>8}    away  of which ensembles a request failed")
     begun = time.monotonic()
-    with running_server(a.artifact, beam_width=a.beam_width) as server:
+    with running_server(a.artifact, beam_width=a.beam_width, ranker="none") as server:
         start_s = time.monotonic() - begun
         prefix = server.supervisor.prefix
         rows, load, sessions = asyncio.run(disturb(server, histories, a.rate))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cli.main import main
+from clients.aio import AsyncRecommender
 from clients.errors import Unreachable
+from deploy.launcher import RunningServer
+from perf.kit import traffic
 from perf.slo import recovery
 from perf.slo.recovery import SteadyLoad
 
@@ -111,3 +117,22 @@ def test_a_request_that_hangs_is_waited_for_before_the_next_process(monkeypatch:
         return await recovery._strike(server, "generate", 9, load)
 
     assert asyncio.run(strike()).keys() == {"hit"} and not load._under_way
+
+
+@pytest.mark.serving
+def test_an_artifact_with_a_ranker_is_asked_for_recommendations(
+    tiny_ranker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def learn(server: RunningServer, histories: traffic.Histories, rate: float) -> Any:
+        """As `disturb` begins."""
+        clients = {name: AsyncRecommender(server.http_url, "http", model=name) for name in server.ensembles}
+        load = SteadyLoad(clients, histories)
+        await load.learn()
+        for client in clients.values():
+            await client.close()
+        rows = [{"signal": name, "away_s": 0.0} for name in ("SIGKILL", "SIGSTOP")]
+        return rows, load, {server.pid}
+
+    monkeypatch.setattr(recovery, "disturb", learn)
+    assert main(["bench", "recovery", str(tiny_ranker), "--beam-width", "16"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["orphans"] == 0
