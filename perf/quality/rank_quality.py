@@ -151,7 +151,8 @@ def ratio(above: float | None, below: float | None) -> float | None:
 def ratios(found: dict[str, Any]) -> dict[str, float | None]:
     """What is claimed of one artifact: NDCG@10 of rankers alone, but of `ranked` with the generator's part."""
     both = {order: mean(found, "both", order, "alone") for order in ("user", "item")}
-    user = mean(found, "user", "user", "alone") or both["user"]
+    alone = mean(found, "user", "user", "alone")
+    user = both["user"] if alone is None else alone
     split = mean(found, "split", "split", "alone")
     by_row = {
         row: ratio(mean(found, row, order, "with generator"), found["generator"]["NDCG@10"])
@@ -161,7 +162,7 @@ def ratios(found: dict[str, Any]) -> dict[str, float | None]:
     return {
         "item_over_user_ndcg10": ratio(both["item"], both["user"]),
         "split_over_user_ndcg10": ratio(split, user),
-        "ranked_over_generator_ndcg10": by_row.get(NEXT) or by_row.get("split"),
+        "ranked_over_generator_ndcg10": by_row.get(NEXT if NEXT in found else "split"),
         "ranked_over_generator_by_row": by_row,
         "shared_over_own_ndcg10": ratio(split, mean(found, "own", "split", "alone")),
         **{f"{row}_over_split_ndcg10": over_split(found, row, "alone") for row in LESS},
