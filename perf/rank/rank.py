@@ -132,7 +132,7 @@ def measure(artifact: Path, model: ModelConfig, of: Asked, asked: argparse.Names
         name: [answer for given, _ in traces.values() for answer in given[name]]
         for name in asked.ways.split(",")
     }
-    apart = max(apart for _, apart in traces.values())
+    apart = float(np.max([apart for _, apart in traces.values()]))  # Python's own may lose NaN
     found, roofline = summary(answers, asked.slo_ms / 1e3), machine.roofline()
     has_bf16 = load_layout(Settings(artifact, artifact), model).kv_type == "bf16"
     for name, given in answers.items():

@@ -99,7 +99,7 @@ def distance_to_one_process(a: argparse.Namespace) -> float:
     two, one = vectors
     if two.keys() != one.keys():
         return float("inf")
-    return max(float(np.abs(np.array(two[key]) - one[key]).max()) for key in one)
+    return float(np.max([np.abs(np.array(two[key]) - one[key]).max() for key in one]))  # NaN stays
 
 
 def balance(ranks: int, sequences: int, steps: int) -> dict[str, dict[str, float]]:

@@ -12,7 +12,7 @@ import pytest
 from cli.main import main
 from genrec.artifact import load_config
 from perf.peers.refusal import Refusal
-from perf.rank import peers
+from perf.rank import peers, rank
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.company import COUNTS as LISTED
 from perf.rank.company import Load
@@ -147,6 +147,23 @@ def test_all_ways_answer_what_recomputation_answers(tiny_ranker: Path):
     least = {name: way["least_ms"] for name, way in found["ways"].items()}
     assert least["recompute"] > least["user"] > least["split"] > 0
     assert found["ways"]["recompute"]["reused_share"] == 0 < found["ways"]["split"]["reused_share"]
+
+
+def test_a_trace_with_scores_that_are_no_numbers_is_not_equal(
+    tiny_ranker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = replace(BOOKS.scaled(30_000), item_tokens=3, user_tokens=12_000, candidates=7)
+    asked = argparse.Namespace(requests=20, seeds="0,1", ways="recompute", data="books", slo_ms=1e6)
+    lengths = np.random.default_rng(0).integers(1, 6, shape.users) * 3
+    right = rank._of_one_trace
+
+    def with_nan(*given):
+        answers, apart = right(*given)
+        return answers, np.nan if given[-1] == 1 else apart
+
+    monkeypatch.setattr(rank, "_of_one_trace", with_nan)
+    found = measure(tiny_ranker, load_config(tiny_ranker), Asked(shape, lengths), asked)
+    assert np.isnan(found["largest_difference"]) and not found["equal_answers"]
 
 
 @pytest.mark.parametrize(

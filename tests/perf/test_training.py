@@ -34,6 +34,24 @@ def test_ranks_count_what_they_send_and_agree_with_one_process(tmp_path: Path) -
     assert training.distance_to_one_process(asked) <= training.TOLERANCE
 
 
+def test_vectors_that_are_no_numbers_are_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Group:
+        def __init__(self, _python: Path, _script: str, ranks: int, **_: object) -> None:
+            self.vectors = {"0": [1.0], "1": [float("nan") if ranks > 1 else 2.0]}
+
+        def __enter__(self) -> Group:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def ask(self, do: str, **_: object) -> list[dict[str, list[float]]]:
+            return [self.vectors] if do == "read" else []
+
+    monkeypatch.setattr(training, "RankGroup", Group)
+    assert not training.distance_to_one_process(training.arguments(["--quick"])) <= training.TOLERANCE
+
+
 def test_batches_are_the_same_for_everyone_and_a_sequence_has_one_user() -> None:
     first, again = batches(1000, 5, 2, 3), batches(1000, 5, 2, 3)
     for one, other in zip(first, again, strict=True):

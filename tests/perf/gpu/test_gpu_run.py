@@ -271,14 +271,25 @@ def without_the_best(found):
     return found._replace(nodes=nodes)
 
 
+def without_a_score(found):
+    """Of the last path in order, so that others are looked at before it."""
+    scores = found.scores.copy()
+    scores[0, np.where(found.alive[0], found.paths[0], -1).argmax()] = np.nan
+    return found._replace(scores=scores)
+
+
 def test_wrong_answers_fail_the_checks(monkeypatch):
-    """Right logits, but a search that returns other beams, or other scores, than it has found, or loses some."""
+    """Right logits, but a search that returns other beams, or other scores, than it has found, or loses some.
+
+    Or a score that is no number.
+    """
     generator = requests.make_generator(requests.DRY, xattention, CPU)
     right = generator.generate
     for wrong in (
         lambda *given: right(*given)._replace(paths=right(*given).paths + 1),
         lambda *given: right(*given)._replace(scores=right(*given).scores + 0.2),
         lambda *given: without_the_best(right(*given)),
+        lambda *given: without_a_score(right(*given)),
     ):
         monkeypatch.setattr(generator, "generate", wrong)
         with pytest.raises(AssertionError, match=r"is no beam, and|from the reference's"):

@@ -21,18 +21,21 @@ def test_a_ranker_that_is_right_passes_and_is_timed():
     assert "HSTU, default: rank " in table(kept.results)
 
 
-@pytest.mark.parametrize("wrong", ["logits", "user"])
+@pytest.mark.parametrize("wrong", ["logits", "user", "NaN"])
 def test_a_ranker_that_is_wrong_on_the_device_fails(monkeypatch, wrong):
-    """Candidates in another order, or KV that is not all there."""
-    right = getattr(CudaHstu, wrong)
+    """Candidates in another order, KV that is not all there, or scores that are no numbers."""
+    name = wrong if wrong == "user" else "logits"
+    right = getattr(CudaHstu, name)
 
     def wrongly(self, *given):
         if wrong == "logits":
             return right(self, *given)[::-1]
+        if wrong == "NaN":
+            return np.nan * right(self, *given)
         right(self, *given)
         given[-1][-1][:, :, -1] = 0
 
-    monkeypatch.setattr(CudaHstu, wrong, wrongly)
+    monkeypatch.setattr(CudaHstu, name, wrongly)
     with pytest.raises(AssertionError, match="of its norms off"):
         hstu.check(hstu.DRY, CPU)
 
