@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from cli.main import main
 from clients.rank_wire import Ranking
-from genrec.report import PRE_INFER_OUTCOMES
 from perf.relay import figures, load, measure
 from perf.relay.load import Asked, Cascaded, RelayWay
 from perf.relay.measure import Rate, Spent
@@ -270,19 +269,6 @@ def test_the_command_measures_what_it_is_asked_and_says_null_of_the_rest(
     for name in ("second_tier_50", "shared_backbone", "affinity"):
         assert found[f"slo_rate_ratio_{name}"] is None
     assert set(found["alone"]) == {"96", "192"} and set(found["longest"]) == {"inline", "relay"}
-
-
-@pytest.mark.long
-@pytest.mark.serving
-def test_a_flood_of_signals_is_counted_beside_rankings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    which = ["--folder", str(tmp_path), "--model", "32-1", "--tokens", "96", "--flood-tokens", "192"]
-    assert main(["bench", "relay_flood", *which, "--rate", "40", "--requests", "8", "--rounds", "1"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(found["p99_ms"]) == {"inline", "inline, flooded", "relay", "relay, flooded"}
-    assert found["wrong_answers"] == 0 and sum(found["signals"].values()) > 0
-    assert set(found["signals"]) <= set(PRE_INFER_OUTCOMES)
 
 
 @pytest.mark.skipif(find_spec("mooncake") is not None, reason="mooncake is installed")
