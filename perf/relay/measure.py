@@ -159,7 +159,8 @@ class Bench:
             computed, used = self._computed(way), self._core_ms(way)
             _, found = self.load(way, length, rate, GONE)
             used, computed = self._core_ms(way) - used, self._computed(way) - computed
-            return Spent(used / len(found), computed / len(found))
+            came = len(found) + load.WARM_UP  # those before the load cost as much
+            return Spent(used / came, computed / came)
 
         arms = {(way.name, str(length)): partial(measured, way, length) for length in lengths for way in ways}
         return turns.in_turns(arms, rounds, warm_ups=1, label="compute")

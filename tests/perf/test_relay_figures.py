@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from perf.relay import load
 from perf.relay.figures import figures_of
-from perf.relay.measure import Rate
+from perf.relay.load import RelayWay
+from perf.relay.measure import Bench, Effort, Rate
 
 
 def ratios_of(
@@ -30,3 +34,17 @@ def test_what_held_nothing_where_the_other_did_is_no_times_as_good() -> None:
     found, _ = ratios_of([(2.0, 0.0)])
     assert found["slo_rate_ratio"] == found["longest_history_ratio"] == found["concurrency_ratio"] == 0
     assert ratios_of([(0.0, 0.0)])[0]["slo_rate_ratio"] is None, "neither says anything of the other"
+
+
+def test_what_a_request_costs_is_shared_by_those_that_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no part of a load, and the server works for them in its time."""
+    bench, way, served = Bench({}, Effort(0, 1, 1, 1), 0), RelayWay("relay"), [0]
+
+    def run(*_: object) -> tuple[None, list[int]]:
+        served[0] += load.WARM_UP + 20
+        return None, [0] * 20
+
+    monkeypatch.setattr(bench, "load", run)
+    monkeypatch.setattr(bench, "_core_ms", lambda _: 3.0 * served[0])
+    monkeypatch.setattr(bench, "_computed", lambda _: 500.0 * served[0])
+    assert bench.spent([way], [96], 5.0, 2) == {("relay", "96"): [(3.0, 500.0)] * 2}
