@@ -27,9 +27,9 @@ from genrec.nodes.mooncake import Mooncake
 from genrec.pool.keys import Words, owner_key, user_words
 from genrec.pool.pool import Pool
 from genrec.process import end_with_command
-from genrec.progress import counting
 from genrec.search.scratch import Scratch
 from genrec.settings import Settings
+from perf.kit import turns
 from perf.kit.store_master import PORT, master_command
 
 HOST = "127.0.0.1"
@@ -129,6 +129,37 @@ def ms_of(work: Callable[[], None]) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
+def in_turn(
+    node: Node, compute: Callable[[int], None], lengths: list[int], repeats: int
+) -> dict[str, dict[str, list[float]]]:
+    """Tokens -> way -> milliseconds of each repeat; all ways and lengths in turns.
+
+    What is read where it lies was brought before, of users of its own: a prefix that has just come is in the caches.
+    """
+    users = users_of(lengths, 2 * repeats)
+    half = len(users) // 2
+    for user, tokens in users[:half]:
+        node.bring(user, tokens)
+    arms: dict[tuple[int, str], Callable[[], float]] = {}
+    for number, tokens in enumerate(lengths):
+        here, there = (
+            iter([user for user, _ in some[number :: len(lengths)]]) for some in (users[:half], users[half:])
+        )
+        arms |= {
+            (tokens, "local"): lambda users=here, tokens=tokens: ms_of(
+                partial(node.read, next(users), tokens)
+            ),
+            (tokens, "remote"): lambda users=there, tokens=tokens: ms_of(
+                partial(node.bring, next(users), tokens)
+            ),
+            (tokens, "computed"): partial(ms_of, partial(compute, tokens)),
+        }
+    found: dict[str, dict[str, list[float]]] = {}
+    for (tokens, way), taken in turns.in_turns(arms, repeats, label="prefixes").items():
+        found.setdefault(str(tokens), {})[way] = taken
+    return found
+
+
 def measured(artifact: Path, lengths: list[int], repeats: int, folder: Path) -> dict[str, Any]:
     """`token_bytes`, and `ms`: tokens -> way -> milliseconds of each repeat. The pools lie in `folder`."""
     layout = load_entry_layout(Settings(artifact, artifact), load_config(artifact))
@@ -137,21 +168,13 @@ def measured(artifact: Path, lengths: list[int], repeats: int, folder: Path) -> 
     for tokens in lengths:
         compute(tokens)  # the first of a shape is slower
     heard, told = multiprocessing.Pipe()
-    given = (folder / "owner", layout, lengths, repeats, told)
+    given = (folder / "owner", layout, lengths, 2 * repeats, told)
     other = multiprocessing.get_context("spawn").Process(target=owner, args=given, daemon=True)
     other.start()
-    node = Node(folder / "asking", f"{HOST}:21202", layout, lengths, repeats)
+    node = Node(folder / "asking", f"{HOST}:21202", layout, lengths, 2 * repeats)
     if not heard.poll(PATIENCE_S * 3):
         raise InputError("relay_fetch", "the other node has sent nothing", f"within {PATIENCE_S * 3:.0f} s")
-    found: dict[str, dict[str, list[float]]] = {
-        str(tokens): {"local": [], "remote": [], "computed": []} for tokens in lengths
-    }
-    users = users_of(lengths, repeats)
-    for user, tokens in counting("prefixes", len(users), "prefix", iterable=users):
-        of = found[str(tokens)]
-        of["remote"].append(ms_of(partial(node.bring, user, tokens)))
-        of["local"].append(ms_of(partial(node.read, user, tokens)))
-        of["computed"].append(ms_of(partial(compute, tokens)))
+    found = in_turn(node, compute, lengths, repeats)
     other.kill()
     return {"token_bytes": layout.token_bytes, "ms": found}
 

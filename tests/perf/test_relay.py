@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from perf.relay.load import Asked, Cascaded, RelayWay
 from perf.relay.measure import Rate, Spent
 from perf.relay.search import LargestHeld, largest_held
 from perf.slo.replay import open_loop
-from tests.nodes.test_mooncake import why_not
 
 
 @given(st.floats(0.1, 5000), st.floats(1, 1000))
@@ -269,17 +267,3 @@ def test_the_command_measures_what_it_is_asked_and_says_null_of_the_rest(
     for name in ("second_tier_50", "shared_backbone", "affinity"):
         assert found[f"slo_rate_ratio_{name}"] is None
     assert set(found["alone"]) == {"96", "192"} and set(found["longest"]) == {"inline", "relay"}
-
-
-@pytest.mark.skipif(find_spec("mooncake") is not None, reason="mooncake is installed")
-def test_what_fetching_needs_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "relay_fetch"]) == 2
-    assert "mooncake: is not installed (accepted: pip install" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_a_prefix_is_read_fetched_and_computed(tiny_ranker: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "relay_fetch", str(tiny_ranker), "--lengths", "9,18", "--repeats", "1"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert list(found["ms"]) == ["9", "18"]
-    assert all(ms > 0 for of in found["ms"].values() for ms in of.values())
