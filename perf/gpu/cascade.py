@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from clients.rank_wire import Ranking
 from clients.ranker import Ranker
 from clients.recommender import Recommender
+from perf.kit.turns import order
 
 ROUNDS, WARM_UPS, TOP_K = 40, 5, 10
 
@@ -40,10 +41,10 @@ def cascade(url: str, items: NDArray[np.int64], history: int, candidates: int) -
         }
         taken: dict[str, list[float]] = {way: [] for way in ways}
         reused: dict[str, int] = dict.fromkeys(ways, 0)
-        for _ in range(WARM_UPS + ROUNDS):
-            for way, ask in ways.items():
+        for number in range(WARM_UPS + ROUNDS):
+            for way in order([*ways], number):
                 begun = time.perf_counter()
-                answer = ask()
+                answer = ways[way]()
                 taken[way].append(1e3 * (time.perf_counter() - begun))
                 reused[way] = answer.user_reused if isinstance(answer, Ranking) else 0
     return {
