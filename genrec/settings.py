@@ -19,6 +19,7 @@ from genrec.target import DEFAULT, runnable, target_of
 
 MAX_BEAM_WIDTH = 1024
 MOST_NODES = 1024
+MOST_STREAMS = 256  # each has threads and a scratch of its own
 MAX_DEADLINE_MS = 600_000
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
 # Of any setting: libraries count threads so, and bytes of so many MB no further than 64 bits.
@@ -61,7 +62,9 @@ class Settings:
     threads: int = _chosen(
         0, "cores of an engine process; 0: all, and one for small batches where more hardly help", 0
     )
-    streams: int = _chosen(1, "batches that `generate` runs at once, on shares of the threads", 1)
+    streams: int = _chosen(
+        1, "batches that `generate` runs at once, on shares of the threads", 1, MOST_STREAMS
+    )
     batch_tokens: int = _chosen(
         0,
         "of a batch at most: prompts, and a token of every beam and level; 0: 2048, or what takes 25 ms",
