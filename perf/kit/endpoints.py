@@ -12,6 +12,12 @@ from typing import Any
 
 from genrec.errors import ArtifactError, InputError
 
+OWN = {
+    "beam_width": 128,
+    "threads": 0,
+    "streams": 1,
+}  # of a server that is started here, if nobody says otherwise
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -70,22 +76,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="recommend",
         help="or recommend_staged, recommend_draft, rank, recommend_and_rank",
     )
-    parser.add_argument("--beam-width", type=int, default=128, help="of the server started here")
+    here = "of the server started here"
+    parser.add_argument("--beam-width", type=int, help=f"{here}; default: {OWN['beam_width']}")
+    parser.add_argument("--threads", type=int, help=f"of an engine process {here}; 0, the default: all cores")
     parser.add_argument(
-        "--threads", type=int, default=0, help="of an engine process started here; 0: all cores"
+        "--streams", type=int, help=f"batches that `generate` {here} runs at once; default: 1"
     )
-    parser.add_argument("--streams", type=int, default=1, help="batches that `generate` runs at once")
     parser.add_argument("--top-k", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the order of histories and of the arrivals")
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The launcher's options among the arguments; none for a server that runs already."""
+    """The ensemble, and the launcher's options of a server that is started here, which the arguments say from now on.
+
+    Raises InputError for those of a server that runs already: it has its own.
+    """
     if arguments.url and arguments.server_json:
         raise InputError("url", "is given together with --server-json", "one of the two")
-    return {
-        "ensemble": arguments.ensemble,
-        "beam_width": arguments.beam_width,
-        "threads": arguments.threads,
-        "streams": arguments.streams,
-    }
+    runs, options = arguments.url or arguments.server_json, {"ensemble": arguments.ensemble}
+    for name, default in OWN.items():
+        given = getattr(arguments, name)
+        if runs and given is not None:
+            raise InputError(
+                name.replace("_", "-"),
+                f"is {given} of a server that runs already",
+                "none, as that has its own",
+            )
+        if not runs:
+            options[name] = default if given is None else given
+    vars(arguments).update(options)
+    return options

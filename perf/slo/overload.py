@@ -135,9 +135,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--router", action="store_true", help="HAProxy before the server started here")
     parser.add_argument("--out", type=Path, help="folder of overload.png (default artifacts/perf)")
     a = parser.parse_args(argv)
-    run = report.begin(a)
+    options, run = endpoints.options_of(a), report.begin(a)
     sample = traffic.histories(a.artifact, a.histories, a.seed)
-    options = endpoints.options_of(a)
     if a.router and (a.url or a.server_json):
         raise InputError("router", "is given together with a running server", "one of the two")
     of_its_own = behind_router(a.artifact, **options) if a.router else None

@@ -232,9 +232,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--histories", type=int, default=5000)
     a = parser.parse_args(argv)
-    this = report.begin(a)
+    options, this = endpoints.options_of(a), report.begin(a)
     histories, arrivals = traffic.histories(a.artifact, a.histories, a.seed), arrivals_of(a)
-    with endpoints.endpoint(a.artifact, a.url, a.server_json, **endpoints.options_of(a)) as server:
+    with endpoints.endpoint(a.artifact, a.url, a.server_json, **options) as server:
         found = run(server, histories, arrivals, a.slo_p99_ms, top_k=a.top_k, deadline_ms=a.deadline_ms)
         answers = worth.ask(server, histories, a.top_k)
     checked = worth.worth_of(a.artifact, answers, a.top_k)

@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--histories", type=int, default=5000)
     parser.add_argument("--out", type=Path, help="output folder (default artifacts/perf/sweep-<artifact>)")
     a = parser.parse_args(argv)
-    run = report.begin(a)
+    options, run = endpoints.options_of(a), report.begin(a)
     out = a.out or Path("artifacts") / "perf" / f"sweep-{a.artifact.name}"
     found = sweep(
         a.artifact,
@@ -271,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seed=a.seed,
         url=a.url,
         server_json=a.server_json,
-        **endpoints.options_of(a),
+        **options,
     )
     print(verdict(found))
     met = [point["p99_ms"] for point in found["confirmations"] if point["rate"] == found["highest_rate"]]
