@@ -30,6 +30,17 @@ COMMON = {
     "seed": "of histories and arrivals",
 }  # fmt: skip
 
+# Options of any benchmark, and the least that leaves something to measure. Lists of numbers have limits of their own.
+AT_LEAST = {
+    "rounds": 1, "repeats": 1, "requests": 1, "top_k": 1, "threads": 0, "users": 1, "visits": 2, "asks": 1, "least": 1,
+    "measurements": 1, "in_flight": 1, "prompts": 1, "history": 1, "tokens": 1, "user_tokens": 1, "item_tokens": 1,
+    "flood_tokens": 1, "servers": 1, "items": 1, "interactions": 1, "sizes": 1, "queries": 1, "steps": 1,
+    "sequences": 1, "interval": 1, "window_requests": 1, "trials": 1, "count": 0, "confirmations": 0, "burst": 1,
+    "deadline_ms": 1, "histories": 1, "cross_check_s": 0, "files": 1, "events": 1, "scale": 1,
+    "size": 1, "heads": 1, "vocabulary": 10, "fit": 1,
+}  # fmt: skip
+ABOVE_0 = ("rate", "seconds", "minutes", "slo_p99_ms", "slo_ms", "budget_s", "precision")
+
 
 class _Parser(argparse.ArgumentParser):
     """One that keeps the words it was given, as `given`."""
@@ -38,7 +49,18 @@ class _Parser(argparse.ArgumentParser):
         words = sys.argv[1:] if args is None else list(args)
         found = super().parse_args(words, namespace)
         found.given = words
+        _check(vars(found))
         return found
+
+
+def _check(asked: Mapping[str, Any]) -> None:
+    """Raises InputError where nothing would be measured, or be divided by."""
+    limits = {name: (least, f"at least {least}") for name, least in AT_LEAST.items()}
+    limits |= {name: (math.nextafter(0, 1), "more than 0") for name in ABOVE_0}
+    for name, (least, limit) in limits.items():
+        value = asked.get(name)
+        if isinstance(value, int | float) and not value >= least:
+            raise InputError(name.replace("_", "-"), f"is {value}", limit)
 
 
 def arguments(benchmark: str, description: str | None) -> argparse.ArgumentParser:

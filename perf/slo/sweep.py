@@ -132,7 +132,7 @@ def _search(
         return keep(rate) if point.unsure else point
 
     start, stop, step = rates
-    points = search(one, start, stop, step, precision or step / 4)
+    points = search(one, start, stop, step, step / 4 if precision is None else precision)
     searched = len(measured)
     highest, _ = confirm(one, points, confirmations)
     return highest, measured[:searched], measured[searched:]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
+from perf.kit import report
 from perf.kit.benchmarks import BENCHMARKS
 
 ROOT = Path(__file__).parents[2]
@@ -100,3 +101,38 @@ def test_lists_of_numbers_are_read_before_anything_is_made(
     said = capsys.readouterr()
     assert f"{option}: is {bad!r} (accepted: whole numbers, " in said.err
     assert not said.out and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "limit"),
+    [
+        ("ablation", "rounds=0", "at least 1"), ("ablation", "seconds=0", "more than 0"),
+        ("constraint", "repeats=0", "at least 1"), ("company", "prompts=0", "at least 1"),
+        ("returning", "visits=1", "at least 2"), ("returning_peers", "users=0", "at least 1"),
+        ("relay", "seconds=nan", "more than 0"), ("replay", "burst=0", "at least 1"),
+        ("replay", "deadline-ms=-5", "at least 1"), ("batching", "rounds=-1", "at least 1"),
+        ("rank", "item-tokens=0", "at least 1"), ("quality", "users=0", "at least 1"),
+        ("data_scale", "interactions=0", "at least 1"), ("embedding", "queries=0", "at least 1"),
+    ],
+)  # fmt: skip
+def test_counts_that_leave_nothing_to_measure_are_refused_first(
+    name: str, given: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    needs = ["none"] if name in ("ablation", "company", "replay", "batching", "quality") else []
+    assert main(["bench", name, *needs, f"--{given}"]) == 2
+    option, _, value = given.partition("=")
+    said = capsys.readouterr()
+    assert f"{option}: is {float(value):g}" in said.err and f"(accepted: {limit})" in said.err
+    assert not said.out and not list(tmp_path.iterdir())
+
+
+def test_every_limit_is_of_an_option_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    said = ""
+    for each in BENCHMARKS.values():
+        with pytest.raises(SystemExit):
+            importlib.import_module(each.module).main(["--help"])
+        said += capsys.readouterr().out
+    for name in (*report.AT_LEAST, *report.ABOVE_0):
+        assert f"--{name.replace('_', '-')} " in said, name

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from genrec.errors import ArtifactError, InputError
 from perf.slo.analyzer import Point
 from perf.slo.rate_search import confirm, search
-from perf.slo.sweep import sweep, verdict
+from perf.slo.sweep import _search, sweep, verdict
 
 
 def up_to(limit: float) -> Callable[[float], Point]:
@@ -56,6 +56,11 @@ def test_confirmation_falls_back_to_the_next_lower_rate() -> None:
 def test_rates_that_lead_nowhere(rates: tuple[float, ...]) -> None:
     with pytest.raises(InputError):
         search(up_to(5), *rates)
+
+
+def test_a_precision_of_0_is_no_default() -> None:
+    with pytest.raises(InputError):
+        _search(up_to(5), (1.0, 2.0, 1.0), 0.0, 0)
 
 
 def test_where_nothing_can_be_served_no_folder_is_made(tmp_path: Path) -> None:
