@@ -25,13 +25,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clients.errors import Overloaded
-from genrec.errors import GenrecError
+from genrec.errors import GenrecError, InputError
 from genrec.progress import counting
 from perf.kit import asking, endpoints, report, traffic, worth
 
 ANSWERED, SHED, FAILED = "answered", "shed", "failed"
 LATE_S = 0.005  # a send this much after its time counts as late
 WARM_UP = 8
+SCHEDULE = {"rate": 20.0, "requests": 1000, "burst": 1}  # if nobody says otherwise
 
 
 @dataclass(frozen=True)
@@ -210,9 +211,17 @@ def undisturbed() -> Iterator[None]:
 
 
 def arrivals_of(arguments: argparse.Namespace) -> traffic.Seconds:
-    """The schedule the arguments ask for."""
-    if arguments.arrivals:
-        return traffic.given([float(line) for line in arguments.arrivals.read_text().split()])
+    """The schedule the arguments ask for, which they say from now on. Raises InputError."""
+    said = {name: value for name in SCHEDULE if (value := getattr(arguments, name)) is not None}
+    if path := arguments.arrivals:
+        if said:
+            raise InputError("arrivals", f"are given together with --{next(iter(said))}", "one of the two")
+        try:
+            return traffic.given([float(line) for line in path.read_text().split()])
+        except (OSError, ValueError) as error:
+            limit = "a file of milliseconds since the start"
+            raise InputError("arrivals", f"are in {path}: {error}", limit) from error
+    vars(arguments).update(SCHEDULE | said)
     if arguments.burst > 1:
         return traffic.bursts(arguments.rate, arguments.requests, arguments.burst)
     return traffic.poisson(arguments.rate, arguments.requests, arguments.seed)
@@ -222,9 +231,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for people and one JSON object as the last line."""
     parser = report.arguments("replay", __doc__)
     endpoints.add_arguments(parser)
-    parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
-    parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--burst", type=int, default=1, help="arrivals at the same instant; 1: Poisson")
+    parser.add_argument("--rate", type=float, help="requests per second; default: 20")
+    parser.add_argument("--requests", type=int, help="default: 1000")
+    parser.add_argument("--burst", type=int, help="arrivals at the same instant; 1, the default: Poisson")
     parser.add_argument("--arrivals", type=Path, help="file of milliseconds since the start, one per line")
     parser.add_argument("--slo-p99-ms", type=float, help="latency that counts as good; none: any answer")
     parser.add_argument(
@@ -232,8 +241,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--histories", type=int, default=5000)
     a = parser.parse_args(argv)
-    options, this = endpoints.options_of(a), report.begin(a)
-    histories, arrivals = traffic.histories(a.artifact, a.histories, a.seed), arrivals_of(a)
+    options, arrivals, this = endpoints.options_of(a), arrivals_of(a), report.begin(a)
+    histories = traffic.histories(a.artifact, a.histories, a.seed)
     with endpoints.endpoint(a.artifact, a.url, a.server_json, **options) as server:
         found = run(server, histories, arrivals, a.slo_p99_ms, top_k=a.top_k, deadline_ms=a.deadline_ms)
         answers = worth.ask(server, histories, a.top_k)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.main import main
 from clients.errors import Overloaded, ServerError
 from genrec.errors import ArtifactError, InputError
 from perf.kit import traffic
@@ -91,6 +92,30 @@ def test_bursts_offer_the_rate_that_was_asked_for(size: int) -> None:
 def test_wrong_arrivals(wrong: Any) -> None:
     with pytest.raises(InputError):
         wrong()
+
+
+@pytest.mark.parametrize("inside", ["1\n2\nsoon\n", "-1", "", None])
+def test_a_file_of_arrivals_that_is_none_is_named(
+    inside: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "arrivals.txt"
+    if inside is not None:
+        path.write_text(inside)
+    assert main(["bench", "replay", "none", "--arrivals", str(path)]) == 2
+    said = capsys.readouterr()
+    assert "arrivals: are " in said.err and "milliseconds since the start)" in said.err and not said.out
+
+
+@pytest.mark.parametrize("option", ["rate", "requests", "burst"])
+def test_arrivals_of_a_file_have_no_other_schedule(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "arrivals.txt").write_text("10 20")
+    given = ["--arrivals", str(tmp_path / "arrivals.txt"), f"--{option}", "5"]
+    assert main(["bench", "replay", "none", *given]) == 2
+    assert (
+        f"arrivals: are given together with --{option} (accepted: one of the two)" in capsys.readouterr().err
+    )
 
 
 def test_histories_leave_out_the_test_item(tmp_path: Path) -> None:
