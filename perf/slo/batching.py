@@ -110,6 +110,11 @@ def held(rates: list[float], p99: list[float], slo_ms: float) -> float:
     return best
 
 
+def _ms(of_answers: float | None) -> float:
+    """inf where nothing was answered."""
+    return float("inf") if of_answers is None else of_answers
+
+
 def _p99_of(found: replay.ReplaySummary, slo_ms: float) -> float:
     """Of all requests: who is refused or fails has waited for ever; inf where these alone put it beyond the SLO."""
     if found.p99_ms is None or found.shed + found.failed > 0.01 * found.requests:
@@ -126,7 +131,7 @@ def summary(
     for name, reports in rounds.items():
         each = [[_p99_of(r, slo_ms) for r in one] for one in reports]
         p99 = [median(values) for values in zip(*each, strict=True)]
-        p50 = [median(r.p50_ms or 0 for r in values) for values in zip(*reports, strict=True)]
+        p50 = [median(_ms(r.p50_ms) for r in values) for values in zip(*reports, strict=True)]
         found[name] = {
             "p50_ms": p50, "p99_ms": p99, "p99_ms_of_rounds": each, "highest_rate": held(rates, p99, slo_ms)
         }  # fmt: skip

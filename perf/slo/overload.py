@@ -101,8 +101,8 @@ def table(most: float, loads: Sequence[LoadShare]) -> str:
     rows = [
         (
             f"{share:.2f}", f"{r.sent_rate:.1f}", f"{r.answered / r.requests:.1%}", f"{r.shed / r.requests:.1%}",
-            r.failed, f"{r.goodput:.1f}", f"{r.p50_ms or 0:.1f}", f"{r.p99_ms or 0:.1f}", f"{cores:.2f}",
-            ", ".join(f"{who} {count}" for who, count in r.shed_by.items()),
+            r.failed, f"{r.goodput:.1f}", *("-" if ms is None else f"{ms:.1f}" for ms in (r.p50_ms, r.p99_ms)),
+            f"{cores:.2f}", ", ".join(f"{who} {count}" for who, count in r.shed_by.items()),
         )
         for share, r, cores in loads
     ]  # fmt: skip

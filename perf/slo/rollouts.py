@@ -152,8 +152,8 @@ def figures_of(checker: RolloutChecker, events: list[ReplayedRequest], taken: li
         "answers_of": dict(sorted(checker.whose.items())),
         "moves": len(taken),
         "move_s_max": round(max(taken), 2),
-        "p50_ms": round(whole.p50_ms or 0.0, 2),
-        "p99_ms": round(whole.p99_ms or 0.0, 2),
+        "p50_ms": whole.p50_ms,
+        "p99_ms": whole.p99_ms,
         "problems": whole.problems,
     }
 
@@ -180,6 +180,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             checker, events, taken = asyncio.run(_drive(fleet, folders, offset, histories, a))
         checked = worth_of(checker, folders, a.top_k)
     figures = figures_of(checker, events, taken)
+    figures = {k: round(v, 2) if isinstance(v, float) else v for k, v in figures.items()}
     report.show(figures)
     print(worth.line(checked))
     run.publish({**figures, **checked._asdict()}, repeats=1, spread={"move_s": turns.extremes(taken)[1:]})

@@ -44,6 +44,11 @@ def test_who_fails_is_late_beside_those_who_are() -> None:
     assert found["a"]["highest_rate"] == 10.0, "17 of 1,000 were not answered in time"
 
 
+def test_a_rate_at_which_nothing_is_answered_has_no_median() -> None:
+    nothing = replay.summarise([replay.ReplayedRequest(1.0, 1.0, 1.0, replay.FAILED, "gone")], 300.0)
+    assert summary([10.0], {"a": [[nothing], [nothing]]}, 300.0)["a"]["p50_ms"] == [np.inf]
+
+
 def test_histories_are_long_and_short_and_within_the_model(tiny: Path):
     config = ModelConfig.load(tiny / "model" / "config.json")
     lengths = [len(history) for history in histories(tiny, 500, seed=0)]

@@ -90,6 +90,14 @@ def test_the_goals_are_of_twice_the_capacity() -> None:
     assert overload.against_goals(100.0, nobody, 200)["p99_of_deadline"] is None
 
 
+def test_what_was_not_answered_took_no_time() -> None:
+    lost = [ReplayedRequest(1.0, 1.0, 1.0, "failed", "gone")]
+    found = rollouts.figures_of(RolloutChecker(Answers([]), OFFSET), lost, [1.0])
+    assert (found["failed"], found["p50_ms"], found["p99_ms"]) == (1, None, None)
+    line = overload.table(9.0, [overload.LoadShare(1.0, summarise(lost, 100), 0.1)]).splitlines()[-1]
+    assert line.split()[5:8] == ["0.0", "-", "-"]
+
+
 def test_a_router_is_not_put_before_a_server_of_others(tiny: Path) -> None:
     with pytest.raises(InputError, match="router"):
         overload.main([str(tiny), "--router", "--url", "127.0.0.1:1"])
