@@ -72,7 +72,7 @@ def behind_router(artifact: Path, ensemble: str, **options: Any) -> Iterator[end
 
     given = {**options, "ensembles": (ensemble,)}
     with running_fleet(artifact, 1, Limits(), choose_ports(), **given) as fleet:
-        yield endpoints.Endpoint(fleet.router.ports.grpc_url, ensemble=ensemble)
+        yield endpoints.Endpoint(fleet.router.ports.grpc_url, ensemble=ensemble, artifact=artifact)
 
 
 def against_goals(most: float, loads: Sequence[LoadShare], deadline_ms: int) -> dict[str, float | None]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from clients.wire import Recommendation
 from ensembles.local import LocalRecommender
 from genrec import manifest
 from genrec.errors import GenrecError, InputError
+from perf.kit import asking
 from perf.slo import overload, rollouts
 from perf.slo.replay import ReplayedRequest, summarise
 from perf.slo.rollouts import RolloutChecker, renumbered
@@ -101,6 +105,16 @@ def test_what_was_not_answered_took_no_time() -> None:
 def test_a_router_is_not_put_before_a_server_of_others(tiny: Path) -> None:
     with pytest.raises(InputError, match="router"):
         overload.main([str(tiny), "--router", "--url", "127.0.0.1:1"])
+
+
+def test_behind_a_router_candidates_are_of_the_artifact(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def fleet(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(router=SimpleNamespace(ports=SimpleNamespace(grpc_url="127.0.0.1:1")))
+
+    monkeypatch.setattr("deploy.router.fleet.running_fleet", fleet)
+    with overload.behind_router(tiny, "rank") as server:
+        assert asking.candidates_for(server) is not None
 
 
 @pytest.mark.long
