@@ -131,6 +131,8 @@ async def _drive(
         elsewhere = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         for number in range(WARM_UP):
             await checker.recommend(histories[number % len(histories)], a.top_k)
+        checker.versions.clear()
+        checker.answers.clear()
         for times, (_, swapping) in zip(arrivals, turns.interleaved((False, True), a.rounds), strict=True):
             sent = replay(checker, histories, times, top_k=a.top_k)
             if not swapping:

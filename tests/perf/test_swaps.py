@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from clients.wire import Recommendation
 from genrec.catalogue.soundness import verify
 from genrec.catalogue.versions import FOLDER, versions_of
+from perf.slo import swaps
 from perf.slo.swaps import Checker, linked, make_versions
 from tests.oracles.twin import twin_artifact
 
@@ -45,6 +47,30 @@ def test_answers_are_held_against_the_version_they_report(items, version, settle
     asyncio.run(checker.recommend(history))
     assert (checker.mixed, checker.stale, dict(checker.versions)) == (mixed, stale, {version: 1})
     assert checker.answers == [client.answer]
+
+
+def test_requests_that_warm_up_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client(Answers):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__([1, 2], 1)
+
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    async def no_moves(*_: object) -> list[float]:
+        return []
+
+    monkeypatch.setattr(swaps, "AsyncRecommender", Client)
+    monkeypatch.setattr(swaps, "_cycle", no_moves)
+    asked = argparse.Namespace(rate=200, rounds=1, seed=0, top_k=2)
+    checker, calm, moving, _ = asyncio.run(
+        swaps._drive("a server", tmp_path, {1: {1, 2}}, [np.array([1])], 0.05, asked)
+    )
+    assert len(calm) == len(moving) == 10
+    assert checker.versions == {1: 20} and len(checker.answers) == 20
 
 
 def test_versions_are_sound_unlike_each_other_and_made_elsewhere(tmp_path: Path) -> None:
