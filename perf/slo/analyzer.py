@@ -58,6 +58,10 @@ class Window:
     stability: float = 100.0
     seconds: float = 3.5  # of a window, if that is more requests: a queue that grows slowly shows
 
+    def least(self, rate: float) -> int:
+        """Requests of a window at a rate."""
+        return max(self.requests, round(rate * self.seconds))
+
 
 @dataclass(frozen=True)
 class Point:
@@ -135,7 +139,7 @@ def command(server: Endpoint, rate: float, window: Window, data: str, report: st
     if window.count:
         argv += [f"--request-count={window.count}"]
     else:
-        requests = max(window.requests, round(rate * window.seconds))
+        requests = window.least(rate)
         argv += ["--measurement-mode=count_windows", f"--measurement-request-count={requests}"]
         argv += [f"--stability-percentage={window.stability:g}", f"--max-trials={window.trials}"]
     for name, value in server.headers.items():
@@ -148,7 +152,7 @@ def measure(server: Endpoint, rate: float, slo_ms: float, window: Window, folder
     name = f"rate-{rate:g}"
     report = folder / f"{name}.csv"
     report.unlink(missing_ok=True)  # of a former run: perf_analyzer writes none for a point it gave up
-    limit_s = 60 + 2 * (window.count or window.trials * window.requests) / rate
+    limit_s = limit_of(window, rate)
     with libraries() as environment:
         process = subprocess.Popen(
             command(server, rate, window, data, report.name),
@@ -172,6 +176,11 @@ def measure(server: Endpoint, rate: float, slo_ms: float, window: Window, folder
         raise ArtifactError("perf_analyzer", err.strip())
     table = report.read_text() if report.is_file() else ""
     return judge(rate, slo_ms, process.returncode, table, out + err, windows=not window.count)
+
+
+def limit_of(window: Window, rate: float) -> float:
+    """Seconds that a point may take: twice what all its windows do, and a minute."""
+    return 60 + 2 * (window.count or window.trials * window.least(rate)) / rate
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[str, str]:

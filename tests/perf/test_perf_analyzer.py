@@ -113,6 +113,15 @@ def test_input_data_is_read_back(tmp_path: Path) -> None:
     assert {record["top_k"]["content"][0] for record in data} == {10}
 
 
+@pytest.mark.parametrize("rate", [10.0, 100.0, 1000.0])
+def test_a_point_has_the_time_of_all_its_windows(rate: float) -> None:
+    window = Window(trials=100)
+    argv = analyzer.command(Endpoint("h:1"), rate, window, "in.json", "out.csv")
+    (requests,) = (int(word.partition("=")[2]) for word in argv if "measurement-request-count" in word)
+    assert analyzer.limit_of(window, rate) > 100 * requests / rate
+    assert analyzer.limit_of(Window(count=50), 5.0) == 80
+
+
 def test_the_command_names_files_without_folders_and_opens_the_statistics() -> None:
     target = Endpoint("h:1", {"triton-grpc-protocol-key": "secret"}, "recommend_draft")
     argv = analyzer.command(target, 12.5, Window(), "in.json", "out.csv")
