@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from genrec.cores import core_limit, usable_cores
 from perf.kit.turns import repeated
 
 # CPU features that decide which arithmetic an engine picks.
@@ -63,7 +64,7 @@ def facts() -> dict[str, Any]:
         "cpu_family": _cpu_field("cpu family"),
         "cpu_model": _cpu_field("model"),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
+        "usable_cores": usable_cores(),
         "flags": [flag for flag in FLAGS if flag in flags],
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
@@ -81,7 +82,7 @@ def name() -> str:
     flags = _cpu_field("flags").split()
     make = next((word for word in MAKES if word in words), platform.machine() or "cpu")
     width = next((short for flag, short in FAMILIES.items() if flag in flags), "plain")
-    return f"{make}-{width}-{len(os.sched_getaffinity(0))}"
+    return f"{make}-{width}-{usable_cores()}"
 
 
 def commit(folder: Path = HERE) -> str:
@@ -116,7 +117,7 @@ def roofline(repeats: int = 5) -> Roofline:
         openvino_gemm("bf16", repeats) if has_bf16() else None,
         read,
         copy,
-        len(os.sched_getaffinity(0)),
+        usable_cores(),
     )
 
 
@@ -138,7 +139,9 @@ def openvino_gemm(precision: str, repeats: int, size: int = GEMM_SIZE) -> float 
     weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
     # A cheap end: what is measured must not be the copy of the result.
     product = ops.reduce_max(ops.matmul(x, ops.constant(weights), False, False), ops.constant([0, 1]), False)
-    hints = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
+    hints = {
+        "INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": core_limit(),
+    }  # fmt: skip
     request = ov.Core().compile_model(ov.Model([product], [x], "gemm"), "CPU", hints).create_infer_request()
     request.set_input_tensor(0, ov.Tensor(weights))  # a copy of its own: requests hold no arrays
     return 2 * size**3 / _best(request.infer, repeats) / 1e9
@@ -146,7 +149,7 @@ def openvino_gemm(precision: str, repeats: int, size: int = GEMM_SIZE) -> float 
 
 def bandwidth(repeats: int, size: int = BUFFER_BYTES) -> tuple[float, float]:
     """(read, copy) in GB/s over a buffer of `size` bytes, one thread per usable core."""
-    threads = len(os.sched_getaffinity(0))
+    threads = usable_cores()
     source = np.ones(size // 8, np.float64)
     target = np.empty_like(source)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))

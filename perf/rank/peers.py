@@ -17,7 +17,6 @@ after the first round, nothing of a candidate.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from genrec.cores import usable_cores
 from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
 from genrec.engine.openvino_ranker import load_rankers
@@ -181,7 +181,7 @@ def peer_of(name: str, artifact: Path, asked: argparse.Namespace, span: int) -> 
     kv_type = load_layout(Settings(artifact, artifact), SHAPE).kv_type
     options = {
         "model": str((asked.folder / "hugging_face").resolve()), "levels": SHAPE.levels, "prompt": span,
-        "candidates": CANDIDATES, "threads": len(os.sched_getaffinity(0)),
+        "candidates": CANDIDATES, "threads": usable_cores(),
         "dtype": "bfloat16" if kv_type == "bf16" else "float32",
     }  # fmt: skip
     log = asked.folder / "logs" / f"{name}.log"

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from genrec import cores
 from genrec.errors import InputError
 from perf.kit import machine, plot, report, turns
 from perf.parts import roofline
@@ -109,6 +110,13 @@ def test_a_machine_is_named_after_its_cpu(monkeypatch: pytest.MonkeyPatch, made:
     monkeypatch.setattr(machine, "_cpu_field", {"model name": model, "flags": flags}.__getitem__)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1})
     assert machine.name() == made
+
+
+def test_a_machine_has_the_cores_whose_time_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a container that may use the time of two of 64 cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(cores, "cores_of_time", lambda: 2)
+    assert machine.name().endswith("-2") and machine.facts()["usable_cores"] == 2
 
 
 def test_a_commit_is_dirty_when_the_source_differs_not_when_results_do(tmp_path: Path) -> None:
