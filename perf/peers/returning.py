@@ -11,7 +11,6 @@ is nothing to go on behind then.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from clients.recommender import Recommender
 from clients.wire import Recommendation
+from genrec.cores import usable_cores
 from genrec.errors import InputError
 from perf.kit import endpoints, report, worth
 from perf.kit.turns import interleaved, timed
@@ -114,8 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompts", default="255,990", help="tokens of a first visit")
     parser.add_argument("--users", type=int, default=6)
     parser.add_argument("--visits", type=int, default=3)
-    report.add_options(parser, beam_width=128, rounds=3, threads=len(os.sched_getaffinity(0)))
+    report.add_options(parser, beam_width=128, rounds=3, threads=0)
     a = parser.parse_args(arguments)
+    a.threads = a.threads or usable_cores()  # peers are told how many
     names = a.peers.split(",")
     if not set(names) <= set(PEERS):
         raise InputError("peers", f"is {a.peers!r}", ", ".join(PEERS))

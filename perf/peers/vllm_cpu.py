@@ -6,10 +6,11 @@ KV_GIB = 2  # for 4 requests of 512 beams each with a block of its own, and thei
 
 
 def start(options, **more):
-    """The engine with a prefix cache, over all cores of this process."""
+    """The engine with a prefix cache, over as many cores of this process as everybody has."""
+    cores = sorted(os.sched_getaffinity(0))[: options["threads"]]
     os.environ.update(
         VLLM_CPU_KVCACHE_SPACE=str(KV_GIB),
-        VLLM_CPU_OMP_THREADS_BIND=",".join(str(core) for core in sorted(os.sched_getaffinity(0))),
+        VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cores)),
         VLLM_LOGGING_LEVEL="WARNING",
         VLLM_NO_USAGE_STATS="1",
     )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from perf.peers import vllm_cpu
 from perf.peers.ours import NAME
 from perf.peers.returning import FIRST, LATER, MORE, measure, visits_of
 
@@ -47,3 +51,14 @@ def test_all_are_asked_the_same_and_no_turn_has_users_of_another():
     assert found[NAME]["over"] == 1.0
     assert sorted(asked[NAME]) == sorted(asked["peer"])
     assert {user for user, _ in asked[NAME]} == set(range(1, 9))
+
+
+def test_vllm_has_as_many_threads_as_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KVCACHE_SPACE", "OMP_THREADS_BIND"):
+        monkeypatch.setenv(f"VLLM_CPU_{name}", "")
+    for name in ("LOGGING_LEVEL", "NO_USAGE_STATS"):
+        monkeypatch.setenv(f"VLLM_{name}", "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 8, 9})
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=lambda *_, **__: "engine"))
+    options = {"model": "m", "dtype": "float32", "prompt": 9, "levels": 3, "threads": 2}
+    assert vllm_cpu.start(options) == "engine" and os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
