@@ -120,14 +120,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = a.peers.split(",")
     if not set(names) <= set(PEERS):
         raise InputError("peers", f"is {a.peers!r}", ", ".join(PEERS))
-    spans = report.numbers_of(a, "prompts")
-    model = PeerModel.make("30m", a.folder / "models" / "30m", SHAPES["30m"])
-    levels = model.config.levels
+    levels = SHAPES["30m"].levels
+    spans = report.numbers_of(a, "prompts", levels)
     prompts = [tokens // levels for tokens in spans]
     longest = max(prompts) + MORE * (a.visits - 1)
     if longest > LONGEST:
         raise InputError("prompts", f"become {levels * longest} tokens", f"at most {levels * LONGEST}")
     run = report.begin(a)
+    model = PeerModel.make("30m", a.folder / "models" / "30m", SHAPES["30m"])
     cells: dict[str, Any] = {}
     refused: dict[str, str] = {}
     answers: list[Recommendation] = []

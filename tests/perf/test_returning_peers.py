@@ -6,12 +6,14 @@ import argparse
 import itertools
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cli.main import main
 from perf.peers import vllm_cpu
 from perf.peers.ours import NAME
 from perf.peers.returning import FIRST, LATER, MORE, measure, visits_of
@@ -62,3 +64,17 @@ def test_vllm_has_as_many_threads_as_everybody(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=lambda *_, **__: "engine"))
     options = {"model": "m", "dtype": "float32", "prompt": 9, "levels": 3, "threads": 2}
     assert vllm_cpu.start(options) == "engine" and os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--prompts", "9999"], "prompts: become "), (["--prompts", "2"], "prompts: is '2' (accepted: "),
+        (["--visits", "500"], "prompts: become "),
+    ],
+)  # fmt: skip
+def test_prompts_are_known_before_the_model_is_made(
+    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "returning_peers", "--folder", str(tmp_path), *given]) == 2
+    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
