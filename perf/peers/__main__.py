@@ -13,17 +13,18 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from genrec.errors import InputError
 from genrec.progress import counting
+from genrec.settings import MAX_BEAM_WIDTH
 from perf.kit import machine, report
 from perf.peers import ratios
 from perf.peers.cells import CONCURRENCY, Cell, measure
-from perf.peers.folder import SHAPES, PeerModel
+from perf.peers.folder import LONGEST, SHAPES, PeerModel
 from perf.peers.ours import BEST, DRAFT, NAME, OURS, Ours
 from perf.peers.peer import Peer
 from perf.peers.refusal import Refusal
@@ -211,33 +212,30 @@ def rate_spread(cells: list[dict[str, Any]]) -> dict[str, list[float]]:
     }
 
 
-def _numbers(text: str) -> list[int]:
-    return sorted(int(part) for part in text.split(","))
-
-
-def _names(known: Any) -> Any:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        if unknown := set(names) - set(known):
-            raise InputError("names", f"hold {', '.join(sorted(unknown))}", ", ".join(known))
-        return names
-
-    return parse
+def _names(a: argparse.Namespace, option: str, known: Iterable[str]) -> list[str]:
+    names: list[str] = getattr(a, option).split(",")
+    if unknown := sorted(set(names) - set(known)):
+        raise InputError(option, f"names {', '.join(unknown)}", ", ".join(known))
+    return names
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; --quick replaces what it is short for."""
     parser = report.arguments("peers", __doc__)
-    parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS))
-    parser.add_argument("--models", type=_names(SHAPES), default=list(SHAPES))
-    parser.add_argument("--beam-widths", type=_numbers, default=[32, 128, 512])
-    parser.add_argument("--prompts", type=_numbers, default=[256, 1024], help="tokens, cut to whole items")
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--models", default=",".join(SHAPES))
+    parser.add_argument("--beam-widths", default="32,128,512")
+    parser.add_argument("--prompts", default="256,1024", help="tokens, cut to whole items")
     parser.add_argument("--repeats", type=int, default=3, help="rounds in which the systems take turns")
     parser.add_argument("--budget-s", type=float, default=25.0, help="for a system's first figures in a cell")
     parser.add_argument("--cores", type=int, default=2, help="of every system")
     parser.add_argument("--quick", action="store_true", help="30m, 256 tokens, 2 repeats, 15 s")
     parser.add_argument("--folder", type=Path, default=Path("artifacts/peers"))
     a = parser.parse_args(argv)
+    levels = SHAPES["30m"].levels  # of all
+    a.peers, a.models = _names(a, "peers", PEERS), _names(a, "models", SHAPES)
+    a.beam_widths = sorted(report.numbers_of(a, "beam_widths", 1, MAX_BEAM_WIDTH))
+    a.prompts = sorted(report.numbers_of(a, "prompts", levels, (LONGEST + 1) * levels - 1))
     if a.quick:
         a.models, a.prompts, a.repeats, a.budget_s = ["30m"], [256], 2, 15.0
     return a
@@ -268,7 +266,9 @@ def summary(found: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables and, last, one JSON object."""
-    a = arguments(argv)
+    a, most = arguments(argv), len(os.sched_getaffinity(0))
+    if not 1 <= a.cores <= most:
+        raise InputError("cores", f"is {a.cores}", f"1 to {most}")
     # Before the machine is looked at: its name has the cores that are used.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
     run = report.begin(a)

@@ -85,6 +85,8 @@ def test_a_name_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         ("returning_peers", "prompts", []),
         ("rank", "seeds", []),
         ("rank_peers", "prompts", []),
+        ("peers", "prompts", []),
+        ("peers", "beam-widths", []),
         ("decoders", "beam-widths", ["none"]),
         ("table_quality", "seeds", ["none"]),
         ("draft_quality", "seeds", ["none"]),

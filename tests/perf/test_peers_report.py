@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cli.main import main
 from genrec.errors import InputError
 from perf.kit.work import work
 from perf.peers import ratios
@@ -62,8 +65,19 @@ def test_a_cell_as_a_line_and_as_json() -> None:
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert arguments([]).peers == list(PEERS) and arguments(["--quick"]).models == ["30m"]
     assert arguments(["--beam-widths", "512,32", "--peers", "vllm"]).beam_widths == [32, 512]
-    with pytest.raises(InputError, match="gpt"):
+    with pytest.raises(InputError, match="peers: names gpt "):
         arguments(["--peers", "gpt"])
+
+
+@pytest.mark.parametrize("cores", [0, -1, 100_000])
+def test_cores_that_there_are_not_are_refused(
+    cores: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    most = len(os.sched_getaffinity(0))
+    assert main(["bench", "peers", "--folder", str(tmp_path), "--cores", str(cores)]) == 2
+    said = capsys.readouterr()
+    assert f"cores: is {cores} (accepted: 1 to {most})" in said.err and not said.out
+    assert len(os.sched_getaffinity(0)) == most and not list(tmp_path.iterdir())
 
 
 def test_every_peer_has_its_environment_and_its_worker() -> None:
