@@ -92,9 +92,14 @@ def run_data(shop: Path, artifact: Path) -> dict[str, float]:
         command += [f"--{name}", str(shop / f"{name}.parquet")]
     begun = time.monotonic()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    said = child.stdout.read() if child.stdout else ""
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
+    try:
+        said = child.stdout.read() if child.stdout else ""
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
     if child.returncode:
         raise subprocess.CalledProcessError(child.returncode, command)
     stages = {line.split(":")[0]: float(line.split()[-2]) for line in said.splitlines() if "done in" in line}

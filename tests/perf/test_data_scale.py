@@ -1,8 +1,40 @@
-"""What `genrec bench data_scale` says of growth."""
+"""What `genrec bench data_scale` says of growth, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perf.training import data_scale
 from perf.training.data_scale import TIMES, growth, middle, sizes_of
+
+
+def test_who_is_interrupted_leaves_no_command_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that says nothing for long, and Ctrl-C while it is listened to."""
+    started: list[subprocess.Popen[str]] = []
+
+    class Heard(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *_: object, **more: Any) -> None:
+            super().__init__(["sleep", "300"], **more)
+            started.append(self)
+            assert self.stdout
+            monkeypatch.setattr(
+                self, "stdout", SimpleNamespace(read=self.interrupted, close=self.stdout.close)
+            )
+
+        def interrupted(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(data_scale.subprocess, "Popen", Heard)
+    with pytest.raises(KeyboardInterrupt):
+        data_scale.run_data(tmp_path, tmp_path / "artifact")
+    (command,) = started
+    assert command.returncode == -signal.SIGKILL
 
 
 def test_growth_of_what_is_linear_has_a_fixed_part_or_is_quadratic() -> None:
