@@ -68,16 +68,19 @@ class RankGroup:
                 )  # fmt: skip
         try:
             self._answers()
-        except Refusal:
+        except BaseException:  # who is interrupted leaves no ranks behind
             self.stop()
             raise
 
     def ask(self, **request: Any) -> list[Any]:
         """The same request to all ranks; what each gave. Raises Refusal."""
-        for process in self._processes:
+        for rank, process in enumerate(self._processes):
             assert process.stdin
-            process.stdin.write((json.dumps(request) + "\n").encode())
-            process.stdin.flush()
+            try:
+                process.stdin.write((json.dumps(request) + "\n").encode())
+                process.stdin.flush()
+            except BrokenPipeError:
+                raise self._died(rank) from None
         return self._answers()
 
     def stop(self) -> None:
@@ -105,10 +108,14 @@ class RankGroup:
                 raise Refusal(f"rank {rank}: > {LIMIT_S:g} s")
             read = os.read(pipe.fileno(), 1 << 20)
             if not read:
-                raise Refusal(f"rank {rank} died: {last_line(self._logs[rank].read_text(errors='replace'))}")
+                raise self._died(rank)
             self._unread[rank] += read
         line, _, self._unread[rank] = self._unread[rank].partition(b"\n")
         answer = json.loads(line)
         if "error" in answer:
             raise Refusal(f"rank {rank}: {last_line(answer['error'])}")
         return answer["result"]
+
+    def _died(self, rank: int) -> Refusal:
+        """By the last line of its log."""
+        return Refusal(f"rank {rank} died: {last_line(self._logs[rank].read_text(errors='replace'))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from perf.peers.refusal import Refusal
@@ -18,6 +19,31 @@ def test_a_missing_environment_and_a_worker_that_fails_are_refusals(tmp_path: Pa
         python_for("torchrec", tmp_path, install=False)
     with pytest.raises(Refusal, match="rank 0: FileNotFoundError"):
         RankGroup(python_for("", tmp_path, install=False), "worker_none.py", 1)
+
+
+SMALL = {"dim": 4, "vocabulary": 100, "sequences": 2, "steps": 1}
+
+
+def test_a_rank_that_has_died_is_a_refusal(tmp_path: Path) -> None:
+    with RankGroup(python_for("", tmp_path, install=False), "worker_ours.py", 1, **SMALL) as group:
+        (rank,) = group._processes
+        rank.kill()
+        rank.wait()
+        with pytest.raises(Refusal, match="rank 0 died: "):
+            group.ask(do="train", first=0, last=1)
+
+
+def test_who_is_interrupted_while_ranks_start_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: RankGroup) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RankGroup, "_answers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RankGroup(python_for("", tmp_path, install=False), "worker_ours.py", 2, **SMALL)
+    left = [each for each in psutil.Process().children() if "worker_ours.py" in " ".join(each.cmdline())]
+    assert not left
 
 
 @pytest.mark.long
