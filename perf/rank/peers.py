@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,14 +127,15 @@ def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) ->
     draw = np.random.default_rng(span)
     tokens = draw.integers(0, SHAPE.vocab_size, span // SHAPE.levels * SHAPE.levels).astype(np.int32)
     items = draw.integers(0, SHAPE.vocab_size, (CANDIDATES, SHAPE.levels)).astype(np.int32)
-    peers: list[Peer] = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        arms = ours(artifact, Path(folder), tokens, items)
-        of_half = ours(half, Path(folder) / "half", tokens, items)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
+        arms = ours(artifact, folder, tokens, items)
+        of_half = ours(half, folder / "half", tokens, items)
         arms |= {name + HALF: of_half[name] for name in (SPLIT, BOTH)}
         for name in asked.peers.split(","):
             try:
-                peers.append(peer := peer_of(name, artifact, asked, span))
+                peer = peer_of(name, artifact, asked, span)
+                stack.callback(peer.stop)
                 peer.start(1)
                 peer.ask(Deadline(LIMIT_S), do="prefix", tokens=tokens.tolist())
             except Refusal as error:
@@ -142,11 +144,7 @@ def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) ->
             arms[peer.name] = lambda peer=peer: peer.ask(Deadline(LIMIT_S), do="rank", items=items.tolist())[
                 1
             ]
-        try:
-            given = in_turns(arms, asked.rounds, warm_ups=2, label=f"{span} tokens")
-        finally:
-            for peer in peers:
-                peer.stop()
+        given = in_turns(arms, asked.rounds, warm_ups=2, label=f"{span} tokens")
     best = extremes(given[BOTH]).median
     return [
         {

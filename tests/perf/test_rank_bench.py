@@ -242,3 +242,31 @@ def test_a_peer_that_cannot_be_installed_is_left_out(
     cells = peers.measure(tmp_path, tmp_path, asked, 528)
     assert {cell["system"] for cell in cells} == {*peers.WAYS, SPLIT + HALF, BOTH + HALF}
     assert "transformers: pip failed" in capsys.readouterr().out
+
+
+def test_peers_that_have_started_are_ended_with_the_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another one starts, which takes minutes."""
+    stopped: list[str] = []
+
+    class Peer:
+        def __init__(self, name: str, *_: object) -> None:
+            self.name = name
+
+        def start(self, width: int) -> None:
+            if self.name == "vllm":
+                raise KeyboardInterrupt
+
+        def ask(self, *_: object, **__: object) -> None:
+            pass
+
+        def stop(self) -> None:
+            stopped.append(self.name)
+
+    monkeypatch.setattr(peers, "peer_of", Peer)
+    monkeypatch.setattr(peers, "ours", lambda *_: dict.fromkeys(peers.WAYS, lambda: 1.0))
+    asked = argparse.Namespace(peers="transformers,vllm", rounds=1, folder=tmp_path, envs=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        peers.measure(tmp_path, tmp_path, asked, 528)
+    assert stopped == ["vllm", "transformers"]
