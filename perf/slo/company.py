@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from genrec.errors import GenrecError
 from genrec.settings import Settings
+from genrec.steps import Answer
 from genrec.steps.encode_history import EncodeHistory
 from genrec.steps.generate import Generate
 from perf.kit import report, traffic, turns
@@ -28,12 +30,15 @@ SHARES = (0.1, 0.4, 0.7, 0.9)
 
 
 def drive(step: Generate, prompts: list[dict[str, Any]], arrivals: traffic.Seconds) -> list[float]:
-    """Seconds from a prompt's arrival to its answer."""
+    """Seconds from a prompt's arrival to its answer. Raises what a prompt is answered with that is none."""
     taken, left, done = [0.0] * len(prompts), [len(prompts)], threading.Event()
+    problems: list[GenrecError] = []
 
-    def answered(place: int, due: float, answer: object) -> None:
-        if not isinstance(answer, dict):
-            raise TypeError(f"no answer: {answer}")
+    def answered(place: int, due: float, answer: Answer) -> None:
+        if isinstance(answer, GenrecError):  # on another thread, where nobody would hear of it
+            problems.append(answer)
+            done.set()
+            return
         taken[place] = time.perf_counter() - due
         left[0] -= 1  # one stream: only its thread is here
         if not left[0]:
@@ -45,6 +50,8 @@ def drive(step: Generate, prompts: list[dict[str, Any]], arrivals: traffic.Secon
         time.sleep(max(due - time.perf_counter(), 0.0))
         step.submit(prompt, partial(answered, place, due))
     done.wait()
+    if problems:
+        raise problems[0]
     return taken
 
 
@@ -65,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = Settings(a.artifact, a.artifact / "no-arena", a.beam_width)
     prompts = prompts_of(settings, a.prompts)
     steps = {f"{wait:g} ms": Generate(settings, wait / 1000) for wait in WAITS_MS}
+    for step in steps.values():
+        step.run(prompts)  # none meets its shapes while it is timed
     most = len(prompts) / turns.timed(lambda: next(iter(steps.values())).run(prompts))[0]
     print(f"capacity: {most:.0f} prompts a second")
     found, rows = {}, []
