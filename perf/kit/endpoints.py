@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from genrec.draft.options import has_draft
 from genrec.errors import ArtifactError, InputError
 
 OWN = {
@@ -51,6 +52,13 @@ def endpoint(
 
         with running_server(artifact, **options) as server:
             yield Endpoint(server.grpc_url, server.grpc_headers, ensemble, artifact)
+
+
+def check_drafts(artifact: Path) -> None:
+    """Raises ArtifactError for one that cannot serve drafts."""
+    if not has_draft(artifact):
+        made = "`genrec train ARTIFACT --draft`, an export and a build make one"
+        raise ArtifactError(artifact, f"has no draft head, which is measured too; {made}")
 
 
 def read_server_json(path: Path) -> Endpoint:

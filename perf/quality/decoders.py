@@ -240,6 +240,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     report.add_options(parser, requests=30, rounds=4, top_k=10, threads=0)
     a = parser.parse_args(argv)
     widths = report.numbers_of(a, "beam_widths")
+    for each in (a.speed_on or a.artifacts[0], *a.artifacts):
+        endpoints.check_drafts(each)
     run = report.begin(a)
     figures = compare_speed(a, a.speed_on or a.artifacts[0], widths)
     figures |= compare_quality(a.artifacts, min(128, max(widths)), a.users)

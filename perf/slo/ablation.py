@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perf.slo.served_arms import ServedArm, compare
+from perf.slo.served_arms import DRAFT, ServedArm, compare
 
 ARMS = (
     ServedArm("a model for every pass", "recommend_staged"),
     ServedArm("one process", options={"streams": 1, "batch_tokens": 1}),
     ServedArm("+ batches by tokens", options={"streams": 1}),
     ServedArm("+ two streams", options={"streams": 2}),
-    ServedArm("drafts instead of decode passes", "recommend_draft"),
+    ServedArm("drafts instead of decode passes", DRAFT),
 )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perf.slo.served_arms import ServedArm, compare
+from perf.slo.served_arms import DRAFT, ServedArm, compare
 
-STAGED, DRAFT = "recommend_staged", "recommend_draft"
+STAGED = "recommend_staged"
 
 
 def _with(ensemble: str, *models: str) -> ServedArm:

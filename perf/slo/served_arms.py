@@ -13,6 +13,7 @@ from perf.kit import endpoints, report, traffic, turns, worth
 from perf.slo.capacity import capacity
 
 IN_FLIGHT = 16
+DRAFT = "recommend_draft"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def compare(
     )
     report.add_options(parser, beam_width=128, rounds=3)
     a = parser.parse_args(argv)
+    if DRAFT in (arm.ensemble for arm in arms):
+        endpoints.check_drafts(a.artifact)
     run = report.begin(a)
     sample = traffic.histories(a.artifact, 2000)
     work = {arm.name: partial(_measure, arm, a.artifact, sample, a.beam_width, a.seconds) for arm in arms}

@@ -138,3 +138,12 @@ def test_every_limit_is_of_an_option_that_there_is(capsys: pytest.CaptureFixture
         said += capsys.readouterr().out
     for name in (*report.AT_LEAST, *report.ABOVE_0):
         assert f"--{name.replace('_', '-')} " in said, name
+
+
+@pytest.mark.parametrize("name", ["ablation", "instances", "decoders"])
+def test_what_drafts_are_measured_of_has_a_draft_head(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", name, str(tmp_path)]) != 0
+    said = capsys.readouterr()
+    assert f"{tmp_path}: has no draft head" in said.err and not said.out
