@@ -26,9 +26,8 @@ Line = tuple[str, list[float], list[float]]  # name, minutes before now, values
 
 def draw(url: str, minutes: float, path: Path) -> int:
     """Write the picture to `path`. Returns the number of panels that it has; of none no file is written."""
-    found = {
-        panel["title"]: lines_of(url, panel, minutes) for panel in json.loads(DASHBOARD.read_text())["panels"]
-    }
+    panels, now = json.loads(DASHBOARD.read_text())["panels"], time.time()
+    found = {panel["title"]: lines_of(url, panel, minutes, now) for panel in panels}
     shown = {title: lines for title, lines in found.items() if lines}
     if not shown:
         return 0
@@ -45,16 +44,15 @@ def draw(url: str, minutes: float, path: Path) -> int:
     return len(shown)
 
 
-def lines_of(url: str, panel: dict[str, Any], minutes: float) -> list[Line]:
-    """Every series of the panel's queries that has a number."""
+def lines_of(url: str, panel: dict[str, Any], minutes: float, now: float) -> list[Line]:
+    """Every series of the panel's queries that has a number; one may have ended long before now."""
     lines = []
     for target in panel["targets"]:
-        for series in over_time(url, target["expr"], minutes):
+        for series in over_time(url, target["expr"], minutes, now):
             points = [(float(at), float(value)) for at, value in series["values"] if value != "NaN"]
             if points:
-                last = points[-1][0]
                 name = label_of(target["legendFormat"], series["metric"])
-                lines.append((name, [(at - last) / 60 for at, _ in points], [value for _, value in points]))
+                lines.append((name, [(at - now) / 60 for at, _ in points], [value for _, value in points]))
     return lines
 
 
@@ -63,9 +61,9 @@ def label_of(legend: str, labels: dict[str, str]) -> str:
     return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), legend)
 
 
-def over_time(url: str, query: str, minutes: float) -> list[dict[str, Any]]:
-    """The series of a query over the last minutes, as Prometheus' API gives them."""
-    now, seconds = time.time(), 60 * minutes
+def over_time(url: str, query: str, minutes: float, now: float) -> list[dict[str, Any]]:
+    """The series of a query over the minutes before now, as Prometheus' API gives them."""
+    seconds = 60 * minutes
     asked = {"query": query, "start": now - seconds, "end": now, "step": max(seconds / POINTS, 1.0)}
     with ask(f"{url}/api/v1/query_range?{urllib.parse.urlencode(asked)}", timeout=10) as answer:
         series: list[dict[str, Any]] = json.load(answer)["data"]["result"]

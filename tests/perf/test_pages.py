@@ -59,4 +59,12 @@ def test_metrics_are_read_of_the_server_itself() -> None:
 def test_prometheus_is_asked_itself() -> None:
     series = [{"metric": {}, "values": [[1, "2"]]}]
     with page(json.dumps({"data": {"result": series}})) as url:
-        assert dashboard_picture.over_time(f"http://{url}", "up", 1) == series
+        assert dashboard_picture.over_time(f"http://{url}", "up", 1, 60.0) == series
+
+
+def test_a_line_that_has_ended_ends_before_now() -> None:
+    series = [{"metric": {"name": str(n)}, "values": [[60 * m, "1"] for m in range(7, 7 + n)]} for n in (1, 3)]
+    panel = {"targets": [{"expr": "up", "legendFormat": "{{name}}"}]}
+    with page(json.dumps({"data": {"result": series}})) as url:
+        found = dashboard_picture.lines_of(f"http://{url}", panel, 5, 600.0)
+    assert [ago for _, ago, _ in found] == [[-3.0], [-3.0, -2.0, -1.0]]
