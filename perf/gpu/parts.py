@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
@@ -54,7 +55,8 @@ class GpuResults:
             else:
                 traceback.print_exc()
                 self.results["failed"][name] = f"{type(error).__name__}: {error}"[:500]
-        self.results.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
+        seconds = self.results.setdefault("seconds", {})[name] = round(time.monotonic() - begun, 1)
+        print(f"{name}: {seconds} s", file=sys.stderr, flush=True)
         if self.path:
             self.path.write_text(json.dumps(self.results, indent=1) + "\n")
         return name not in self.results["failed"]

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from genrec.errors import InputError
 from genrec.nodes.placement import EVERYWHERE, Cluster, place, sharded_share
+from genrec.progress import counting
 from genrec.rank.choice import POLICIES
 from perf.kit import report
 from perf.rank.simulate import CANDIDATES, SHAPES, TOKEN_BYTES, DataShape, Trace, simulate, trace
@@ -117,8 +118,12 @@ class Node:
             "hrcs": sharded_share(cluster),
             "hrcs as printed": sharded_share(cluster, as_printed=True),
         }
-        found = {name: self.requests_a_second(share, network) for name, share in shares.items()}
-        tried = [self.requests_a_second(share, network) for share in SHARES]
+        every = [*shares.values(), *SHARES]
+        told = counting(
+            f"{self._policy}, {gbit_s:g} Gbit/s", len(every), "share", leave=False, iterable=every
+        )
+        rates = [self.requests_a_second(share, network) for share in told]
+        found, tried = dict(zip(shares, rates, strict=False)), rates[len(shares) :]
         return found | {"best tried": max([*found.values(), *tried], key=lambda of: of["rate"])}
 
 

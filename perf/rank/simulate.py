@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from genrec.errors import InputError
 from genrec.pool.hotness import Hotness
 from genrec.pool.rule import Room, Standing
+from genrec.progress import counting
 from genrec.rank.choice import POLICIES, Policy, Request, policy
 from perf.kit import report
 from perf.rank.mock_ranker import PAPER_LAYERS, PAPER_WIDTH, narrow
@@ -234,7 +235,7 @@ def run(shape: DataShape, requests: int, seed: int) -> dict[str, dict[str, float
     whole = int(POOL_BYTES / TOKEN_BYTES)  # which users alone have it
     return {
         name: simulate(shape, asked, name, whole if name == "user" else shape.left_tokens)
-        for name in POLICIES
+        for name in counting("pool_sim", len(POLICIES), "policy", leave=False, iterable=POLICIES)
     }
 
 

@@ -63,7 +63,9 @@ def test_prometheus_is_asked_itself() -> None:
 
 
 def test_a_line_that_has_ended_ends_before_now() -> None:
-    series = [{"metric": {"name": str(n)}, "values": [[60 * m, "1"] for m in range(7, 7 + n)]} for n in (1, 3)]
+    series = [
+        {"metric": {"name": str(n)}, "values": [[60 * m, "1"] for m in range(7, 7 + n)]} for n in (1, 3)
+    ]
     panel = {"targets": [{"expr": "up", "legendFormat": "{{name}}"}]}
     with page(json.dumps({"data": {"result": series}})) as url:
         found = dashboard_picture.lines_of(f"http://{url}", panel, 5, 600.0)

@@ -8,6 +8,8 @@ import pytest
 
 from cli.main import main
 from genrec.rank.choice import Request
+from perf.rank import placement
+from perf.rank import simulate as simulate_module
 from perf.rank.simulate import CANDIDATES, LONGEST, NS, SHAPES, DataShape, lengths, simulate, trace
 
 SMALL = DataShape(users=200, items=50, user_tokens=1400, item_tokens=9, rate=10.0)
@@ -90,3 +92,24 @@ def test_the_command_prints_a_table_and_one_json_line(capsys):
     assert set(figures) == {"recompute", "user", "item", "agnostic", "greedy", "past", "hazard", "split"}
     assert figures["recompute"]["speedup"] == 1 < figures["item"]["speedup"] < figures["split"]["speedup"]
     assert main(["bench", "pool_sim", "--data", "music"]) != 0
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "steps"),
+    [
+        (simulate_module, ["pool_sim", "--data", "games"], [8]),
+        (placement, ["placement", "--items", "2000", "--policies", "split"], [4 + len(placement.SHARES)] * 3),
+    ],
+)
+def test_what_takes_minutes_shows_how_far_it_is(module, command, steps, monkeypatch, capsys):
+    shown = []
+
+    def counting(_, total, *__, iterable, **___):
+        told = list(iterable)
+        assert len(told) == total
+        shown.append(total)
+        return told
+
+    monkeypatch.setattr(module, "counting", counting, raising=False)
+    assert main(["bench", *command, "--requests", "300"]) == 0
+    assert shown == steps

@@ -25,6 +25,14 @@ def test_what_needs_a_part_that_failed_is_left_out(monkeypatch, tmp_path):
     assert ran == ["fails", "runs"] and set(kept.results["failed"]) == {"build"}
 
 
+def test_every_part_is_told_of_as_it_ends(capsys):
+    kept = parts.GpuResults(asked=["rank"])
+    for name in ("build", "rank", "train"):
+        kept.part(name, lambda: None)
+    said = capsys.readouterr()
+    assert [line.partition(":")[0] for line in said.err.splitlines()] == ["build", "rank"] and not said.out
+
+
 def test_what_our_own_packages_lack_is_a_failure():
     kept = parts.GpuResults()
     for module in ("numba.core", "genrec.nothing"):
