@@ -22,6 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from genrec.errors import InputError
 from genrec.progress import counting
 from genrec.search.scratch import chosen
 from genrec.search.select import by_counting, by_heap
@@ -176,8 +177,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=15)
     a = parser.parse_args(argv)
     widths, lists = (report.numbers_of(a, name) for name in ("beam_widths", "candidates"))
+    asked = [*product(widths, lists)]
+    shapes = [(width, k) for width, k in asked if width * k <= MOST]
+    if not shapes:
+        raise InputError(
+            "candidates", f"is {a.candidates!r} of each of {a.beam_widths} beams", f"{MOST} in all"
+        )
     run, cells = report.begin(a), []
-    shapes = [(width, k) for width, k in product(widths, lists) if width * k <= MOST]
+    for width, k in sorted({*asked} - {*shapes}):
+        print(f"left out: {width} beams of {k} candidates, which are more than {MOST} in all")
     each = list(product(shapes, INPUTS))
     for (width, k), name in counting("selection", len(each), "cell", iterable=each):
         us = measure(scores_of(name, width, k), a.repeats)

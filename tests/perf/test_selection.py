@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cli.main import main
 from perf.parts.selection import GIVEN, INPUTS, fastest, measure, scores_of, sorted_lists, table, ways
 
 SHAPES = [(1, 1), (1, 7), (2, 1), (3, 2), (8, 64), (64, 8), (33, 129)]
@@ -72,3 +73,11 @@ def test_the_table_has_a_line_for_random_and_one_for_the_worst() -> None:
     assert len(lines) == 3 and "random" in lines[1] and "adversarial" in lines[2]
     us = {GIVEN: 1.0, "heap": 3.0, "counting": 2.0}
     assert fastest(us, given=False) == "counting" and fastest(us, given=True) == GIVEN
+
+
+def test_what_is_too_large_to_be_measured_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bench", "selection", "--repeats", "1", "--beam-widths"]
+    assert main([*asked, "2,1024", "--candidates", "8,2048"]) == 0
+    assert "left out: 1024 beams of 2048 candidates" in capsys.readouterr().out
+    assert main([*asked, "1024", "--candidates", "2048"]) == 2
+    assert "candidates: is '2048' of each of 1024 beams (accepted: 1048576 in all)" in capsys.readouterr().err
