@@ -107,7 +107,7 @@ def table(name: str, root: Path, folder: Path) -> str:
 
 
 def _captioned(wanted: Table | Grid, result: Result, path: Path) -> str:
-    where, about = result["machine"], wanted.about.format(**result)
+    where, about = _at(result, "machine", path), _said(wanted.about, result, path)
     inside = _grid(wanted, result, path) if isinstance(wanted, Grid) else _rows(wanted, result, path)
     return f"{about}: {where['name']}, commit {where['commit']}, `{_command(result, path)}`\n\n{inside}"
 
@@ -168,11 +168,20 @@ def _grid(wanted: Grid, result: Result, path: Path) -> str:
     cells: dict[str, dict[str, str]] = {}
     for entry in _at(result, wanted.entries, path):
         told = entry.get("refusal") or _written(entry, wanted.path, wanted.form, path)
-        cells.setdefault(wanted.row.format(**entry), {})[wanted.column.format(**entry)] = told
+        row, column = (_said(text, entry, path) for text in (wanted.row, wanted.column))
+        cells.setdefault(row, {})[column] = told
     heads = list(dict.fromkeys(head for row in cells.values() for head in row))
     return _markdown(
         ["", *heads], [[name, *(row.get(head, "") for head in heads)] for name, row in cells.items()]
     )
+
+
+def _said(text: str, fields: Result, path: Path) -> str:
+    """`text` with what its braces name."""
+    try:
+        return text.format(**fields)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ArtifactError(path, f"lacks what is to be said of it, {text!r}: {error}") from error
 
 
 def _written(result: Result, field: str, form: str, path: Path, key: str = "") -> str:

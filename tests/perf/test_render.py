@@ -172,6 +172,9 @@ def test_a_result_without_the_field_is_refused(root: Path) -> None:
     save(root, result("swap", requests=3))
     with pytest.raises(ArtifactError, match=r"swap\.json: has no swaps"):
         render.rendered(root)
+    save(root, result("ablation", arms={}) | {"settings": {"artifact": "ml-1m"}})
+    with pytest.raises(ArtifactError, match=r"ablation\.json: lacks what .* 'beam_width'"):
+        render.table("ablation", root, root)
     (root / "results" / "xeon-amx-2" / "swap.json").write_text("{")
     with pytest.raises(ArtifactError, match="no JSON"):
         render.rendered(root)
