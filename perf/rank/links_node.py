@@ -29,6 +29,7 @@ from genrec.pool.pool import Pool
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.settings import Settings
+from perf.kit import turns
 from perf.rank.asked import Asked, requests_of
 from perf.rank.placement import LEFT_BYTES, NODE_BYTES
 from perf.rank.rank import model_of
@@ -167,8 +168,8 @@ def run(node: Node, placed: dict[str, Placed]) -> tuple[list[RankRequest], float
     alone, apart, ways = node.executor(None), 0.0, list(placed.values())
     warm = int(WARM * len(node.asks))
     for turn, first in enumerate(range(0, len(node.asks), TURN)):
-        some, begins = node.asks[first : first + TURN], turn % len(ways)
-        for each in ways[begins:] + ways[:begins]:
+        some = node.asks[first : first + TURN]
+        for each in turns.order(ways, turn):
             given = [each.way.ask(request, now) for request, now in some]
             each.answers += given[max(warm - first, 0) :]
             for (request, _), answer in list(zip(some, given, strict=True))[::CHECKED]:

@@ -50,7 +50,7 @@ from genrec.rank.choice import POLICIES
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.settings import Settings
-from perf.kit import machine, report
+from perf.kit import machine, report, turns
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.figures import rates, ratios, summary, table
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, mock_ranker, narrow
@@ -174,10 +174,10 @@ def _of_one_trace(
             way.fill(items)
         warm = int(WARM * len(asks))
         starts = range(0, len(asks), TURN)
-        turns = counting(f"rank, trace {seed}", len(starts), f"{TURN} requests", iterable=starts)
-        for turn, first in enumerate(turns):
-            some, begins = asks[first : first + TURN], turn % len(ways)
-            for way in ways[begins:] + ways[:begins]:
+        told = counting(f"rank, trace {seed}", len(starts), f"{TURN} requests", iterable=starts)
+        for turn, first in enumerate(told):
+            some = asks[first : first + TURN]
+            for way in turns.order(ways, turn):
                 given = way.ask_all(some)
                 answers[way.name] += given[max(warm - first, 0) :]
                 for (request, _), answer in list(zip(some, given, strict=True))[::CHECKED]:

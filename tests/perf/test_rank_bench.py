@@ -149,6 +149,28 @@ def test_all_ways_answer_what_recomputation_answers(tiny_ranker: Path):
     assert found["ways"]["recompute"]["reused_share"] == 0 < found["ways"]["split"]["reused_share"]
 
 
+def test_no_way_is_always_asked_behind_the_same_one(
+    tiny_ranker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_in: list[str] = []
+    right = rank.RankWay.ask_all
+
+    def ask_all(way, some):
+        asked_in.append(way.name)
+        return right(way, some)
+
+    monkeypatch.setattr(rank.RankWay, "ask_all", ask_all)
+    monkeypatch.setattr(rank, "TURN", 5)
+    shape = replace(BOOKS.scaled(30_000), item_tokens=3, user_tokens=12_000, candidates=7)
+    asked = argparse.Namespace(requests=30, seeds="0", ways="recompute,user,split", data="books", slo_ms=1e6)
+    lengths = np.random.default_rng(0).integers(1, 6, shape.users) * 3
+    measure(tiny_ranker, load_config(tiny_ranker), Asked(shape, lengths), asked)
+    turns = [asked_in[first : first + 3] for first in range(0, len(asked_in), 3)]
+    assert all(sorted(turn) == ["recompute", "split", "user"] for turn in turns)
+    before = {turn[turn.index("user") - 1] for turn in turns if turn[0] != "user"}
+    assert before == {"recompute", "split"}
+
+
 def test_a_trace_with_scores_that_are_no_numbers_is_not_equal(
     tiny_ranker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
