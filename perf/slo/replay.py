@@ -120,9 +120,17 @@ async def open_loop(
 ) -> None:  # fmt: skip
     """`send(number, due)` at every arrival, `due` seconds after `start` (time.monotonic); ends when all have.
 
-    Nothing more is sent once what the load was to show is `decided`.
+    Nothing more is sent once what the load was to show is `decided`. Raises what a `send` raised, once all have ended:
+    a load would be a request less.
     """
     tasks: set[asyncio.Task[None]] = set()
+    failed: list[BaseException] = []
+
+    def ended(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            failed.append(error)
+
     for number, due in enumerate(arrivals.tolist()):
         wait = start + due - time.monotonic()
         if wait > 0:  # what is overdue leaves at once
@@ -131,9 +139,11 @@ async def open_loop(
             break
         task = asyncio.create_task(send(number, due))
         tasks.add(task)  # asyncio keeps weak references only
-        task.add_done_callback(tasks.discard)
+        task.add_done_callback(ended)
     while tasks:
         await asyncio.wait(tasks)
+    if failed:
+        raise failed[0]
 
 
 def summarise(events: Sequence[ReplayedRequest], slo_ms: float | None) -> ReplaySummary:

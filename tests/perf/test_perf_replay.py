@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cli.main import main
 from clients.errors import Overloaded, ServerError
 from genrec.errors import ArtifactError, InputError
 from perf.kit import traffic
-from perf.slo.replay import ANSWERED, FAILED, SHED, ReplayedRequest, percentile, replay, summarise
+from perf.slo.replay import ANSWERED, FAILED, SHED, ReplayedRequest, open_loop, percentile, replay, summarise
 from tests.tiny import tiny_catalogue
 
 times = st.floats(0, 100, allow_nan=False)
@@ -177,3 +178,16 @@ def test_replay_sends_all_in_order_without_waiting_for_answers() -> None:
     report = summarise(found, None)
     assert report.problems == {"ServerError: broken": 3}
     assert report.shed_by == {"full": 3}
+
+
+def test_what_a_sender_raises_ends_the_load_and_is_no_request_less() -> None:
+    sent: list[int] = []
+
+    async def send(number: int, _: float) -> None:
+        if number == 1:
+            raise ZeroDivisionError
+        sent.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(open_loop(np.zeros(4), time.monotonic(), send))
+    assert sent == [0, 2, 3], "all have ended"
