@@ -193,6 +193,8 @@ def _at(result: Result, field: str, path: Path, key: str = "") -> Any:
     value: Any = result
     for part in field.split("/"):
         wanted = key if part == "*" else part
+        if value is None:  # nothing of it was measured
+            return None
         try:
             value = value[int(wanted)] if isinstance(value, list) else value[wanted]
         except (KeyError, IndexError, ValueError, TypeError) as error:

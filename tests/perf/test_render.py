@@ -117,6 +117,14 @@ def test_a_machine_that_lacks_one_of_the_results_has_an_empty_cell(root: Path) -
     assert "| the same, peak memory at least | [3.00][epyc-avx2-2/hstu_attention] |  |" in made
 
 
+def test_a_sweep_that_found_no_rate_was_not_cross_checked(root: Path) -> None:
+    (root / "README.md").write_text("<!-- results: sweep -->\n<!-- /results -->\n")
+    save(root, result("sweep", highest_rate=0.0, cross_check=None))
+    made = write(root)["README.md"]
+    assert "| requests/s that hold the P99 | [0][xeon-amx-2/sweep] |" in made
+    assert "at that rate, ms | [not measured][xeon-amx-2/sweep] |" in made
+
+
 def test_cells_are_laid_out_and_say_why_they_are_empty(root: Path) -> None:
     save(root, peers("xeon-amx-2"))
     made = write(root)
