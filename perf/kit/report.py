@@ -163,7 +163,7 @@ def settings_of(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def command_of(asked: argparse.Namespace) -> str:
     """What was typed, without --save; of paths that begin at the root, the name."""
-    words = [re.sub("^(--[a-z-]+=)?/.*/", r"\1", word) for word in asked.given if word != "--save"]
+    words = [re.sub("^(--[a-z-]+=)?/.*/(?=[^/])", r"\1", word) for word in asked.given if word != "--save"]
     return shlex.join(["genrec", "bench", asked.benchmark, *words])
 
 

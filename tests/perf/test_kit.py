@@ -88,6 +88,7 @@ def test_a_result_says_what_was_typed_and_not_where_things_lay() -> None:
     parser.add_argument("--out")
     typed = ["/home/me/artifacts/shop", "--out=/tmp/of/me", "--label", "a b", "--save"]
     assert report.command_of(parser.parse_args(typed)) == "genrec bench sweep shop --out=me --label 'a b'"
+    assert report.command_of(parser.parse_args(["/home/me/artifacts/shop/"])) == "genrec bench sweep shop/"
 
 
 def test_a_label_names_no_folder() -> None:
