@@ -55,7 +55,8 @@ def route(
 def obey(fleet: Fleet) -> None:
     """Do what callers ask, one after the other, for as long as router and servers are there."""
     with socket.socket(socket.AF_UNIX) as listening:
-        unheard = fleet.router.folder / f"{CONTROL}.partial"  # it takes its name once it listens: nobody is refused
+        # It takes its name once it listens: nobody is refused.
+        unheard = fleet.router.folder / f"{CONTROL}.partial"
         listening.bind(str(unheard))
         listening.listen()
         unheard.rename(fleet.router.folder / CONTROL)
