@@ -79,26 +79,52 @@ def _highest(last: int) -> int:
 def enter(rows: Rows, places: Places, entry: int, hashes: Words) -> Numbers:
     """From now on the index answers `entry` at its boundaries. Other READY entries that end at one of them before its
     own last, as far as the index knew them: what they hold it holds too.
-    """  # fmt: skip
-    last = len(hashes) - 1
+
+    Places that it shares with another which stays longer it leaves to that: on a lease, it goes soon if nobody uses it.
+    """
+    last, ends = len(hashes) - 1, rows[entry, EXPIRES]
     held, count = np.empty(len(hashes), np.int64), 0
     for boundary in range(1, last + 1):
         if not _indexed(boundary, last):
             continue
-        first, second = hashes[boundary]
-        before = index.put_one(places, first, second, np.int64(boundary) << 32 | np.int64(entry))
-        other = before & ENTRY
-        if before < 0 or before >> 32 != boundary or other >= len(rows):
+        other = _ready_at(rows, places, hashes, boundary)
+        if other < 0:
             continue
         row = rows[other]
         end = row[BOUNDARIES] - 1
         # Another entry is met at several: it counts at the highest of them.
-        if row[STATE] != READY or end >= last or boundary != _highest(end):
+        if end >= last or boundary != _highest(end):
             continue
         if row[KEY] == np.int64(hashes[end, 0]) and row[KEY_2] == np.int64(hashes[end, 1]):
             held[count] = other
             count += 1
+    for boundary in range(1, last + 1):
+        if not _indexed(boundary, last):
+            continue
+        other = _ready_at(rows, places, hashes, boundary) if boundary < last else np.int64(-1)
+        if other >= 0 and rows[other, EXPIRES] > ends and other not in held[:count]:
+            continue
+        first, second = hashes[boundary]
+        index.put_one(places, first, second, np.int64(boundary) << 32 | np.int64(entry))
     return held[:count]
+
+
+@njit(cache=True, nogil=True)
+def _ready_at(rows: Rows, places: Places, hashes: Words, boundary: int) -> np.int64:
+    """The READY entry that the index answers at a boundary, or -1."""
+    answer = index.find_one(places, hashes[boundary, 0], hashes[boundary, 1])
+    entry = answer & ENTRY
+    if answer < 0 or answer >> 32 != boundary or entry >= len(rows) or rows[entry, STATE] != READY:
+        return np.int64(-1)
+    return entry
+
+
+@njit(cache=True, nogil=True)
+def enter_used(users: Bytes, rows: Rows, places: Places, entry: int) -> None:
+    """`enter` one that has a lead and is no longer on a lease."""
+    row = rows[entry]
+    start, count = row[START] + 8 * FIRST_HASH, row[BOUNDARIES]
+    enter(rows, places, entry, users[start : start + 16 * count].view(np.uint64).reshape((count, 2)))
 
 
 @njit(cache=True, nogil=True)

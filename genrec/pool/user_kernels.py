@@ -56,7 +56,9 @@ def find_and_use(
     tokens = min(boundary * step, rows[entry, SPAN])
     header[HITS] += 1
     header[TOKENS] += tokens
-    header[LEASES_USED] += user_rows.use(rows, pins, int(entry), seat, now)
+    if user_rows.use(rows, pins, int(entry), seat, now):
+        header[LEASES_USED] += 1
+        lead.enter_used(users, rows, places, int(entry))
     return boundary, answer, judged, tokens
 
 

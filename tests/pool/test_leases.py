@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.look import hold
@@ -79,6 +81,39 @@ def test_once_it_is_used_it_lives_as_long_as_any_other(pool, clock):
     assert find(pool, 7, [1, 2, 3, 4]) == (9, 9, 7) and ends(pool) == (1, 0)
     clock.go(TTL_S / 2 - 0.5)
     assert find(pool, 7, [1, 2, 3]) == (9, 9, 7)
+
+
+@pytest.mark.parametrize("common", [1, 9, 18])
+def test_one_that_parts_from_what_was_used_and_goes_unused_takes_nothing_of_it(pool, clock, common):
+    items = list(range(20))
+    write(pool, 7, items, fill=1)
+    lend(pool, 7, [*items[:common], *range(100, 120 - common)])
+    clock.go(LEASE_S + 0.1)
+    assert pool.usage()["entries"] == 1 and ends(pool) == (0, 1)
+    assert find(pool, 7, [*items, 20]) == (60, 60, 1)
+    assert find(pool, 7, [*items[:common], 99]) == (STEP * common, 60, 1)
+
+
+def test_one_that_lives_shorter_takes_nothing_of_what_it_parts_from(pool, clock):
+    """A prompt that nobody named lives for a lease, whether or not a ranking uses it."""
+    items, other = list(range(20)), [*range(18), 100, 101]
+    write(pool, 7, items, fill=1)
+    name = hashes(pool, 7, other)
+    writing = pool.write_user(name, 60, 1000, owner_key(pool.secret, 7), lives_s=LEASE_S)
+    writing.memory[:] = 7
+    pool.commit(writing, LEASE_S)
+    assert find(pool, 7, other) == (60, 60, 7)
+    clock.go(LEASE_S + 0.1)
+    assert find(pool, 7, [*items, 20]) == (60, 60, 1)
+
+
+def test_one_that_parts_from_what_was_used_is_the_newest_once_it_is_used(pool, clock):
+    write(pool, 7, list(range(20)), fill=1)
+    other = [*range(18), 100, 101]
+    lend(pool, 7, other)
+    assert find(pool, 7, [*other, 102]) == (54, 60, 1)
+    assert find(pool, 7, other) == (60, 60, 7)
+    assert find(pool, 7, [*other, 102]) == (60, 60, 7)
 
 
 def test_one_that_leaves_for_another_counts_as_unused(pool, clock):
