@@ -7,7 +7,8 @@ has it alone: the ranking that it serves takes what is half done over, and compu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 
 import numpy as np
@@ -78,17 +79,26 @@ class PreInferences:
         """How many tokens of one that is new the second tier has."""
         return self.tier.tokens(job.hashes, job.entries.step) if self.tier else 0
 
-    def missing(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None = None) -> int:
+    @contextmanager
+    def missing(
+        self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None = None
+    ) -> Iterator[int]:
         """How many of a user's tokens his ranking will have to compute; those that are there stay for a lease more.
 
-        It waits until `deadline_s`; refused or late, it does so no longer.
+        It waits until `deadline_s`. Refused, which is what an error within says, it does not wait.
         """
         wanted, ready = self.new(owner, tokens, 0.0)
         job = self._jobs.get(wanted.key)
         if job is None:
-            return len(tokens) - ready
-        job.awaited_s = max(job.awaited_s, inf if deadline_s is None else deadline_s)
-        return len(tokens) - max(ready, job.done)
+            yield len(tokens) - ready
+            return
+        before = job.awaited_s
+        job.awaited_s = max(before, inf if deadline_s is None else deadline_s)
+        try:
+            yield len(tokens) - max(ready, job.done)
+        except BaseException:
+            job.awaited_s = before
+            raise
 
     @property
     def count(self) -> int:

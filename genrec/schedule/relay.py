@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -150,9 +151,15 @@ class Relay:
         self._scheduler.withdraw(job)
         self._ended(job, made=False)
 
-    def missing(self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None = None) -> int:
-        """Tokens of a user that his ranking, which comes now, has to compute; they are wanted until `deadline_s`."""
-        return self._jobs.missing(owner, tokens, deadline_s) if self._jobs and len(tokens) else len(tokens)
+    def missing(
+        self, owner: int | None, tokens: NDArray[np.int32], deadline_s: float | None = None
+    ) -> AbstractContextManager[int]:
+        """Tokens of a user that his ranking, which comes now, has to compute. They are wanted until `deadline_s`; if it
+        is refused within, they are not.
+        """
+        if self._jobs and len(tokens):
+            return self._jobs.missing(owner, tokens, deadline_s)
+        return nullcontext(len(tokens))
 
     def _queue(self, job: PreInference) -> None:
         self._scheduler.submit(job, self._part_of(job, self.cost), due_s=job.due_s)

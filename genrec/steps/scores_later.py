@@ -142,9 +142,9 @@ class ScoresLater(AnswersLater, Generic[E]):
                 answer = {**nothing, "reuse": np.array([report], np.int64)}
             elif len(tokens):
                 ranking = self.read_ranking(request, owner, tokens, deadline_s)
-                missing = self._relay.missing(owner.whose, ranking.prefix, deadline_s)
-                waiting = _Waiting(ranking, missing, ticket, respond)
-                self._scheduler.submit(waiting, missing + ranking.behind, deadline_s)
+                with self._relay.missing(owner.whose, ranking.prefix, deadline_s) as missing:
+                    waiting = _Waiting(ranking, missing, ticket, respond)
+                    self._scheduler.submit(waiting, missing + ranking.behind, deadline_s)
                 return
         except GenrecError as error:
             answer = error

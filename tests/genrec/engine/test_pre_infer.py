@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool, load_rank_executors
+from genrec.engine.pre_infer import PreInferences
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
@@ -53,6 +55,11 @@ def request_of(owner: int, length: int, seed: int = 0) -> RankRequest:
     tokens = draw.integers(0, 36, (length, L)).astype(np.int32).reshape(-1)
     candidates = draw.integers(0, 36, (9, L)).astype(np.int32)
     return RankRequest(owner, tokens, candidates, candidates)
+
+
+def missing(jobs: PreInferences, owner: int, tokens: NDArray[np.int32]) -> int:
+    with jobs.missing(owner, tokens) as found:
+        return found
 
 
 def usage(executor: RankExecutor, name: str) -> int:
@@ -152,10 +159,10 @@ def test_what_is_made_is_found_and_is_on_a_lease_until_then(
     assert executor.ahead
     jobs, asked, used = executor.ahead.jobs, request_of(-1, 16), usage(executor, "leases_used")
     job, _ = jobs.new(-1, asked.tokens, 0.0)
-    assert jobs.missing(-1, asked.tokens) == len(asked.tokens)
+    assert missing(jobs, -1, asked.tokens) == len(asked.tokens)
     jobs.go_on(job, lambda each: None, new=True)
     executor.ahead.advance(job, 20)
-    assert jobs.missing(-1, asked.tokens) == len(asked.tokens) - 20
+    assert missing(jobs, -1, asked.tokens) == len(asked.tokens) - 20
     executor.ahead.advance(job, 100)
     assert jobs.end(job) and not jobs.end(job)
     jobs.publish(job)
@@ -178,7 +185,7 @@ def test_another_history_than_was_said_is_computed_as_if_there_were_none(
     assert reuse.user == 0 and jobs.holds(job)
     assert [each is job for each in jobs.clear()] == [True]
     jobs.give_up(job)
-    assert jobs.missing(-2, said.tokens) == len(said.tokens)
+    assert missing(jobs, -2, said.tokens) == len(said.tokens)
 
 
 def test_without_a_place_nothing_is_computed(executor: RankExecutor) -> None:

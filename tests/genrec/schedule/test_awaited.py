@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from genrec.errors import QueueFull
 from genrec.report import ADMITTED, UNDER_WAY
+from genrec.schedule.scheduler import LIMIT
 from tests.genrec.schedule.relay_bench import ends
 from tests.genrec.schedule.test_relay import Bench, S, drawn, start
 
@@ -18,11 +20,32 @@ def test_one_whose_ranking_was_refused_or_late_does_not_go_on(start: Callable[..
     bench.ask(1, bench.clock.now + 5)
 
     def rank() -> None:
-        assert bench.relay.missing(1, drawn(1), bench.clock.now + 5.5) == S - 16
+        with bench.relay.missing(1, drawn(1), bench.clock.now + 5.5) as missing:
+            assert missing == S - 16
         bench.clock.now += 6
 
     bench.then[2] = rank
     assert bench.go() == [16, 0] and ends("late") == late + 1
+
+
+@pytest.mark.parametrize("deadline_s", [None, 100.0])
+def test_one_whose_ranking_the_queue_refuses_does_not_go_on(
+    start: Callable[..., Bench], deadline_s: float | None
+) -> None:
+    """However long the ranking would have waited."""
+    bench, late = start(), ends("late")
+    bench.ask(1, bench.clock.now + 5)
+    due_s = None if deadline_s is None else bench.clock.now + deadline_s
+
+    def rank() -> None:
+        while bench.scheduler.waiting < LIMIT:
+            bench.scheduler.submit("other", 1, due_s=bench.clock.now + 50)
+        with pytest.raises(QueueFull), bench.relay.missing(1, drawn(1), due_s):
+            bench.scheduler.submit("ranking", 1)
+        bench.clock.now += 6
+
+    bench.then[2] = rank
+    assert bench.go() == [16, 0, *["other"] * (LIMIT - 1)] and ends("late") == late + 1
 
 
 @pytest.mark.parametrize(("again_s", "want"), [(7.0, [16, 32, S]), (5.5, [16, 0])])

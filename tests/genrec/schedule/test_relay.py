@@ -138,7 +138,8 @@ def test_one_whose_ranking_waits_goes_on_however_late_it_is(start: Callable[...,
     bench.ask(1, bench.clock.now + 5)
 
     def rank() -> None:
-        assert bench.relay.missing(1, drawn(1)) == S - 16
+        with bench.relay.missing(1, drawn(1)) as missing:
+            assert missing == S - 16
         bench.clock.now += 6
 
     bench.then[2] = rank
@@ -289,7 +290,9 @@ def test_a_flood_leaves_room_for_rankings_in_the_queue(start: Callable[..., Benc
 
 def test_where_nothing_can_be_kept_nothing_is_computed(start: Callable[..., Bench]) -> None:
     bench = start(pool_user_mb=0)
-    assert bench.ask(1) == NO_MEMORY and bench.relay.missing(1, drawn(1)) == S
+    assert bench.ask(1) == NO_MEMORY
+    with bench.relay.missing(1, drawn(1)) as missing:
+        assert missing == S
 
 
 def test_what_was_not_made_at_the_end_is_given_up(start: Callable[..., Bench]) -> None:
