@@ -62,7 +62,14 @@ class LocalRuntime:
         self.seconds: dict[str, float] = defaultdict(float)
         self.drafted = np.zeros(2, np.int64)
         shared = beside._steps if beside else {}
-        self._own = {m.name: self._step(m, settings) for m in ensemble.models if m.name not in shared}
+        self._own: dict[str, steps.Step] = {}
+        try:
+            for model in ensemble.models:
+                if model.name not in shared:
+                    self._own[model.name] = self._step(model, settings)
+        except BaseException:
+            self.close()
+            raise
         self._steps = {**shared, **self._own}
 
     def _step(self, model: Model, settings: Settings) -> steps.Step:
@@ -138,8 +145,12 @@ class LocalRecommender:
             self.ahead: LocalRuntime | None = None
             with ticking("loading the engines"):
                 self.runtime = LocalRuntime(ensemble, self.settings)
-                if decoder in RANKINGS:
-                    self.ahead = LocalRuntime(pre_infer(), self.settings, self.runtime)
+                try:
+                    if decoder in RANKINGS:
+                        self.ahead = LocalRuntime(pre_infer(), self.settings, self.runtime)
+                except BaseException:
+                    self.runtime.close()
+                    raise
         except BaseException:
             self._folder.cleanup()
             raise
