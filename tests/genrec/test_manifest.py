@@ -111,6 +111,20 @@ def test_a_stage_of_files_that_were_replaced_is_refused(tmp_path: Path) -> None:
         manifest.check_inputs(tmp_path, "tokenise")
 
 
+def test_histories_that_nobody_can_look_at_are_not_left_out(tmp_path: Path) -> None:
+    """Of a link whose name is too long, as of one without an end, nothing can be told."""
+    histories = tmp_path / "histories.parquet"
+    histories.write_text("one")
+    manifest.record(tmp_path, "data", "key", [histories], {})
+    histories.unlink()
+    manifest.verify(tmp_path)
+    for target in ("x" * 300, histories.name):
+        histories.symlink_to(target)
+        with pytest.raises(ArtifactError, match=r"histories\.parquet: cannot be read"):
+            manifest.verify(tmp_path)
+        histories.unlink()
+
+
 def test_one_process_at_a_time_makes_a_stage_and_a_killed_one_is_not_at_it(tmp_path: Path) -> None:
     works = "from genrec.manifest import making\nfrom pathlib import Path\nimport sys, time\n"
     works += "with making(Path(sys.argv[1]), 'train'): print('at it', flush=True); time.sleep(600)"
