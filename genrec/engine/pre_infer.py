@@ -196,7 +196,6 @@ class PartByPart:
             passes = self._one_core if one_core and self._one_core else self._passes
             passes.fill(job.tokens, job.kv, past, end)
             job.done = end  # not before: after an error another stream may take over what is done
-            metrics.PRE_INFERRED_TOKENS.add(end - past)
         if end == len(job.tokens):
             self._keep(job)
         return end - past

@@ -213,6 +213,7 @@ class Relay:
             begun, cost = self._clock(), self.one_core_cost if one_core else self.cost
             computed = parts.advance(job, self._part_of(job, cost), one_core)
             self._learn(job, cost, computed or 0, self._clock() - begun)
+            metrics.PRE_INFERRED_TOKENS.add(computed or 0)
             if computed is None:
                 return "no_place"
             if job.done == len(job.tokens) and jobs.end(job):

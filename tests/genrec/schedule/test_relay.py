@@ -148,7 +148,8 @@ def test_one_whose_ranking_waits_goes_on_however_late_it_is(start: Callable[...,
 
 
 def test_a_ranking_takes_what_is_half_done_and_it_does_not_run_again(start: Callable[..., Bench]) -> None:
-    bench, taken = start(), ends("overtaken")
+    """Each token is counted once: what the ranking computes of it is the ranking's."""
+    bench, taken, counted = start(), ends("overtaken"), metrics.PRE_INFERRED_TOKENS.value()
     bench.ask(1, bench.clock.now + 5)
     reused = []
 
@@ -159,6 +160,7 @@ def test_a_ranking_takes_what_is_half_done_and_it_does_not_run_again(start: Call
 
     bench.then[2] = rank
     assert bench.go() == [16] and reused == [16] and ends("overtaken") == taken + 1
+    assert metrics.PRE_INFERRED_TOKENS.value() == counted + 16
 
 
 def test_who_has_time_is_computed_on_one_core(
