@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -34,6 +35,7 @@ from genrec.steps.ticket import Ticket
 log = logging.getLogger("genrec.score_candidates")
 # Of a ranking's budget that a pass of several may take: what comes meanwhile waits for it.
 SHARE = 0.5
+READS_USER = ("user", "split")  # orders
 
 
 class Executor(Protocol):
@@ -142,13 +144,21 @@ class ScoresLater(AnswersLater, Generic[E]):
                 answer = {**nothing, "reuse": np.array([report], np.int64)}
             elif len(tokens):
                 ranking = self.read_ranking(request, owner, tokens, deadline_s)
-                with self._relay.missing(owner.whose, ranking.prefix, deadline_s) as missing:
+                with self._missing(owner, ranking, deadline_s) as missing:
                     waiting = _Waiting(ranking, missing, ticket, respond)
                     self._scheduler.submit(waiting, missing + ranking.behind, deadline_s)
                 return
         except GenrecError as error:
             answer = error
         respond(answer)
+
+    def _missing(
+        self, owner: Owner, ranking: Ranking, deadline_s: float | None
+    ) -> AbstractContextManager[int]:
+        """See `Relay.missing`. In an order that reads no user's KV all of it is computed, whatever is there."""
+        if ranking.order not in READS_USER:
+            return nullcontext(len(ranking.prefix))
+        return self._relay.missing(owner.whose, ranking.prefix, deadline_s)
 
     def close(self) -> None:
         """Answer what is queued; then end the threads."""

@@ -1,0 +1,62 @@
+"""What a ranking counts in the queue: what it will compute in its order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genrec.artifact import load_config
+from genrec.engine.load_ranker import create_pool
+from genrec.rank.options import ORDERS
+from genrec.settings import Settings
+from genrec.steps import Tensors
+from genrec.steps.score_candidates import ScoreCandidates
+
+USER, ITEMS, L = 8 * 3, 10, 3
+
+
+@pytest.fixture
+def step(tiny_ranker: Path, tmp_path: Path) -> Iterator[ScoreCandidates]:
+    settings = Settings(
+        tiny_ranker, tmp_path / "arena", pool=tmp_path / "pool", pool_user_mb=1, pool_item_mb=1, pool_fill="none",
+        prefix_choice="hazard",
+    )  # fmt: skip
+    create_pool(settings, load_config(tiny_ranker))
+    made = ScoreCandidates(settings)
+    yield made
+    made.close()
+
+
+def ranking(order: str) -> Tensors:
+    """Always of the same user and items; what is new is kept."""
+    draw = np.random.default_rng(0)
+    codes = draw.integers(0, 12, (1, ITEMS, L)).astype(np.int32).reshape(1, -1)
+    return {
+        "tokens": draw.integers(0, 36, (1, USER)).astype(np.int32),
+        "ticket": np.array([[5, USER, 0, 0, 0, 0]]),
+        "owner": np.array([[1, 7, time.monotonic_ns()]]),
+        "candidates": codes,
+        "codes": codes,
+        "plan": np.array([[ORDERS.index(order), 1, 1]]),
+    }
+
+
+def test_a_user_s_tokens_count_where_his_kv_is_not_read(
+    step: ScoreCandidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, counted = step._scheduler.submit, list[int]()
+
+    def noted(item: Any, tokens: int, *when: Any) -> None:
+        counted.append(tokens)
+        submit(item, tokens, *when)
+
+    monkeypatch.setattr(step._scheduler, "submit", noted)
+    for order in ("user", "user", "item", "whole"):
+        (answer,) = step.run([ranking(order)])
+        assert isinstance(answer, dict), answer
+    assert counted == [USER + ITEMS * L, ITEMS * L, USER + ITEMS * L, USER + ITEMS * L]
