@@ -184,7 +184,8 @@ def keeps_prompts(settings: Settings) -> bool:
 
 
 def _ranked(settings: Settings) -> bool:
-    """Whether a ranker reads the generator's KV."""
+    """Whether a ranker reads KV of the generator's prompts: it has its layers, and histories are the same tokens."""
     if ranker_of(settings.artifact, settings.ranker) != DISCRIMINANT:
         return False
-    return RankerConfig.load(settings.artifact / "model" / OPTIONS).shared
+    options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+    return options.shared and options.history == "codes"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -22,6 +24,7 @@ from genrec.pool.keys import owner_key
 from genrec.pool.owner import TTL_S
 from genrec.pool.pool import Pool
 from genrec.pool.user_rows import LIVES, SEEN, used_entries
+from genrec.rank.options import OPTIONS, RankerConfig
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams
 from genrec.settings import Settings
@@ -86,6 +89,21 @@ def test_nobody_reads_what_another_has_left(
     before = reused()
     step.run([prompt(twin, 6, then)])
     assert reused() == before
+
+
+@pytest.mark.parametrize(("history", "kept"), [("codes", 1), ("tokens", 0)])
+def test_nothing_is_kept_for_a_ranker_that_reads_other_tokens(
+    tiny_ranker: Path, tmp_path: Path, start: Start, history: str, kept: int
+) -> None:
+    """Of a prompt that nobody names: only a ranking could read it."""
+    artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
+    options = RankerConfig.load(artifact / "model" / OPTIONS)
+    replace(options, history=history).save(artifact / "model" / OPTIONS)
+    step, settings = start(artifact)
+    step.run([prompt(artifact, 6, None)])
+    assert settings.pool
+    usage = Pool(settings.pool).usage()
+    assert usage and usage["entries"] == kept
 
 
 def test_what_is_forgotten_is_not_found(twin: Path, start: Start) -> None:
