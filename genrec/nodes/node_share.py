@@ -31,8 +31,11 @@ class NodeShare:
     replicated: float = 1.0
 
     def place(self, frequencies: ArrayLike, keys: Words) -> NDArray[np.int32]:
-        """int32[I], as `placement.place`: where items of these frequencies float[I] and keys uint64[I, 2] lie."""
-        if self.nodes == 1:
+        """int32[I], as `placement.place`: where items of these frequencies float[I] and keys uint64[I, 2] lie.
+
+        Where no access may go to other nodes, on every one: those that nobody has asked for yet too.
+        """
+        if self.nodes == 1 or not self.sharded:
             return np.full(len(keys), EVERYWHERE, np.int32)
         return place(frequencies, self.nodes, self.sharded, owners_of(keys, self.nodes))
 

@@ -22,6 +22,12 @@ def test_what_was_saved_is_loaded_and_a_pool_that_says_nothing_holds_all(tmp_pat
     assert [file.name for file in tmp_path.iterdir()] == [FILE_NAME]
 
 
+def test_where_nothing_may_be_fetched_all_items_are_everywhere():
+    """As long as nothing is measured: of a catalogue that nobody knows the popularity of too."""
+    for frequencies in (np.zeros(50), np.arange(50)):
+        assert (NodeShare(1, 3).place(frequencies, KEYS) == EVERYWHERE).all()
+
+
 def test_a_file_that_says_something_else_is_refused(tmp_path):
     for text in ("", "[]", '{"nod": 1}'):
         (tmp_path / FILE_NAME).write_text(text)
