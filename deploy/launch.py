@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ PASSING = (
     PORT_TAKEN, "No space left on device", "Cannot allocate memory", "Too many open files",
     "boost::interprocess::lock_exception",
 )  # fmt: skip
+PASSING_ERRORS = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
 
 
 class NoRoom(InputError):
@@ -32,12 +36,14 @@ class NoRoom(InputError):
 class LaunchError(GenrecError):
     """The server did not start, or not again; the message ends with what its log says of it.
 
-    `passing` says that the cause may go by itself: a port that another process has, a full /dev/shm.
+    `passing` says that the cause may go by itself: a port that another process has, a full /dev/shm. `crashed`: a fault
+    of its own ended the server, as one does now and then while Triton's processes start.
     """
 
-    def __init__(self, problem: str, log_file: Path, log_start: int) -> None:
+    def __init__(self, problem: str, log_file: Path, log_start: int, ended: int | None = None) -> None:
         text = _said(log_file, log_start)
         self.passing = any(sign in text for sign in PASSING)
+        self.crashed = ended in CRASHES
         told = [f"{model}: {reason}".replace("\\n", " ") for model, reason in LOAD_FAILURE.findall(text)]
         told = told or [line for line in text.splitlines() if line.startswith("error:") or PORT_TAKEN in line]
         super().__init__("\n  ".join([f"{problem} (log: {log_file})", *told]))
@@ -48,6 +54,18 @@ def still_loading(log_file: Path, log_start: int) -> list[str]:
     text = _said(log_file, log_start)
     over = {*LOADED.findall(text), *(model for model, _ in LOAD_FAILURE.findall(text))}
     return sorted({*BEGUN.findall(text)} - over)
+
+
+def ended_early(status: int, log_file: Path, log_start: int) -> LaunchError:
+    """Of a server whose process ended with that before it was ready."""
+    return LaunchError(f"tritonserver ended with {status} while starting", log_file, log_start, status)
+
+
+def passes(error: Exception) -> bool:
+    """Whether what ended a start may go by itself."""
+    if isinstance(error, OSError):
+        return error.errno in PASSING_ERRORS
+    return isinstance(error, NoRoom) or (isinstance(error, LaunchError) and error.passing)
 
 
 def too_late(problem: str, after: str, log_file: Path, log_start: int) -> LaunchError:

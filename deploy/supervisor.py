@@ -6,7 +6,6 @@ it loads a model anew that is marked as changed. For anything else the whole ser
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ from subprocess import Popen
 
 from deploy import leftovers, probe, server_log, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
-from deploy.launch import MORE_TIME, Launch, LaunchError, NoRoom, too_late
+from deploy.launch import MORE_TIME, Launch, LaunchError, ended_early, passes, too_late
 from deploy.watch import Trouble, Watch
 from genrec.catalogue import agreement
 from genrec.errors import ArtifactError
@@ -35,7 +34,6 @@ RELOAD_S = 20.0  # for one model
 BUILD_S, LOOK_AGAIN_S = 600.0, 1.0  # that a build may take while a model waits for it; after a look in vain
 GRACE_S = EXIT_TIMEOUT_S + 5
 GRACE_AFTER_RELOAD_S = 3.0  # what a dead process did not answer never ends, for Triton: it would wait in vain
-PASSING = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 log = logging.getLogger("genrec.serve")
 
 
@@ -103,7 +101,7 @@ class Supervisor:
         """The thread: start, watch, end."""
         try:
             begun = time.monotonic()
-            watch = self._start(self._launch.start_timeout_s)
+            watch = self._start_first()
             self._first_start_s = time.monotonic() - begun
             self._on_start()
             self._told_of = self.pid
@@ -123,6 +121,17 @@ class Supervisor:
                 self._begun.set()
                 self._ended.set()
 
+    def _start_first(self) -> Watch:
+        """And once more where the server crashed: it starts well the next time."""
+        try:
+            return self._start(self._launch.start_timeout_s)
+        except LaunchError as error:
+            if not error.crashed or self._stopping.is_set():
+                raise
+            log.warning("the server crashed, and is started again: %s", error)
+        self._end(grace_s=0)
+        return self._start(self._launch.start_timeout_s)
+
     def _start(self, timeout_s: float) -> Watch:
         """What is shared, process, deep probe. Raises LaunchError, and what `prepare` does."""
         launch, log_file = self._launch, self._launch.log_file
@@ -140,8 +149,7 @@ class Supervisor:
             if self._stopping.is_set():
                 raise LaunchError("stopped while starting", log_file, log_start)
             if self._process.poll() is not None:
-                problem = f"tritonserver ended with {self._process.returncode} while starting"
-                raise LaunchError(problem, log_file, log_start)
+                raise ended_early(self._process.returncode, log_file, log_start)
             left = deadline - time.monotonic()
             if left <= 0:
                 longest = MORE_TIME if timeout_s == self._launch.start_timeout_s else ""
@@ -278,7 +286,7 @@ class Supervisor:
                 return self._start(min((failed + 1) * patience_s, self._launch.start_timeout_s))
             except Exception as error:
                 may_be_built = isinstance(error, ArtifactError) and time.monotonic() - begun < BUILD_S
-                failed += not (may_be_built or _passes(error))
+                failed += not (may_be_built or passes(error))
                 if failed == FAILED_STARTS or self._stopping.is_set():
                     raise
                 log.warning("the start failed, the next is in %.0f s: %s", pause_s, error)
@@ -290,10 +298,3 @@ class Supervisor:
             tritonserver.end(self._process, grace_s)
             self._process = None
         leftovers.remove(self._launch.prefix)
-
-
-def _passes(error: Exception) -> bool:
-    """Whether what ended a start may go by itself."""
-    if isinstance(error, OSError):
-        return error.errno in PASSING
-    return isinstance(error, NoRoom) or (isinstance(error, LaunchError) and error.passing)

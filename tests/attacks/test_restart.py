@@ -20,7 +20,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from deploy import launcher, ports, shared_memory, supervisor, tritonserver, watch
-from deploy.launch import LaunchError, NoRoom
+from deploy.launch import LaunchError, NoRoom, passes
 from deploy.launcher import RunningServer, running_server
 from genrec.errors import ArtifactError
 from tests.serving.processes import left_of, stub_of, until
@@ -162,14 +162,14 @@ def test_a_taken_metrics_port_ends_the_start_and_is_named(
 
 @pytest.mark.parametrize("error", [ArtifactError("x.onnx", "is missing"), ValueError("a bug")])
 def test_what_a_person_must_mend_is_said_after_a_few_starts(error: Exception) -> None:
-    assert not supervisor._passes(error)
+    assert not passes(error)
 
 
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), NoRoom("/dev/shm", "needs much", "little")]
 )
 def test_what_passes_is_waited_for(error: Exception) -> None:
-    assert supervisor._passes(error)
+    assert passes(error)
 
 
 def test_too_many_slots_are_refused_with_the_setting_and_the_place(tiny: Path) -> None:

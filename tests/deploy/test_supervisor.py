@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,6 +38,19 @@ def test_whoever_stops_a_server_that_does_not_end_is_told(
         with pytest.raises(LaunchError, match="stopped while starting"):
             starting.result()
     until(lambda: all(member.state in "ZX" for member in tritonserver.members(pid)))
+
+
+CRASHES = 'echo >> "$1"; test $(wc -l < "$1") -gt 1 && exit 3; kill -s "$2" $$; sleep 600'
+
+
+@pytest.mark.parametrize(("sent", "starts"), [("SEGV", 2), ("ABRT", 2), ("TERM", 1)])
+def test_a_first_start_that_crashes_is_tried_once_more(tmp_path: Path, sent: str, starts: int) -> None:
+    """Not one that somebody ended."""
+    begun, status = tmp_path / "begun", 3 if starts > 1 else -signal.SIGTERM
+    about = replace(launch(tmp_path), argv=lambda: ["/bin/sh", "-c", CRASHES, "server", str(begun), sent])
+    with pytest.raises(LaunchError, match=rf"tritonserver ended with {status} while starting"):
+        Supervisor(about).start_and_wait(lambda: None)
+    assert begun.read_text() == "\n" * starts
 
 
 class Planted(Watch):
