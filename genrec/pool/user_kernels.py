@@ -140,6 +140,7 @@ def show(
     row[STATE] = READY
     held = lead.enter(rows, places, entry, hashes)
     for i in range(len(held)):  # what was used stays for a visit, whatever becomes of who brought more
-        row[EXPIRES] = min(max(row[EXPIRES], rows[held[i], EXPIRES]), row[LIVES])
+        row[EXPIRES] = max(row[EXPIRES], rows[held[i], EXPIRES])
+        row[LIVES] = max(row[LIVES], row[EXPIRES])
         leaving.end(header, users, rows, pins, places, held[i])
     return True

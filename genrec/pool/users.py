@@ -114,8 +114,8 @@ def publish(table: PoolTable, users: Bytes, writing: Writing, seat: int, until: 
     """WRITING to READY, if this process still writes that very entry: what it holds can be found, and entries that hold
     only a part of it leave.
 
-    It leaves at `until` (ns) if nobody has used it, but no sooner than those would have, and at the end of its life in
-    any case.
+    It leaves at `until` (ns) if nobody has used it, and at the end of its life in any case; but no sooner than those
+    would have.
     """
     arrays = table.header, users, table.entries, table.pins, table.user_index
     if not user_kernels.show(*arrays, writing.entry, writing.generation, seat, writing.hashes, until):

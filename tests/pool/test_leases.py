@@ -63,6 +63,19 @@ def test_one_in_the_place_of_what_was_used_stays_as_long_as_that_would_have(pool
     assert pool.usage()["entries"] == 0 and ends(pool) == (0, 1)
 
 
+def test_one_that_lives_shorter_than_what_it_takes_the_place_of_stays_as_long_as_that(pool, clock):
+    """A prompt that nobody named, behind what a ranking that nobody named has left."""
+    write(pool, 7, [1, 2])
+    name = hashes(pool, 7, [1, 2, 3])
+    writing = pool.write_user(name, 3 * STEP, 1000, owner_key(pool.secret, 7), lives_s=LEASE_S)
+    writing.memory[:] = 7
+    pool.commit(writing, LEASE_S)
+    clock.go(TTL_S - 0.1)
+    assert find(pool, 7, [1, 2]) == (6, 9, 7) and pool.usage()["entries"] == 1
+    clock.go(0.2)
+    assert pool.usage()["entries"] == 0
+
+
 def test_its_own_lease_counts_where_that_is_longer(pool, clock):
     write(pool, 7, [1, 2])
     clock.go(TTL_S - LEASE_S / 2)
