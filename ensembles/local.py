@@ -70,7 +70,7 @@ class LocalRuntime:
         except BaseException:
             self.close()
             raise
-        self._steps = {**shared, **self._own}
+        self._steps: dict[str, steps.Step] = {**shared, **self._own}
 
     def _step(self, model: Model, settings: Settings) -> steps.Step:
         """The step behind a model; where another stands in its place, a subclass says which."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from ensembles.local import LocalRecommender, LocalRuntime
 from ensembles.recommend import recommend
 from genrec import steps
-from genrec.errors import ArtifactError
 from genrec.settings import Settings
 
 SHM = Path("/dev/shm")
@@ -28,12 +26,11 @@ def streams(before: set[threading.Thread]) -> list[str]:
 
 
 def test_steps_that_are_loaded_end_where_a_later_one_cannot_be(
-    tiny: Path, tmp_path: Path, before: set[threading.Thread]
+    tiny: Path, tmp_path: Path, before: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifact = shutil.copytree(tiny, tmp_path / "artifact")
-    (artifact / "valid_ids.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ArtifactError, match="valid_ids"):
-        LocalRuntime(recommend(), Settings(artifact, tmp_path / "arena", 16))
+    monkeypatch.setitem(steps.STEPS, "validity_lookup", "NoSuchStep")
+    with pytest.raises(AttributeError, match="NoSuchStep"):
+        LocalRuntime(recommend(), Settings(tiny, tmp_path / "arena", 16))
     assert not streams(before)
 
 
