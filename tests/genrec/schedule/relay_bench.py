@@ -6,6 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from genrec import metrics
 from genrec.engine.pre_infer import PartByPart, PreInference, PreInferences
 from genrec.schedule.relay import Relay
@@ -54,6 +57,11 @@ class RelayBench:
         self.ran.append(item)
         self.then.pop(len(self.ran), lambda: None)()
         return usual
+
+    def missing(self, owner: int, tokens: NDArray[np.int32], deadline_s: float | None = None) -> int:
+        """What a ranking that comes now has to compute."""
+        with self.relay.missing(owner, tokens, deadline_s) as missing:
+            return missing
 
     def go(self) -> list[Any]:
         """Run everything; what ran, in order: tokens done for a pre-inference."""

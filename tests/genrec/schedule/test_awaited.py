@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from genrec import metrics
+from genrec.engine.ranking import RankPlan, RankRequest
 from genrec.errors import QueueFull
 from genrec.report import ADMITTED, UNDER_WAY
 from genrec.schedule.scheduler import LIMIT
@@ -20,8 +23,7 @@ def test_one_whose_ranking_was_refused_or_late_does_not_go_on(start: Callable[..
     bench.ask(1, bench.clock.now + 5)
 
     def rank() -> None:
-        with bench.relay.missing(1, drawn(1), bench.clock.now + 5.5) as missing:
-            assert missing == S - 16
+        assert bench.missing(1, drawn(1), bench.clock.now + 5.5) == S - 16
         bench.clock.now += 6
 
     bench.then[2] = rank
@@ -61,3 +63,12 @@ def test_one_that_is_asked_for_again_is_wanted_until_the_last_ranking_is_due(
 
     bench.then[2] = go_on
     assert bench.go() == want and ends("late") == late + (again_s < 6)
+
+
+def test_what_a_ranking_computes_of_a_prefix_is_counted_as_its_own(start: Callable[..., Bench]) -> None:
+    bench, counted = start(), metrics.PRE_INFERRED_TOKENS.value()
+    bench.ask(1, bench.clock.now + 5)
+    candidates = np.arange(6, dtype=np.int32).reshape(2, 3)
+    asked = RankRequest(1, drawn(1), candidates, candidates), RankPlan("split", True, False)
+    bench.then[2] = lambda: bench.executor.scores(*asked)
+    assert bench.go() == [16] and metrics.PRE_INFERRED_TOKENS.value() == counted + 16

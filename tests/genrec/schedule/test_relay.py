@@ -138,8 +138,7 @@ def test_one_whose_ranking_waits_goes_on_however_late_it_is(start: Callable[...,
     bench.ask(1, bench.clock.now + 5)
 
     def rank() -> None:
-        with bench.relay.missing(1, drawn(1)) as missing:
-            assert missing == S - 16
+        assert bench.missing(1, drawn(1)) == S - 16
         bench.clock.now += 6
 
     bench.then[2] = rank
@@ -148,8 +147,7 @@ def test_one_whose_ranking_waits_goes_on_however_late_it_is(start: Callable[...,
 
 
 def test_a_ranking_takes_what_is_half_done_and_it_does_not_run_again(start: Callable[..., Bench]) -> None:
-    """Each token is counted once: what the ranking computes of it is the ranking's."""
-    bench, taken, counted = start(), ends("overtaken"), metrics.PRE_INFERRED_TOKENS.value()
+    bench, taken = start(), ends("overtaken")
     bench.ask(1, bench.clock.now + 5)
     reused = []
 
@@ -160,7 +158,6 @@ def test_a_ranking_takes_what_is_half_done_and_it_does_not_run_again(start: Call
 
     bench.then[2] = rank
     assert bench.go() == [16] and reused == [16] and ends("overtaken") == taken + 1
-    assert metrics.PRE_INFERRED_TOKENS.value() == counted + 16
 
 
 def test_who_has_time_is_computed_on_one_core(
@@ -292,9 +289,7 @@ def test_a_flood_leaves_room_for_rankings_in_the_queue(start: Callable[..., Benc
 
 def test_where_nothing_can_be_kept_nothing_is_computed(start: Callable[..., Bench]) -> None:
     bench = start(pool_user_mb=0)
-    assert bench.ask(1) == NO_MEMORY
-    with bench.relay.missing(1, drawn(1)) as missing:
-        assert missing == S
+    assert bench.ask(1) == NO_MEMORY and bench.missing(1, drawn(1)) == S
 
 
 def test_what_was_not_made_at_the_end_is_given_up(start: Callable[..., Bench]) -> None:

@@ -99,7 +99,7 @@ def test_nothing_is_kept_for_a_ranker_that_reads_other_tokens(
     artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
     options = RankerConfig.load(artifact / "model" / OPTIONS)
     replace(options, history=history).save(artifact / "model" / OPTIONS)
-    step, settings = start(artifact)
+    step, settings = start(artifact, lease_ms=600_000)
     step.run([prompt(artifact, 6, None)])
     assert settings.pool
     usage = Pool(settings.pool).usage()
