@@ -20,6 +20,7 @@ from genrec.errors import InputError
 LOOPBACK = ("127.0.0.1", "localhost")
 STANDARD = "http://127.0.0.1:4318/v1/traces"
 MOST_BYTES = 4 << 20  # of one message: thousands of spans
+MOST_DIGITS = 12  # of a length: Python reads no number of thousands
 MOST_TRACES = 256  # kept; the oldest go
 SERVER_SPAN = "InferRequest"  # Triton's outermost span, and the last that ends
 
@@ -59,11 +60,9 @@ class Collector:
                 for resource in json.loads(body)["resourceSpans"]
                 for scope in resource["scopeSpans"]
                 for span in scope["spans"]
-                if int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
-                and span["spanId"]
-                and span["name"]
+                if _is_span(span)
             ]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             return f"not OTLP in JSON: {type(error).__name__}: {error}"
         with self._came:
             for trace, span in spans:
@@ -99,6 +98,14 @@ class Collector:
         self._server.server_close()
 
 
+def _is_span(span: Any) -> bool:
+    """Whether it has a name, an id and times that follow each other. Raises what reading of anything else raises."""
+    texts = (span["name"], span["spanId"], span.get("parentSpanId", ""))
+    if not all(isinstance(each, str) for each in texts):
+        raise TypeError(f"a name or an id is no text: {texts}")
+    return all(texts[:2]) and int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
+
+
 def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Takes POSTs of spans."""
@@ -108,7 +115,7 @@ def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             """As OTLP over HTTP wants it answered."""
             length = self.headers.get("Content-Length", "")
-            if not length.isdecimal() or int(length) > MOST_BYTES:
+            if not length.isdecimal() or len(length) > MOST_DIGITS or int(length) > MOST_BYTES:
                 self._say(413, f"Content-Length is {length!r}, at most {MOST_BYTES}")
                 return
             problem = collector.take(self.path, self.rfile.read(int(length)))

@@ -210,7 +210,12 @@ def test_a_taken_port_is_named() -> None:
         b"\x0a\x00protobuf",
         b'{"resourceSpans": 1}',
         b'{"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}',
+        b"[" * 200_000,
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "t", "spanId": "s", "name": "n",'
+        b' "startTimeUnixNano": 1e999, "endTimeUnixNano": 1e999}]}]}]}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "n", "spanId": [1]}]}]}]}',
     ),
+    ids=len,
 )
 def test_a_message_that_is_no_otlp_is_refused(body: bytes) -> None:
     with Collector(ANY_PORT) as collector:
@@ -221,11 +226,10 @@ def test_a_message_that_is_no_otlp_is_refused(body: bytes) -> None:
         assert collector.kept == 0
 
 
-def test_a_message_too_long_is_not_read() -> None:
+@pytest.mark.parametrize("length", [str(MOST_BYTES + 1), "9" * 5000], ids=len)
+def test_a_message_too_long_is_not_read(length: str) -> None:
     with Collector(ANY_PORT) as collector:
-        request = urllib.request.Request(
-            collector.url, b"", {"Content-Length": str(MOST_BYTES + 1)}, method="POST"
-        )
+        request = urllib.request.Request(collector.url, b"", {"Content-Length": length}, method="POST")
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=10)
         assert refused.value.code == 413
