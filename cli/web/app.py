@@ -23,6 +23,8 @@ FILES = ("page.css", "page.js", "common.js", "live.js", "waterfall.js")
 STATIC = Path(__file__).resolve().parent / "static"
 HOSTS = ("127.0.0.1", "localhost")
 MOST_BYTES = 2 << 20  # of a request: the longest history that a server takes
+# Of a body: bytes or words that are no JSON, a character set that nobody knows, brackets without end, a bad gzip.
+BAD_BODY = (ValueError, LookupError, RecursionError, web.RequestPayloadError)
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -93,7 +95,7 @@ class _Views:
             raise InputError("request", f"is {request.content_type}", "application/json")
         try:
             body = await request.json()
-        except ValueError as error:
+        except BAD_BODY as error:
             raise InputError("request", f"is no JSON: {error}", "JSON as the page sends it") from error
         return web.json_response(await self._asking.answers(body))
 
@@ -108,7 +110,7 @@ class _Views:
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.url.host not in HOSTS:
+    if _host_of(request) not in HOSTS:
         return web.Response(status=403, text=f"this page is at {' and '.join(HOSTS)} alone\n")
     try:
         response = await handler(request)
@@ -117,6 +119,14 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = web.json_response({"error": error_as_json(error)}, status=status)
     response.headers.update(HEADERS)
     return response
+
+
+def _host_of(request: web.Request) -> str | None:
+    """By which name the page is asked for; None of one with a port that is none."""
+    try:
+        return request.url.host
+    except ValueError:
+        return None
 
 
 def _file(path: Path) -> Handler:

@@ -122,8 +122,12 @@ def test_a_server_away_is_an_answer(shop: Path, items: list[int]) -> None:
     ("path", "body", "headers", "status", "said"),
     (
         ("/", None, {"Host": "evil.example"}, 403, "127.0.0.1"),
+        ("/", None, {"Host": "127.0.0.1:99999"}, 403, "127.0.0.1"),
         ("/api/recommend", b"{}", {"Content-Type": "text/plain"}, 400, "request: is text/plain (accepted: appl"),
         ("/api/recommend", b"{", {}, 400, "request: is no JSON"),
+        ("/api/recommend", b"[" * 100_000, {}, 400, "request: is no JSON: maximum recursion depth"),
+        ("/api/recommend", b"{}", {"Content-Type": "application/json; charset=x"}, 400, "unknown encoding: x"),
+        ("/api/recommend", b"{}", {"Content-Encoding": "gzip"}, 400, "request: is no JSON: 400"),
         ("/api/recommend", [], {}, 400, "request: is no object with a list `history`"),
         ("/api/recommend", b" " * (3 << 20), {}, 413, ""),
         ("/api/user?id=x", None, {}, 400, "user: is 'x' (accepted: one of 4 users, as 10)"),
