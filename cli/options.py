@@ -14,6 +14,8 @@ from genrec.manifest import outdated
 from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS, accepted, chosen_fields
 
+PROTOCOL = "grpc"
+
 
 def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
     """An option for each of these settings, as the fields of `genrec.settings.Settings` describe them."""
@@ -123,7 +125,9 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     """Who is asked about whose history, and for how many items; `user` says what is taken of a user."""
     add_artifact(parser)
     parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
-    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    parser.add_argument(
+        "--protocol", choices=("grpc", "http"), default=PROTOCOL, help="with --url; default: %(default)s"
+    )
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(
         "--history", default="", help="item ids, or keys of items.parquet, oldest first, e.g. 50,172,1"
@@ -148,13 +152,21 @@ def add_retrieve(parser: argparse._ActionsContainer, what: str) -> None:
 
 
 def check_where(a: argparse.Namespace, local: Sequence[str]) -> None:
-    """Raises InputError for what would be left unread: settings `local` with --url, a deadline without it."""
+    """Raises InputError for what would be left unread: settings `local` with --url, a deadline or HTTP without it."""
     if not a.url and a.deadline_ms is not None:
         raise InputError("deadline-ms", "is given without --url", "a server; the local runtime keeps none")
+    if not a.url and a.protocol != PROTOCOL:
+        raise InputError("protocol", f"is {a.protocol} without --url", "a server; the local runtime has none")
+    if a.url:
+        check_unset(a, local, "--url")
+
+
+def check_unset(a: argparse.Namespace, settings: Sequence[str], beside: str) -> None:
+    """Raises InputError for one of these settings of a server that is given with an option for one that runs."""
     for each in chosen_fields():
-        if a.url and each.name in local and getattr(a, each.name) != each.default:
+        if each.name in settings and getattr(a, each.name) != each.default:
             limit = "nothing; the server was started with its own"
-            raise InputError(each.name.replace("_", "-"), "is given with --url", limit)
+            raise InputError(each.name.replace("_", "-"), f"is given with {beside}", limit)
 
 
 def folder(text: str) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cli.options import add_question, add_retrieve, add_settings, check_where, numbers, tell_outdated
 from genrec.errors import GenrecError, InputError
 from genrec.rank.options import USUAL_CANDIDATES
+from genrec.settings import Settings
 
 LOCAL = ("beam_width", "ranker")  # settings that a server has for itself
 
@@ -43,6 +44,8 @@ def run(a: argparse.Namespace) -> None:
     from genrec.rank.kinds import EVENT_INPUTS
 
     check_where(a, LOCAL)
+    if a.candidates is not None and a.beam_width != Settings.beam_width:
+        raise InputError("beam-width", "is given with --candidates", "without: no beam search finds them")
     user = None if a.user is None else user_of(a.artifact, a.user)
     history = items_of(a.artifact, "history", a.history) if user is None else user.items.tolist()
     candidates = None if a.candidates is None else items_of(a.artifact, "candidates", a.candidates)

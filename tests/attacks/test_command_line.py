@@ -81,6 +81,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["evaluate", "a", "--user", "5"], "unrecognized arguments: --user 5"),  # and not --users
         (["recommend", "a", "--user", "5", "--history", "1"], "--history: not allowed with argument --user"),
         (["recommend", "a", "--deadline-ms", "5"], "deadline-ms: is given without --url"),
+        (["recommend", "a", "--protocol", "http"], r"protocol: is http without --url \(accepted: a server"),
         (["recommend", "a", "--url", "127.0.0.1:1", "--beam-width", "5"], "beam-width: is given with --url"),
         (
             ["rank", "a", "--candidates", "1", "--retrieve", "5"],
@@ -110,6 +111,7 @@ def shop(tmp_path: Path) -> list[str]:
             ["recommend", "a", "--history", "1,x"],
             r"history: is '1,x' \(accepted: ids alone .* lacks items",
         ),
+        (["rank", "a", "--candidates", "1", "--beam-width", "5"], "beam-width: is given with --candidates"),
         (["rank", "a", "--candidates", "x"], r"candidates: is 'x' \(accepted: ids alone as 1,2,3"),
         (["trace", "h:1", "--history", "1,x"], r"--history: is '1,x' \(accepted: whole numbers"),
         (
