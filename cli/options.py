@@ -62,16 +62,23 @@ def numbers(text: str) -> list[int]:
 
 def names(text: str) -> tuple[str, ...]:
     """Names with commas between."""
-    return tuple(text.split(","))
+    found = tuple(text.split(","))
+    if not all(found):
+        raise _refused(text, "names with commas between")
+    return found
 
 
 def counts(text: str) -> dict[str, int]:
     """Names with counts, as `encode_history=2,decode=2`."""
-    pairs = (each.partition("=") for each in text.split(","))
+    limit = "model=count with commas between, each model once, as encode_history=2,decode=2"
+    pairs = [each.partition("=") for each in text.split(",")]
     try:
-        return {name: int(count) for name, _, count in pairs}
+        found = {name: int(count) for name, _, count in pairs}
     except ValueError as error:
-        raise _refused(text, "model=count with commas between, as encode_history=2,decode=2") from error
+        raise _refused(text, limit) from error
+    if len(found) < len(pairs):
+        raise _refused(text, limit)
+    return found
 
 
 def at_least(low: int, most: int = 2**63 - 1) -> Callable[[str], int]:

@@ -106,6 +106,8 @@ def shop(tmp_path: Path) -> list[str]:
             ["serve", "a", "--start-timeout-s", "1e10"],
             r"-s: is '1e10' \(accepted: a number above 0, at most 86400\)",
         ),
+        (["serve", "a", "--ensembles", "recommend,"], r"--ensembles: is 'recommend,' \(accepted: names with"),
+        (["serve", "a", "--instances", "decode=2,decode=3"], "--instances: is .*: .* each model once, as"),
         (["sweep", "a", "--slo-p99-ms", "0"], "--slo-p99-ms: is '0'"),
         (
             ["recommend", "a", "--history", "1,x"],
