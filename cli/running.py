@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clients.wire import check_url
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 
 
 class ServerUrls(NamedTuple):
@@ -23,7 +23,12 @@ def read_server(given: str) -> ServerUrls:
     """What is known of it. Raises ArtifactError for a file that tells nothing, InputError for an address."""
     path = Path(given)
     if path.suffix != ".json":
-        check_url(given)
+        try:
+            check_url(given)
+        except InputError as error:
+            raise InputError(
+                "server", error.problem, f"the server.json of a run folder, or {error.limit}"
+            ) from error
         return ServerUrls(given, given)
     try:
         about = json.loads(path.read_text())

@@ -242,7 +242,10 @@ def test_figures_of_a_scrape() -> None:
     ("given", "said"),
     (
         (["--port", "0"], "port: is 0 (accepted: 1 to 65535)"),
-        (["--server", "nobody"], "url: is 'nobody' (accepted: host:port"),
+        (
+            ["--server", "nobody"],
+            "server: is 'nobody' (accepted: the server.json of a run folder, or host:port",
+        ),
         (["--server", "none/server.json"], "none/server.json: does not describe a server"),
         (["--server", NOBODY, "--beam-width", "8"], "beam-width: is given with --server (accepted: nothing"),
     ),
