@@ -13,10 +13,14 @@ from deploy import probe
 from genrec.errors import GenrecError
 
 TIMEOUT_S = 8.0  # below what the chart's probes wait
+ACCEPTED = "an artifact, host:port of HTTP, and the ensembles to ask"
 
 
 def main(argv: Sequence[str]) -> int:
     """0 when all answer, or refuse under load; else 1, and what is wrong on stderr."""
+    if len(argv) < 3:
+        print(f"deploy.check: is given {list(argv)} (accepted: {ACCEPTED})", file=sys.stderr)
+        return 1
     artifact, http_url, *ensembles = argv
     try:
         item = probe.known_item(Path(artifact))

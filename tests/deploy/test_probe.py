@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from deploy import probe
+from deploy.check import main as check
 from deploy.ports import choose_ports
 
 CUT_SHORT = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 500\r\n\r\nfailed"
@@ -60,6 +61,14 @@ def test_a_probe_is_due_before_nobody_listens(ensemble: str) -> None:
         assert probe.infer(url, ensemble, 7, 5.0).alive
     (due,) = [each["data"] for each in json.loads(said[0])["inputs"] if each["name"] == "deadline_ms"]
     assert 0 < due[0] < 5000
+
+
+@pytest.mark.parametrize("argv", [[], ["artifact"], ["artifact", "127.0.0.1:1"]], ids=len)
+def test_a_check_that_asks_nobody_says_what_it_takes(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(argv) == 1
+    assert "(accepted: an artifact, host:port of HTTP, and the ensembles to ask)" in capsys.readouterr().err
 
 
 def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
