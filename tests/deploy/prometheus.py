@@ -12,7 +12,7 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 SELECTOR = re.compile(r"(?<![\w:])((?:genrec|nv|haproxy)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
-ADDED = {"job", "instance"}  # by Prometheus itself
+ADDED = {"job", "instance", "artifact"}  # by Prometheus itself, the last by `genrec route --targets`
 
 
 class Sample(NamedTuple):
@@ -66,7 +66,7 @@ def selectors(query: str) -> list[Selector]:
 
 
 def grouped_by(query: str) -> set[str]:
-    """Labels that a query groups by, without those that Prometheus adds."""
+    """Labels that a query groups by, without those that a scrape lacks."""
     labels = {label.strip() for each in GROUPING.findall(query) for label in each.split(",")}
     return labels - ADDED
 
