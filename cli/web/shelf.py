@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
@@ -27,8 +27,10 @@ class Shelf:
         """Raises ArtifactError."""
         self._artifact = artifact
         self._versions: dict[int, Catalogue] = {}
-        current = self._catalogue(read_current(artifact).version)
-        self.items, self._current = len(current), current
+        self._texts: tuple[Catalogue, pa.Array] | None = (
+            None  # of the catalogue whose titles were last wanted
+        )
+        self.items = len(self._current)
         path = artifact / "histories.parquet"
         self._histories = Histories.load(path) if path.exists() else None
 
@@ -40,7 +42,7 @@ class Shelf:
     @property
     def has_titles(self) -> bool:
         """Whether any item has one."""
-        return bool(pc.any(pc.greater(pc.utf8_length(self._titles), 0)).as_py())
+        return bool(pc.any(pc.greater(pc.utf8_length(self._titles(self._current)), 0)).as_py())
 
     def item(self, item_id: int, version: int | None = None) -> dict[str, Any]:
         """Id and title, "" where the catalogue has none. The id as text: a browser rounds numbers beyond 2^53."""
@@ -49,22 +51,23 @@ class Shelf:
         return {"id": str(item_id), "title": str(catalogue.titles[row]) if row >= 0 else ""}
 
     def search(self, typed: str) -> list[dict[str, Any]]:
-        """Items whose title or id has `typed` in it: titles that begin with it first, then the popular ones.
-
-        Raises InputError.
-        """
+        """Items of the version that is served now whose title has `typed` in it: titles that begin with it first, then
+        the popular ones; where there are none, the item of that id. Raises InputError, ArtifactError.
+        """  # fmt: skip
         typed = typed.strip()
         if len(typed) > LONGEST:
             raise InputError("title", f"has {len(typed)} characters", f"at most {LONGEST}")
         if not typed:
             return []
-        rows = np.flatnonzero(self._has(typed))
-        begins = self._begins(typed)[rows]
-        rows = rows[np.lexsort((rows, -self._current.popularity[rows], ~begins))][:FOUND]
+        current = self._current
+        titles = self._titles(current)
+        rows = np.flatnonzero(_is_so(pc.match_substring(titles, typed, ignore_case=True)))
+        begins = _is_so(pc.starts_with(titles, typed, ignore_case=True))[rows]
+        rows = rows[np.lexsort((rows, -current.popularity[rows], ~begins))][:FOUND]
         if not len(rows) and typed.isdecimal() and len(typed) <= 19 and int(typed) < 2**63:
-            rows = self._current.rows_of([int(typed)])
+            rows = current.rows_of([int(typed)])
             rows = rows[rows >= 0]
-        return [self.item(int(self._current.item_ids[row])) for row in rows]
+        return [self.item(int(current.item_ids[row])) for row in rows]
 
     def user(self, user: str) -> dict[str, Any]:
         """A user's id and history, oldest item first; of "" any user's. Raises InputError."""
@@ -91,12 +94,17 @@ class Shelf:
             self._versions[version] = Catalogue.load(folder_of(self._artifact, version) / CATALOGUE)
         return self._versions[version]
 
-    @cached_property
-    def _titles(self) -> pa.Array:
-        return pa.array([str(title or "") for title in self._current.titles], pa.string())
+    @property
+    def _current(self) -> Catalogue:
+        return self._catalogue(read_current(self._artifact).version)
 
-    def _has(self, typed: str) -> np.ndarray:
-        return pc.match_substring(self._titles, typed, ignore_case=True).to_numpy(zero_copy_only=False)
+    def _titles(self, catalogue: Catalogue) -> pa.Array:
+        if self._texts is None or self._texts[0] is not catalogue:
+            titles = pa.array([str(title or "") for title in catalogue.titles], pa.string())
+            self._texts = catalogue, titles
+        return self._texts[1]
 
-    def _begins(self, typed: str) -> np.ndarray:
-        return pc.starts_with(self._titles, typed, ignore_case=True).to_numpy(zero_copy_only=False)
+
+def _is_so(found: pa.Array) -> NDArray[np.bool_]:
+    flags: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+    return flags
