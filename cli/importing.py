@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how each level spells a code; default: as the semantic IDs, or <a_{}>,...",
     )
     parser.add_argument(
-        "--max-history", type=at_least(1), help="items that a prompt has at most; default: 50"
+        "--max-history",
+        type=at_least(1),
+        help="items that a prompt has at most; default: 50, or as many as the model has positions for",
     )
 
 
