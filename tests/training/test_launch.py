@@ -66,6 +66,19 @@ def test_a_rank_that_writes_at_the_end_is_waited_for(tmp_path: Path) -> None:
     assert (tmp_path / "model").exists()
 
 
+def takes_its_time(world: World) -> list[int]:
+    """Rank 1, for rows that all gather."""
+    hasty = impatient(world)
+    hasty.meet()
+    if world.rank == 1:
+        time.sleep(SLOW_S + 2)
+    return hasty.gather_rows(np.full((world.rank + 1, 1), world.rank))[:, 0].tolist()
+
+
+def test_a_rank_whose_share_takes_longer_is_waited_for() -> None:
+    assert on_ranks(2, takes_its_time, threads=2) == [0, 1, 1]
+
+
 def test_alone_it_is_this_process() -> None:
     assert on_ranks(1, numbers, 5) == [5]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -18,10 +20,11 @@ from tests.training.generator.test_draft import QUICK as QUICK_DRAFT
 from tests.training.generator.test_train import TINY, data
 from tests.training.hstu.test_hstu_ranks import assert_equal
 from tests.training.ranker.test_ranker import QUICK, ring_artifact
+from tests.training.ranks import SLOW_S, impatient
 from training.data.histories import Histories
 from training.generator.draft import DraftRun, train_draft
 from training.generator.run import GeneratorRun
-from training.generator.train import train_generator
+from training.generator.train import fresh_generator, train_generator
 from training.launch import on_ranks
 from training.ranker import candidates as rank_candidates
 from training.ranker.run import RankerRun
@@ -79,6 +82,26 @@ def test_ranks_make_candidates_at_the_same_time(tmp_path: Path, monkeypatch: pyt
     mine = rank_candidates.load_candidates(artifact, 2)
     assert (mine["test"].rows == other[0]["test"].rows).all()
     assert [path.name for path in (artifact / "training").iterdir()] == [rank_candidates.FILE_NAME]
+
+
+def validated(world: World, slow: int) -> float:
+    """Rank `slow` answers its users late."""
+    histories, catalogue = data()
+    model = fresh_generator(TINY, catalogue, 0, [])
+    run = GeneratorRun(impatient(world), model, TINY, catalogue, histories, 0)
+    answer = run.recommend
+
+    def late(asked: list[np.ndarray], k: int, remove_seen: bool) -> np.ndarray:
+        time.sleep(SLOW_S + 2)
+        return answer(asked, k, remove_seen)
+
+    if world.rank == slow:
+        run.recommend = late
+    return run.validate()[0]
+
+
+def test_a_rank_that_validates_for_longer_is_waited_for() -> None:
+    assert on_ranks(2, validated, 1, threads=2) == pytest.approx(on_ranks(2, validated, -1, threads=2))
 
 
 @pytest.fixture

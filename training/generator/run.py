@@ -98,7 +98,8 @@ class HistoryRun(WindowRun[Model]):
         mine = self.checked.of(np.arange(self.world.rank, len(self.checked), self.world.ranks))
         figures = evaluate(self.recommend, mine, "validation", label="validate") if len(mine) else {}
         names = ("HR@5", "HR@10", "NDCG@5", "NDCG@10")
-        told = self.world.gather(np.array([len(mine), *(float(str(figures.get(n, 0))) for n in names)]))
+        mine_told = [len(mine), *(float(str(figures.get(n, 0))) for n in names)]
+        told = self.world.gather_rows(np.array([mine_told]))
         users = told[:, 0].sum()
         means = dict(zip(names, (told[:, 1:] * told[:, :1]).sum(0) / users, strict=True))
         return float(means["NDCG@10"]), {"users": int(users)} | {n: float(v) for n, v in means.items()}

@@ -99,7 +99,11 @@ class World:
         return self.swap(np.repeat(numbers[None], self.ranks, 0), ones, ones)
 
     def gather_rows(self, values: NDArray) -> NDArray:
-        """Rows [n, ...] of every rank, each with an n of its own, in the order of ranks."""
+        """Rows [n, ...] of every rank, each with an n of its own, in the order of ranks.
+
+        What they were made by may take some ranks longer than others, as with `meet`.
+        """
+        self.meet()
         counts = self.gather(np.array([len(values)], np.int64))[:, 0]
         sent = np.full(self.ranks, len(values), np.int64)
         return self.swap(np.concatenate([values] * self.ranks), sent, counts)
