@@ -114,6 +114,8 @@ def make_draft(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | No
 
     check_generator(artifact)
     chosen = changed(DraftSettings(), changes or {})
+    if chosen.joint:
+        check_ours(artifact)
     # The generator's own stage stands for its weights, with what it learnt since: those change when both learn.
     trained = read(artifact).get("train", {"key": "", "facts": {}})
     settings = {**vars(chosen), "seed": how.seed, "train": trained["key"]}

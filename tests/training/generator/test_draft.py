@@ -237,6 +237,15 @@ def test_stage_is_reused_and_both_learn_together(artifact: Path, capsys: pytest.
     assert read(artifact)["train"]["key"] == "as made"
 
 
+def test_an_imported_generator_learns_nothing(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = artifact / "model" / "model.safetensors"
+    record(artifact, "train", "imported", [weights], {"imported": "a checkpoint"})
+    before = weights.read_bytes()
+    assert main(["train", str(artifact), "--draft", "joint"]) != 0
+    assert "model: was imported from a checkpoint (accepted: --ranker or --draft" in capsys.readouterr().err
+    assert weights.read_bytes() == before
+
+
 @pytest.mark.parametrize("joint", [False, True])
 def test_the_same_command_goes_on_where_it_was_ended(
     artifact: Path, tmp_path: Path, joint: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
