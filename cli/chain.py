@@ -142,7 +142,7 @@ def make_ranker(
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.catalogue.files import ITEM_TOKENS
     from genrec.rank.options import OPTIONS, WEIGHTS
-    from training.ranker.train import RankerSettings, open_places, ranker_artifact
+    from training.ranker.train import RankerSettings, check_layers, open_places, ranker_artifact
     from training.recipe_file import changed
 
     check_generator(artifact)
@@ -154,6 +154,7 @@ def make_ranker(
     key = stage_key(settings, [*given, *([own_tokens] if own_tokens.exists() else [])])
 
     def work(state: Path) -> dict[str, Any]:
+        check_layers(artifact, shared, chosen)
         if how.ranks > 1:
             open_places(artifact, chosen.places, history)  # makes the candidates, once for all ranks
         found: dict[str, Any] = how.on_ranks(

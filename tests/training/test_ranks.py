@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from torch import nn
 
+from cli.chain import How, make_ranker
 from genrec.catalogue.items import Catalogue
 from genrec.draft.options import DraftConfig
+from genrec.errors import InputError
 from genrec.nn.checkpoint import load_generator
 from tests.training.generator.test_draft import QUICK as QUICK_DRAFT
 from tests.training.generator.test_train import TINY, data
@@ -102,6 +104,13 @@ def validated(world: World, slow: int) -> float:
 
 def test_a_rank_that_validates_for_longer_is_waited_for() -> None:
     assert on_ranks(2, validated, 1, threads=2) == pytest.approx(on_ranks(2, validated, -1, threads=2))
+
+
+def test_what_no_ranker_has_is_told_before_candidates_are_made(tmp_path: Path) -> None:
+    artifact = ring_artifact(tmp_path)
+    with pytest.raises(InputError, match="layers: is 9 "):
+        make_ranker(artifact, how=How(ranks=2, threads=2), changes={"layers": 9})
+    assert not (artifact / "training").exists()
 
 
 @pytest.fixture

@@ -68,8 +68,7 @@ def ranker_artifact(
 
     Raises InputError, ArtifactError, RankLost.
     """
-    # Before candidates are made, which takes minutes.
-    RankerConfig(shared, layers=settings.layers).first_layer(load_config(artifact))
+    check_layers(artifact, shared, settings)
     of = generator_digest(artifact / "model")  # another process may train it meanwhile
     with world.lead_first():
         places, candidates = open_places(artifact, settings.places, history, world.device)
@@ -81,6 +80,11 @@ def ranker_artifact(
     if world.rank == 0:
         save_ranker(kept, artifact / "model", of)
     return report
+
+
+def check_layers(artifact: Path, shared: bool, settings: RankerSettings) -> None:
+    """Before candidates are made, which takes minutes. Raises InputError for layers that no such ranker has."""
+    RankerConfig(shared, layers=settings.layers).first_layer(load_config(artifact))
 
 
 def open_places(
