@@ -69,7 +69,7 @@ def read(ranker: Ranker, places: Places, test: Candidates) -> dict[str, dict[str
 def measure_ranker(artifact: Path, device: str = "cpu") -> dict[str, Any]:
     """Figures of the ranker in `artifact`/model over all users, computed on `device`. Raises ArtifactError."""
     ranker = load_ranker(artifact / "model").to(device)
-    places, candidates = open_places(artifact, history=ranker.options.history, device=device)
+    places, candidates = open_places(artifact, 0, ranker.options.history, device)
     test = candidates["test"]
     return {
         "artifact": artifact.name, "users": len(test), "shared": ranker.shared, "trained_for": ranker.options.order,

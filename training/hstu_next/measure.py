@@ -24,7 +24,6 @@ from training.hstu_next.batches import events_of, spans_before
 from training.hstu_next.timed import Timed, load_timed
 from training.ranker.candidates import Candidates, load_candidates, places_of
 from training.ranker.evaluate import choose_weight, figures, together
-from training.ranker.run import RankerSettings
 
 BATCH = 128
 KS = (10,)
@@ -97,8 +96,7 @@ def measure_hstu_next(artifact: Path, device: str = "cpu") -> dict[str, Any]:
     if few := with_few(timed, places, model.config.items):
         found[FEW] = few
     if (artifact / "model" / "config.json").is_file():
-        candidates = load_candidates(artifact, max(1, RankerSettings.places // len(timed.lengths)), device)
-        found |= ranked(model, timed, candidates)
+        found |= ranked(model, timed, load_candidates(artifact, 0, device))
     return found
 
 

@@ -6,7 +6,7 @@ A place is a user and a cut: the first `cut` items are the history, the one behi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from training.padding import padded
 
 FILE_NAME = "rank_candidates.safetensors"  # in training/
 CANDIDATES, BEAM_WIDTH = 100, 128
+HELD_OUT = "held_out"  # the key of validation and test, which those of training do not change
 SHORTEST = 2  # items of a history that a place of training has
 BATCH = 64
 
@@ -124,14 +125,22 @@ def load_candidates(
     """Split -> candidates of the generator in `artifact`/model, made on `device` where they are not yet there or of
     another one.
 
-    Splits are `train`, `validation` and `test`. Raises ArtifactError, and InputError where there is nothing to learn.
+    Splits are `train`, `validation` and `test`. With `per_history` 0 nobody reads those of `train`: any will do, and
+    none are made. Raises ArtifactError, and InputError where there is nothing to learn.
     """
     path = artifact / "training" / FILE_NAME
     generator = load_generator(artifact / "model").to(device)
     inputs = [artifact / name for name in ("histories.parquet", "catalogue.parquet")]
-    settings = {"generator": generator_digest(artifact / "model"), "per_history": per_history}
-    key = stage_key(settings | {"candidates": CANDIDATES, "beam_width": BEAM_WIDTH}, inputs)
-    kept = _read(path, key) if path.exists() else None
+    settings = {
+        "generator": generator_digest(artifact / "model"),
+        "candidates": CANDIDATES,
+        "beam_width": BEAM_WIDTH,
+    }
+    keys = {
+        "key": stage_key(settings | {"per_history": per_history}, inputs),
+        HELD_OUT: stage_key(settings, inputs),
+    }
+    kept = _read(path, keys, "key" if per_history else HELD_OUT) if path.exists() else None
     if kept is not None:
         return kept
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +149,7 @@ def load_candidates(
     lengths = np.array([len(each) for each in rows])
     places = {split: places_of(lengths, split, per_history) for split in ("train", *reversed(SPLITS))}
     for split, each in places.items():
-        if not len(each):
+        if not len(each) and (per_history or split != "train"):
             limit = f"a history of {SHORTEST + 3} items or more"
             raise InputError("histories", f"have no place to make candidates of for {split}", limit)
     made = {
@@ -150,16 +159,16 @@ def load_candidates(
     tensors = {f"{split}.{name}": each for split, of in made.items() for name, each in vars(of).items()}
     # Ranks that torchrun started make them at the same time.
     with scratch_in(path.parent) as scratch:
-        write_tensors(scratch / FILE_NAME, tensors, {"key": key})
+        write_tensors(scratch / FILE_NAME, tensors, keys)
         os.replace(scratch / FILE_NAME, path)
     return made
 
 
-def _read(path: Path, key: str) -> dict[str, Candidates] | None:
-    """What the file holds; nothing if it was made from something else. Raises ArtifactError."""
+def _read(path: Path, keys: Mapping[str, str], name: str) -> dict[str, Candidates] | None:
+    """What the file holds; nothing if its key of this `name` is another. Raises ArtifactError."""
     try:
         with safe_open(check_regular(path), framework="numpy") as file:
-            if (file.metadata() or {}).get("key") != key:
+            if (file.metadata() or {}).get(name) != keys[name]:
                 return None
             return {
                 split: Candidates(

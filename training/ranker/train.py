@@ -93,8 +93,8 @@ def open_places(
     history: str = "codes",
     device: torch.device | str = "cpu",
 ) -> tuple[Places, dict[str, Candidates]]:
-    """Histories and items as a ranker reads them, and candidates by split, about `wanted` of training,
-    which are made on `device` where there are none yet.
+    """Histories and items as a ranker reads them, and candidates by split, about `wanted` of training, with 0 none that
+    matter; they are made on `device` where there are none yet.
 
     `history` as in `RankerConfig`. Raises ArtifactError, and InputError for codes where the generator reads text too:
     its KV of a history is then not a ranker's.
@@ -105,7 +105,8 @@ def open_places(
         )
     catalogue = Catalogue.load(artifact / "catalogue.parquet")
     histories = Histories.load(artifact / "histories.parquet")
-    candidates = load_candidates(artifact, max(1, wanted // len(histories)), device)
+    per_history = max(1, wanted // len(histories)) if wanted else 0
+    candidates = load_candidates(artifact, per_history, device)
     return places_over(artifact, catalogue, known_rows(histories, catalogue), history), candidates
 
 
