@@ -251,8 +251,9 @@ def _of_rows(
             problem = f"{HEAD} differs from {EMBEDDING}, and {config} says tie_word_embeddings true"
             raise ArtifactError(path, f"{problem}; where that head was trained, say false")
         del tensors[HEAD]
-    if tied is False and HEAD not in tensors:
-        raise ArtifactError(path, f"lacks the tensor {HEAD}, and {config} says tie_word_embeddings false")
+    if not tied and HEAD not in tensors:
+        said = "says tie_word_embeddings false" if tied is False else "does not say tie_word_embeddings true"
+        raise ArtifactError(path, f"lacks the tensor {HEAD}, and {config} {said}")
     wanted = torch.from_numpy(kept)
     for name in (EMBEDDING, HEAD):
         if name not in tensors:

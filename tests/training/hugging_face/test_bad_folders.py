@@ -209,6 +209,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no head": (
         config(tie_word_embeddings=False), r"lacks the tensor lm_head\.weight, and .*tie_word_embeddings false",
     ),
+    "no head, and nothing said of one": (
+        edit("checkpoint/config.json", lambda content: content.pop("tie_word_embeddings")),
+        r"lacks the tensor lm_head\.weight, and .*config\.json does not say tie_word_embeddings true",
+    ),
     "tied to another head": (
         weights(lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1})),
         r"lm_head\.weight differs from model\.embed_tokens\.weight, and .*tie_word_embeddings true",
