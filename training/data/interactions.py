@@ -158,10 +158,16 @@ def _of_json(path: Path) -> Iterator[list[str]]:
     with counting(f"reading {path.name}", len(sequences), "user") as bar:
         for user, items in sequences.items():
             bar.update()
+            if not user.strip():
+                raise TypeError("a user has no name")
             # A text would be taken for its letters, and null for an item named None.
-            if not isinstance(items, list) or not all(isinstance(item, str | int) for item in items):
+            if not items or not isinstance(items, list) or not all(map(_is_key, items)):
                 raise TypeError(f"the items of user {user!r} are no list of names or whole numbers")
-            yield [str(user), *map(str, items)]
+            yield [user, *map(str, items)]
+
+
+def _is_key(item: object) -> bool:
+    return type(item) is int or (isinstance(item, str) and bool(item.strip()))
 
 
 def _of_lines(path: Path) -> Iterator[list[str]]:

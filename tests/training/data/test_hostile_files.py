@@ -88,6 +88,21 @@ def test_a_mark_before_sequences_is_no_part_of_the_first_user(
 
 
 @pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('{"u": ["a", ""]}', "the items of user 'u' are no list of names or whole numbers"),
+        ('{"u": ["a", true]}', "the items of user 'u' are no list"),
+        ('{"u": []}', "the items of user 'u' are no list"),
+        ('{" ": ["a"]}', "a user has no name"),
+    ],
+)
+def test_sequences_name_every_user_and_item(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "i.json").write_text(content)
+    with pytest.raises(InputError, match=rf"i\.json: cannot be read: {problem}"):
+        list(read_interactions(tmp_path / "i.json"))
+
+
+@pytest.mark.parametrize(
     ("name", "content", "read", "at"),
     [
         ("i.csv", b"user,item,timestamp\nu,a,1\nu,caf\xe9,2\n", read_table, "byte 6 of line 3"),
