@@ -111,7 +111,7 @@ def numbers_or_dates(values: pa.Array) -> np.ndarray:
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return float("nan") if "_" in text else float(text)  # Python reads 2024_05_01 as 20240501
     except ValueError:
         return float("nan")
 

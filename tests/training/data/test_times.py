@@ -66,6 +66,7 @@ def test_smaller_units_of_epoch_numbers_are_found_and_told(tmp_path: Path, unit:
     [
         ("-1e30 2 3", r"column timestamp: line 2 is -1e\+30"),
         ("2024-05-01 1714564800000 3", r"line 3 is '171456480"),
+        ("1714564800 2024_05_01 3", r"line 3 is '2024_05_01'"),
     ],
 )
 def test_a_time_that_is_no_epoch_number_is_refused(tmp_path: Path, times: str, says: str) -> None:
