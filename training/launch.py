@@ -86,7 +86,7 @@ def _answers(members: list[tuple[BaseProcess, Connection]]) -> dict[int, Any]:
     """What every rank gave. Raises the most telling of what ranks failed of."""
     waiting = {pipe: rank for rank, (_, pipe) in enumerate(members)}
     found: dict[int, Any] = {}
-    failed: list[tuple[int, GenrecError]] = []
+    failed: list[tuple[int, Exception]] = []
     end: float | None = None
     while waiting and (ready := wait(waiting, None if end is None else max(end - time.monotonic(), 0))):
         for pipe in ready:
@@ -134,7 +134,7 @@ def _run(
         pipe.send((None, found))
     except RankLost as error:
         pipe.send((LOST, error))
-    except GenrecError as error:
+    except (GenrecError, OSError, MemoryError) as error:  # a full disk is told as it is of one rank
         pipe.send((TOLD, error))
     except Exception as error:
         traceback.print_exc()

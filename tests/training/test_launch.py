@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -47,11 +48,19 @@ def breaks(world: World) -> None:
     raise LookupError("no such thing")
 
 
-def test_what_a_rank_raises_is_told() -> None:
+def writes(world: World) -> None:
+    Path("/dev/full").write_text("more than there is room for")
+
+
+def test_what_a_rank_raises_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"ratings: are not at hand \(accepted: ml-100k\)"):
         on_ranks(2, refuses, threads=2)
     with pytest.raises(Exception, match=r"rank [01] failed: LookupError: no such thing"):
         on_ranks(2, breaks, threads=2)
+    capfd.readouterr()
+    with pytest.raises(OSError, match="No space left") as full:
+        on_ranks(2, writes, threads=2)
+    assert full.value.errno == errno.ENOSPC and "Traceback" not in capfd.readouterr().err
 
 
 def writes_last(world: World, path: Path) -> None:
