@@ -62,13 +62,16 @@ def learn_last(
     """`learn`s the last file of `events`, and returns what happened; None where the model has learnt that file.
 
     `learn` gives what writes the model into a folder, and what happened. Model and manifest are replaced at once, so
-    that a server may start at any time. All ranks call it. Raises InputError, ArtifactError, RankLost.
+    that a server may start at any time. All ranks call it. Raises InputError, RankLost, and ArtifactError, where a file
+    is another at the end too.
     """
-    made, sha = _made(artifact, model), manifest.digest_file(events[-1])
+    made = _made(artifact, model)
     former = made["facts"]
-    if sha in former.get(LEARNT, ()):
-        return None
-    save, report = learn()
+    with manifest.unchanged(events):  # one that grows meanwhile would be learnt again tomorrow
+        sha = manifest.digest_file(events[-1])
+        if sha in former.get(LEARNT, ()):
+            return None
+        save, report = learn()
     if world.rank == 0:
         facts = {**former, LEARNT: [*former.get(LEARNT, ()), sha], "further": report}
         with scratch_in(artifact / "model") as scratch:

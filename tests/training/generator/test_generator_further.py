@@ -25,6 +25,7 @@ from tests.training.generator.test_train import TINY, data
 from training.data.events import keys_of_items, read_events
 from training.data.histories import Histories
 from training.data.windows import gather
+from training.generator import further as of_generator
 from training.generator.further import GeneratorRun, Newer, load_newer, load_older, train_further
 from training.generator.train import fresh_generator
 from training.sharded.world import World
@@ -207,6 +208,24 @@ def test_ended_between_model_and_manifest_it_is_completed(
     events.write_text(HEAD + "u3,i20,100\n")
     train = ["train", str(artifact), "--events", str(events)]
     check_completed(artifact, "train", train, capsys, monkeypatch)
+
+
+def test_a_file_that_grows_while_it_is_learnt_is_refused(
+    artifact: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was learnt of it would be learnt again with what came since."""
+    events, before = artifact.parent / "events.csv", weights(artifact)
+    events.write_text(HEAD + "u3,i20,100\n")
+
+    def meanwhile(*given: object) -> object:
+        with events.open("a") as file:
+            file.write("u3,i21,101\n")
+        return train_further(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(of_generator, "train_further", meanwhile)
+    assert main(["train", str(artifact), "--events", str(events)]) != 0
+    assert f"{events}: was made anew by another process meanwhile" in capsys.readouterr().err
+    assert weights(artifact) == before
 
 
 def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
