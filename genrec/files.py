@@ -120,6 +120,8 @@ def made_aside(folder: Path) -> Iterator[Path]:
     One process at a time. Raises OSError.
     """
     partial, old = (folder.with_name(f"{folder.name}.{end}") for end in ("partial", "old"))
+    if old.exists() and not folder.exists():  # one was killed between the two renames below
+        old.rename(folder)
     for left in (partial, old):  # of one that was killed
         shutil.rmtree(left, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from genrec.files import scratch_in, write_whole
+from genrec.files import made_aside, scratch_in, write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,3 +45,21 @@ def test_scratch_of_the_killed_goes_and_that_of_the_living_stays(tmp_path: Path)
     with scratch_in(tmp_path) as first, scratch_in(tmp_path) as second:
         assert first.is_dir() and second.is_dir() and not left.exists()
     assert [path.name for path in tmp_path.iterdir()] == [".other"]
+
+
+def test_a_folder_whose_follower_was_killed_half_way_is_there_again(tmp_path: Path) -> None:
+    """It has gone by then, and the next one need not succeed."""
+    killed = (
+        "import os, sys; from pathlib import Path; from genrec.files import made_aside\n"
+        "folder, rename = Path(sys.argv[1]), Path.rename\n"
+        "Path.rename = lambda path, to: os._exit(9) if to == folder else rename(path, to)\n"
+        "with made_aside(folder) as new:\n    (new / 'graph').write_text('new')"
+    )
+    folder = tmp_path / "onnx"
+    folder.mkdir()
+    (folder / "graph").write_text("old")
+    assert subprocess.run([sys.executable, "-c", killed, folder], cwd=ROOT).returncode == 9
+    assert not folder.exists()
+    with pytest.raises(KeyError), made_aside(folder):
+        raise KeyError
+    assert (folder / "graph").read_text() == "old" and os.listdir(tmp_path) == ["onnx"]
