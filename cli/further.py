@@ -72,6 +72,7 @@ def further_hstu(artifact: Path, events: Sequence[Path], how: How, changes: Mapp
     from training.recipe_file import changed
 
     _check_read(changes, OF_EPOCHS)
+    check_inputs(artifact, "tokenise")
     chosen = changed(HstuSettings(), changes)
     _told("hstu", further_artifact, artifact, events, chosen, how)
 

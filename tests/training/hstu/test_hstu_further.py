@@ -152,6 +152,21 @@ def test_ended_between_model_and_manifest_it_is_completed(
     check_completed(artifact, "hstu", train, capsys, monkeypatch)
 
 
+def test_data_that_the_catalogue_is_not_of_is_not_learnt(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids of items may be others by now; as with all models."""
+    events, item = artifact.parent / "events.csv", Catalogue.load(artifact / "catalogue.parquet").item_ids[20]
+    events.write_text(f"user,item,rating,timestamp\na,{item},5,100\n")
+    manifest.record(artifact, "data", "another", [artifact / "histories.parquet"], {})
+    of = {manifest.OF: {"histories.parquet": "of an earlier one"}}
+    manifest.record(artifact, "tokenise", "key", [artifact / "catalogue.parquet"], of)
+    before = (artifact / "model" / WEIGHTS).read_bytes()
+    assert main(["train", str(artifact), "--recipe", "hstu-ranker", "--events", str(events)]) == 2
+    assert "is of an earlier histories.parquet; `genrec data` makes it anew" in capsys.readouterr().err
+    assert (artifact / "model" / WEIGHTS).read_bytes() == before
+
+
 def test_what_cannot_be_learnt_is_told(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events, item = artifact.parent / "events.csv", Catalogue.load(artifact / "catalogue.parquet").item_ids[5]
     train = ["train", str(artifact), "--events", str(events)]
