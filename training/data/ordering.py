@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import duckdb
@@ -47,8 +50,12 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._connection.close()
+        if isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException)):
+            raise of_system(error) from error
 
     def keys(self, column: str) -> pa.Array:
         """As `Arranger` says."""
@@ -111,6 +118,15 @@ class Engine:
     def _progress(self, what: str) -> AbstractContextManager[Any]:
         """A bar of the query that runs, in percent as DuckDB counts it (-1 before it does)."""
         return ticking(what, 100, "%", lambda: max(0, self._connection.query_progress()))
+
+
+def of_system(error: duckdb.Error) -> OSError | MemoryError:
+    """What DuckDB has no room for, as Python says it: it has types of its own, and room on the disk is memory too."""
+    said = str(error)
+    first = said.partition("\n")[0]
+    if "max_temp_directory_size" in said or os.strerror(errno.ENOSPC) in said:
+        return OSError(errno.ENOSPC, first)
+    return OSError(first) if isinstance(error, duckdb.IOException) else MemoryError(first)
 
 
 def literal(path: Path) -> str:

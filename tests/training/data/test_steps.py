@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from genrec.errors import ArtifactError
@@ -145,3 +149,50 @@ def test_a_process_killed_anywhere_leaves_what_goes_on(tmp_path: Path) -> None:
     for name in ("histories.parquet", "items.parquet", "catalogue.parquet", "codebooks.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert not list((tmp_path / "out").glob(".*"))
+
+
+SORTS = """
+import resource, sys
+from pathlib import Path
+from cli.run import run
+from training.data import ordering
+from training.stages import prepare
+
+folder, memory, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+ordering.MEMORY, ordering.usable_cores, ordered = memory, lambda: 1, ordering.Engine.ordered
+
+def on_a_full_disk(engine):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    return ordered(engine)
+
+ordering.Engine.ordered = on_a_full_disk
+given = {"interactions": folder / "i.parquet", "items": folder / "items.csv"}
+sys.exit(run("genrec data", lambda: prepare(folder / "out", **given)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit", "said"),
+    [
+        ("16MB", 10**9, "genrec data: memory: is not enough: Out of Memory Error: "),
+        (
+            "30MB",
+            100_000,
+            "genrec data: IO Error: Could not write file .*duckdb_temp_storage.*: File too large",
+        ),
+    ],
+)
+def test_what_duckdb_has_no_room_for_is_told_and_what_is_whole_stays(
+    tmp_path: Path, memory: str, limit: int, said: str
+) -> None:
+    """It has errors of its own. A limit on the size of files stands for the full disk."""
+    draw, rows = np.random.default_rng(0), 600_000
+    columns = {"user": draw.integers(0, rows // 10, rows), "item": draw.integers(0, 100, rows)}
+    pq.write_table(pa.table({**columns, "time": draw.integers(0, 10**9, rows)}), tmp_path / "i.parquet")
+    (tmp_path / "items.csv").write_text("item,title\n1,one\n")
+    command = [sys.executable, "-c", SORTS, str(tmp_path), memory, str(limit)]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}  # what is cut off would be read by others
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert re.match(said, done.stderr.strip().splitlines()[-1]), done.stderr
+    assert (tmp_path / "out" / ".data" / "interactions.parquet").is_file()
