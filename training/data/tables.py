@@ -225,19 +225,36 @@ def name_of(table: pa.Table, names: tuple[str, ...]) -> str:
     return next((name for name in names if name in table.column_names), names[0])
 
 
-def text(table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False) -> pa.Array:
-    """A column as strings, nulls as the empty string. Raises InputError for what has no text, a list say."""
+def text(
+    table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False, first: int = 0
+) -> pa.Array:
+    """A column as strings, nulls as the empty string; the table begins at row `first`.
+
+    Raises InputError for what has no text, a list say, or is not UTF-8.
+    """
     values = column(table, path, names, optional).combine_chunks()
+    field = f"{path}, column {name_of(table, names)}"
     try:
-        return pc.fill_null(values.cast(pa.string()), "")
+        found = pc.fill_null(values.cast(pa.string()), "")
     except pa.ArrowException as error:
-        field = f"{path}, column {name_of(table, names)}"
         raise InputError(field, f"is of type {values.type}", "text or numbers") from error
+    check_utf8(found, field, path, first)
+    return found
+
+
+def check_utf8(values: pa.Array, field: str, path: Path, first: int = 0) -> None:
+    """Raises InputError for text that Parquet calls so and that is not, by its row; the table begins at row `first`."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowException as error:
+        rows = enumerate(values.cast(pa.large_binary()).to_pylist(), first)
+        wrong = next(row for row, each in rows if each and each.decode(errors="replace").encode() != each)
+        raise InputError(field, f"{where(path, wrong)} is not UTF-8", "text in UTF-8") from error
 
 
 def required(table: pa.Table, path: Path, names: tuple[str, ...], first: int = 0) -> pa.Array:
     """A key column as strings; an empty value is an error that names its line. The table begins at row `first`."""
-    values = text(table, path, names)
+    values = text(table, path, names, first=first)
     empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False))
     if len(empty):
         field = f"{path}, column {name_of(table, names)}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from genrec.errors import InputError
-from training.data.tables import TIME, column, name_of, where
+from training.data.tables import TIME, check_utf8, column, name_of, where
 
 LAST = 253_402_387_200  # seconds: a day after the year 9999, beyond which no ISO date is, whatever its zone
 MODERN = (315_532_800, 4_102_444_800)  # seconds: years 1980 to 2099, of which most times are
@@ -29,6 +29,7 @@ def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
     """
     flat = column(table, path, TIME).combine_chunks()
     field, limit = f"{path}, column {name_of(table, TIME)}", "epoch numbers or ISO dates, 2024-05-01T12:00:00"
+    check_utf8(flat, field, path, first)
     try:
         times = of_dates(flat) if pa.types.is_temporal(flat.type) else numbers_or_dates(flat)
     except pa.ArrowException as error:

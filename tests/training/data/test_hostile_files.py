@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from genrec.errors import InputError
-from training.data import utf8
+from training.data import tables, utf8
 from training.data.events import COLUMNS
 from training.data.interactions import read_interactions
+from training.data.sources import read_tables
 from training.data.tables import USER, read_rows, read_table, required
 from training.data.tokenise import read_semantic_ids
 from training.data.users import read_features
@@ -120,6 +122,27 @@ def test_text_that_is_not_utf_8_says_where(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=rf"{name}: is text .* not UTF-8: {at} is 0xe9 .*, text in UTF-8\)"):
         read(tmp_path / name)
+
+
+@pytest.mark.parametrize("column", ["user", "item", "timestamp", "title"])
+def test_parquet_whose_text_is_not_utf_8_says_where(
+    tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other programs write what they have, and call it text."""
+    monkeypatch.setattr(tables, "BLOCK_ROWS", 2)
+    plain = pa.array(["1", "2", "3"])
+    _, offsets, _ = plain.buffers()
+    broken = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"12\xe9")])
+    names = ["item", "title"] if column == "title" else ["user", "item", "timestamp"]
+    pq.write_table(
+        pa.table({name: broken if name == column else plain for name in names}), tmp_path / "i.parquet"
+    )
+    says = rf"i\.parquet, column {column}: row 3 is not UTF-8 \(accepted: text in UTF-8\)"
+    with pytest.raises(InputError, match=says):
+        if column == "title":
+            read_tables(tmp_path / "i.parquet", tmp_path / "i.parquet")
+        else:
+            list(read_interactions(tmp_path / "i.parquet"))
 
 
 @pytest.mark.parametrize("part", [1, 2, 5, 64])
