@@ -9,6 +9,7 @@ from cli.options import add_artifact, add_device, at_least, check_read, positive
 from genrec.errors import InputError
 from genrec.rank.options import HISTORIES, TRAINED_FOR
 
+MOST_THREADS = 4096  # more than a machine has cores; torch starts whatever it is told
 AS_MADE = "the ranker stays as it was made"
 NOT_FURTHER = {  # options that training further does not read
     "minutes": "events are learnt once", "ranker_order": AS_MADE, "ranker_history": AS_MADE, "own_backbone": AS_MADE,
@@ -20,7 +21,7 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     add_artifact(train)
     # Ranks draw from products of it, which must fit 64 bits.
     train.add_argument("--seed", type=at_least(0, 2**32 - 1), default=0, help="of what is random; default: 0")
-    train.add_argument("--threads", type=at_least(0), default=0, help="0: all cores")
+    train.add_argument("--threads", type=at_least(0, MOST_THREADS), default=0, help="0: all cores")
     beside = train.add_mutually_exclusive_group()
     beside.add_argument(
         "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"

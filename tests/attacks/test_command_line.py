@@ -101,6 +101,7 @@ def shop(tmp_path: Path) -> list[str]:
         (["train", "a", "--ranks", "0"], "--ranks: is '0'"),
         (["train", "a", "--recipe", "hstu-ranker", "--ranker"], "not allowed with argument"),
         (["train", "a", "--threads", "-1"], "--threads: is '-1'"),
+        (["train", "a", "--threads", "3000000000"], "--threads: is '3000000000'"),
         (["train", "a", "--minutes", "nan"], r"--minutes: is 'nan' \(accepted: a number above 0"),
         (
             ["serve", "a", "--start-timeout-s", "1e10"],
