@@ -74,7 +74,12 @@ def evaluate(a: argparse.Namespace) -> None:
     check_inputs(a.artifact, "tokenise")
     check_meaning(a.artifact, *STAGES[model])
     found, table = _measured(a, model)
-    print(json.dumps(found) if a.json else table(found))
+    print(_as_json(found) if a.json else table(found))
+
+
+def _as_json(found: Any) -> str:
+    """A figure of nobody is NaN, for which JSON has null alone."""
+    return json.dumps(json.loads(json.dumps(found), parse_constant=lambda _: None))
 
 
 def _measured(a: argparse.Namespace, model: str) -> tuple[Any, Callable[[Any], str]]:

@@ -114,6 +114,15 @@ def with_ratings(artifact: Path, events: int) -> Path:
     return artifact
 
 
+def test_a_figure_of_nobody_is_null(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As JSON has no NaN: none of the ratings that are held out is a 5."""
+    with_ratings(artifact, 4)
+    capsys.readouterr()
+    assert main(["evaluate", str(artifact), "--recipe", "hstu-ranker", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [found["model"][name] for name in ("users r>=4", "users r>=5", "GAUC r>=5")] == [3, 0, None]
+
+
 def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids = Catalogue.load(artifact / "catalogue.parquet").item_ids
     monday, tuesday = artifact.parent / "monday.csv", artifact.parent / "tuesday.csv"
