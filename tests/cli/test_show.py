@@ -174,8 +174,8 @@ def test_items_that_are_asked_about_may_be_named_by_either(
     """An answer has both."""
 
     def answer(history: str, candidates: str) -> str:
-        given = ["--history", history, *(["--candidates", candidates] if verb == "rank" else [])]
-        assert main([verb, str(named), *given, "--beam-width", "16", "--top-k", "4"]) == 0
+        more = ["--candidates", candidates] if verb == "rank" else ["--beam-width", "16"]
+        assert main([verb, str(named), "--history", history, *more, "--top-k", "4"]) == 0
         return capsys.readouterr().out
 
     def listed(prefix: str, of: list[int]) -> str:

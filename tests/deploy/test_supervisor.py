@@ -40,7 +40,7 @@ def test_whoever_stops_a_server_that_does_not_end_is_told(
     until(lambda: all(member.state in "ZX" for member in tritonserver.members(pid)))
 
 
-CRASHES = 'echo >> "$1"; test $(wc -l < "$1") -gt 1 && exit 3; kill -s "$2" $$; sleep 600'
+CRASHES = 'ulimit -c 0; echo >> "$1"; test $(wc -l < "$1") -gt 1 && exit 3; kill -s "$2" $$; sleep 600'
 
 
 @pytest.mark.parametrize(("sent", "starts"), [("SEGV", 2), ("ABRT", 2), ("TERM", 1)])
