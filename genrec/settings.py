@@ -20,6 +20,7 @@ from genrec.target import DEFAULT, runnable, target_of
 MAX_BEAM_WIDTH = 1024
 MOST_NODES = 1024
 MOST_STREAMS = 256  # each has threads and a scratch of its own
+SIZE_OF = {"pool_disk_mb": "pool_disk", "store_mb": "store"}  # which place a size is of
 MAX_DEADLINE_MS = 600_000
 MOST_VALUES = 65_536  # of one tensor of a request, so of a history's items: 512 KiB
 # Of any setting: libraries count threads so, and bytes of so many MB no further than 64 bits.
@@ -124,12 +125,15 @@ class Settings:
                 raise InputError(each.name, f"is {value}", accepted(each))
             if low is not None and value > MOST_NUMBER:
                 raise InputError(each.name, f"is {value}", f"{accepted(each)}, at most {MOST_NUMBER}")
-
         if self.trace_url and not _is_collector(self.trace_url):
             raise InputError("trace_url", f"is {self.trace_url!r}", COLLECTOR)
         if self.pool_disk and not (Path(self.pool_disk).is_absolute() and Path(self.pool_disk).is_dir()):
             raise InputError("pool_disk", f"is {self.pool_disk!r}", FOLDER)
         self._check_nodes()
+        for each in chosen_fields():
+            value, place = getattr(self, each.name), SIZE_OF.get(each.name)
+            if place and value != each.default and not getattr(self, place):
+                raise InputError(each.name, f"is {value} without {place}", f"a size beside {place} alone")
 
     def _check_nodes(self) -> None:
         """One node is told nothing of others, one of several all of it."""

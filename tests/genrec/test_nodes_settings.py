@@ -35,6 +35,11 @@ def test_two_nodes_are_told_all_of_it_and_one_nothing(monkeypatch):
         ({"pool_fill": "none"}, "pool_fill: is none of 2 nodes .*idle"),
         ({"pool_fill": "always"}, "pool_fill: is 'always' .*none, idle"),
         ({"nodes": 1, "node": 0}, "store: is '10.0.0.1:50051' of 1 nodes"),
+        (
+            {"nodes": 1, "node": 0, "store": "", "store_host": "", "store_mb": 9},
+            "store_mb: is 9 without store",
+        ),
+        ({"pool_disk_mb": 9}, "pool_disk_mb: is 9 without pool_disk"),
     ],
 )
 def test_what_is_wrong_is_named(wrong, problem):
