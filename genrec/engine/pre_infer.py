@@ -114,14 +114,22 @@ class PreInferences:
         the rankings of both then.
         """
         with self._lock:
-            there = self._jobs.get(job.key)
-            if there is not (None if new else job):
-                if new and there:
-                    there.awaited_s = max(there.awaited_s, job.due_s)
+            if self._joins(job) if new else self._jobs.get(job.key) is not job:
                 return False
             self._jobs[job.key] = job
             queue(job)
             return True
+
+    def joins(self, job: PreInference) -> bool:
+        """Whether the table has one of this new one's entry, which is for the rankings of both then."""
+        with self._lock:
+            return self._joins(job)
+
+    def _joins(self, job: PreInference) -> bool:
+        there = self._jobs.get(job.key)
+        if there:
+            there.awaited_s = max(there.awaited_s, job.due_s)
+        return there is not None
 
     def end(self, job: PreInference) -> bool:
         """Take it out of the table; False if somebody else has done so."""

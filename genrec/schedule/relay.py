@@ -127,6 +127,8 @@ class Relay:
         return self._admit(self._jobs, job), ready
 
     def _admit(self, jobs: PreInferences, job: PreInference) -> int:
+        if jobs.joins(job):  # it needs neither room nor time of its own
+            return UNDER_WAY
         if jobs.count >= MOST:
             return NO_TIME
         outcome = self._admission.admit(job.size, job.expected_s)

@@ -10,7 +10,7 @@ import pytest
 from genrec import metrics
 from genrec.engine.ranking import RankPlan, RankRequest
 from genrec.errors import QueueFull
-from genrec.report import ADMITTED, UNDER_WAY
+from genrec.report import ADMITTED, NO_MEMORY, NO_TIME, UNDER_WAY
 from genrec.schedule.scheduler import LIMIT
 from tests.genrec.schedule.relay_bench import ends
 from tests.genrec.schedule.test_relay import Bench, S, drawn, start
@@ -72,3 +72,14 @@ def test_what_a_ranking_computes_of_a_prefix_is_counted_as_its_own(start: Callab
     asked = RankRequest(1, drawn(1), candidates, candidates), RankPlan("split", True, False)
     bench.then[2] = lambda: bench.executor.scores(*asked)
     assert bench.go() == [16] and metrics.PRE_INFERRED_TOKENS.value() == counted + 16
+
+
+@pytest.mark.parametrize(("pool_user_mb", "full"), [(1, NO_MEMORY), (16, NO_TIME)])
+def test_one_that_is_under_way_needs_neither_room_nor_time_of_its_own(
+    start: Callable[..., Bench], pool_user_mb: int, full: int
+) -> None:
+    """Where all memory, or all places of the queue, are taken."""
+    bench = start(pool_user_mb=pool_user_mb)
+    outcomes = [bench.ask(user) for user in range(300)]
+    assert outcomes[0] == ADMITTED and outcomes[-1] == full
+    assert [bench.ask(user) for user in (0, 299)] == [UNDER_WAY, full]
