@@ -124,14 +124,9 @@ class AsyncRecommender(AsyncClient):
     ) -> Recommendation:  # fmt: skip
         """See `Recommender.recommend`: same arguments, answer and errors."""
         tensors = request_tensors(
-            history,
-            top_k,
-            user_id=user_id,
-            deadline_ms=deadline_ms,
-            exclude_history=exclude_history,
-            exclude=exclude,
-            only=only,
-        )
+            history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
+            exclude=exclude, only=only,
+        )  # fmt: skip
         return await self._ask(Question(self.model, tensors, parse, user_id, traceparent))
 
 
@@ -169,14 +164,8 @@ class AsyncRanker(AsyncClient):
     ) -> Ranking:  # fmt: skip
         """See `Ranker.recommend_and_rank`."""
         tensors = recommend_and_rank_tensors(
-            history,
-            retrieve,
-            top_k,
-            user_id=user_id,
-            deadline_ms=deadline_ms,
-            exclude_history=exclude_history,
-            exclude=exclude,
-            only=only,
-        )
+            history, retrieve, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
+            exclude=exclude, only=only,
+        )  # fmt: skip
         tensors |= event_tensors(ratings, times, now, features)
         return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

@@ -73,14 +73,8 @@ class Ranker(Client):
         `exclude` and `only` as of `Recommender.recommend`.
         """
         tensors = recommend_and_rank_tensors(
-            history,
-            retrieve,
-            top_k,
-            user_id=user_id,
-            deadline_ms=deadline_ms,
-            exclude_history=exclude_history,
-            exclude=exclude,
-            only=only,
-        )
+            history, retrieve, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
+            exclude=exclude, only=only,
+        )  # fmt: skip
         tensors |= event_tensors(ratings, times, now, features)
         return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

@@ -41,12 +41,7 @@ class Recommender(Client):
         ServerError.
         """
         tensors = request_tensors(
-            history,
-            top_k,
-            user_id=user_id,
-            deadline_ms=deadline_ms,
-            exclude_history=exclude_history,
-            exclude=exclude,
-            only=only,
-        )
+            history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
+            exclude=exclude, only=only,
+        )  # fmt: skip
         return self._ask(Question(self.model, tensors, parse, user_id, traceparent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,22 @@ def test_only_an_ensemble_that_failed_was_away_and_only_until_it_answered() -> N
     assert (traffic.wrong, traffic.outcomes) == (1, {"right": 2, "wrong": 1, "Unreachable": 1})
 
 
+async def strike(
+    load: SteadyLoad, slept_for: Callable[[float], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, float]:
+    """Of the one process of a server that is there again at once; `slept_for` is asyncio's sleep meanwhile."""
+    await load.learn()
+    server: Any = SimpleNamespace(restarts=0)
+
+    def kill(*_: int) -> None:
+        server.restarts = 1
+
+    monkeypatch.setattr(recovery.os, "kill", kill)
+    monkeypatch.setattr(recovery, "processes", lambda _: {"generate": 0})
+    monkeypatch.setattr(recovery.asyncio, "sleep", slept_for)
+    return await recovery._strike(server, "generate", 9, load)
+
+
 def test_who_fails_again_in_the_calm_was_away_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     client, slept = Client(), list[float]()
     load = SteadyLoad({"hit": client}, [np.array([1])])  # type: ignore[dict-item]
@@ -64,19 +81,7 @@ def test_who_fails_again_in_the_calm_was_away_until_then(monkeypatch: pytest.Mon
         client.answer = None if len(slept) == 2 else [1, 2]  # it fails in the first calm
         await load._ask("hit", 0)
 
-    async def strike() -> dict[str, float]:
-        await load.learn()
-        server: Any = SimpleNamespace(restarts=0)
-
-        def kill(*_: int) -> None:
-            server.restarts = 1
-
-        monkeypatch.setattr(recovery.os, "kill", kill)
-        monkeypatch.setattr(recovery, "processes", lambda _: {"generate": 0})
-        monkeypatch.setattr(recovery.asyncio, "sleep", slept_for)
-        return await recovery._strike(server, "generate", 9, load)
-
-    assert asyncio.run(strike()).keys() == {"hit"}
+    assert asyncio.run(strike(load, slept_for, monkeypatch)).keys() == {"hit"}
     assert slept.count(recovery.CALM_S) == 2
 
 
@@ -104,19 +109,7 @@ def test_a_request_that_hangs_is_waited_for_before_the_next_process(monkeypatch:
         await sleep(0.001)  # the clock goes on
         await load._ask("hit", 0)
 
-    async def strike() -> dict[str, float]:
-        await load.learn()
-        server: Any = SimpleNamespace(restarts=0)
-
-        def kill(*_: int) -> None:
-            server.restarts = 1
-
-        monkeypatch.setattr(recovery.os, "kill", kill)
-        monkeypatch.setattr(recovery, "processes", lambda _: {"generate": 0})
-        monkeypatch.setattr(recovery.asyncio, "sleep", slept_for)
-        return await recovery._strike(server, "generate", 9, load)
-
-    assert asyncio.run(strike()).keys() == {"hit"} and not load._under_way
+    assert asyncio.run(strike(load, slept_for, monkeypatch)).keys() == {"hit"} and not load._under_way
 
 
 @pytest.mark.serving
