@@ -28,7 +28,9 @@ def listed(rows: npt.ArrayLike, items: int) -> Listed:
     given = given[1:] if alone else given
     if given.size and (int(given.min()) < -1 or int(given.max()) >= items):
         raise InputError(
-            "excluded_rows", f"span {given.min()} to {given.max()}", f"rows 0 to {items - 1}, or -1"
+            "excluded_rows",
+            f"span {given.min()} to {given.max()}",
+            f"rows 0 to {items - 1}, or -1, all behind a {THESE_ALONE} or not",
         )
     distinct = np.unique(given.astype(np.int64))
     return Listed(distinct[1:] if distinct.size and distinct[0] < 0 else distinct, alone)
