@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli.options import add_artifact, add_retrieve, at_least
-from cli.rank import most_found, reads
+from cli.rank import reads
 from genrec.errors import InputError
 from genrec.rank.options import USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS
@@ -73,9 +74,10 @@ def usual(recommender: Recommender) -> int:
     try:
         recommender.recommend([], USUAL_CANDIDATES)
     except InputError as error:
-        if (most := most_found(error, "top_k")) is None:
+        most = re.match(r"1 to (\d+):", error.limit)
+        if error.field != "top_k" or not most:
             raise
-        return most
+        return int(most[1])
     return USUAL_CANDIDATES
 
 

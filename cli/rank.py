@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from cli.options import add_question, add_retrieve, add_settings, check_where, numbers, tell_outdated
 from genrec.errors import GenrecError, InputError
-from genrec.rank.options import USUAL_CANDIDATES
 from genrec.settings import Settings
 
 LOCAL = ("beam_width", "ranker")  # settings that a server has for itself
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from clients.rank_wire import Ranking
 
 
@@ -73,32 +69,6 @@ def reads(ask: Callable[..., object], name: str) -> bool:
     return True
 
 
-def of_the_usual(ask: Callable[..., Ranking], *given: Any, **more: Any) -> Ranking:
-    """What `ask` answers where nobody says how many are to be found: the usual number.
-
-    Or as many as it allows: whoever answers knows its beam width and its catalogue, and says so in what it refuses.
-    """
-    try:
-        return ask(USUAL_CANDIDATES, *given, **more)
-    except InputError as error:
-        if (most := most_found(error)) is None:
-            raise
-        return ask(most, *given, **more)
-
-
-def most_found(error: GenrecError, field: str = "retrieve") -> int | None:
-    """How many may be found, where that is why a request was refused: `field` is what said how many it wanted."""
-    if not isinstance(error, InputError) or error.field != field:
-        return None
-    most = re.match(r"1 to (\d+):", error.limit)
-    return int(most[1]) if most else None
-
-
-def _finding(a: argparse.Namespace, ask: Callable[..., Ranking]) -> Callable[..., Ranking]:
-    """`ask`, whose first argument is how many are found, of as many as were asked for."""
-    return partial(ask, a.retrieve) if a.retrieve else partial(of_the_usual, ask)
-
-
 @contextmanager
 def _of_a_server(
     a: argparse.Namespace, history: list[int], candidates: list[int] | None, owner: int | None
@@ -109,7 +79,7 @@ def _of_a_server(
         if candidates is not None:
             ask = partial(ranker.rank, history, candidates)
         else:
-            ask = _finding(a, partial(ranker.recommend_and_rank, history))
+            ask = partial(ranker.recommend_and_rank, history, a.retrieve)
         yield partial(ask, a.top_k, user_id=owner, deadline_ms=a.deadline_ms)
 
 
@@ -128,21 +98,20 @@ def _of_this_process(
     from ensembles.local import LocalRecommender
     from genrec.rank.kinds import EVENT_INPUTS
 
-    def tensors(many: int) -> dict[str, NDArray[Any]]:
-        if candidates is not None:
-            return rank_tensors(history, candidates, a.top_k, None, owner, None)
-        return recommend_and_rank_tensors(history, many, a.top_k, user_id=owner)
-
-    tensors(USUAL_CANDIDATES)  # what no artifact takes is refused before one is opened
+    # What no artifact takes is refused before one is opened.
+    if candidates is None:
+        decoder = RECOMMEND_AND_RANK
+        tensors = recommend_and_rank_tensors(history, a.retrieve, a.top_k, user_id=owner)
+    else:
+        decoder, tensors = RANK, rank_tensors(history, candidates, a.top_k, None, owner, None)
     tell_outdated(a.artifact)
-    decoder = RECOMMEND_AND_RANK if candidates is None else RANK
     with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 
-        def ask(many: int, **events: Any) -> Ranking:
+        def ask(**events: Any) -> Ranking:
             known = event_tensors(**(dict.fromkeys(EVENT_INPUTS) | events))
-            (answer,) = local.runtime.run([tensors(many) | known])
+            (answer,) = local.runtime.run([tensors | known])
             if isinstance(answer, GenrecError):
                 raise answer
             return parse_ranking(SimpleNamespace(as_numpy=answer.get))
 
-        yield _finding(a, ask) if candidates is None else partial(ask, len(candidates))
+        yield ask

@@ -11,7 +11,6 @@ from functools import partial
 
 from cli.collector import STANDARD, Collector
 from cli.options import check_read
-from cli.rank import most_found
 from cli.running import read_server
 from cli.spans import Span, way_of
 from cli.waterfall import as_svg, as_text
@@ -19,7 +18,6 @@ from clients.rank_wire import RANK, RECOMMEND_AND_RANK
 from clients.ranker import Ranker
 from clients.recommender import Recommender
 from genrec.errors import GenrecError, InputError
-from genrec.rank.options import USUAL_CANDIDATES
 
 WAIT_S = 5.0  # for spans; Triton sends them five times a second
 ATTEMPTS = 3  # Triton 2.51 loses the trace of about one request in a hundred over gRPC
@@ -48,24 +46,16 @@ def run(a: argparse.Namespace) -> None:
 
 
 def ask(collector: Collector, url: str, a: argparse.Namespace) -> tuple[Span, GenrecError | None]:
-    """The request's way, and why it was refused, if it was. Raises Untraced.
-
-    Where nobody says how many are to be found, one that wanted too many is not drawn: the next wants what is allowed.
-    """
-    refused, found = None, {}
-    if a.ensemble == RECOMMEND_AND_RANK:
-        found["retrieve"] = a.retrieve or USUAL_CANDIDATES
+    """The request's way, and why it was refused, if it was. Raises Untraced."""
+    refused = None
     with _asking(url, a) as send:
         for _ in range(ATTEMPTS):
             trace, refused = secrets.token_hex(16), None
             start = time.time_ns()
             try:
-                send(top_k=a.top_k, deadline_ms=a.deadline_ms, traceparent=traceparent_of(trace), **found)
+                send(top_k=a.top_k, deadline_ms=a.deadline_ms, traceparent=traceparent_of(trace))
             except GenrecError as error:
-                refused, most = error, most_found(error)
-                if most and not a.retrieve:
-                    found["retrieve"] = most
-                    continue
+                refused = error
             end = time.time_ns()
             if spans := collector.spans(trace, WAIT_S):
                 return way_of(spans, start, end), refused
@@ -84,7 +74,7 @@ def _asking(url: str, a: argparse.Namespace) -> Iterator[Callable[..., object]]:
             if a.ensemble == RANK:
                 yield partial(ranker.rank, a.history, a.candidates)
             else:
-                yield partial(ranker.recommend_and_rank, a.history)
+                yield partial(ranker.recommend_and_rank, a.history, a.retrieve)
     else:
         with Recommender(url, a.protocol, model=a.ensemble) as recommender:
             yield partial(recommender.recommend, a.history)

@@ -156,7 +156,7 @@ class AsyncRanker(AsyncClient):
         )
 
     async def recommend_and_rank(
-        self, history: ArrayLike | None, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
+        self, history: ArrayLike | None, retrieve: int | None = None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
         only: ArrayLike | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,

@@ -62,11 +62,11 @@ def rank_tensors(
 
 
 def recommend_and_rank_tensors(
-    history: ArrayLike | None, retrieve: int, top_k: int, **optional: Any
+    history: ArrayLike | None, retrieve: int | None, top_k: int, **optional: Any
 ) -> dict[str, NDArray[Any]]:
-    """As `request_tensors`, and how many items the generator is to find."""
+    """As `request_tensors`, and how many items the generator is to find; None: the server says."""
     tensors = request_tensors(history, top_k, **optional)
-    return tensors | {"retrieve": integer("retrieve", retrieve, np.int32)}
+    return tensors if retrieve is None else tensors | {"retrieve": integer("retrieve", retrieve, np.int32)}
 
 
 def event_tensors(

@@ -63,14 +63,15 @@ class Ranker(Client):
         return self._ask(Question(PRE_INFER, tensors, parse_pre_inference, user_id, outputs=("report",)))
 
     def recommend_and_rank(
-        self, history: ArrayLike | None, retrieve: int = 100, top_k: int = 10, *, user_id: int | None = None,
+        self, history: ArrayLike | None, retrieve: int | None = None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
         only: ArrayLike | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
-        """The `top_k` best of the `retrieve` items that the generator finds. The last four and errors as of `rank`,
-        `exclude` and `only` as of `Recommender.recommend`.
+        """The `top_k` best of the `retrieve` items that the generator finds; None: 100, or `top_k` if that is more, as
+        far as the server's beam width and catalogue allow. The last four and errors as of `rank`, `exclude` and `only`
+        as of `Recommender.recommend`.
         """
         tensors = recommend_and_rank_tensors(
             history, retrieve, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,

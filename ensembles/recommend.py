@@ -15,8 +15,9 @@ from genrec.steps.ticket import Ticket
 # is missing.
 HISTORY = Tensor("history", "INT64", (-1,), optional=True)  # of a known `user_id`, his own
 TOP_K = Tensor("top_k", "INT32", (1,), optional=True)
-# In the place of `top_k`, where a ranking follows
+# In the place of `top_k`, where a ranking follows: how many it is given, and how many of them it answers
 RETRIEVE = Tensor("retrieve", "INT32", (1,), optional=True)
+RANK_TOP_K = Tensor("rank_top_k", "INT32", (1,), optional=True)
 USER_ID = Tensor("user_id", "INT64", (1,), optional=True)
 DEADLINE_MS = Tensor("deadline_ms", "INT32", (1,), optional=True)
 EXCLUDE_HISTORY = Tensor("exclude_history", "BOOL", (1,), optional=True)
@@ -43,7 +44,7 @@ NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
 
 ENCODE_HISTORY = Model(
     "encode_history",
-    inputs=(*REQUEST, RETRIEVE),
+    inputs=(*REQUEST, RETRIEVE, RANK_TOP_K),
     outputs=(TOKENS, TICKET, EXCLUDED, OWNER),
     warmups=(WarmUp("one_item", {"history": (1,)}, TOP_1),),
 )

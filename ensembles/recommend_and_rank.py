@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from ensembles import rank, recommend
 from ensembles.description import Ensemble, Step
-from ensembles.recommend import DEADLINE_MS, EXCLUSIONS, HISTORY, RETRIEVE, TOP_K, USER_ID
+from ensembles.recommend import DEADLINE_MS, EXCLUSIONS, HISTORY, RANK_TOP_K, RETRIEVE, TOP_K, USER_ID
 
 REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, *EXCLUSIONS, *rank.EVENTS)
+# Of `encode_history`, which would find `top_k` items
+RETRIEVAL = {
+    RANK_TOP_K.name: TOP_K.name,
+    **{each.name: each.name for each in (HISTORY, RETRIEVE, USER_ID, DEADLINE_MS, *EXCLUSIONS)},
+}
 
 
 def recommend_and_rank() -> Ensemble:
     """The ensemble; L does not show in it."""
-    history = {tensor.name: tensor.name for tensor in recommend.ENCODE_HISTORY.inputs}
     ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
     beams = {name: f"last_{name}" for name in ("paths", "scores")}
     found = {name: f"found_{name}" for name in ("item_ids", "scores")}
@@ -25,7 +29,7 @@ def recommend_and_rank() -> Ensemble:
         **{tensor.name: tensor.name for tensor in rank.EVENTS},
     }  # fmt: skip
     steps = (
-        Step("encode_history", history, {"tokens": "tokens", "owner": "owner", **ticket, **excluded}),
+        Step("encode_history", RETRIEVAL, {"tokens": "tokens", "owner": "owner", **ticket, **excluded}),
         Step("generate", {"tokens": "tokens", "owner": "owner", **ticket, **excluded}, beams),
         Step("validity_lookup", {**beams, **ticket, **excluded}, found),
         *rank.rank_steps(candidates, before="rank_"),

@@ -14,7 +14,7 @@ from build.tensorrt.profiles import MAX_BATCH
 from build.tensorrt.ranker import RANK, plan_ranker
 from ensembles import rank, recommend_and_rank
 from ensembles.description import Ensemble, Model, Step, WarmUp
-from ensembles.recommend import ENCODE_HISTORY, NO_PROMPT, SCORES, TICKET
+from ensembles.recommend import NO_PROMPT, SCORES, TICKET
 from ensembles.tensorrt import (
     KV_TYPES,
     WARM_BEAMS,
@@ -98,13 +98,12 @@ def recommend_and_rank_tensorrt(config: ModelConfig, ranker: RankerConfig, kv_ty
     first, prefill, *middle, last = found.steps
     # With one level no decode reads its KV
     prefill = replace(prefill, outputs={**prefill.outputs, **_made(config)})
-    history = {tensor.name: tensor.name for tensor in ENCODE_HISTORY.inputs}
     retrieved = {name: f"found_{name}" for name in ("item_ids", "scores")}
     (asked,) = [step.inputs for step in plain.steps if step.model == "encode_candidates"]
     # No pool: nothing is kept of anybody
     asked = {own: shared for own, shared in asked.items() if own != "owner"}
     steps = [
-        replace(first, inputs=history), prefill, *middle, replace(last, outputs=retrieved),
+        replace(first, inputs=recommend_and_rank.RETRIEVAL), prefill, *middle, replace(last, outputs=retrieved),
         *_steps(config, ranker, asked, "ticket", before="rank_"),
     ]  # fmt: skip
     models = (*found.models, *_models(config, ranker, KV_TYPES[kv_type]))

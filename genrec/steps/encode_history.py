@@ -17,7 +17,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
 from genrec.models.prompt import newest_start, prompt_of, window_start
-from genrec.rank.options import MOST_CANDIDATES
+from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS, SPAN, Settings
 from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.known_users import KnownUsers
@@ -92,11 +92,14 @@ class EncodeHistory(EachAlone):
         }
 
     def _top_k(self, request: Tensors, items: int) -> int:
-        """How many are to be found: where a ranking follows, as many as it wants to `retrieve`."""
-        field = "retrieve" if "retrieve" in request else "top_k"
-        top_k, most = int(check_tensor(request, field, np.int32, 1)[0]), min(self._width, items)
-        if field == "retrieve":
-            most = min(most, MOST_CANDIDATES)
+        """How many are to be found: where a ranking follows, as many as it wants to `retrieve`, or the usual number."""
+        field, most = "top_k", min(self._width, items)
+        if "retrieve" in request or "rank_top_k" in request:
+            field, most = "retrieve", min(most, MOST_CANDIDATES)
+            if field not in request:
+                answered = {"top_k": request["rank_top_k"]}
+                return min(max(USUAL_CANDIDATES, int(check_tensor(answered, "top_k", np.int32, 1)[0])), most)
+        top_k = int(check_tensor(request, field, np.int32, 1)[0])
         if not 1 <= top_k <= most:
             limit = f"1 to {most}: the beam width is {self._width}, the catalogue has {items} items"
             limit += f", at most {MOST_CANDIDATES} are ranked" if field == "retrieve" else ""

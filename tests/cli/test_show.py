@@ -17,9 +17,7 @@ import pytest
 from build.catalogue import remove_items
 from cli import catalogue, pool
 from cli.main import main, parser
-from cli.rank import of_the_usual
 from cli.show import items_of, user_of
-from clients.rank_wire import Ranking
 from deploy.launcher import RunningServer
 from deploy.switch import switch
 from genrec.catalogue.items import Catalogue
@@ -214,22 +212,6 @@ def test_without_a_number_no_more_are_ranked_than_whoever_answers_finds(
         assert main([*asked, *url, "--retrieve", "17"]) == 2
     said = "retrieve: is 17 (accepted: 1 to 16: the beam width is 16, the catalogue has 60 items"
     assert said in capsys.readouterr().err
-
-
-def test_only_a_refusal_of_the_number_is_asked_again() -> None:
-    asked: list[int] = []
-
-    def refuse(retrieve: int, *, error: InputError) -> Ranking:
-        asked.append(retrieve)
-        raise error
-
-    for error, times in ((InputError("retrieve", "is 100", "1 to 7: as many"), [100, 7]),
-                         (InputError("retrieve", "is 100", "none"), [100]),
-                         (InputError("top_k", "is 12", "1 to 10"), [100])):  # fmt: skip
-        asked.clear()
-        with pytest.raises(InputError):
-            of_the_usual(refuse, error=error)
-        assert asked == times
 
 
 def test_an_artifact_without_a_ranker_says_how_it_gets_one(

@@ -15,7 +15,7 @@ from tests.serving.servers import brief_server
 def test_a_ranking_is_drawn_of_as_many_as_the_server_finds(
     tiny_ranker: Path, items: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is drawn is the answered request, not the one that wanted too many; a number that is given stays."""
+    """A number that is given stays."""
     url = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
     with brief_server(
         tiny_ranker, beam_width=16, ensembles=("recommend_and_rank",), trace_url=url

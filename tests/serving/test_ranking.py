@@ -216,7 +216,7 @@ def test_what_a_request_lacks_is_named(
         assert client.is_server_ready()
 
 
-def test_without_a_number_to_retrieve_as_many_as_are_wanted_are_ranked(
+def test_without_a_number_to_retrieve_as_many_are_ranked_as_can_be_found(
     ranking: RunningServer, items: list[int]
 ) -> None:
     inputs = [grpc.InferInput("history", [1, 2], "INT64"), grpc.InferInput("top_k", [1, 1], "INT32")]
@@ -224,7 +224,8 @@ def test_without_a_number_to_retrieve_as_many_as_are_wanted_are_ranked(
     inputs[1].set_data_from_numpy(np.array([[5]], np.int32))
     with grpc.InferenceServerClient(ranking.grpc_url) as client, Ranker(ranking.grpc_url) as ranker:
         found = client.infer("recommend_and_rank", inputs).as_numpy("item_ids")[0].tolist()
-        assert found == ranker.recommend_and_rank(items[:2], 5, 5).item_ids.tolist()
+        assert found == ranker.recommend_and_rank(items[:2], WIDTH, 5).item_ids.tolist()
+        assert found == ranker.recommend_and_rank(items[:2], top_k=5).item_ids.tolist()
 
 
 def test_a_user_is_forgotten_and_items_are_computed_ahead(
