@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from cli import (
+    batch,
     bench,
     cascade,
     catalogue,
@@ -80,6 +81,11 @@ VERBS = {
         "ask a server, or the local runtime",
         "artifacts/ml-100k --url 127.0.0.1:8001 --history 50,172,1",
         recommend.add_arguments, recommend.run,
+    ),
+    "batch": Verb(
+        "answer every user of the data set, into a file",
+        "artifacts/ml-100k --out lists.parquet --exclude-history",
+        batch.add_arguments, batch.run,
     ),
     "rank": Verb(
         "rank candidates, or what the generator finds",

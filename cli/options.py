@@ -131,10 +131,7 @@ def add_device(parser: argparse.ArgumentParser, what: str) -> None:
 def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     """Who is asked about whose history, and for how many items; `user` says what is taken of a user."""
     add_artifact(parser)
-    parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
-    parser.add_argument(
-        "--protocol", choices=("grpc", "http"), default=PROTOCOL, help="with --url; default: %(default)s"
-    )
+    add_server(parser)
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(
         "--history", default="", help="item ids, or keys of items.parquet, oldest first, e.g. 50,172,1"
@@ -145,6 +142,14 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
         "--deadline-ms",
         type=at_least(1, MAX_DEADLINE_MS),
         help=f"with --url: after so long the server gives up, 1 to {MAX_DEADLINE_MS}",
+    )
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Which server is asked, if one is."""
+    parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
+    parser.add_argument(
+        "--protocol", choices=("grpc", "http"), default=PROTOCOL, help="with --url; default: %(default)s"
     )
 
 
@@ -160,7 +165,7 @@ def add_retrieve(parser: argparse._ActionsContainer, what: str) -> None:
 
 def check_where(a: argparse.Namespace, local: Sequence[str]) -> None:
     """Raises InputError for what would be left unread: settings `local` with --url, a deadline or HTTP without it."""
-    if not a.url and a.deadline_ms is not None:
+    if not a.url and getattr(a, "deadline_ms", None) is not None:
         raise InputError("deadline-ms", "is given without --url", "a server; the local runtime keeps none")
     if not a.url and a.protocol != PROTOCOL:
         raise InputError("protocol", f"is {a.protocol} without --url", "a server; the local runtime has none")

@@ -13,11 +13,27 @@ LOCAL = ("beam_width",)  # settings that a server has for itself
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Whom to ask, and what."""
     add_question(parser, "take the history of this user of the data set instead")
+    add_wishes(parser)
+    add_decoder(parser)
+    add_settings(parser, *LOCAL)
+
+
+def add_wishes(parser: argparse.ArgumentParser) -> None:
+    """What may be answered."""
     parser.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
     parser.add_argument("--exclude", metavar="ITEMS", help="do not answer these either: ids or keys")
     parser.add_argument("--only", metavar="ITEMS", help="answer none but these: ids or keys")
-    add_decoder(parser)
-    add_settings(parser, *LOCAL)
+
+
+def wishes_of(a: argparse.Namespace) -> dict[str, Any]:
+    """The same for a request. Raises InputError for items that the artifact does not know by these names."""
+    from cli.show import items_of
+
+    wishes: dict[str, Any] = {"exclude_history": a.exclude_history}
+    for name in ("exclude", "only"):
+        if (given := getattr(a, name)) is not None:
+            wishes[name] = items_of(a.artifact, name, given)
+    return wishes
 
 
 def add_decoder(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +52,12 @@ def run(a: argparse.Namespace) -> None:
         history = items_of(a.artifact, "history", a.history)
     else:
         history = user_of(a.artifact, a.user).items.tolist()
-    excluding: dict[str, Any] = {"exclude_history": a.exclude_history}
-    for name in ("exclude", "only"):
-        if (given := getattr(a, name)) is not None:
-            excluding[name] = items_of(a.artifact, name, given)
+    wishes = wishes_of(a)
     if a.url:
         ask = ask_server(a.url, a.protocol, a.decoder, a.deadline_ms)
     else:
         tell_outdated(a.artifact)
         ask = ask_local(a.artifact, a.beam_width, a.decoder)
-    answer = ask(history, a.top_k, **excluding)
+    answer = ask(history, a.top_k, **wishes)
     untitled = why_untitled(a.artifact, a.url, a.protocol, answer.catalogue_version) if a.url else ""
     print("\n".join(answer_lines(a.artifact, history, answer, untitled)))

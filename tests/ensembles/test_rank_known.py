@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cli.main import main
@@ -20,38 +18,13 @@ from genrec.rank.hstu import FEATURES
 from genrec.rank.user_features import USERS
 from genrec.steps import Answer
 from genrec.steps.known_features import KnownFeatures
+from tests.ensembles.known_users import EVENTS, KNOWN, STRANGER, with_known_users
 from tests.oracles.hstu_asked import ByTorch, check_ranking
-from training.data.histories import history_table
-
-EVENTS = {
-    "ratings": np.array([[5, 1, 3, 4, 2]], np.int32),
-    "times": np.array([[100, 100, 250, 900, 4000]]),
-    "features": np.array([[2, 5]], np.int32),
-}
-KNOWN, STRANGER = 7, 8  # users of the artifact; of the second no features are known
 
 
 @pytest.fixture(scope="module")
 def artifact(tiny_hstu: Path, items: list[int], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    artifact = Path(shutil.copytree(tiny_hstu, tmp_path_factory.mktemp("known") / "artifact"))
-    ratings, times = (np.tile(EVENTS[name][0], 2) for name in ("ratings", "times"))
-    table = history_table(
-        np.array([KNOWN, STRANGER]), np.tile(items[:5], 2), np.array([5, 5]), pa.array(["anna", "bert"]), times,
-        ratings,
-    )  # fmt: skip
-    pq.write_table(table, artifact / "histories.parquet")
-    users = {
-        "user_id": [KNOWN, STRANGER],
-        "city": ["Ulm", None],
-        "age": ["7", "unheard of"],
-        "sex": [None, None],
-    }
-    pq.write_table(pa.table(users, schema=pa.schema(
-        [("user_id", pa.int64()), *((name, pa.string()) for name in ("city", "age", "sex"))]
-    )), artifact / USERS)  # fmt: skip
-    numbers = {"city": {"Rom": 1, "Ulm": 2}, "age": {"3": 3, "5": 4, "7": 5}, "sex": {"F": 6, "M": 7}}
-    (artifact / "model" / FEATURES).write_text(json.dumps(numbers))
-    return artifact
+    return with_known_users(tiny_hstu, items, tmp_path_factory.mktemp("known"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,114 @@
+"""Who answers `genrec batch`: the engines in this process, or a server that many requests are with at a time."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cli.batch_files import Known
+from cli.rank import reads
+from clients.errors import Overloaded, TimedOut, Unreachable
+from clients.rank_wire import RECOMMEND_AND_RANK, event_tensors, parse_ranking
+from clients.ranker import Ranker
+from clients.recommender import Recommender
+from clients.request import request_tensors
+from clients.wire import Answered, parse
+from ensembles.local import LocalRecommender
+from genrec.errors import GenrecError
+from genrec.rank.kinds import EVENT_INPUTS, PAST_INPUTS
+from genrec.steps import Tensors
+
+Ask = Callable[..., Answered]  # of `history`, and of what a ranker reads beside it
+# What is known of users and a bar, which is moved, to answers in their order
+Answers = Callable[[Sequence[Known], Any], list[Answered]]
+# Ensembles under their names in the local runtime
+DECODERS = {"recommend": "beam", "recommend_draft": "draft", RECOMMEND_AND_RANK: RECOMMEND_AND_RANK}
+TOGETHER = 64  # requests of a batch in this process
+IN_FLIGHT = 64  # requests that a server has at a time: full batches, and far from the 1,024 that may wait
+PATIENCE_S = 60.0  # how long a server may be away or shed load: longer than it takes to start again
+PAUSE_S = 0.5
+
+
+@contextmanager
+def local_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[Answers]:
+    """The local runtime's, which reads histories of like lengths together."""
+    parsed = parse_ranking if a.ensemble == RECOMMEND_AND_RANK else parse
+    with LocalRecommender(a.artifact, a.beam_width, decoder=DECODERS[a.ensemble]) as local:
+
+        def answered(asked: list[Tensors]) -> list[Answered]:
+            answers = local.runtime.run(asked)
+            for answer in answers:
+                if isinstance(answer, GenrecError):
+                    raise answer
+            return [parsed(SimpleNamespace(as_numpy=answer.get)) for answer in answers]
+
+        def tensors(history: Any, **events: Any) -> Tensors:
+            known = event_tensors(**{**dict.fromkeys(EVENT_INPUTS), **events})
+            return {**request_tensors(history, a.top_k, **wishes), **known}
+
+        told = _told(a, lambda **asked: answered([tensors(**asked)])[0])
+
+        def answers_to(known: Sequence[Known], bar: Any) -> list[Answered]:
+            found: dict[int, Answered] = {}
+            order = np.argsort([len(each["history"]) for each in known], kind="stable")
+            for start in range(0, len(order), TOGETHER):
+                places = order[start : start + TOGETHER]
+                asked = [tensors(**_of(known[place], told)) for place in places]
+                found.update(zip(places, answered(asked), strict=True))
+                bar.update(len(places))
+            return [found[place] for place in range(len(known))]
+
+        yield answers_to
+
+
+@contextmanager
+def server_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[Answers]:
+    """A server's. One that restarts in the middle is waited for; one that is not there in the beginning is not."""
+    with Ranker(a.url, a.protocol) as ranker, Recommender(a.url, a.protocol, model=a.ensemble) as recommender:
+        ask: Ask = recommender.recommend if a.ensemble != RECOMMEND_AND_RANK else ranker.recommend_and_rank
+        ask = partial(ask, top_k=a.top_k, **wishes)
+        told = _told(a, ask)
+
+        def answer(bar: Any, known: Known) -> Answered:
+            found = patiently(partial(ask, **_of(known, told)))
+            bar.update()
+            return found
+
+        with ThreadPoolExecutor(IN_FLIGHT) as threads:
+            try:
+                yield lambda known, bar: list(threads.map(partial(answer, bar), known))
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def _told(a: argparse.Namespace, ask: Ask) -> list[str]:
+    """What of a user is told: `ask` says what it reads, before it is asked for anyone. Raises what it raises."""
+    ask(history=[])
+    further = PAST_INPUTS if a.ensemble == RECOMMEND_AND_RANK else ()
+    return ["history", *(name for name in further if reads(partial(ask, history=[]), name))]
+
+
+def _of(known: Known, told: Sequence[str]) -> Known:
+    """What is told of a user. An empty list of what is not known is left out."""
+    return {name: known[name] for name in told if name == "history" or len(known.get(name, ()))}
+
+
+def patiently(ask: Callable[[], Answered], patience_s: float = PATIENCE_S) -> Answered:
+    """What `ask` answers, asked again while the server is away or sheds load. Raises its error after `patience_s`."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return ask()
+        except (Overloaded, TimedOut, Unreachable):
+            if time.monotonic() > until:
+                raise
+        time.sleep(PAUSE_S)

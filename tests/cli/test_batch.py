@@ -1,0 +1,165 @@
+"""`genrec batch`: every user's list is what he is answered when he is asked for alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from cli.batch_answers import patiently
+from cli.main import main
+from clients.errors import Overloaded, Unreachable
+from clients.recommender import Recommender
+from deploy.launcher import RunningServer, running_server
+from deploy.ports import choose_ports
+from ensembles.local import LocalRecommender, request
+from genrec.catalogue.keys import ITEMS, KEYS
+from tests.ensembles.known_users import with_known_users
+from training.data.histories import Histories
+
+Row = tuple[str, int, float]  # a user, an item of his, its score
+WIDTH = ["--beam-width", "32"]
+
+
+def batch(artifact: Path, out: Path, *more: str) -> int:
+    return main(["batch", str(artifact), "--out", str(out), *more])
+
+
+def rows_of(path: Path) -> list[Row]:
+    """In their order, whose ranks are checked."""
+    table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
+    users = table["user"].to_pylist()
+    for user, rank, before in zip(
+        users[1:], table["rank"].to_pylist()[1:], table["rank"].to_pylist(), strict=False
+    ):
+        assert rank in (1, before + 1), user
+    return list(zip(users, table["item_id"].to_pylist(), table["score"].to_pylist(), strict=True))
+
+
+def check(found: list[Row], want: list[Row]) -> None:
+    """Items and users to the letter, scores but for rounding: batches are others."""
+    assert [each[:2] for each in found] == [each[:2] for each in want] and found
+    np.testing.assert_allclose([each[2] for each in found], [each[2] for each in want], rtol=0, atol=1e-4)
+
+
+@pytest.mark.serving
+@pytest.mark.parametrize("where", ["here", "grpc", "http"])
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_everyone_gets_what_he_is_answered_alone(
+    shop: Path,
+    server: RunningServer,
+    tmp_path: Path,
+    where: str,
+    kind: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = server.http_url if where == "http" else server.grpc_url
+    asked = WIDTH if where == "here" else ["--url", url, "--protocol", where]
+    out = tmp_path / f"lists.{kind}"
+    assert batch(shop, out, "--top-k", "7", "--exclude-history", *asked) == 0
+    assert "4 users" in (said := capsys.readouterr().err) and "4 by model, catalogue version 1" in said
+    want = []
+    with Recommender(server.grpc_url) as recommender:
+        for user, history in zip("abcd", Histories.load(shop / "histories.parquet").rows(), strict=True):
+            answer = recommender.recommend(history, 7, exclude_history=True)
+            want += [
+                (user, *each) for each in zip(answer.item_ids.tolist(), answer.scores.tolist(), strict=True)
+            ]
+    check(rows_of(out), want)
+    assert len(want) == 4 * 7 and not list(tmp_path.glob("*.partial"))
+
+
+def test_a_ranking_reads_all_that_is_known_of_a_user(
+    tiny_hstu: Path, items: list[int], tmp_path: Path
+) -> None:
+    artifact, out = with_known_users(tiny_hstu, items, tmp_path), tmp_path / "lists.csv"
+    assert batch(artifact, out, "--ensemble", "recommend_and_rank", "--top-k", "6", *WIDTH) == 0
+    want = []
+    with LocalRecommender(artifact, 32, decoder="recommend_and_rank", pool_user_mb=1) as local:
+        for name, user in (("anna", 7), ("bert", 8)):
+            asked = {"user_id": np.array([[user]]), "retrieve": np.array([[32]], np.int32)}
+            (answer,) = local.runtime.run([asked | {"top_k": request([], 6)["top_k"]}])
+            want += [(name, *each) for each in zip(answer["item_ids"][0], answer["scores"][0], strict=True)]
+    check(rows_of(out), want)
+    assert [each[2] for each in want[:6]] != [each[2] for each in want[6:]]  # features of one alone are known
+
+
+def test_items_are_spelled_as_in_the_source_and_wishes_count(
+    shop: Path, items: list[int], tmp_path: Path
+) -> None:
+    artifact, out = shutil.copytree(shop, tmp_path / "artifact"), tmp_path / "lists.parquet"
+    keys = [f"sku {item}, red" for item in items[:-1]] + [None]
+    pq.write_table(pa.table({"item_id": items, "key": keys}, schema=KEYS), artifact / ITEMS)
+    only = ",".join(f'"{keys[place]}"' for place in (3, 5))
+    assert batch(artifact, out, "--only", only, *WIDTH) == 0
+    table = pq.read_table(out)
+    assert len(table) == 8 and set(table["item"].to_pylist()) == {keys[3], keys[5]}
+    assert set(table["item_id"].to_pylist()) == {items[3], items[5]}
+
+
+def test_a_run_that_fails_leaves_what_was_there(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, nobody = tmp_path / "lists.csv", f"127.0.0.1:{choose_ports().http}"
+    out.write_text("of yesterday")
+    assert batch(shop, out, "--url", nobody, "--protocol", "http") == 2
+    assert nobody in capsys.readouterr().err
+    assert out.read_text() == "of yesterday" and list(tmp_path.iterdir()) == [out]
+
+
+def test_what_cannot_be_is_refused_by_name(
+    tiny: Path, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for artifact, out, more, said in (
+        (shop, tmp_path / "lists.txt", [], "out: is .* ends in .parquet or .csv"),
+        (shop, tmp_path, [], "out: is "),
+        (shop, tmp_path / "none" / "lists.csv", [], "lists.csv.partial.*No such file"),
+        (shop, tmp_path / "lists.csv", ["--protocol", "http"], "protocol: is http without --url"),
+        (shop, tmp_path / "lists.csv", ["--top-k", "33", *WIDTH], "top_k: is 33"),
+        (shop, tmp_path / "lists.csv", ["--exclude", "x,y"], "exclude: "),
+        (shop, tmp_path / "lists.csv", ["--ensemble", "recommend_and_rank"], "has no ranker"),
+        (tiny, tmp_path / "lists.csv", [], "histories.parquet"),
+    ):  # fmt: skip
+        assert batch(artifact, out, *more) == 2
+        error = capsys.readouterr().err
+        assert re.search(said, error) and "Traceback" not in error, error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_is_away_is_asked_again_until_patience_ends() -> None:
+    errors = [Overloaded("full"), Unreachable("away")]
+
+    def ask() -> str:
+        if errors:
+            raise errors.pop()
+        return "answer"
+
+    assert patiently(ask) == "answer"  # type: ignore[arg-type, comparison-overlap]
+    errors += [Unreachable("away")]
+    with pytest.raises(Unreachable, match="away"):
+        patiently(ask, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.long
+@pytest.mark.serving
+def test_a_server_that_starts_again_is_waited_for(tiny: Path, items: list[int]) -> None:
+    ports = {"grpc_port": choose_ports().grpc, "beam_width": 32}
+    with running_server(tiny, **ports) as server, Recommender(server.grpc_url) as recommender:
+        ask = partial(recommender.recommend, items[:3])
+        want = ask().item_ids.tolist()
+    found: list[list[int]] = []
+    with Recommender(server.grpc_url) as recommender:
+        ask = partial(recommender.recommend, items[:3])
+        thread = threading.Thread(target=lambda: found.append(patiently(ask).item_ids.tolist()))
+        thread.start()
+        with running_server(tiny, **ports):
+            thread.join()
+    assert found == [want]
