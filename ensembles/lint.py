@@ -20,6 +20,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import TYPE_STRING, ModelConfig
 
 from ensembles.served import MOST_INSTANCES
+from genrec.words import counted
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def main() -> None:
     messages = lint(parser.parse_args().repository)
     for message in messages:
         print(message)
-    print(f"{len(messages)} problems" if messages else "clean")
+    print(counted(len(messages), "problem") if messages else "clean")
     sys.exit(bool(messages))
 
 
