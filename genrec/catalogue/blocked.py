@@ -45,35 +45,57 @@ def beside(leaves: Int32, children_into: Sequence[Int32]) -> Blocked:
 
     `children_into` has the pointers into every level, from the root's. Costs E L log P, and what it blocks.
     """
-    leading = [np.unique(leaves)]
+    leading = [_once(leaves)]
     for pointers in reversed(children_into[1:]):
-        leading.insert(0, np.unique(_parents(leading[0], pointers)))
+        leading.insert(0, _once(_parents(leading[0], pointers)))
     nodes, parents = [], np.zeros(1, np.int32)
     for pointers, left in zip(children_into, leading, strict=True):
-        children = _children(parents, pointers)
-        closed = np.ones(len(children), np.bool_)
-        closed[np.searchsorted(children, left)] = False  # both ascend, and all of `left` are children
-        nodes.append(children[closed])
+        nodes.append(_others(parents, pointers, left))
         parents = left
     return Blocked(tuple(nodes))
 
 
-def _children(nodes: Int32, pointers: Int32) -> Int32:
-    """All children of nodes int32[E], in their order: int32[any]."""
-    first, counts = pointers[nodes], pointers[nodes + 1] - pointers[nodes]
-    before = np.cumsum(counts) - counts
-    return np.repeat(first - before, counts).astype(np.int32) + np.arange(counts.sum(), dtype=np.int32)
+def _once(ascending: Int32) -> Int32:
+    """Each of int32[E] once: int32[any]."""
+    return ascending[np.diff(ascending, prepend=-1) > 0]
+
+
+@njit(cache=True, nogil=True)
+def _others(parents: Array, pointers: Array, left: Array) -> Array:
+    """Children of `parents`, int32[P], but for `left`, int32[E], all of which are some: ascending, int32[any]."""
+    count = 0
+    for parent in parents:
+        count += pointers[parent + 1] - pointers[parent]
+    out = np.empty(count - len(left), np.int32)
+    kept = passed = 0
+    for parent in parents:
+        for child in range(pointers[parent], pointers[parent + 1]):
+            if passed < len(left) and left[passed] == child:
+                passed += 1
+            else:
+                out[kept] = child
+                kept += 1
+    return out
 
 
 @njit(cache=True, nogil=True)
 def _parents(nodes: Array, pointers: Array) -> Array:
-    """Parent of every node: int32[E] ascending, by binary search in int32[P + 1] -> int32[E] ascending."""
+    """Parent of every node, int32[E] ascending, whose children begin at int32[P + 1] -> int32[E] ascending.
+
+    The next parent is sought from the last one on, in steps that double and then halve: it is mostly near.
+    """
     out = np.empty(len(nodes), np.int32)
+    parent = 0
     for i in range(len(nodes)):
-        if i > 0 and nodes[i] < pointers[out[i - 1] + 1]:
-            out[i] = out[i - 1]
-        else:
-            out[i] = np.searchsorted(pointers, nodes[i], side="right") - 1
+        step = 1
+        while parent + step < len(pointers) and pointers[parent + step] <= nodes[i]:
+            parent += step
+            step *= 2
+        while step > 1:
+            step //= 2
+            if parent + step < len(pointers) and pointers[parent + step] <= nodes[i]:
+                parent += step
+        out[i] = parent
     return out
 
 
