@@ -38,10 +38,8 @@ from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
 from genrec.rank.item_tokens import find_tokens, read_item_tokens, save_item_tokens, token_numbers
-from training.data.keys import is_plain
+from training.data.keys import INT64, LEAST, is_plain
 from training.data.tables import ITEM, TITLE, name_of, read_table, required, text, where
-
-INT64 = np.iinfo(np.int64)
 
 
 def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
@@ -161,7 +159,7 @@ def _read_items(table: pa.Table, given: pa.Table, path: Path, old: Catalogue, ba
     )
     missing = f"codes, which a title cannot replace, and no column {LIKE}"
     _check_numbered(table, path, "code", 0 if like else levels, missing, limit)
-    ids = _whole_numbers(table, path, ITEM)
+    ids = _whole_numbers(table, path, ITEM, LEAST)
     _, first, count = np.unique(ids, return_index=True, return_counts=True)
     if (count > 1).any():
         row = int(np.flatnonzero(ids == ids[first[np.argmax(count > 1)]])[1])

@@ -31,7 +31,7 @@ def tables(folder: Path, items: list[str], seen: list[str] | None = None) -> tup
     return shown, described
 
 
-@pytest.mark.parametrize("odd", ["0107", "+5", "x", "1.5", "107.0", "9" * 20, "-0", "５"])
+@pytest.mark.parametrize("odd", ["0107", "+5", "x", "1.5", "107.0", "9" * 20, "-0", "５", str(-(2**63))])
 def test_one_odd_key_among_numbers_stops_with_its_line(tmp_path: Path, odd: str) -> None:
     source = read_tables(*tables(tmp_path, [*NUMBERED, odd], NUMBERED))
     with pytest.raises(InputError) as caught:

@@ -128,6 +128,7 @@ REFUSED = {
     "a code left out": (HEAD + "5,a,0,,1\n", "column code_2: line 2 is empty"),
     "an item that is no number": (HEAD + "a5,a,0,0,0\n", "column item: line 2 is a5.*whole number"),
     "an item beyond int64": (HEAD + f"{2**63},a,0,0,0\n", f"column item: line 2 is {2**63}"),
+    "an item that stands for none": (HEAD + f"{-(2**63)},a,0,0,0\n", f"column item: line 2 is {-(2**63)}"),
     "no titles": ("item,code_1,code_2,code_3\n5,0,0,0\n", "no column title"),
     "empty": (HEAD, "is empty"),
 }

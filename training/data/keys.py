@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from genrec.errors import InputError
 
 INT64 = np.iinfo(np.int64)
+LEAST = INT64.min + 1  # the number before it stands for no item: `training.generator.evaluate.PAD`
 _PLAIN = re.compile(r"0|-?[1-9][0-9]{0,18}")
 WHOLE_NUMBERS = (
-    f"whole numbers {INT64.min} to {INT64.max} without leading zeros or a plus sign, which are kept as ids;"
+    f"whole numbers {LEAST} to {INT64.max} without leading zeros or a plus sign, which are kept as ids;"
     " or names for most, which get the ids 1, 2, ..."
 )
 
@@ -29,7 +30,7 @@ def number_keys(
     which holds both, is named in the note. `kind` is what they name, `place` says where a key stands: (file, line).
     Raises InputError.
     """
-    plain = are_plain(keys)
+    plain = are_plain(keys) & pc.not_equal(keys, str(LEAST - 1)).to_numpy(zero_copy_only=False)
     numbers = int(plain.sum())
     if numbers == len(keys):
         return keys.cast(pa.int64()).to_numpy(), []

@@ -66,7 +66,7 @@ def ids(keys: list[str]) -> list[int]:
     ].tolist()
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, min_size=1))
+@given(st.lists(st.integers(1 - 2**63, 2**63 - 1), unique=True, min_size=1))
 def test_numbers_are_kept_as_ids_and_names_counted(numbers: list[int]) -> None:
     assert ids([str(n) for n in numbers]) == numbers
     assert ids([f"x{n}" for n in numbers]) == list(range(1, len(numbers) + 1))
