@@ -109,7 +109,6 @@ def make_draft(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | No
     from genrec.nn.checkpoint import generator_digest
     from training.further import LEARNT
     from training.generator.draft import DraftSettings, draft_artifact
-    from training.launch import torchrun_rank
     from training.recipe_file import changed
 
     check_generator(artifact)
@@ -123,16 +122,10 @@ def make_draft(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | No
     settings |= {} if how.minutes is None else {"minutes": how.minutes}
     settings |= {} if chosen.joint else {"generator": generator_digest(artifact / "model")}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
-    model = artifact / "model"
-
-    def work(state: Path) -> dict[str, Any]:
-        facts: dict[str, Any] = how.on_ranks(draft_artifact, artifact, chosen, state, how.seed, how.minutes)
-        if chosen.joint and not torchrun_rank():
-            made = (model / n for n in ("config.json", "model.safetensors"))
-            record(artifact, "train", trained["key"], made, {**trained["facts"], "with_draft": facts})
-        return facts
-
-    _training(artifact, "draft", key, ("draft.json", "draft.safetensors"), work)
+    _training(
+        artifact, "draft", key, ("draft.json", "draft.safetensors"),
+        lambda state: how.on_ranks(draft_artifact, artifact, chosen, state, how.seed, how.minutes),
+    )  # fmt: skip
 
 
 def make_ranker(

@@ -25,8 +25,10 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.draft.head import Drafter
 from genrec.draft.options import DraftConfig
 from genrec.draft.search import draft
-from genrec.errors import InputError
-from genrec.nn.checkpoint import generator_digest, load_generator, save_generator
+from genrec.errors import ArtifactError, InputError
+from genrec.files import scratch_in
+from genrec.manifest import anew, read, replace
+from genrec.nn.checkpoint import WEIGHTS, generator_digest, load_generator, save_generator
 from genrec.nn.device import device_of
 from genrec.nn.draft_checkpoint import save_draft, serving_tensors
 from genrec.nn.draft_head import DraftHead, prompt_states
@@ -226,12 +228,27 @@ def draft_artifact(
     """
     load_config(artifact).check_codes_alone("a draft head")
     of = generator_digest(artifact / "model")  # another process may train it meanwhile
+    trained = read(artifact).get("train")
+    if settings.joint and trained is None:
+        raise ArtifactError(artifact / "model" / WEIGHTS, f"is of no training{anew('train')}")
     generator, head, report = train_draft(
         world, Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
         load_generator(artifact / "model"), settings, DraftConfig(), state, seed, minutes,
     )  # fmt: skip
     if world.rank == 0:
-        if settings.joint:
-            save_generator(generator, artifact / "model")
+        if trained is not None and settings.joint:
+            _replace_generator(artifact, trained, generator, report)
         save_draft(head, artifact / "model", None if settings.joint else of)
     return report
+
+
+def _replace_generator(
+    artifact: Path, made: dict[str, Any], generator: Generator, report: dict[str, object]
+) -> None:
+    """Put one that has learnt with a head in the place of the one that was `made`. A kill leaves a whole stage, and the
+    same training goes on to its head. Raises ArtifactError.
+    """
+    with scratch_in(artifact / "model") as scratch:
+        save_generator(generator, scratch)
+        written = {scratch / WEIGHTS: artifact / "model" / WEIGHTS}
+        replace(artifact, "train", made, written, {**made["facts"], "with_draft": report})
