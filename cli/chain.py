@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genrec.errors import InputError
-from genrec.manifest import OF, check_inputs, is_good, making, read, record, recorded, stage_key
+from genrec.errors import ArtifactError, InputError
+from genrec.manifest import (
+    OF,
+    anew,
+    check_inputs,
+    digest_file,
+    is_good,
+    making,
+    read,
+    record,
+    recorded,
+    stage_key,
+)
 
 
 @dataclass(frozen=True)
@@ -69,15 +80,12 @@ def make_catalogue(
     """`catalogue.parquet`: semantic IDs trained here, or published ones."""
     from training.stages import recipe, tokenise
 
-    given = [
-        artifact / "histories.parquet",
-        artifact / "items.parquet",
-        *([semantic_ids] if semantic_ids else []),
-    ]
+    of_data = [artifact / name for name in ("histories.parquet", "items.parquet")]
+    given = [*of_data, *([semantic_ids] if semantic_ids else [])]
     key = stage_key({"sizes": sizes, "recipe": recipe(artifact).as_json()}, given)
 
     def work() -> dict[str, Any]:
-        of = {path.name: recorded(artifact, path.name) for path in given[:2]}  # others may come meanwhile
+        of = {path.name: recorded(artifact, path.name) for path in of_data}  # others may come meanwhile
         notes = tokenise(artifact, sizes, semantic_ids)
         for note in notes:
             print(f"  {note}")
@@ -91,13 +99,17 @@ def make_model(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | No
     """`model/`, trained by the recipe of the data with `changes`; an ended training goes on where it stood."""
     from training.generator.recipes import OF_DATA
     from training.recipe_file import changed
-    from training.stages import recipe, train
+    from training.stages import CODEBOOKS, recipe, train
 
     check_ours(artifact)
     check_inputs(artifact, "tokenise")
     chosen = changed(recipe(artifact), changes or {}, OF_DATA)
     settings = {"seed": how.seed, "minutes": how.minutes, "recipe": chosen.as_json()}
-    key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
+    books = [path for path in (artifact / CODEBOOKS,) if path.exists()]
+    for path in books:  # a kill may have left new ones beside a catalogue of before
+        if recorded(artifact, path.name) not in (None, digest_file(path)):
+            raise ArtifactError(path, f"is not the file that stage `tokenise` made{anew('tokenise')}")
+    key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet", *books])
     _training(
         artifact, "train", key, ("config.json", "model.safetensors"),
         lambda state: how.on_ranks(train, artifact, chosen, state, how.seed, how.minutes),
@@ -258,12 +270,8 @@ def make_servable(artifact: Path) -> None:
 
 
 def _stage(
-    artifact: Path,
-    name: str,
-    key: str,
-    work: Callable[[], dict[str, Any]],
-    outputs: Callable[[], Iterable[Path]],
-) -> None:
+    artifact: Path, name: str, key: str, work: Callable[[], dict[str, Any]], outputs: Callable[[], Iterable[Path]]
+) -> None:  # fmt: skip
     begun = time.monotonic()
     with _folder(artifact), making(artifact, name):
         if is_good(artifact, name, key):

@@ -1,5 +1,6 @@
 """A model and a catalogue whose semantic IDs it has not learnt."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.errors import ArtifactError
 from genrec.manifest import OF, read, record, recorded
+from training.stages import CODEBOOKS
 
 
 @pytest.fixture
@@ -56,6 +58,36 @@ def test_a_training_says_what_it_has_learnt(tmp_path: Path) -> None:
     make_catalogue(artifact, (4, 4, 4))
     make_model(artifact, how=How(minutes=0.01))
     assert read(artifact)["train"]["facts"][MEANING] == Catalogue.load(artifact / CATALOGUE).meaning
+
+
+def test_a_training_is_of_the_codebooks_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It begins at them, and genres, say, change them while items keep published semantic IDs."""
+    artifact, recipe = tmp_path / "artifact", tmp_path / "mine.json"
+    recipe.write_text('{"recipe": "generator", "epochs": 1, "hidden_size": 16, "num_hidden_layers": 1}')
+    train, books = ["train", str(artifact), "--recipe", str(recipe)], []
+    for genre in "ab":
+        data = ["data", str(artifact), *published(tmp_path, genre)]
+        for says in ("done", "still good"):
+            assert main(data) == main(train) == 0
+            assert f"train: {says}" in capsys.readouterr().out
+        books.append((artifact / CODEBOOKS).read_bytes())
+        assert Catalogue.load(artifact / CATALOGUE).codes.tolist() == [[n, 0] for n in range(9)]
+    assert books[0] != books[1]
+    (artifact / CODEBOOKS).write_bytes(books[0])  # as a kill leaves one of two files
+    assert main(train) == 2
+    assert (
+        f"{CODEBOOKS}: is not the file that stage `tokenise` made; `genrec data`" in capsys.readouterr().err
+    )
+
+
+def published(folder: Path, genre: str) -> list[str]:
+    """Options of `genrec data` for nine items with semantic IDs, every other one of this genre."""
+    events, items, ids = (folder / name for name in ("events.csv", "items.csv", "ids.json"))
+    rows = (f"{user},{(user + n) % 9},{n}\n" for user in range(30) for n in range(6))
+    events.write_text("user,item,timestamp\n" + "".join(rows))
+    items.write_text("item,title,genre\n" + "".join(f"{n},title {n},{genre * (n % 2)}\n" for n in range(9)))
+    ids.write_text(json.dumps({str(n): [n, 0] for n in range(9)}))
+    return ["--interactions", str(events), "--items", str(items), "--semantic-ids", str(ids)]
 
 
 def test_what_is_of_earlier_histories_is_not_measured(
