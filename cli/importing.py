@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import at_least, folder, names
+from cli.options import at_least, folder, names, of_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,16 +47,10 @@ def run(a: argparse.Namespace) -> None:
     """Do it, and say what came of it."""
     from training.hugging_face.checkpoint import import_checkpoint
 
-    notes = import_checkpoint(
-        a.source,
-        a.artifact,
-        a.items,
-        a.semantic_ids,
-        a.prompt,
-        a.interactions,
-        a.code_tokens,
-        a.max_history,
-        a.item_tokens,
-    )
+    with of_options(a, "items", "semantic_ids", "prompt", "interactions", "item_tokens"):
+        notes = import_checkpoint(
+            a.source, a.artifact, a.items, a.semantic_ids, a.prompt, a.interactions, a.code_tokens, a.max_history,
+            a.item_tokens,
+        )  # fmt: skip
     print("\n".join(f"  {note}" for note in notes))
     print(f"imported; `genrec export {a.artifact}` and `genrec build {a.artifact}` make it servable")

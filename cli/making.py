@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import add_artifact, add_settings, sizes, tell_outdated
+from cli.options import add_artifact, add_settings, of_options, sizes, tell_outdated
 from genrec.errors import InputError
 from genrec.files import check_regular
 
@@ -44,10 +44,11 @@ def data(a: argparse.Namespace) -> None:
         raise InputError(
             "codebook-sizes", "are given with --semantic-ids", "without: those have sizes of their own"
         )
-    if a.semantic_ids:
-        check_regular(a.semantic_ids)  # before anything is made
-    make_data(a.artifact, a.source, a.interactions, a.items, a.ray, a.users)
-    make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
+    with of_options(a, "interactions", "items", "users", "semantic_ids"):
+        if a.semantic_ids:
+            check_regular(a.semantic_ids)  # before anything is made
+        make_data(a.artifact, a.source, a.interactions, a.items, a.ray, a.users)
+        make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:

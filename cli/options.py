@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from genrec.manifest import outdated
 from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS, accepted, chosen_fields
@@ -42,6 +43,23 @@ def tell_outdated(artifact: Path) -> None:
     """Where what answers is of an earlier model, and which commands make it anew."""
     if note := outdated(artifact):
         print(note, file=sys.stderr)
+
+
+@contextmanager
+def of_options(a: argparse.Namespace, *options: str) -> Iterator[None]:
+    """An error about a file that one of these options names, or about a file of such a folder, names the option too."""
+    try:
+        yield
+    except (InputError, ArtifactError) as error:
+        about = error.field if isinstance(error, InputError) else error.path
+        named = ((option, str(getattr(a, option))) for option in options if getattr(a, option))
+        for option, path in named:
+            if about == path or about.startswith((f"{path}, ", f"{path}/")):
+                field = f"{option.replace('_', '-')}, {about}"
+                if isinstance(error, InputError):
+                    raise InputError(field, error.problem, error.limit) from error
+                raise ArtifactError(field, error.problem) from error
+        raise
 
 
 def sizes(text: str) -> tuple[int, ...]:

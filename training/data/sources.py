@@ -18,7 +18,18 @@ import pyarrow.compute as pc
 from genrec.errors import InputError
 from genrec.words import counted
 from training.data.interactions import files_of
-from training.data.tables import GENRE, ITEM, TITLE, YEAR, check_file, read_table, required, text
+from training.data.tables import (
+    GENRE,
+    ITEM,
+    ITEMS_FILE,
+    TABLE,
+    TITLE,
+    YEAR,
+    check_file,
+    read_table,
+    required,
+    text,
+)
 
 # name -> (requirement, prefix of the files inside the wheel)
 WHEELS = {
@@ -109,8 +120,8 @@ def unpack(name: str, cache: Path, into: Path, suffixes: Sequence[str]) -> list[
 def read_tables(interactions: Path, items: Path, item_column: tuple[str, ...] = ITEM) -> Source:
     """The items of two files; of an item that is there twice the last row counts. Raises InputError."""
     for file in files_of(interactions):
-        check_file(file, "a CSV, TSV or Parquet file, or sequences")
-    table = read_table(items)
+        check_file(file, f"{TABLE}, or sequences")
+    table = read_table(items, ITEMS_FILE)
     keys = required(table, items, item_column)
     titles = named_with_year(text(table, items, TITLE), text(table, items, YEAR, optional=True))
     genres = text(table, items, GENRE, optional=True)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from genrec.errors import InputError
 from genrec.progress import counting
 from genrec.words import counted
+from training.data.json_items import ACCEPTED as JSON_ITEMS
 from training.data.json_items import read_json_items
 from training.data.utf8 import unreadable
 
@@ -29,6 +30,8 @@ TITLE = ("title", "movie_title", "name")
 GENRE = ("genre", "genres", "class", "category")
 YEAR = ("release_year",)
 BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
+TABLE = "a CSV, TSV or Parquet file"
+ITEMS_FILE = f"{TABLE} with columns item, title; or {JSON_ITEMS}"
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 JSON_LINES = (".jsonl", ".ndjson")
 SIGNS = {
@@ -44,9 +47,12 @@ _UNNAMED = re.compile(r"|Unnamed|__index_level_\d+__")
 csv.field_size_limit(1 << 30)  # a field may be as long as pyarrow takes it
 
 
-def read_table(path: Path) -> pa.Table:
-    """CSV (comma), .tsv/.inter/.item (tab; `name:type` headers), Parquet, or items as JSON; CSV values as strings."""
-    return pa.concat_tables([table for _, table in read_blocks(path)])
+def read_table(path: Path, accepted: str = TABLE) -> pa.Table:
+    """CSV (comma), .tsv/.inter/.item (tab; `name:type` headers), Parquet, or items as JSON; CSV values as strings.
+
+    Raises InputError, which says what is `accepted`.
+    """
+    return pa.concat_tables([table for _, table in read_blocks(path, accepted=accepted)])
 
 
 def read_rows(path: Path, columns: str) -> pa.Table:
@@ -54,7 +60,7 @@ def read_rows(path: Path, columns: str) -> pa.Table:
 
     Raises InputError.
     """
-    accepted = f"a CSV, TSV or Parquet file with columns {columns}"
+    accepted = f"{TABLE} with columns {columns}"
     check_file(path, accepted)
     if kind_of(path) == ".json":
         raise InputError(str(path), "is JSON, as its name says", accepted)
@@ -71,14 +77,13 @@ def _is_sequence(first: list[str]) -> bool:
 
 
 def read_blocks(
-    path: Path, wanted: Sequence[tuple[str, ...]] = (), also: Sequence[tuple[str, ...]] = ()
-) -> Iterator[tuple[int, pa.Table]]:
+    path: Path, wanted: Sequence[tuple[str, ...]] = (), also: Sequence[tuple[str, ...]] = (), accepted: str = TABLE
+) -> Iterator[tuple[int, pa.Table]]:  # fmt: skip
     """The same in blocks: (row that is its first, from 0; table).
 
     Of Parquet only the columns `wanted` are read, and those of `also` that are there, each under the first of its names
     that is there. Raises InputError, of a file without a row too.
     """
-    accepted = "a CSV, TSV or Parquet file"
     check_file(path, accepted)
     first = 0
     try:

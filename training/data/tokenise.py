@@ -119,13 +119,15 @@ def rows_of_items(
 def _items_of_json(path: Path, _: str, accepted: str) -> Iterator[tuple[str, str, list[object]]]:
     try:
         items = read_each_once(path, "item", accepted).items()
-    except (ArtifactError, AttributeError) as error:
-        raise unreadable(path, f"cannot be read: {error}", accepted) from error
+    except ArtifactError as error:
+        raise unreadable(path, error.problem, accepted) from error
+    except AttributeError as error:
+        raise InputError(str(path), "is no object with an item under every name", accepted) from error
     return ((f"item {item!r}", str(item), parts) for item, parts in items)
 
 
 def _items_of_table(path: Path, name: str, accepted: str) -> Iterator[tuple[str, str, list[object]]]:
-    table = read_table(path)
+    table = read_table(path, accepted)
     keys = required(table, path, ITEM).to_pylist()
     names = {each for each in table.column_names if re.fullmatch(rf"{name}_\d+", each)}
     if not names:

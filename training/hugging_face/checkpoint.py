@@ -33,7 +33,7 @@ from genrec.rank.item_tokens import find_tokens, save_item_tokens
 from genrec.words import counted
 from training.data.keys import number_keys
 from training.data.sources import last_rows
-from training.data.tables import ITEM, TITLE, read_table, required, text, where
+from training.data.tables import ITEM, ITEMS_FILE, TITLE, read_table, required, text, where
 from training.hugging_face.code_tokens import (
     HOLE,
     TOKENIZER,
@@ -158,7 +158,7 @@ def _write_items(out: Path, items: Path, interactions: Path | None) -> list[str]
     """`out`/items.parquet, and `out`/histories.parquet where there are interactions. Returns the report."""
     if interactions is not None:
         return prepare(out, interactions=interactions, items=items)
-    table = read_table(items)
+    table = read_table(items, ITEMS_FILE)
     keys = required(table, items, ITEM)
     rows = last_rows(keys)
     keys = keys.take(rows)

@@ -189,7 +189,7 @@ def test_letter_ids_of_beauty() -> None:
     [
         ("a.json", '{"1": ["<a_x>"]}', "'<a_x>' is not a code"),
         ("a.json", '{"1": ["<a_1>"], "2": []}', "have [0, 1] codes"),
-        ("a.json", "[]", "cannot be read"),
+        ("a.json", "[]", "is no object"),
         ("a.json", '{"1": ["<a_1>"], "2": ["<a_1>"], "1": ["<a_2>"]}', "has the item '1' again"),
         ("a.json", '{"1": "12", "2": ["<a_1>", "<b_2>"]}', "item '1' has '12', no list of codes"),
         ("a.csv", "item,c\n1,2\n", "no column code_1"),
