@@ -48,8 +48,10 @@ class How:
 PLAIN = How()
 
 
-def make_data(artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
-              cluster: str | None = None, users: Path | None = None) -> None:  # fmt: skip
+def make_data(
+    artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
+    cluster: str | None = None, users: Path | None = None,
+) -> None:  # fmt: skip
     """`histories.parquet`, `items.parquet`, and `users.parquet`, from a named set, a folder or the user's files."""
     from genrec.rank.user_features import USERS
     from training.data.writing import FORM
@@ -62,7 +64,7 @@ def make_data(artifact: Path, source: str | None, interactions: Path | None = No
     key = stage_key({"source": source, "form": FORM}, given)
 
     def work() -> dict[str, Any]:
-        notes = prepare(artifact, source, interactions, items, cluster=cluster, users=users)
+        notes = prepare(artifact, source, interactions, items, None, cluster, users, key)
         for note in notes:
             print(f"  {note}")
         return {"notes": notes}

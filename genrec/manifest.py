@@ -18,6 +18,7 @@ from typing import Any
 
 from genrec.errors import ArtifactError
 from genrec.files import locked_folder, made_aside, open_file, put, read_json, sync
+from genrec.progress import counting
 
 NAME = "manifest.json"
 NEXT = f"{NAME}.partial"  # what it will be
@@ -37,11 +38,16 @@ PARTS = {"key": str, "outputs": dict, "facts": dict}
 
 def digest_file(path: Path) -> str:
     """sha256 of a file. Raises ArtifactError when it cannot be read."""
+    return _digest(path, lambda count: None)
+
+
+def _digest(path: Path, moved: Callable[[int], object]) -> str:
     sha = hashlib.sha256()
     with open_file(path) as file:
         try:
             while block := file.read(1 << 20):
                 sha.update(block)
+                moved(len(block))
         except OSError as error:
             raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
     return sha.hexdigest()
@@ -69,8 +75,10 @@ class Digests:
 
 
 def stage_key(settings: dict[str, Any], inputs: Iterable[Path] = ()) -> str:
-    """Hash of everything a stage's outputs follow from."""
-    facts = {"settings": settings, "inputs": [digest_file(path) for path in inputs]}
+    """Hash of everything a stage's outputs follow from. Raises ArtifactError."""
+    paths = list(inputs)
+    with counting("hashing", sum(path.stat().st_size for path in paths if path.is_file()), "B") as bar:
+        facts = {"settings": settings, "inputs": [_digest(path, bar.update) for path in paths]}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -236,9 +244,7 @@ def made_of(artifact: Path, name: str, stages: Iterable[str]) -> str | None:
 def outdated(artifact: Path) -> str:
     """A sentence where the model was trained anew after its last export, or exported after the last build.
 
-    "" where it was not, or nobody knows.
-
-    Of an HSTU ranker that learns on, deltas follow: it is none of these.
+    "" where it was not, or nobody knows. Of an HSTU ranker that learns on, deltas follow: it is none of these.
     """
     if changed := _replaced(artifact, "export"):
         made, by = "onnx", "`genrec export` and `genrec build` make it anew"

@@ -47,21 +47,22 @@ def prepare(
     cache: Path | None = None,
     cluster: str | None = None,
     users: Path | None = None,
+    key: str = "",
 ) -> list[str]:
     """`out`/histories.parquet and items.parquet from a named set, a folder, or two files. Returns the report.
 
     A third file, `users`, becomes `out`/users.parquet; a set or a folder may have one itself.
     `cluster` is the address of a Ray cluster that reads and sorts, `local` for one that is started here. Wheels of
-    named sets are kept in `cache` (default: `.downloads` beside `out`). Raises InputError.
+    named sets are kept in `cache` (default: `.downloads` beside `out`). `key` stands for all files. Raises InputError.
     """
     if source is not None and (interactions or items or users):
         given = "interactions" if interactions else "items" if items else "users"
         raise InputError(given, f"is given beside --source {source}", "one of the two")
     if source is not None:
         with open_source(source, cache or out.parent / ".downloads") as found:
-            notes = write_data(found, out, cluster)
+            notes = write_data(found, out, cluster, key)
     elif interactions is not None and items is not None:
-        notes = write_data(replace(read_tables(interactions, items), users=users), out, cluster)
+        notes = write_data(replace(read_tables(interactions, items), users=users), out, cluster, key)
         if unread := unread_columns(interactions):
             notes.append(f"columns of {interactions.name} that are not read: {', '.join(unread)}")
     elif interactions is None and items is None:

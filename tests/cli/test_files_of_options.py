@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.main import main
+from genrec import manifest
 
 ITEMS = r'a CSV, TSV or Parquet file with columns item, title; or JSON {item: {"title": "..."}, ...}'
 IDS = 'JSON {item: ["<a_12>", "<b_3>", ...]} or CSV item,code_1,..,code_L'
@@ -80,3 +82,16 @@ def test_data_names_the_option(
     assert main(["data", str(folder / "new"), *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"genrec data: {option}, {folder / name}: {said}"), line
+
+
+def test_data_reads_each_file_for_its_hash_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed, digest = [], manifest._digest
+
+    def told(path: Path, moved: Callable[[int], object]) -> str:
+        hashed.append(path.name)
+        return digest(path, moved)
+
+    monkeypatch.setattr(manifest, "_digest", told)
+    given = ["--interactions", str(folder / "seen.csv"), "--items", str(folder / "items.csv")]
+    assert main(["data", str(folder / "new"), *given]) == 0
+    assert sorted(name for name in hashed if name.endswith(".csv")) == ["items.csv", "seen.csv"]

@@ -35,18 +35,18 @@ ROWS, HISTORIES, ITEMS, NOTES = "interactions.parquet", "histories.parquet", "it
 FORM = "ratings"  # of the files, in keys: what was made in another form is made again
 
 
-def write_data(source: Source, out: Path, cluster: str | None = None) -> list[str]:
+def write_data(source: Source, out: Path, cluster: str | None = None, key: str = "") -> list[str]:
     """Source -> `out`/histories.parquet, items.parquet and, of users, users.parquet; returns the report, in lines.
 
     `cluster` is the address of Ray, whose nodes read and sort; without one DuckDB does here. Ended in the middle, it
-    goes on after the last whole step of `out`/.data. Raises InputError.
+    goes on after the last whole step of `out`/.data; `key` stands for the files, or a hash of them. Raises InputError.
     """
     of_users = [source.users] if source.users else []
     for path in of_users:  # before the rest, which takes long, is read
         read_features(path, source.features)
-    key = stage_key(
-        {"stage": "data", "form": FORM}, [*files_of(source.interactions), source.described, *of_users]
-    )
+    if not key:
+        given = [*files_of(source.interactions), source.described, *of_users]
+        key = stage_key({"stage": "data", "form": FORM}, given)
     with Steps(out / ".data", key) as steps:
         if cluster is None:
             rows = steps.make(ROWS, lambda path: write_interactions(source.interactions, path))

@@ -157,7 +157,9 @@ def _hugging_face_config(path: Path) -> dict[str, Any]:
 def _write_items(out: Path, items: Path, interactions: Path | None) -> list[str]:
     """`out`/items.parquet, and `out`/histories.parquet where there are interactions. Returns the report."""
     if interactions is not None:
-        return prepare(out, interactions=interactions, items=items)
+        return prepare(
+            out, interactions=interactions, items=items, key="import"
+        )  # a new folder, with no steps
     table = read_table(items, ITEMS_FILE)
     keys = required(table, items, ITEM)
     rows = last_rows(keys)

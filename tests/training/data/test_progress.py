@@ -26,7 +26,7 @@ from training.stages import prepare, tokenise
 from training.vectors import reduce
 
 STEPS = {
-    "reading items.csv", "keys of items", "keys of users", "sorting", "histories", "words", "text vectors",
+    "hashing", "reading items.csv", "keys of items", "keys of users", "sorting", "histories", "words", "text vectors",
     "pairs of items", "co-occurrence vectors", "codebooks", "codes", "spread", "means of codes",
 }  # fmt: skip
 
