@@ -50,9 +50,11 @@ PLAIN = How()
 
 def make_data(
     artifact: Path, source: str | None, interactions: Path | None = None, items: Path | None = None,
-    cluster: str | None = None, users: Path | None = None,
+    cluster: str | None = None, users: Path | None = None, semantic_ids: Path | None = None,
 ) -> None:  # fmt: skip
-    """`histories.parquet`, `items.parquet`, and `users.parquet`, from a named set, a folder or the user's files."""
+    """`histories.parquet`, `items.parquet`, and `users.parquet`, from a named set, a folder or the user's files, whose
+    items have `semantic_ids`, if these are given.
+    """
     from genrec.rank.user_features import USERS
     from training.data.writing import FORM
     from training.stages import prepare
@@ -64,7 +66,7 @@ def make_data(
     key = stage_key({"source": source, "form": FORM}, given)
 
     def work() -> dict[str, Any]:
-        notes = prepare(artifact, source, interactions, items, None, cluster, users, key)
+        notes = prepare(artifact, source, interactions, items, None, cluster, users, semantic_ids, key)
         for note in notes:
             print(f"  {note}")
         return {"notes": notes}

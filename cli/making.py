@@ -7,7 +7,6 @@ from pathlib import Path
 
 from cli.options import add_artifact, add_settings, of_options, sizes, tell_outdated
 from genrec.errors import InputError
-from genrec.files import check_regular
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,9 +44,7 @@ def data(a: argparse.Namespace) -> None:
             "codebook-sizes", "are given with --semantic-ids", "without: those have sizes of their own"
         )
     with of_options(a, "interactions", "items", "users", "semantic_ids"):
-        if a.semantic_ids:
-            check_regular(a.semantic_ids)  # before anything is made
-        make_data(a.artifact, a.source, a.interactions, a.items, a.ray, a.users)
+        make_data(a.artifact, a.source, a.interactions, a.items, a.ray, a.users, a.semantic_ids)
         make_catalogue(a.artifact, a.codebook_sizes, a.semantic_ids)
 
 

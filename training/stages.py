@@ -24,7 +24,7 @@ from genrec.tensor_file import write_tensors
 from genrec.words import counted
 from training.data.histories import Histories, stored_items
 from training.data.interactions import unread_columns
-from training.data.sources import WHEELS, open_source, read_tables
+from training.data.sources import WHEELS, Source, open_source, read_tables
 from training.data.steps import Steps
 from training.data.tokenise import EVERY_ITEM, item_vectors, lists_of, read_semantic_ids, training_part
 from training.data.writing import write_data
@@ -47,22 +47,30 @@ def prepare(
     cache: Path | None = None,
     cluster: str | None = None,
     users: Path | None = None,
+    semantic_ids: Path | None = None,
     key: str = "",
 ) -> list[str]:
     """`out`/histories.parquet and items.parquet from a named set, a folder, or two files. Returns the report.
 
     A third file, `users`, becomes `out`/users.parquet; a set or a folder may have one itself.
     `cluster` is the address of a Ray cluster that reads and sorts, `local` for one that is started here. Wheels of
-    named sets are kept in `cache` (default: `.downloads` beside `out`). `key` stands for all files. Raises InputError.
+    named sets are kept in `cache` (default: `.downloads` beside `out`). `semantic_ids` are those that the items will
+    have: a file that lacks some is refused before interactions are read. `key` stands for all files. Raises InputError.
     """
+
+    def write(found: Source) -> list[str]:
+        if semantic_ids is not None:
+            published_codes(semantic_ids, found.keys.to_pylist())
+        return write_data(found, out, cluster, key)
+
     if source is not None and (interactions or items or users):
         given = "interactions" if interactions else "items" if items else "users"
         raise InputError(given, f"is given beside --source {source}", "one of the two")
     if source is not None:
         with open_source(source, cache or out.parent / ".downloads") as found:
-            notes = write_data(found, out, cluster, key)
+            notes = write(found)
     elif interactions is not None and items is not None:
-        notes = write_data(replace(read_tables(interactions, items), users=users), out, cluster, key)
+        notes = write(replace(read_tables(interactions, items), users=users))
         if unread := unread_columns(interactions):
             notes.append(f"columns of {interactions.name} that are not read: {', '.join(unread)}")
     elif interactions is None and items is None:

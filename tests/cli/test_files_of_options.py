@@ -72,16 +72,21 @@ def test_import_names_the_option(
             "does not exist (accepted: a CSV, TSV or Parquet file with columns user and features)",
         ),
         ("semantic-ids", "nope.json", "cannot be read: No such file or directory"),
+        ("semantic-ids", "few.json", "lacks 1 of 2 items, the first is '2'"),
+        ("semantic-ids", "odd.json", "item '2': 'x' is not a code"),
     ],
 )
 def test_data_names_the_option(
     folder: Path, capsys: pytest.CaptureFixture[str], option: str, name: str, said: str
 ) -> None:
+    (folder / "few.json").write_text('{"1": [0, 1]}')
+    (folder / "odd.json").write_text('{"1": [0, 1], "2": [0, "x"]}')
     given = {"items": folder / "items.csv", "interactions": folder / "seen.csv", option: folder / name}
     options = [str(each) for option, path in given.items() for each in (f"--{option}", path)]
     assert main(["data", str(folder / "new"), *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"genrec data: {option}, {folder / name}: {said}"), line
+    assert not (folder / "new").exists(), "nothing was read, or made"
 
 
 def test_data_reads_each_file_for_its_hash_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

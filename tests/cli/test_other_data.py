@@ -40,7 +40,13 @@ def test_a_catalogue_of_earlier_data_is_refused(tmp_path: Path, capsys: pytest.C
     assert main([*data, "--semantic-ids", str(tmp_path / "nowhere.json")]) == 2
     assert "nowhere.json: cannot be read" in capsys.readouterr().err and read(tmp_path / "a") == before
     ids.write_text(json.dumps({f"y{i}": ["<a_1>", f"<b_{i}>"] for i in range(20)}))
-    assert main(["data", artifact, *shop(tmp_path, "y", 25), "--semantic-ids", str(ids)]) == 2
+    other = ["data", artifact, *shop(tmp_path, "y", 25), "--semantic-ids", str(ids)]
+    assert main(other) == 2
+    assert "ids.json: lacks 5 of 25 items, the first is 'y20'" in capsys.readouterr().err
+    assert read(tmp_path / "a") == before
+    described = tmp_path / "y-items.csv"  # what interactions alone have is known when they are read
+    described.write_text("".join(described.read_text().splitlines(keepends=True)[:21]))
+    assert main(other) == 2
     (tmp_path / "recipe.json").write_text(json.dumps(RECIPE))
     capsys.readouterr()
     for command in (["train", artifact, "--recipe", str(tmp_path / "recipe.json")], ["build", artifact]):
