@@ -11,6 +11,10 @@ from genrec.rank.options import HISTORIES, TRAINED_FOR
 
 MOST_THREADS = 4096  # more than a machine has cores; torch starts whatever it is told
 AS_MADE = "the ranker stays as it was made"
+MEMORY = {  # settings that an update's memory grows with
+    "generator": "batch_items", "draft": "batch_items", "ranker": "batch", "hstu-ranker": "tokens",
+    "hstu-next": "tokens",
+}  # fmt: skip
 NOT_FURTHER = {  # options that training further does not read
     "minutes": "events are learnt once", "ranker_order": AS_MADE, "ranker_history": AS_MADE, "own_backbone": AS_MADE,
 }  # fmt: skip
@@ -81,11 +85,20 @@ def run(a: argparse.Namespace) -> None:
         if a.events and getattr(a, name):
             raise InputError(name.replace("_", "-"), "is given with --events", f"without: {why}")
     how = How(a.seed, a.threads, a.minutes, a.ranks, a.device)
-    if a.events:
-        further[model](a.artifact, a.events, how, changes)
-    elif model == RANKER:
-        order, shared, history = a.ranker_order or "split", not a.own_backbone, a.ranker_history or "codes"
-        make_ranker(a.artifact, order, shared, history, how, changes)
-    else:
-        make = {GENERATOR: make_model, DRAFT: make_draft, HSTU: make_hstu, HSTU_NEXT: make_hstu_next}
-        make[model](a.artifact, how, changes)
+    make = {GENERATOR: make_model, DRAFT: make_draft, HSTU: make_hstu, HSTU_NEXT: make_hstu_next}
+    try:
+        if a.events:
+            further[model](a.artifact, a.events, how, changes)
+        elif model == RANKER:
+            order, shared, history = (
+                a.ranker_order or "split",
+                not a.own_backbone,
+                a.ranker_history or "codes",
+            )
+            make_ranker(a.artifact, order, shared, history, how, changes)
+        else:
+            make[model](a.artifact, how, changes)
+    except MemoryError as error:
+        less = f"a recipe file with a smaller {MEMORY[model]} takes less"
+        less += ", and so do fewer --ranks" if a.ranks > 1 else ""
+        raise MemoryError(f"{error or 'the system gives no more'}; {less}") from error

@@ -9,7 +9,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -24,6 +25,7 @@ from training.sharded.world import RankLost, World, join
 
 GRACE_S = 5.0  # after a rank failed, for the others to say what they know
 START = multiprocessing.get_context("forkserver")  # torch is imported once, for all ranks
+NO_MEMORY = ("can't allocate memory", "CUDA out of memory")  # torch has no type of its own for the first
 TOLD, DIED, LOST = range(3)  # of failures, those that say most come first
 
 
@@ -39,14 +41,16 @@ def on_ranks(
 
     It is made of plain values and NumPy arrays: tensors are shared memory of a process that is gone. `threads` are
     those of all ranks here together; 0 is a thread per core. `device` is where a process alone computes. A rank that
-    fails ends the others. Raises RankLost, and what a rank raised.
+    fails ends the others. Raises RankLost, and what a rank raised; MemoryError for what torch has no memory for.
     """
     rank = torchrun_rank()
     if rank is not None:
-        return _in_torchrun(rank, ranks, work, arguments, threads)
+        with _memory():
+            return _in_torchrun(rank, ranks, work, arguments, threads)
     if ranks == 1:
         torch.set_num_threads(threads or min(torch.get_num_threads(), usable_cores()))
-        return work(World(device=device), *arguments)
+        with _memory():
+            return work(World(device=device), *arguments)
     each = max((threads or usable_cores()) // ranks, 1)
     START.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", work.__module__])
     with tempfile.TemporaryDirectory() as folder:
@@ -59,6 +63,16 @@ def on_ranks(
             for process, _ in members:
                 process.kill()
                 process.join()
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if any(said in str(error) for said in NO_MEMORY):
+            raise MemoryError(str(error).splitlines()[0]) from error
+        raise
 
 
 def _in_torchrun(rank: int, ranks: int, work: Callable[..., Any], arguments: Any, threads: int) -> Any:
@@ -129,7 +143,8 @@ def _run(
     torch.set_num_threads(threads)
     try:
         world = join(rank, ranks, meeting)
-        found = work(world, *arguments)
+        with _memory():
+            found = work(world, *arguments)
         world.leave()
         pipe.send((None, found))
     except RankLost as error:

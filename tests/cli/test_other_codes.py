@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from build.validity import build_validity
 from cli.chain import How, make_catalogue, make_data, make_model
@@ -14,6 +15,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.errors import ArtifactError
 from genrec.manifest import OF, read, record, recorded
+from training.generator import draft
 from training.stages import CODEBOOKS
 
 
@@ -78,6 +80,17 @@ def test_a_training_is_of_the_codebooks_too(tmp_path: Path, capsys: pytest.Captu
     assert (
         f"{CODEBOOKS}: is not the file that stage `tokenise` made; `genrec data`" in capsys.readouterr().err
     )
+
+
+def test_a_training_without_memory_names_what_takes_less(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft, "draft_artifact", lambda *given: torch.empty(2**50))
+    (trained / "histories.parquet").touch()
+    assert main(["train", str(trained), "--draft", "alone"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("genrec train: memory: is not enough: ") and "can't allocate memory" in line
+    assert line.endswith("; a recipe file with a smaller batch_items takes less")
 
 
 def published(folder: Path, genre: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from genrec.errors import InputError
 from tests.serving.processes import until
@@ -48,6 +49,10 @@ def breaks(world: World) -> None:
     raise LookupError("no such thing")
 
 
+def allocates(world: World) -> None:
+    torch.empty(2**50)
+
+
 def writes(world: World) -> None:
     Path("/dev/full").write_text("more than there is room for")
 
@@ -61,6 +66,14 @@ def test_what_a_rank_raises_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OSError, match="No space left") as full:
         on_ranks(2, writes, threads=2)
     assert full.value.errno == errno.ENOSPC and "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_torch_without_memory_is_told_as_that(ranks: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """It raises a RuntimeError, which would be one of ours."""
+    with pytest.raises(MemoryError, match="can't allocate memory: you tried to allocate"):
+        on_ranks(ranks, allocates, threads=ranks)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def writes_last(world: World, path: Path) -> None:
