@@ -29,7 +29,6 @@ from clients.rank_wire import (
 )
 from clients.request import request_tensors
 from clients.wire import (
-    CHANNEL,
     MODEL,
     TIMEOUT_S,
     Answer,
@@ -37,6 +36,7 @@ from clients.wire import (
     Protocols,
     Question,
     Recommendation,
+    channel_to,
     check_protocol,
     check_timeout,
     check_url,
@@ -59,13 +59,13 @@ class AsyncClient:
     def __init__(self, url: str, protocol: Protocols = "grpc", *, timeout_s: float = TIMEOUT_S) -> None:
         """`url` is host:port of the protocol, [address]:port for IPv6; nothing is sent yet. Raises InputError."""
         check_protocol(protocol)
-        check_url(url)
+        host, _ = check_url(url)
         timeout_s = check_timeout(timeout_s)
         self.url, self.protocol, self.timeout_s = url, protocol, timeout_s
         self._calls: set[asyncio.Task[Any]] = set()
         self._client: Any
         if protocol == "grpc":
-            self._client = tritonclient.grpc.aio.InferenceServerClient(url, channel_args=CHANNEL)
+            self._client = tritonclient.grpc.aio.InferenceServerClient(url, channel_args=channel_to(host))
             self._extra: dict[str, Any] = {"client_timeout": timeout_s}
             self._input, self._output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
         else:

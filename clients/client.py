@@ -10,12 +10,12 @@ import tritonclient.http
 
 from clients.http_connections import HttpConnections
 from clients.wire import (
-    CHANNEL,
     TIMEOUT_S,
     Answer,
     InferResult,
     Protocols,
     Question,
+    channel_to,
     check_protocol,
     check_timeout,
     check_url,
@@ -42,7 +42,7 @@ class Client:
         self.url, self.protocol, self.timeout_s = url, protocol, timeout_s
         self._client: Any
         if protocol == "grpc":
-            self._client = tritonclient.grpc.InferenceServerClient(url, channel_args=CHANNEL)
+            self._client = tritonclient.grpc.InferenceServerClient(url, channel_args=channel_to(address[0]))
             self._extra: dict[str, Any] = {"client_timeout": timeout_s}
             self._input, self._output = tritonclient.grpc.InferInput, tritonclient.grpc.InferRequestedOutput
         else:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPException
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 import aiohttp
@@ -195,6 +195,20 @@ def check_url(url: str) -> tuple[str, int]:
         limit = f"host:port or [IPv6]:port, port 1 to {MAX_PORT}, without a scheme or a path"
         raise InputError("url", f"is {url!r}", limit)
     return host, port
+
+
+def channel_to(host: str) -> list[tuple[str, int]]:
+    """Arguments of a gRPC channel. No proxy of the environment (http_proxy) is asked for this machine, which it cannot
+    reach; over HTTP none is asked at all.
+    """
+    return [*CHANNEL, ("grpc.enable_http_proxy", 0)] if _is_loopback(host) else CHANNEL
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _is_ipv6(host: str) -> bool:

@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from deploy.ports import LOOPBACK, Ports
 from deploy.private import PrivateFolder
@@ -23,6 +24,8 @@ CONTROLLED = ("shared-memory", "model-repository", "trace", "logging")
 # 1 MB.
 SHM_BYTES = 4 << 20
 EXIT_TIMEOUT_S = 10
+# Triton 2.51 asks them for a collector of this machine too, whatever `no_proxy` says.
+PROXIES = ("http_proxy", "all_proxy")
 # Of spans on their way to the collector; Triton's own 5 s are long for somebody who waits.
 TRACE_DELAY_MS = 200
 
@@ -103,11 +106,13 @@ def environment(
     """
     source = Path(__file__).resolve().parent.parent
     paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
+    near = urlsplit(settings.get("GENREC_TRACE_URL", "")).hostname in (LOOPBACK, "localhost")
+    proxies = PROXIES if near else ()
     interpreter = Path(sys.executable).parent
     if private and (python := private.name(Path(sys.prefix), "python")) != Path(sys.prefix):
         interpreter = python / "bin"
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name.lower() not in proxies},
         "LD_LIBRARY_PATH": library_path(files),
         # The wheel's stub finds site-packages through the first python3 on PATH; later stubs read PYTHONPATH.
         "PATH": os.pathsep.join([str(interpreter), os.environ.get("PATH", os.defpath)]),

@@ -7,6 +7,7 @@ import time
 import tritonclient.grpc
 
 from clients.recommender import Recommender
+from clients.wire import channel_to, check_url
 from genrec.errors import GenrecError
 from perf.kit import endpoints
 
@@ -22,7 +23,8 @@ class Triton:
     def __init__(self, server: endpoints.Endpoint) -> None:
         self.ensemble = server.ensemble
         self.recommender = Recommender(server.grpc_url, model=self.ensemble)
-        self._statistics = tritonclient.grpc.InferenceServerClient(server.grpc_url)
+        channel = channel_to(check_url(server.grpc_url)[0])
+        self._statistics = tritonclient.grpc.InferenceServerClient(server.grpc_url, channel_args=channel)
         self._headers = server.headers
 
     def statistics(self) -> Seen:

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.errors import ServerError
 from clients.request import request_tensors
-from clients.wire import OUTPUTS, TIMEOUT_S, translate
+from clients.wire import OUTPUTS, TIMEOUT_S, channel_to, check_url, translate
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -26,7 +26,7 @@ class LeanRecommender:
     def __init__(self, url: str, ensemble: str) -> None:
         """`url` is host:port. Nothing is sent yet."""
         self._url, self._ensemble = url, ensemble
-        self._channel = grpc.aio.insecure_channel(url)
+        self._channel = grpc.aio.insecure_channel(url, channel_to(check_url(url)[0]))
         self._infer = self._channel.unary_unary(
             INFER, service_pb2.ModelInferRequest.SerializeToString, service_pb2.ModelInferResponse.FromString
         )

@@ -101,7 +101,9 @@ def libraries() -> Iterator[dict[str, str]]:
             if bundled and (files := sorted(bundled.glob(pattern))):
                 (Path(folder) / name).symlink_to(files[0])
         paths = [folder, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        yield {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+        # A proxy of the environment cannot reach a server of this machine.
+        near = ",".join(["127.0.0.1", "localhost", *filter(None, [os.environ.get("no_proxy")])])
+        yield {**os.environ, "no_proxy": near, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
 
 def write_input_data(

@@ -18,11 +18,15 @@ BEAM_WIDTH = 32
 
 @pytest.fixture(scope="package")
 def traced(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that sends spans to a port where nobody listens yet."""
+    """A server that sends spans to a port where nobody listens yet, and to no proxy, which would lead nowhere."""
     url = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
     folder = tmp_path_factory.mktemp("traced")
-    with running_server(tiny, beam_width=BEAM_WIDTH, trace_url=url, run_dir=folder) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("http_proxy", "http://127.0.0.1:9")
+        patch.delenv("no_proxy", raising=False)
+        with running_server(tiny, beam_width=BEAM_WIDTH, trace_url=url, run_dir=folder) as running:
+            patch.undo()
+            yield running
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,12 @@ def target(server: RunningServer) -> endpoints.Endpoint:
 
 
 @pytest.mark.long
-def test_sweep_with_the_real_perf_analyzer(tiny: Path, server: RunningServer, tmp_path: Path) -> None:
-    """One point of one second; whether it holds is the machine's business."""
+def test_sweep_with_the_real_perf_analyzer(
+    tiny: Path, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One point of one second; whether it holds is the machine's business. No proxy is asked, which leads nowhere."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
     found = sweep.sweep(
         tiny, 1e6, tmp_path / "out", rates=(5, 5, 1), precision=100, window=Window(count=10), confirmations=0,
         cross_check_s=1, histories=20, top_k=TOP_K, server_json=server.run_dir / "server.json",
