@@ -23,6 +23,7 @@ from deploy.ports import Ports
 from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, running_router
 from deploy.router.limits import MOST_SERVERS, Limits
+from genrec.catalogue.versions import catalogue_id
 from genrec.errors import InputError
 from genrec.files import write_whole
 
@@ -42,6 +43,12 @@ class Generation:
     places: tuple[str, ...]
     servers: list[RunningServer] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
+    catalogue: str = ""  # `catalogue_id`
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of its servers' metrics. Folders of two artifacts may have one name: alerts go by the catalogue."""
+        return {"artifact": self.artifact.name, "catalogue": self.catalogue}
 
 
 class Fleet:
@@ -138,6 +145,7 @@ class Fleet:
                 start = partial(made.stack.enter_context, running_server(artifact, **self._options))
                 made.servers.append(self._meanwhile(start))
                 self._check_ensembles(made.servers[-1])
+            made.catalogue = catalogue_id(artifact)
             # Now, so that a router that was started again meanwhile has them all
             for place, server in zip(free, made.servers, strict=True):
                 self.router.fill(place, server.ports)
@@ -215,7 +223,7 @@ class Fleet:
         about = {"serving": str(self.serving.artifact), "coming": coming, "share": self.share}
         write_whole(self.router.folder / STATE, json.dumps(about))
         of_servers = [
-            {"targets": [server.metrics_url], "labels": {"artifact": each.artifact.name, "place": place}}
+            {"targets": [server.metrics_url], "labels": {**each.labels, "place": place}}
             for each in self._generations()
             for place, server in zip(each.places, each.servers, strict=True)
         ]

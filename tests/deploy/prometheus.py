@@ -12,7 +12,7 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 SELECTOR = re.compile(r"(?<![\w:])((?:genrec|nv|haproxy)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
-ADDED = {"job", "instance", "artifact"}  # by Prometheus itself, the last by `genrec route --targets`
+ADDED = {"job", "instance", "catalogue"}  # by Prometheus itself, the last by `genrec route --targets`
 
 
 class Sample(NamedTuple):

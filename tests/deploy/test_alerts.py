@@ -29,21 +29,22 @@ def fires(alert: str, labels: list[str], values: list[int], folder: Path) -> boo
 
 
 @pytest.mark.parametrize(
-    ("artifacts", "versions", "differ"),
-    [(("mine", "mine"), (2, 1), True), (("mine", "mine"), (2, 2), False), (("old", "new"), (2, 1), False)],
+    ("catalogues", "versions", "differ"),
+    [(("a1", "a1"), (2, 1), True), (("a1", "a1"), (2, 2), False), (("a1", "b2"), (2, 1), False)],
     ids=["one server was not swapped", "all were", "in a rollout"],
 )
-def test_catalogues_differ_between_servers_of_one_artifact(
-    artifacts: tuple[str, ...], versions: tuple[int, ...], differ: bool, tmp_path: Path
+def test_versions_differ_between_servers_of_one_catalogue(
+    catalogues: tuple[str, ...], versions: tuple[int, ...], differ: bool, tmp_path: Path
 ) -> None:
+    """Folders of two artifacts may have one name, as those of two days may."""
     servers = [
-        f'genrec_catalogue_version{{job="genrec", instance="{n}", artifact="{artifact}"}}'
-        for n, artifact in enumerate(artifacts)
+        f'genrec_catalogue_version{{job="genrec", instance="{n}", artifact="mine", catalogue="{catalogue}"}}'
+        for n, catalogue in enumerate(catalogues)
     ]
     assert fires("GenrecCataloguesDiffer", servers, list(versions), tmp_path) is differ
 
 
-def test_servers_that_nobody_named_the_artifact_of_are_of_one(tmp_path: Path) -> None:
+def test_servers_that_nobody_named_the_catalogue_of_are_of_one(tmp_path: Path) -> None:
     """As the chart's monitors and compose have them."""
     servers = [f'genrec_catalogue_version{{job="genrec", instance="{n}"}}' for n in range(2)]
     assert fires("GenrecCataloguesDiffer", servers, [2, 1], tmp_path)

@@ -43,7 +43,7 @@ def generation(artifact: Path, place: str, ended: list[Path]) -> Generation:
     server = RunningServer(choose_ports(), "", Path(), watched, ("recommend",), "")  # type: ignore[arg-type]
     stack = ExitStack()
     stack.callback(ended.append, artifact)
-    return Generation(artifact, (place,), [server], stack)
+    return Generation(artifact, (place,), [server], stack, f"catalogue of {artifact}")
 
 
 @pytest.fixture
@@ -98,6 +98,7 @@ def test_a_router_that_ends_while_servers_start_is_started_again_meanwhile(
         yield generation(artifact, "b1", ended).servers[0]
 
     monkeypatch.setattr(fleets, "running_server", slow)
+    monkeypatch.setattr(fleets, "catalogue_id", str)  # of a folder that is not there
     told: list[str] = []
     fleet.move(NEW, 30, told.append)
     (server,) = fleet.coming.servers if fleet.coming else ()
@@ -124,16 +125,21 @@ def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended:
 
 
 def test_prometheus_is_told_of_all_that_runs(fleet: Fleet, tmp_path: Path) -> None:
-    def told() -> list[tuple[str, str]]:
-        groups = json.loads((tmp_path / "targets.json").read_text())
-        return [(group["targets"][0], group.get("labels", {}).get("artifact", "")) for group in groups]
+    def told() -> list[object]:
+        found: list[object] = json.loads((tmp_path / "targets.json").read_text())
+        return found
+
+    def group(server: RunningServer, name: str, place: str) -> dict[str, object]:
+        labels = {"artifact": name, "catalogue": f"catalogue of {name}", "place": place}
+        return {"targets": [server.metrics_url], "labels": labels}
 
     assert fleet.coming
-    router, (old,), (new,) = fleet.router.ports, fleet.serving.servers, fleet.coming.servers
+    (old,), (new,) = fleet.serving.servers, fleet.coming.servers
+    router = {"targets": [fleet.router.ports.metrics_url]}
     fleet.move(NEW, 50)
-    assert told() == [(router.metrics_url, ""), (old.metrics_url, "old"), (new.metrics_url, "new")]
+    assert told() == [router, group(old, "old", "a1"), group(new, "new", "b1")]
     fleet.move(NEW, 100)
-    assert told() == [(router.metrics_url, ""), (new.metrics_url, "new")]
+    assert told() == [router, group(new, "new", "b1")]
     fleet.close()
     assert told() == []
 

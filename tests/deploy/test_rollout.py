@@ -26,6 +26,7 @@ from deploy.router import haproxy
 from deploy.router.route import folder_of, rollout
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import catalogue_id
 from genrec.errors import GenrecError, InputError
 from tests.deploy.prometheus import scrape
 from tests.serving.loaded import UnderLoad
@@ -152,8 +153,9 @@ def test_shares_undo_and_the_whole_way_lose_nothing_and_mix_nothing(world: World
     assert told[0] == f"starting server 1 of 1 with {world.new}"
 
 
-def test_every_target_of_prometheus_has_metrics(routed: Routed) -> None:
+def test_every_target_of_prometheus_has_metrics(world: World, routed: Routed) -> None:
     groups = json.loads(routed.targets.read_text())
+    assert groups[1]["labels"]["catalogue"] == catalogue_id(world.old)
     of_router, of_server = ({each.name for each in scrape(group["targets"][0])} for group in groups)
     assert "haproxy_process_uptime_seconds" in of_router and "nv_inference_count" in of_server
 
