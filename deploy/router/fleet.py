@@ -240,8 +240,9 @@ class Fleet:
 
 
 def where(server: RunningServer) -> str:
-    """A server is asked and scraped, for people."""
-    return f"server: http {server.http_url}  metrics http://{server.metrics_url}/metrics"
+    """A server is asked and scraped, and has its log and server.json, for people."""
+    at = f"http {server.http_url}  metrics http://{server.metrics_url}/metrics"
+    return f"server: {at}  run folder {server.run_dir}"
 
 
 @contextmanager

@@ -102,7 +102,8 @@ def test_a_router_that_ends_while_servers_start_is_started_again_meanwhile(
     told: list[str] = []
     fleet.move(NEW, 30, told.append)
     (server,) = fleet.coming.servers if fleet.coming else ()
-    assert told[-1] == f"server: http {server.http_url}  metrics http://{server.metrics_url}/metrics"
+    at = f"http {server.http_url}  metrics http://{server.metrics_url}/metrics"
+    assert told[-1] == f"server: {at}  run folder {server.run_dir}"
     assert fleet.coming and fleet.share == 30 and fleet.router.process.poll() is None
 
 
