@@ -112,6 +112,18 @@ def test_helm_finds_nothing_to_mend() -> None:
         ({**CLAIM, "servers": {"ensembles": ["recommends"]}}, "ensembles"),
         ({**CLAIM, "router": {"waitMs": 0}}, "waitMs"),
         ({**CLAIM, "sevrers": {}}, "sevrers"),
+        ({**CLAIM, "router": {"service": None}}, "router': missing property 'service'"),
+        ({**CLAIM, "router": {"service": {"grpcPort": None}}}, "grpcPort"),
+        ({**CLAIM, "image": {"pullPolicy": None}}, "pullPolicy"),
+        ({**CLAIM, "servers": {"sharedMemory": None}}, "sharedMemory"),
+        ({**IMAGE, "artifact": {**IMAGE["artifact"], "size": None}}, "size"),
+        ({**ALL, "autoscaling": {"enabled": True, "maxReplicas": None}}, "maxReplicas"),
+        (
+            {**ALL, "autoscaling": {"enabled": True, "minReplicas": 9}},
+            "minReplicas: is 9 .* at most maxReplicas, 8",
+        ),
+        ({**ALL, "monitoring": {"enabled": True, "labels": {"team": 7}}}, "labels"),
+        ({**ALL, "monitoring": {"enabled": True, "interval": None}}, "interval"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], says: str) -> None:
