@@ -6,6 +6,7 @@ It is there to look at single requests. What watches a fleet is the OpenTelemetr
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -42,7 +43,7 @@ class Collector:
         self._traces: OrderedDict[str, list[Raw]] = OrderedDict()
         self._came = threading.Condition()
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+            self._server = _Server(("127.0.0.1", port), _handler(self))
         except OSError as error:
             limit = "a free port; if a collector listens there already, look for traces there"
             raise InputError("collector", f"cannot listen at {url}: {error.strerror}", limit) from error
@@ -96,6 +97,13 @@ class Collector:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *who: Any) -> None:
+        """Who goes away before he is answered is no news."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(*who)
 
 
 def _is_span(span: Any) -> bool:

@@ -6,12 +6,13 @@ reach it through a name that it points here, and takes JSON alone, which such a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from cli.collector import Collector
 from cli.web.asking import Asking, error_as_json
@@ -25,12 +26,14 @@ HOSTS = ("127.0.0.1", "localhost")
 MOST_BYTES = 2 << 20  # of a request: the longest history that a server takes
 # Of a body: bytes or words that are no JSON, a character set that nobody knows, brackets without end, a bad gzip.
 BAD_BODY = (ValueError, LookupError, RecursionError, web.RequestPayloadError)
+UNREADABLE = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = logging.getLogger("genrec.web")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Page:
 
 def application(page: Page) -> web.Application:
     """The application, to be run on loopback."""
-    app = web.Application(middlewares=[_guard], client_max_size=MOST_BYTES)
+    log.addFilter(_in_one_line)
+    app = web.Application(middlewares=[_guard], client_max_size=MOST_BYTES, handler_args={"logger": log})
     views = _Views(page)
     app.cleanup_ctx.append(views.connected)
     app.router.add_routes(
@@ -63,6 +67,15 @@ def application(page: Page) -> web.Application:
     app.router.add_get("/api/live", views.live)
     app.router.add_post("/api/recommend", views.recommend)
     return app
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """aiohttp logs a traceback for a request that is none, which it has answered with 400."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, UNREADABLE):
+        record.msg = " ".join(f"a request is refused: {error}".split())
+        record.args, record.exc_info = (), None
+    return True
 
 
 class _Views:
