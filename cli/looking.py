@@ -24,6 +24,8 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         help="recommend_staged shows every pass; rank wants --candidates; default: %(default)s",
     )
     parser.add_argument("--candidates", type=numbers, help="item ids to rank, e.g. 7,98,100")
+    parser.add_argument("--exclude", type=numbers, help="item ids that are not answered")
+    parser.add_argument("--only", type=numbers, help="item ids besides which none are answered")
     add_retrieve(parser, "how many items recommend_and_rank finds")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument(

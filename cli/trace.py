@@ -21,6 +21,10 @@ from genrec.errors import GenrecError, InputError
 
 WAIT_S = 5.0  # for spans; Triton sends them five times a second
 ATTEMPTS = 3  # Triton 2.51 loses the trace of about one request in a hundred over gRPC
+GENERATE = ("recommend", "recommend_staged", "recommend_draft", RECOMMEND_AND_RANK)
+READ_BY = {
+    "candidates": (RANK,), "retrieve": (RECOMMEND_AND_RANK,), "exclude": GENERATE, "only": GENERATE,
+}  # fmt: skip
 
 
 class Untraced(GenrecError):
@@ -29,11 +33,7 @@ class Untraced(GenrecError):
 
 def run(a: argparse.Namespace) -> None:
     """Ask once, and draw. A request that was refused is drawn as far as it came. Raises what the client raises."""
-    check_read(
-        a.ensemble,
-        {"candidates": a.candidates, "retrieve": a.retrieve},
-        {"candidates": (RANK,), "retrieve": (RECOMMEND_AND_RANK,)},
-    )
+    check_read(a.ensemble, vars(a), READ_BY)
     server = read_server(a.server)
     with Collector(a.collector or server.trace_url or STANDARD) as collector:
         url = server.http_url if a.protocol == "http" else server.grpc_url
@@ -74,10 +74,11 @@ def _asking(url: str, a: argparse.Namespace) -> Iterator[Callable[..., object]]:
             if a.ensemble == RANK:
                 yield partial(ranker.rank, a.history, a.candidates)
             else:
-                yield partial(ranker.recommend_and_rank, a.history, a.retrieve)
+                wishes = {"exclude": a.exclude, "only": a.only}
+                yield partial(ranker.recommend_and_rank, a.history, a.retrieve, **wishes)
     else:
         with Recommender(url, a.protocol, model=a.ensemble) as recommender:
-            yield partial(recommender.recommend, a.history)
+            yield partial(recommender.recommend, a.history, exclude=a.exclude, only=a.only)
 
 
 def traceparent_of(trace: str) -> str:

@@ -41,6 +41,9 @@ class Asking:
         is none.
         """  # fmt: skip
         given = asked_of(body)
+        for name in ("exclude", "only"):
+            if body.get(name) is not None:
+                given[name] = self._shelf.ids(name, body[name])
         return [await self._answer(decoder, given) for decoder in self._clients]
 
     async def _answer(self, decoder: str, given: dict[str, Any]) -> dict[str, Any]:

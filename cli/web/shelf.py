@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from cli.show import items_of
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
 from genrec.errors import InputError
@@ -68,6 +69,12 @@ class Shelf:
             rows = current.rows_of([int(typed)])
             rows = rows[rows >= 0]
         return [self.item(int(current.item_ids[row])) for row in rows]
+
+    def ids(self, field: str, given: Any) -> list[int]:
+        """Of items that are named by ids or keys, with commas between. Raises InputError, ArtifactError."""
+        if not isinstance(given, str):
+            raise InputError(field, f"is {given!r}"[:100], "a text of ids or keys, as 50,172")
+        return items_of(self._artifact, field, given)
 
     def user(self, user: str) -> dict[str, Any]:
         """A user's id and history, oldest item first; of "" any user's. Raises InputError."""

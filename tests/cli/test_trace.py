@@ -37,13 +37,9 @@ def asked(
     server: RunningServer, items: list[int], ensemble: str = "recommend", protocol: str = "grpc"
 ) -> Span:
     options = {
-        "ensemble": ensemble,
-        "protocol": protocol,
-        "history": items[:8],
-        "top_k": 5,
-        "deadline_ms": None,
-        "candidates": None,
-    }
+        "ensemble": ensemble, "protocol": protocol, "history": items[:8], "top_k": 5, "deadline_ms": None,
+        "exclude": None, "only": None,
+    }  # fmt: skip
     url = server.http_url if protocol == "http" else server.grpc_url
     with Collector(server.trace_url) as collector:
         whole, refused = trace.ask(collector, url, argparse.Namespace(**options))
@@ -113,8 +109,12 @@ def test_the_command_draws_text_and_svg(
     [
         (("--top-k", "1000"), "top_k: is 1000 (accepted: 1 to 32"),
         (("--ensemble", "rank"), "candidates: are not given"),
+        (
+            ("--ensemble", "rank", "--candidates", "1", "--only", "1"),
+            "only: is given for rank, which does not read it",
+        ),
     ],
-    ids=["drawn as far as it came", "candidates"],
+    ids=["drawn as far as it came", "candidates", "only"],
 )
 def test_a_refused_request(
     traced: RunningServer,

@@ -1,14 +1,26 @@
-"""`genrec recommend` told what may be answered: by the local runtime and by a server alike."""
+"""What may be answered: `genrec recommend`, locally and by a server alike, the page and `genrec trace` send it."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import re
+import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from cli import trace
 from cli.main import main
+from clients.recommender import Recommender
 from deploy.launcher import RunningServer
+from genrec.catalogue.keys import KEYS
+from tests.cli.page import NOBODY, page_at
 
 IDS = re.compile(r"\[(\d+)\]$", re.MULTILINE)
 WISHES = {
@@ -44,3 +56,49 @@ def test_a_list_that_is_none_is_refused(
     for option in ("exclude", "only"):
         assert main(["recommend", str(tiny), "--history", str(items[0]), f"--{option}", "x,y"]) == 2
         assert f"{option}: " in capsys.readouterr().err
+
+
+def asked(url: str, **body: Any) -> Any:
+    """What the page's server answers."""
+    data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/api/recommend", data, kind)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.serving
+def test_the_page_takes_ids_and_keys(
+    traced: RunningServer, shop: Path, items: list[int], tmp_path: Path
+) -> None:
+    artifact = shutil.copytree(shop, tmp_path / "artifact")
+    keys = [f"no. {item}" for item in items]
+    pq.write_table(pa.table([items, keys], KEYS), artifact / "items.parquet")
+    history = items[:3]
+    with Recommender(traced.grpc_url) as recommender:
+        wanted = recommender.recommend(history, 5, exclude=items[6:8], only=items[5:10])
+    assert set(wanted.item_ids) == {items[5], *items[8:10]}
+    with page_at(artifact, str(traced.run_dir / "server.json")) as url:
+        for exclude, only in ((items[6:8], items[5:10]), (keys[6:8], keys[5:10])):
+            lists = {"exclude": ",".join(map(str, exclude)), "only": ", ".join(map(str, only))}
+            for told in asked(url, history=history, top_k=5, **lists):
+                found = {int(item["id"]) for item in told["items"]}
+                assert found == set(wanted.item_ids.tolist())
+
+
+@pytest.mark.parametrize("field", ["exclude", "only"])
+@pytest.mark.parametrize("given", ["x,y", [5], '"'])
+def test_the_page_names_the_field_of_a_list_that_is_none(shop: Path, field: str, given: Any) -> None:
+    with page_at(shop, NOBODY) as url, pytest.raises(urllib.error.HTTPError) as refused:
+        asked(url, history=[], **{field: given})
+    error = json.load(refused.value)["error"]
+    assert error["kind"] == "bad_input" and error["message"].startswith(f"{field}: ")
+
+
+@pytest.mark.serving
+@pytest.mark.parametrize("ensemble", ["recommend", "recommend_draft"])
+def test_a_traced_request_has_the_wishes(traced: RunningServer, items: list[int], ensemble: str) -> None:
+    given = {"ensemble": ensemble, "candidates": None, "exclude": items[5:6], "only": items[5:8]}
+    options = argparse.Namespace(history=items[:3], protocol="grpc", **given)
+    with trace._asking(traced.grpc_url, options) as send:
+        answer: Any = send(top_k=5)
+    assert set(answer.item_ids) == set(items[6:8])

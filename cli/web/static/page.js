@@ -123,6 +123,7 @@ async function ask(event) {
     const body = {
       history: history.map((item) => item.id), top_k: number("top_k"), deadline_ms: number("deadline_ms"),
       exclude_history: at("exclude_history").checked,
+      exclude: at("exclude").value.trim() || null, only: at("only").value.trim() || null,
     };
     answers = await get("/api/recommend", {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
