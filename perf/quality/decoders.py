@@ -21,19 +21,19 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.wire import parse
 from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
-from genrec.catalogue.load import load_catalogue
-from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load import load_layout
 from genrec.errors import GenrecError
-from perf.kit import endpoints, machine, report, traffic, turns
+from genrec.steps import Tensors
+from perf.kit import endpoints, machine, report, traffic, turns, worth
 from perf.kit.counters import PROBE_EVERY_S, Seen, Triton, spent
 from perf.kit.work import beams_of_passes, work
 from perf.quality.quality import measure as quality
@@ -141,23 +141,35 @@ def without_triton(
     return {name: {step: median(ms) for step, ms in steps.items()} for name, steps in taken.items()}
 
 
-def valid_rate(artifact: Path, width: int, requests: int, top_k: int) -> dict[str, float]:
-    """Of what drafts answer, the share that are items, distinct and enough; and of drafts before verification."""
-    sample, rates = traffic.histories(artifact, requests), {}
-    served = folder_of(artifact, read_current(artifact).version)
-    known = set(load_catalogue(served, load_config(artifact)).item_ids.tolist())
+class LocalAnswer(NamedTuple):
+    """Tensors of the local runtime, as a client reads those of Triton."""
+
+    tensors: Tensors
+
+    def as_numpy(self, name: str) -> NDArray[Any] | None:
+        """See `clients.wire.InferResult`."""
+        return self.tensors.get(name)
+
+
+def validity(
+    artifact: Path, width: int, requests: int, top_k: int
+) -> dict[str, tuple[worth.Worth, float | None]]:
+    """What drafts' answers are worth, by the level of verification; and the share of drafts that were items before it,
+    None where nothing was drafted.
+    """
+    sample, found = traffic.histories(artifact, requests), {}
     for mode in ("every", "last"):
         with LocalRecommender(artifact, width, decoder="draft", verify=mode) as local:
-            answers = local.recommend([h.tolist() for h in sample], min(top_k, width))
+            given = local.recommend([h.tolist() for h in sample], min(top_k, width))
             candidates, lost = (int(n) for n in local.runtime.drafted)
-        good = 0
-        for answer in answers:
+        answers: list[worth.Answer] = []
+        for answer in given:
             if isinstance(answer, GenrecError):
                 raise answer
-            good += len(set(answer["item_ids"][0].tolist()) & known)
-        rates[mode] = good / (len(sample) * min(top_k, width))
-        rates[f"{mode}_before_verification"] = 1 - lost / candidates
-    return rates
+            answers.append(parse(LocalAnswer(answer)))
+        checked = worth.worth_of(artifact, answers, min(top_k, width))
+        found[mode] = checked, 1 - lost / candidates if candidates else None
+    return found
 
 
 def qualities(artifact: Path, width: int, users: int | None) -> dict[str, dict[str, Any]]:
@@ -199,16 +211,20 @@ def compare_speed(a: argparse.Namespace, timed: Path, widths: Sequence[int]) -> 
           f" prefill {least['prefill']:.2f}, decode {least['decode']:.2f}")  # fmt: skip
     for name, words in in_words.items():
         print(f"{name} without Triton, BW {widest}, ms: {words}")
-    rates = valid_rate(timed, widest, a.requests, a.top_k)
-    print("valid: " + ", ".join(f"{name} {rate:.2%}" for name, rate in rates.items()))
+    valid = validity(timed, widest, a.requests, a.top_k)
+    for mode, (checked, before) in valid.items():
+        of_drafts = "not known" if before is None else f"{before:.2%}"
+        print(f"verified at {mode}: {worth.line(checked)}; before it {of_drafts} of the drafts were items")
     drafted = draft.parts_ms["decode"] + draft.parts_ms["verify"]
     return {
         f"decode_speedup_bw{widest}": staged.parts_ms["decode"] / draft.parts_ms["decode"],
         f"request_speedup_bw{widest}": min(fused.p50_ms, staged.p50_ms) / draft.p50_ms,
         f"request_speedup_over_bw{widest}": {s.ensemble: s.p50_ms / draft.p50_ms for s in (fused, staged)},
         f"draft_over_prefill_bw{widest}": drafted / draft.parts_ms["prefill"],
-        "valid_rate": rates["every"],
-        "valid_rates": rates,
+        "answers": {
+            mode: {**checked._asdict(), "before_verification": before}
+            for mode, (checked, before) in valid.items()
+        },
         "speed": [asdict(s) for s in found],
         "without_triton_ms": alone,
         "roofline_ms": least,

@@ -1,9 +1,15 @@
 """The arithmetic of perf.quality.decoders and perf.parts.hash_sets; no timings."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from build.catalogue import remove_items
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import Current, point
 from perf.parts.hash_sets import measure
-from perf.quality.decoders import PARTS, Speed, summarise, table
+from perf.quality.decoders import PARTS, Speed, summarise, table, validity
 
 
 def seen(**ms):
@@ -25,6 +31,17 @@ def test_parts_of_a_request_add_up():
 
 def test_ensembles_whose_passes_are_seen_have_the_same_parts():
     assert [list(parts) for parts in PARTS.values()] == [[], *[["prefill", "decode", "verify"]] * 2]
+
+
+def test_answers_that_are_short_are_told_apart_from_those_that_are_no_items(tiny, tmp_path):
+    """Of a catalogue with few items, drafts that are verified at the last level leave fewer than were asked for."""
+    artifact = Path(shutil.copytree(tiny, tmp_path / "small"))
+    ids = Catalogue.load(artifact / "catalogue.parquet").item_ids
+    point(artifact, Current(remove_items(artifact, ids[20:])))
+    found = validity(artifact, 8, requests=6, top_k=8)
+    assert found["every"] == ((1, 1, 1, 6), 1)
+    checked, _ = found["last"]
+    assert checked[:2] == (1, 1) and checked.enough_share < 1
 
 
 def test_all_ways_to_hold_the_set_agree():
