@@ -7,8 +7,8 @@ and runs `genrec data` on each in a process of its own, as a user would, in turn
 interactions of the next, and as many items. `peak_gb` is the most memory that the process held at once (`ru_maxrss`),
 `read_s` and `tokenise_s` are the times of its stages, `cpu_s` is what all its threads computed, which a busy
 machine changes less. `growth` is the seconds per million interactions of the largest shop over those of half of it:
-1 is linear. It is less where a part depends on the items alone, as codebooks do: `added` has the seconds that each
-million interactions more takes.
+1 is linear, null where half took less than the clock tells. It is less where a part depends on the items alone, as
+codebooks do: `added` has the seconds that each million interactions more takes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from genrec.errors import InputError
 from genrec.progress import counting
 from perf.kit import report
 from perf.kit.turns import extremes, in_turns
 
 BLOCK = 1 << 20
+LEAST = 1000  # interactions of a shop: of less no user may have enough to learn from
 MEAN_HISTORY, SPREAD = 50, 1.0  # of log-normal histories
 NEIGHBOURS = 0.5  # share of interactions that stay near the one before, so that pairs say something
 SCHEMA = pa.schema([("user", pa.int64()), ("item", pa.int64()), ("timestamp", pa.int64())])
@@ -126,16 +128,21 @@ def middle(interactions: int, found: Sequence[dict[str, float]]) -> dict[str, fl
     }  # fmt: skip
 
 
-def growth(half: dict[str, float], whole: dict[str, float]) -> dict[str, float]:
-    """How TIMES grow: `growth_of_` each, 1 where linear, and `added_` seconds per million interactions more."""
+def growth(half: dict[str, float], whole: dict[str, float]) -> dict[str, float | None]:
+    """How TIMES grow: `growth_of_` each, 1 where linear, and `added_` seconds per million interactions more.
+
+    None over a half that took 0.0 s.
+    """
     more = (whole["interactions"] - half["interactions"]) / 1e6
     by = whole["interactions"] / half["interactions"]
-    ratios = {f"growth_of_{name}": round(whole[name] / half[name] / by, 3) for name in TIMES}
+    ratios = {
+        f"growth_of_{name}": round(whole[name] / half[name] / by, 3) if half[name] else None for name in TIMES
+    }
     return {**ratios, **{f"added_{name}": round((whole[name] - half[name]) / more, 3) for name in TIMES}}
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for."""
+    """What is asked for. Raises InputError where a shop would have less than LEAST interactions."""
     parser = report.arguments("data_scale", __doc__)
     parser.add_argument("--interactions", type=int, default=100_000_000, help="of the largest shop")
     parser.add_argument("--items", type=int, default=1_000_000)
@@ -148,6 +155,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     a = parser.parse_args(argv)
     if a.quick:
         a.interactions, a.items, a.sizes = 40_000, 500, 2
+    if a.interactions < LEAST:
+        raise InputError("interactions", f"is {a.interactions}", f"at least {LEAST}")
+    if (smallest := sizes_of(a.interactions, a.sizes)[0]) < LEAST:
+        problem = f"is {a.sizes}, so that the smallest shop has {smallest} of {a.interactions} interactions"
+        most = (a.interactions // LEAST).bit_length()
+        raise InputError("sizes", problem, f"at most {most}: every shop needs {LEAST}")
     return a
 
 
