@@ -3,8 +3,9 @@ Triton.
 
     genrec bench stages artifacts/beauty --beam-widths 32,128,512
 
-One server per beam width; rounds of requests, one after the other, are interleaved between the widths and
-with the local runtime, so that a slow minute of the machine hits all of them. Only one request is in flight:
+One server per beam width; rounds of requests, one after the other, take turns between the widths, and at each
+between Triton and the local runtime, so that a slow minute of the machine hits all of them and neither always
+comes first. Only one request is in flight:
 this is latency, perf.slo.sweep is load.
 """
 
@@ -12,12 +13,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,15 +41,20 @@ ARENA_SLOTS = 16  # one request is in flight, so a small arena does
 WARM_UP = 5
 
 
-@dataclass(frozen=True)
-class Round:
-    """Requests of one beam width in one round, seconds; sums are over the round's requests."""
+class Served(NamedTuple):
+    """Requests of one beam width through Triton, in one turn."""
 
-    latencies: list[float]
-    triton: Seen  # differences of Triton's statistics over the round
-    local: dict[str, float]  # seconds per step of the local runtime
+    latencies: list[float]  # seconds
+    triton: Seen  # differences of Triton's statistics over the turn
     prompt_tokens: float
-    answers: list[Recommendation]  # of Triton
+    answers: list[Recommendation]
+
+
+class Round(NamedTuple):
+    """The same requests through Triton and by the local runtime."""
+
+    served: Served
+    local: dict[str, float]  # seconds per step, of all requests
 
 
 @dataclass(frozen=True)
@@ -108,32 +114,53 @@ def tensor_bytes(local: LocalRecommender, history: NDArray[np.int64], top_k: int
     return sum(step.bytes for step in counting.values())
 
 
-def measure(
-    triton: Triton, local: LocalRecommender, sample: Sequence[NDArray[np.int64]], top_k: int
-) -> Round:
-    """The sample once through Triton and once through the local runtime, one request at a time."""
+def through_triton(triton: Triton, sample: Sequence[NDArray[np.int64]], top_k: int) -> Served:
+    """One request at a time."""
     before, latencies, answers = triton.statistics(), [], []
     for history in sample:
         begun = time.perf_counter()
         answers.append(triton.recommender.recommend(history, top_k))
         latencies.append(time.perf_counter() - begun)
     counted = spent(before, triton.settled(before, len(sample)))
+    return Served(latencies, counted, statistics.fmean(answer.prompt_tokens for answer in answers), answers)
+
+
+def without_triton(
+    local: LocalRecommender, sample: Sequence[NDArray[np.int64]], top_k: int
+) -> dict[str, float]:
+    """Seconds per step, one request at a time."""
     local.runtime.seconds.clear()
     for history in sample:
         local.runtime.run([request(history.tolist(), top_k)])
-    tokens = statistics.fmean(answer.prompt_tokens for answer in answers)
-    return Round(latencies, counted, dict(local.runtime.seconds), tokens, answers)
+    return dict(local.runtime.seconds)
+
+
+def in_turns(
+    pairs: Mapping[int, tuple[Triton, LocalRecommender]], sample: Sequence[NDArray[np.int64]], top_k: int,
+    rounds: int,
+) -> dict[int, list[Round]]:  # fmt: skip
+    """Rounds of every beam width; Triton and the local runtime take turns, so that each comes first as often."""
+    arms: dict[tuple[int, bool], Callable[[], Any]] = {}
+    for width, (triton, local) in pairs.items():
+        arms[width, True] = partial(through_triton, triton, sample, min(top_k, width))
+        arms[width, False] = partial(without_triton, local, sample, min(top_k, width))
+    given = turns.in_turns(arms, rounds, label="rounds")
+    return {
+        width: [Round(*both) for both in zip(given[width, True], given[width, False], strict=True)]
+        for width in pairs
+    }
 
 
 def summarise(width: int, rounds: Sequence[Round], extra: dict[str, Any]) -> Stages:
     """Figures per request from the rounds of one beam width."""
-    latencies = [latency for one in rounds for latency in one.latencies]
+    served = [one.served for one in rounds]
+    latencies = [latency for one in served for latency in one.latencies]
     requests = len(latencies)
     mean_ms = 1000 * sum(latencies) / requests
     models = list(rounds[0].local)  # in the order of the ensemble
 
     def ms(model: str, *keys: str) -> float:
-        return sum(one.triton[model][key] for one in rounds for key in keys) / requests / 1e6
+        return sum(one.triton[model][key] for one in served for key in keys) / requests / 1e6
 
     stages = {model: ms(model, "infer") for model in models}
     local = {model: 1000 * sum(one.local[model] for one in rounds) / requests for model in models}
@@ -143,19 +170,19 @@ def summarise(width: int, rounds: Sequence[Round], extra: dict[str, Any]) -> Sta
         requests=requests,
         p50_ms=1000 * statistics.median(latencies),
         p99_ms=1000 * (percentile(latencies, 0.99) or 0.0),
-        p50_of_rounds_ms=[1000 * statistics.median(one.latencies) for one in rounds],
+        p50_of_rounds_ms=[1000 * statistics.median(one.latencies) for one in served],
         mean_ms=mean_ms,
         stages_ms=stages,
         queue_ms={model: ms(model, "queue") for model in models},
         copies_ms={model: ms(model, "input", "output") for model in models},
         local_ms=local,
-        calls={model: sum(one.triton[model]["calls"] for one in rounds) / requests for model in models},
+        calls={model: sum(one.triton[model]["calls"] for one in served) / requests for model in models},
         ensemble_ms=inside - sum(ms(model, "success") for model in models),
         client_ms=mean_ms - inside,
         hops_ms=mean_ms - sum(stages.values()),
         over_local_ms=mean_ms - sum(local.values()),
         local_sum_ms=sum(local.values()),
-        prompt_tokens=statistics.fmean(one.prompt_tokens for one in rounds),
+        prompt_tokens=statistics.fmean(one.prompt_tokens for one in served),
         **extra,
     )
 
@@ -196,17 +223,13 @@ def stages(
                 LocalRecommender(artifact, width, slots=ARENA_SLOTS, decoder="staged", threads=threads)
             )
             pairs[width] = triton, local
-            measure(triton, local, sample[:WARM_UP], min(top_k, width))
-        arms = {
-            width: partial(measure, triton, local, sample, min(top_k, width))
-            for width, (triton, local) in pairs.items()
-        }
-        measured = turns.in_turns(arms, rounds, label="rounds")
+        in_turns(pairs, sample[:WARM_UP], top_k, 1)
+        measured = in_turns(pairs, sample, top_k, rounds)
         for width, (_, local) in pairs.items():
             kv_type = load_layout(local.settings, config).kv_type
-            tokens = round(statistics.fmean(one.prompt_tokens for one in measured[width]))
+            tokens = round(statistics.fmean(one.served.prompt_tokens for one in measured[width]))
             cost = work(config, tokens, width, kv_type, beams_of_passes(index, width))
-            answers = [answer for one in measured[width] for answer in one.answers]
+            answers = [answer for one in measured[width] for answer in one.served.answers]
             extra[width] = {
                 **worth.worth_of(artifact, answers, min(top_k, width))._asdict(),
                 "triton_bytes": tensor_bytes(local, max(sample, key=len), min(top_k, width)),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import inspect
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,10 +93,10 @@ def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServe
     sample, levels = traffic.histories(tiny, 4), ModelConfig.load(tiny / "model" / "config.json").levels
     triton = Triton(replace(target(server), ensemble=request_stages.ENSEMBLE))
     with LocalRecommender(tiny, beam_width=32, slots=8, decoder="staged") as local:
-        one = request_stages.measure(triton, local, sample, TOP_K)
+        one, _ = request_stages.in_turns({32: (triton, local)}, sample, TOP_K, rounds=2)[32]
         sent = request_stages.tensor_bytes(local, sample[0], TOP_K)
     triton.close()
-    checked = worth.worth_of(tiny, one.answers, TOP_K)
+    checked = worth.worth_of(tiny, one.served.answers, TOP_K)
     assert checked == (1, 1, 1, 4)
     extra = {"triton_bytes": sent, "arena_bytes": 1, "least_ms": {}}
     found = request_stages.summarise(32, [one], {**extra, **checked._asdict()})
@@ -114,6 +117,23 @@ def test_stages_count_every_call_and_every_byte(tiny: Path, server: RunningServe
                - sum(found.copies_ms.values()) - found.ensemble_ms) < 1  # fmt: skip
     assert "beam width 32" in request_stages.table(found)
     assert worth.line(checked) in request_stages.table(found)
+
+
+def test_triton_and_the_local_runtime_come_first_as_often(tiny: Path, server: RunningServer) -> None:
+    came: list[str] = []
+
+    class Kept(list[Any]):
+        """A sample that keeps who began to read it."""
+
+        def __iter__(self) -> Iterator[Any]:
+            came.append(inspect.stack()[1].function)
+            return super().__iter__()
+
+    triton = Triton(replace(target(server), ensemble=request_stages.ENSEMBLE))
+    with LocalRecommender(tiny, beam_width=32, slots=8, decoder="staged") as local:
+        request_stages.in_turns({32: (triton, local)}, Kept(traffic.histories(tiny, 1)), TOP_K, rounds=4)
+    triton.close()
+    assert sorted(came[::2]) == ["through_triton"] * 2 + ["without_triton"] * 2
 
 
 def test_statistics_are_restricted(server: RunningServer) -> None:
