@@ -21,7 +21,7 @@ from genrec import metrics, settings
 from genrec.errors import ArtifactError, InputError
 from perf.kit import peers_picture, relay_picture
 from perf.kit.report import RESULTS
-from perf.kit.table_forms import Column, Figure, Grid, Table
+from perf.kit.table_forms import Column, Figure, Grid, Table, words
 from perf.kit.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,7 @@ def table(name: str, root: Path, folder: Path) -> str:
 
 
 def _captioned(wanted: Table | Grid, result: Result, path: Path) -> str:
-    where, about = _at(result, "machine", path), _said(wanted.about, result, path)
+    where, about = _at(result, "machine", path), _told(wanted.about, result, path)
     inside = _grid(wanted, result, path) if isinstance(wanted, Grid) else _rows(wanted, result, path)
     return f"{about}: {where['name']}, commit {where['commit']}, `{_command(result, path)}`\n\n{inside}"
 
@@ -131,19 +131,22 @@ def _command(result: Result, path: Path) -> str:
 def _by_machine(figures: Sequence[Figure], root: Path, folder: Path) -> list[str]:
     """A column for each machine, whose cells link to their results, and those links; nothing without results.
 
-    The command is that of the newest result.
+    A figure has a row for each thing that its results say it is of. The command is that of the newest of them.
     """
     saved = {file: list(results(root, file)) for file in dict.fromkeys(figure.file for figure in figures)}
     machines = sorted({result["machine"]["name"] for found in saved.values() for _, result in found})
     rows = []
     for figure in figures:
-        cells, newest = dict.fromkeys(machines, ""), ("", "")
+        told: dict[str, list[tuple[Path, Result]]] = {}
         for path, result in saved[figure.file]:
-            name = result["machine"]["name"]
-            cells[name] = f"[{_written(result, figure.path, figure.form, path)}][{name}/{figure.file}]"
-            newest = max(newest, (result.get("date", ""), f"`{_command(result, path)}`"))
-        if saved[figure.file]:
-            rows.append([figure.what, *cells.values(), newest[1]])
+            told.setdefault(_told(figure.what, result, path), []).append((path, result))
+        for what, found in told.items():
+            cells, newest = dict.fromkeys(machines, ""), ("", "")
+            for path, result in found:
+                name = result["machine"]["name"]
+                cells[name] = f"[{_written(result, figure.path, figure.form, path)}][{name}/{figure.file}]"
+                newest = max(newest, (result.get("date", ""), f"`{_command(result, path)}`"))
+            rows.append([what, *cells.values(), newest[1]])
     links = [
         f'[{result["machine"]["name"]}/{file}]: {os.path.relpath(path, folder)} "commit {result["machine"]["commit"]}"'
         for file, found in saved.items()
@@ -174,6 +177,11 @@ def _grid(wanted: Grid, result: Result, path: Path) -> str:
     return _markdown(
         ["", *heads], [[name, *(row.get(head, "") for head in heads)] for name, row in cells.items()]
     )
+
+
+def _told(text: str, result: Result, path: Path) -> str:
+    """What is said of figures, of the result that they are from."""
+    return _said(text, {**result, "words": words(result.get("settings", {}))}, path)
 
 
 def _said(text: str, fields: Result, path: Path) -> str:

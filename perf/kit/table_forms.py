@@ -1,11 +1,30 @@
 """What a table of README or docs is made of: fields of saved results. One number per cell.
 
-A path names a field of a result, as `arms/by tokens/highest_rate`; `*` is each entry of a table in turn.
+A path names a field of a result, as `arms/by tokens/highest_rate`; `*` is each entry of a table in turn. What is said
+of figures has fields of their result in braces, so that it is true of whatever was saved: `{settings[artifact]}`, and
+`{words[model]}` of what `words` says.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MOCK = "31 M parameters"  # what is measured where no model is named
+OF_PEERS = {"30m": MOCK, "100m": "101 M parameters"}
+
+
+def words(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What settings come to that may say nothing."""
+    model, items, peers = settings.get("model"), settings.get("item_tokens"), settings.get("models") or ()
+    users = f"users of {of}" if (of := settings.get("histories")) else f"shape of {settings.get('data')}"
+    return {
+        "artifact": settings.get("artifact") or MOCK,
+        "data": users + (f" with items of {items} tokens" if items else ""),
+        "model": f"in the paper's proportion, model {model}" if model else MOCK,
+        "models": " and ".join(OF_PEERS.get(each, each) for each in peers),
+        "seen": f"seen items {'kept' if settings.get('keep_seen') else 'removed'}",
+    }
 
 
 class Figure(NamedTuple):
@@ -28,7 +47,7 @@ class Column(NamedTuple):
 class Table(NamedTuple):
     """A row for each entry of the dict or list at `entries`; a dict's keys are the first column, headed `name`.
 
-    `about` is said above it, with the fields of the result in braces.
+    `about` is said above it.
     """
 
     file: str

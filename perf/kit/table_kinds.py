@@ -20,11 +20,12 @@ COME_AGAIN = tuple(
     Figure(what, file, f"cells/{cell}")
     for what, file, cell in (
         (
-            "users who come again, 1,023 tokens, beam width 128: requests/s with `user_id` over without",
+            "users who come again, {words[artifact]}, 1,023 tokens, beam width {settings[beam_width]}: requests/s with "
+            "`user_id` over without",
             "returning", "1023 tokens, 1 at a time/ratio",
         ),
         (
-            "the same by drafts",
+            "the same by `{settings[ensemble]}`",
             "returning-draft", "1023 tokens, 1 at a time/ratio",
         ),
         (
@@ -35,7 +36,7 @@ COME_AGAIN = tuple(
 )  # fmt: skip
 RETURNING = {
     file: Table(
-        file, "{settings[ensemble]}, 31 M parameters, beam width {settings[beam_width]}", "cells",
+        file, "{settings[ensemble]}, {words[artifact]}, beam width {settings[beam_width]}", "cells",
         (
             Column("nobody named, requests/s", "cells/*/whole/rate"), Column("P50 ms", "cells/*/whole/p50_ms"),
             Column("named, requests/s", "cells/*/named/rate"), Column("P50 ms", "cells/*/named/p50_ms"),

@@ -11,7 +11,7 @@ PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]}
 
 TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "headline": (
-        Figure("times the requests/s of the fastest peer, 31 M parameters, beam width 128", "peers", "ratio_bw128"),
+        Figure("times the requests/s of the fastest peer, {words[models]}, beam width 128", "peers", "ratio_bw128"),
         Figure("the same, beam width 512", "peers", "ratio_bw512"),
         *kinds.COME_AGAIN,
         Figure("100 candidates ranked, KV of user and items there: times as fast as transformers with the user's KV",
@@ -21,11 +21,11 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("the user's KV alone there for both: times as fast as transformers", "rank_peers",
                "over_user_there/transformers"),
         Figure("the user's KV alone there for both: times as fast as vLLM", "rank_peers", "over_user_there/vllm"),
-        Figure("requests/s with P99 within 100 ms, MovieLens 100K, by perf_analyzer", "sweep", "highest_rate",
-               "{:.0f}"),
-        Figure("of 20 s of our own arrivals at that rate, answered within 100 ms of being due", "sweep",
-               "cross_check/within_slo", "{:.0%}"),
-        Figure("HR@10 on MovieLens 100K, seen items removed", "quality", "model/HR@10", "{:.4f}"),
+        Figure("requests/s with P99 within {settings[slo_p99_ms]:g} ms, {settings[artifact]}, by perf_analyzer",
+               "sweep", "highest_rate", "{:.0f}"),
+        Figure("of {settings[cross_check_s]:g} s of our own arrivals at that rate, answered within "
+               "{settings[slo_p99_ms]:g} ms of being due", "sweep", "cross_check/within_slo", "{:.0%}"),
+        Figure("HR@10 on {settings[artifact]}, {words[seen]}", "quality", "model/HR@10", "{:.4f}"),
         Figure("longest time to answer again after a killed process, s", "recovery", "worst_recovery_s"),
         Figure("ms of a request on a GPU: 1,000 tokens, Qwen3-1.7B, beam width 256", "gpu", "ms/s1000_b1"),
     ),
@@ -78,14 +78,15 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "share of the capacity, wait",
     ),
     "quality": (
-        Figure("HR@10", "quality", "model/HR@10", "{:.4f}"),
+        Figure("HR@10 on {settings[artifact]}, {words[seen]}", "quality", "model/HR@10", "{:.4f}"),
         Figure("NDCG@10", "quality", "model/NDCG@10", "{:.4f}"),
         Figure("HR@10 of transition counts", "quality", "transition counts/HR@10", "{:.4f}"),
         Figure("NDCG@10 of transition counts", "quality", "transition counts/NDCG@10", "{:.4f}"),
     ),
     **kinds.RETURNING, "returning-peers": kinds.RETURNING_PEERS, "window-quality": kinds.WINDOWS,
     "sweep": (
-        Figure("requests/s that hold the P99", "sweep", "highest_rate", "{:.0f}"),
+        Figure("requests/s with P99 within {settings[slo_p99_ms]:g} ms, {settings[artifact]}", "sweep", "highest_rate",
+               "{:.0f}"),
         Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep", "cross_check/p99_ms", "{:.0f}"),
     ),
     "recovery": (
@@ -145,7 +146,7 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
     ),
     "placement": Table(
-        "placement", "requests/s of four nodes with order split, computed, not measured", "policies/split",
+        "placement", "requests/s of {settings[nodes]} nodes with order split, computed, not measured", "policies/split",
         (
             Column("all items on every node", "policies/split/*/replicate/rate"),
             Column("each on one", "policies/split/*/hash/rate"),

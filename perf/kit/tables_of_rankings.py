@@ -5,6 +5,9 @@ from __future__ import annotations
 from perf.kit.table_forms import Column, Figure, Table
 
 PAPERS = "best choice of the paper's two orders"
+SWEPT = (
+    "requests/s of `{settings[ensemble]}` with P99 within {settings[slo_p99_ms]:g} ms, {settings[artifact]}"
+)
 
 
 def relay_figures(file: str, *own: tuple[str, str]) -> tuple[Figure, ...]:
@@ -42,10 +45,10 @@ def rank_figures(file: str, *own: tuple[str, str, str]) -> tuple[Figure, ...]:
     return tuple(Figure(what, file, path, form) for what, path, form in named)
 
 
-def rank_ways(file: str, about: str, *own: Column) -> Table:
+def rank_ways(file: str, *own: Column) -> Table:
     """What each way of such a result came to; `own` are columns that not every one has."""
     return Table(
-        file, f"{about}, one request at a time but for `together`", "ways",
+        file, "{words[data]}, {words[model]}, {counted} requests, one at a time but for `together`", "ways",
         (
             Column("requests/s", "ways/*/rate", "{:.2f}"), Column("median ms", "ways/*/ms"), *own,
             Column("tokens reused", "ways/*/reused_share", "{:.0%}"),
@@ -102,34 +105,27 @@ def placement_links(file: str) -> Table:
 
 RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
     "rank": rank_figures("rank"),
-    "rank-ways": rank_ways("rank", "shape of Books, 31 M parameters"),
+    "rank-ways": rank_ways("rank"),
     "rank-codes": rank_figures("rank-codes"),
-    "rank-ways-codes": rank_ways(
-        "rank-codes", "shape of Books with items of 3 codes, 31 M parameters"
-    ),
+    "rank-ways-codes": rank_ways("rank-codes"),
     "rank-ml-1m": rank_figures("rank-ml-1m"),
-    "rank-ways-ml-1m": rank_ways("rank-ml-1m", "users of MovieLens 1M, 31 M parameters"),
+    "rank-ways-ml-1m": rank_ways("rank-ml-1m"),
     "rank-in-proportion": rank_figures(
         "rank-in-proportion",
-        (f"requests/s with P99 within 200 ms, {PAPERS}, over user first alone",
+        (f"requests/s with P99 within {{settings[slo_ms]:g}} ms, {PAPERS}, over user first alone",
          "slo_rate_over_user_prefix_paper", "{:.2f}"),
         ("the same, all ways", "slo_rate_over_user_prefix", "{:.2f}"),
     ),
-    "rank-ways-in-proportion": rank_ways(
-        "rank-in-proportion", "Books in the paper's proportion, model {settings[model]}, {counted} requests"
-    ),
+    "rank-ways-in-proportion": rank_ways("rank-in-proportion"),
     "rank-traces": (
         Figure(f"requests/s, {PAPERS}, over recomputation", "rank-traces", "over_recompute_paper", "{:.2f}"),
     ),
     "rank-each-trace": Table(
-        "rank-traces", "Books in the paper's proportion, model {settings[model]}, {settings[requests]} requests each: "
-        "requests/s of the best rule for the paper's orders over recomputation", "traces",
+        "rank-traces", "{words[data]}, {words[model]}, {settings[requests]} requests each: requests/s of the best rule "
+        "for the paper's orders over recomputation", "traces",
         (Column("times", "traces/*/over_recompute_paper", "{:.2f}"),), "trace of seed",
     ),
-    "rank-ways-traces": rank_ways(
-        "rank-traces", "all traces together, model {settings[model]}, {counted} requests",
-        Column("least ms, on average", "ways/*/least_ms"),
-    ),
+    "rank-ways-traces": rank_ways("rank-traces", Column("least ms, on average", "ways/*/least_ms")),
     "pool-sim": POOL_SIM,
     "placement-links": placement_links("placement_links"),
     "placement-links-larger": placement_links("placement_links-larger"),
@@ -166,12 +162,11 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
         ),
     ),
     "rank-sweep": (
-        Figure("requests/s of `rank` with P99 within 50 ms", "sweep-rank", "highest_rate", "{:.0f}"),
+        Figure(SWEPT, "sweep-rank", "highest_rate", "{:.0f}"),
         Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-rank", "cross_check/p99_ms", "{:.0f}"),
     ),
     "rank-sweep-both": (
-        Figure("requests/s of `recommend_and_rank` with P99 within 50 ms", "sweep-recommend_and_rank",
-               "highest_rate", "{:.0f}"),
+        Figure(SWEPT, "sweep-recommend_and_rank", "highest_rate", "{:.0f}"),
         Figure("one at a time, ms", "sweep-recommend_and_rank", "sequential_ms"),
         Figure("P99 of the replayer's own arrivals at that rate, ms", "sweep-recommend_and_rank",
                "cross_check/p99_ms", "{:.0f}"),
@@ -186,9 +181,9 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
         )
     ),
     "rank-quality-reach": tuple(
-        Figure(f"ml-1m, seed {seed}: the newest 12 of a user's tokens over all, {what}", f"rank_quality-{file}",
-               f"{claim}/ml-1m", "{:.3f}")
-        for seed, file in enumerate(("ml-1m-reach", "ml-1m-reach-seed1", "ml-1m-reach-seed2"))
+        Figure(f"ml-1m, seed {{settings[seeds]}}: the newest {{settings[reach]}} of a user's tokens over all, {what}",
+               f"rank_quality-{file}", f"{claim}/ml-1m", "{:.3f}")
+        for file in ("ml-1m-reach", "ml-1m-reach-seed1", "ml-1m-reach-seed2")
         for what, claim in (
             ("ranker alone", "reach_over_split_ndcg10"),
             ("with the generator's part", "reach_over_split_together_ndcg10"),

@@ -119,10 +119,51 @@ def test_a_machine_that_lacks_one_of_the_results_has_an_empty_cell(root: Path) -
 
 def test_a_sweep_that_found_no_rate_was_not_cross_checked(root: Path) -> None:
     (root / "README.md").write_text("<!-- results: sweep -->\n<!-- /results -->\n")
-    save(root, result("sweep", highest_rate=0.0, cross_check=None))
+    settings = {"artifact": "ml-1m", "slo_p99_ms": 50.0}
+    save(root, result("sweep", highest_rate=0.0, cross_check=None) | {"settings": settings})
     made = write(root)["README.md"]
-    assert "| requests/s that hold the P99 | [0][xeon-amx-2/sweep] |" in made
+    assert "| requests/s with P99 within 50 ms, ml-1m | [0][xeon-amx-2/sweep] |" in made
     assert "at that rate, ms | [not measured][xeon-amx-2/sweep] |" in made
+
+
+def test_a_figure_says_what_it_was_measured_of(root: Path) -> None:
+    """Two machines that measured different things have a row each."""
+    (root / "README.md").write_text("<!-- results: quality -->\n<!-- /results -->\n")
+    of = {"model": {"HR@10": 0.25, "NDCG@10": 0.125}, "transition counts": {"HR@10": 0.5, "NDCG@10": 0.5}}
+    settings = {"artifact": "ml-1m", "keep_seen": True}
+    save(root, result("quality", "epyc-avx2-2", **of) | {"settings": settings})
+    save(root, result("quality", **of) | {"settings": {"artifact": "beauty"}})
+    rows = [line.rpartition(" | `")[0] for line in write(root)["README.md"].splitlines()]
+    assert "| HR@10 on ml-1m, seen items kept | [0.2500][epyc-avx2-2/quality] | " in rows
+    assert "| HR@10 on beauty, seen items removed |  | [0.2500][xeon-amx-2/quality]" in rows
+    assert "| NDCG@10 | [0.1250][epyc-avx2-2/quality] | [0.1250][xeon-amx-2/quality]" in rows
+
+
+@pytest.mark.parametrize(
+    ("settings", "about"),
+    [
+        ({"data": "books"}, "shape of books, 31 M parameters"),
+        ({"data": "games", "item_tokens": 3}, "shape of games with items of 3 tokens, 31 M parameters"),
+        (
+            {"data": "books", "histories": "beauty", "model": "384-7"},
+            "users of beauty, in the paper's proportion, model 384-7",
+        ),
+    ],
+)
+def test_a_caption_names_the_data_and_the_model_that_were_saved(
+    root: Path, settings: dict[str, Any], about: str
+) -> None:
+    save(root, result("rank", counted=7, ways={}) | {"settings": settings})
+    assert render.table("rank-ways", root, root).startswith(f"{about}, 7 requests, one at a time")
+
+
+def test_a_served_model_is_the_random_one_unless_it_is_named(root: Path) -> None:
+    settings = {"ensemble": "recommend", "beam_width": 64}
+    save(root, result("returning", cells={}) | {"settings": {**settings, "artifact": None}})
+    save(root, result("returning", "epyc-avx2-2", cells={}) | {"settings": {**settings, "artifact": "mine"}})
+    found = render.table("returning", root, root)
+    assert "recommend, mine, beam width 64: epyc" in found
+    assert "recommend, 31 M parameters, beam width 64: xeon" in found
 
 
 def test_cells_are_laid_out_and_say_why_they_are_empty(root: Path) -> None:
