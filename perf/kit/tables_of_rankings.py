@@ -212,9 +212,9 @@ RANKINGS: dict[str, tuple[Figure, ...] | Table] = {
     ),
     "relay": relay_figures(
         "relay",
-        ("the same, half of the users come again", "slo_rate_ratio_second_tier_50"),
+        ("the same, half of the users come again", "slo_rate_ratio_returning_50"),
         ("two servers, users fixed to one, over any", "slo_rate_ratio_affinity"),
-        ("core-ms a request over inline, a tenth abandoned", "compute_ratio"),
+        ("core-ms a request over inline, a tenth abandoned, all computed ahead", "compute_ratio_at_length"),
     ),
     "relay-ways": relay_figures(
         "relay-ways",

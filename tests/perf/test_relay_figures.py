@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from perf.kit.table_forms import Grid, Table
+from perf.kit.tables import TABLES
 from perf.relay import load
-from perf.relay.figures import figures_of
+from perf.relay.figures import INLINE, RATIOS, RETURNING, figures_of
 from perf.relay.load import RelayWay
 from perf.relay.measure import Bench, Effort, Rate
 
@@ -48,3 +50,14 @@ def test_what_a_request_costs_is_shared_by_those_that_warm_up(monkeypatch: pytes
     monkeypatch.setattr(bench, "_core_ms", lambda _: 3.0 * served[0])
     monkeypatch.setattr(bench, "_computed", lambda _: 500.0 * served[0])
     assert bench.spent([way], [96], 5.0, 2) == {("relay", "96"): [(3.0, 500.0)] * 2}
+
+
+def test_a_row_is_of_the_same_field_in_every_table_of_relay() -> None:
+    fields: dict[str, set[str]] = {}
+    for table in TABLES.values():
+        for each in () if isinstance(table, Table | Grid) else table:
+            if each.file.startswith("relay"):
+                fields.setdefault(each.what, set()).add(each.path)
+    assert {what: of for what, of in fields.items() if len(of) > 1} == {}
+    (of_returning,) = fields["the same, half of the users come again"]
+    assert RATIOS[of_returning] == (RETURNING, INLINE)
