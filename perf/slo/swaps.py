@@ -123,7 +123,8 @@ async def _drive(
 ) -> tuple[Checker, list[ReplayedRequest], list[ReplayedRequest], list[float]]:
     """Stretches of `seconds` without and with swaps: the checker, the events of both kinds, the time of each move."""
     models = ("recommend", "recommend_draft") if has_draft(artifact) else ("recommend",)
-    arrivals = [traffic.poisson(a.rate, int(a.rate * seconds), a.seed + n) for n in range(2 * a.rounds)]
+    # Both stretches of a round have the same
+    arrivals = [traffic.poisson(a.rate, max(int(a.rate * seconds), 1), a.seed + n) for n in range(a.rounds)]
     calm, moving, taken = [], [], []
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncRecommender(url, model=m)) for m in models]
@@ -133,8 +134,8 @@ async def _drive(
             await checker.recommend(histories[number % len(histories)], a.top_k)
         checker.versions.clear()
         checker.answers.clear()
-        for times, (_, swapping) in zip(arrivals, turns.interleaved((False, True), a.rounds), strict=True):
-            sent = replay(checker, histories, times, top_k=a.top_k)
+        for number, swapping in turns.interleaved((False, True), a.rounds):
+            sent = replay(checker, histories, arrivals[number], top_k=a.top_k)
             if not swapping:
                 calm += await sent
                 continue

@@ -49,7 +49,9 @@ def test_answers_are_held_against_the_version_they_report(items, version, settle
     assert checker.answers == [client.answer]
 
 
-def test_requests_that_warm_up_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stretches_have_one_load_and_warm_up_is_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Client(Answers):
         def __init__(self, *_: object, **__: object) -> None:
             super().__init__([1, 2], 1)
@@ -65,12 +67,13 @@ def test_requests_that_warm_up_are_not_counted(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(swaps, "AsyncRecommender", Client)
     monkeypatch.setattr(swaps, "_cycle", no_moves)
-    asked = argparse.Namespace(rate=200, rounds=1, seed=0, top_k=2)
+    asked = argparse.Namespace(rate=200, rounds=2, seed=0, top_k=2)
     checker, calm, moving, _ = asyncio.run(
         swaps._drive("a server", tmp_path, {1: {1, 2}}, [np.array([1])], 0.05, asked)
     )
-    assert len(calm) == len(moving) == 10
-    assert checker.versions == {1: 20} and len(checker.answers) == 20
+    assert len(calm) == len(moving) == 20
+    assert checker.versions == {1: 40} and len(checker.answers) == 40
+    assert sorted(each.due for each in calm) == sorted(each.due for each in moving), "the same arrivals"
 
 
 def test_versions_are_sound_unlike_each_other_and_made_elsewhere(tmp_path: Path) -> None:
