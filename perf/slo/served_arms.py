@@ -26,10 +26,13 @@ class ServedArm:
 
 
 class ServedRound(NamedTuple):
-    """Answers per second, P50 in ms of one request at a time, and answers to a few requests after both loads."""
+    """Answers per second, P50 in ms of one request at a time, and answers to a few requests after both loads.
+
+    There is no P50 where no request began and ended within its load.
+    """
 
     capacity: float
-    p50_ms: float
+    p50_ms: float | None
     answers: list[worth.Answer]
 
 
@@ -57,23 +60,33 @@ def compare(
         name: worth.worth_of(a.artifact, [answer for each in rounds for answer in each.answers])
         for name, rounds in given.items()
     }
-    found: dict[str, dict[str, Any]] = {
-        name: {
-            "capacity": median(each.capacity for each in rounds),
-            "capacities": [each.capacity for each in rounds],
-            "p50_ms": median(each.p50_ms for each in rounds),
-            **checked[name]._asdict(),
-        }
-        for name, rounds in given.items()
-    }
+    found = {name: {**figures(rounds), **checked[name]._asdict()} for name, rounds in given.items()}
     spread = {name: turns.extremes(each["capacities"])[1:] for name, each in found.items()}
-    rows = [
-        (name, f"{each['capacity']:.1f}", "{:.0f} to {:.0f}".format(*spread[name]), f"{each['p50_ms']:.2f}")
-        for name, each in found.items()
-    ]
-    print(report.columns(("", "answers/s", "spread", "p50 ms"), rows))
+    print(table(found))
     print(worth.lines(checked))
     run.publish({"arms": found}, repeats=a.rounds, spread=spread)
+
+
+def figures(rounds: Sequence[ServedRound]) -> dict[str, Any]:
+    """Medians over the rounds that have one; None where none has."""
+    alone = [each.p50_ms for each in rounds if each.p50_ms is not None]
+    return {
+        "capacity": median(each.capacity for each in rounds),
+        "capacities": [each.capacity for each in rounds],
+        "p50_ms": median(alone) if alone else None,
+    }
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """For people."""
+    rows = [
+        (
+            name, f"{each['capacity']:.1f}", "{:.0f} to {:.0f}".format(*turns.extremes(each["capacities"])[1:]),
+            "-" if each["p50_ms"] is None else f"{each['p50_ms']:.2f}",
+        )
+        for name, each in found.items()
+    ]  # fmt: skip
+    return report.columns(("", "answers/s", "spread", "p50 ms"), rows)
 
 
 def _measure(
@@ -83,4 +96,4 @@ def _measure(
     with endpoints.endpoint(artifact, ensemble=arm.ensemble, beam_width=width, **arm.options) as server:
         _, alone = capacity(server, sample, 1, seconds)
         most, _ = capacity(server, sample, IN_FLIGHT, seconds)
-        return ServedRound(most, 1000 * median(alone), worth.ask(server, sample))
+        return ServedRound(most, 1000 * median(alone) if alone else None, worth.ask(server, sample))

@@ -50,6 +50,14 @@ def test_loads_on_a_running_server_say_it(
     assert shares_of(found) == [1, 1, 1] and found["answers_checked"] == 20
 
 
+def test_arms_of_which_no_request_ended_within_its_load_have_no_p50() -> None:
+    rounds = [served_arms.ServedRound(*each, []) for each in ((8.0, None), (4.0, 5.0), (6.0, 7.0))]
+    found = {"some": served_arms.figures(rounds), "none": served_arms.figures(rounds[:1])}
+    assert found["some"] == {"capacity": 6.0, "capacities": [8.0, 4.0, 6.0], "p50_ms": 6.0}
+    assert found["none"]["p50_ms"] is None
+    assert [line.split()[-1] for line in served_arms.table(found).splitlines()] == ["ms", "6.00", "-"]
+
+
 @pytest.mark.long
 @pytest.mark.serving
 def test_arms_with_servers_of_their_own_say_it(
