@@ -54,13 +54,18 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _check(asked: Mapping[str, Any]) -> None:
-    """Raises InputError where nothing would be measured, or be divided by."""
+    """Raises InputError where nothing would be measured, or be divided by, or be told apart."""
     limits = {name: (least, f"at least {least}") for name, least in AT_LEAST.items()}
     limits |= {name: (math.nextafter(0, 1), "more than 0") for name in ABOVE_0}
     for name, (least, limit) in limits.items():
         value = asked.get(name)
         if isinstance(value, int | float) and not value >= least:
             raise InputError(name.replace("_", "-"), f"is {value}", limit)
+    names = [Path(each).name for each in asked.get("artifacts") or ()]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise InputError(
+            "artifacts", f"has {twice} twice", "folders of different names, as figures go by them"
+        )
 
 
 def arguments(benchmark: str, description: str | None) -> argparse.ArgumentParser:

@@ -130,6 +130,16 @@ def test_counts_that_leave_nothing_to_measure_are_refused_first(
     assert not said.out and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "name", ["decoders", "next_quality", "rank_quality", "relay_fetch", "window_quality"]
+)
+def test_artifacts_of_one_name_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures of the one would take the place of the other's."""
+    assert main(["bench", name, "here/ml-1m", "there/beauty", "there/ml-1m/"]) == 2
+    said = capsys.readouterr()
+    assert "artifacts: has ml-1m twice (accepted: folders of different names" in said.err and not said.out
+
+
 def test_every_limit_is_of_an_option_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = ""
     for each in BENCHMARKS.values():
