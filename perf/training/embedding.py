@@ -161,6 +161,12 @@ def beside_mch(a: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def size_name(size: int) -> str:
+    """How figures name it: whole millions as 10m, any other in full."""
+    millions, rest = divmod(size, 1_000_000)
+    return str(size) if rest or not millions else f"{millions}m"
+
+
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """What is asked for."""
     parser = report.arguments("embedding", __doc__)
@@ -183,7 +189,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table per size and, last, one JSON object."""
     a = arguments(argv)
-    sizes = report.numbers_of(a, "sizes")
+    sizes = sorted(report.numbers_of(a, "sizes"))  # the pauses are of the last one
     run = report.begin(a)
     figures: dict[str, Any] = {"look_up_ns": {}, "insert_ns": {}, "skipped": {}}
     spread: dict[str, Sequence[float]] = {}
@@ -194,8 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found, (added, beside) = look_ups(ids, a.queries, a.repeats), inserts(ids, max(a.repeats // 2, 1))
         figures["look_up_ns"][str(size)] = {name: round(each.median, 1) for name, each in found.items()}
         figures["insert_ns"][str(size)] = {name: round(each.median, 1) for name, each in added.items()}
-        name = f"over_searchsorted_{size // 1_000_000}m" if size >= 1_000_000 else f"over_searchsorted_{size}"
-        figures[name] = round(found[TORCH].median / found[best].median, 2)
+        figures[f"over_searchsorted_{size_name(size)}"] = round(found[TORCH].median / found[best].median, 2)
         figures["bytes_per_key"] = max(round(beside, 2), figures.get("bytes_per_key", 0.0))
         spread |= {f"{way}, {size} ids": (each.low, each.high) for way, each in (found | added).items()}
         rows = [

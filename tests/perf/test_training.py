@@ -104,3 +104,9 @@ def test_every_way_to_look_up_gives_the_same_rows() -> None:
     assert {embedding.TORCH, embedding.NUMPY, "dynamic table, numba"} <= set(embedding.look_ups(ids, 300, 1))
     added, beside = embedding.inserts(ids, 1)
     assert all(each.median > 0 for each in added.values()) and 12 < beside < 60
+
+
+def test_a_figure_is_named_after_the_size_it_is_of() -> None:
+    assert [embedding.size_name(n) for n in (10_000, 10**6, 1_500_000, 10**7)] == [
+        "10000", "1m", "1500000", "10m",
+    ]  # fmt: skip
