@@ -49,10 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, budget in BUDGETS_MS.items()
     }
     found = turns.in_turns(arms, a.rounds, label="servers")
-    cells = [cell(count, *([each[count] for each in found[name]] for name in BUDGETS_MS)) for count in COUNTS]
+    loads = {count: [[each[count] for each in found[name]] for name in BUDGETS_MS] for count in COUNTS}
+    cells = [cell(count, *both) for count, both in loads.items()]
     head = ["candidates", "apart/s", "together/s", "gain", "P99 ms apart", "together"]
     print(report.columns(head, [[f"{value:.4g}" for value in each.values()] for each in cells]))
-    run.publish({"cells": cells}, repeats=a.rounds)
+    spread = {f"gain, {count} candidates": turns.extremes(gains(*both))[1:] for count, both in loads.items()}
+    run.publish({"cells": cells}, repeats=a.rounds, spread=spread)
 
 
 def measure(artifact: Path, history: int, budget_ms: int, many: int, seconds: float) -> dict[int, Load]:
@@ -70,13 +72,18 @@ def measure(artifact: Path, history: int, budget_ms: int, many: int, seconds: fl
         }
 
 
+def gains(apart: Sequence[Load], together: Sequence[Load]) -> list[float]:
+    """Of each round."""
+    return [with_it.rate / without.rate for without, with_it in zip(apart, together, strict=True)]
+
+
 def cell(count: int, apart: Sequence[Load], together: Sequence[Load]) -> dict[str, Any]:
     """Medians over the rounds; `gain` is that of the rounds' ratios."""
     return {
         "candidates": count,
         "apart": median(each.rate for each in apart),
         "together": median(each.rate for each in together),
-        "gain": median(with_it.rate / without.rate for without, with_it in zip(apart, together, strict=True)),
+        "gain": median(gains(apart, together)),
         "apart_p99_ms": median(each.p99_ms for each in apart),
         "together_p99_ms": median(each.p99_ms for each in together),
     }

@@ -38,7 +38,7 @@ from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.settings import Settings
 from perf.kit import machine, report
-from perf.kit.turns import extremes, in_turns, timed
+from perf.kit.turns import in_turns, quartiles, timed
 from perf.peers.envs import install
 from perf.peers.folder import write_hugging_face
 from perf.peers.peer import GIB, Deadline, Peer, Worker
@@ -81,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         counted = least_operations(cell["system"], cell["prompt"])
         cell["least_ms"] = 1e3 * roofline.seconds(counted, 0.0, has_bf16) if counted else None
     print(report.columns(["", "prompt", "ms", "least ms", "times"], [row(cell) for cell in cells]))
-    peers = [name for name in asked.peers.split(",") if any(c["system"] == name for c in cells)]
     claims = {
-        claim: {name: least_ratio(cells, name, ways) for name in peers}
+        claim: {name: least_ratio(cells, name, ways) for name in PEERS}
         for claim, ways in (("over", (BOTH,)), ("over_user_there", (USER, SPLIT)))
     }
-    run.publish({**claims, "cells": cells}, repeats=asked.rounds)
+    spread = {f"ms, {cell['system']}, {cell['prompt']} tokens": cell.pop("ends") for cell in cells}
+    run.publish({**claims, "cells": cells}, repeats=asked.rounds, spread=spread)
 
 
 def row(cell: dict[str, Any]) -> list[Any]:
@@ -95,13 +95,14 @@ def row(cell: dict[str, Any]) -> list[Any]:
     return [cell["system"], cell["prompt"], *("-" if value is None else f"{value:.1f}" for value in times)]
 
 
-def least_ratio(cells: Sequence[dict[str, Any]], peer: str, ways: Sequence[str]) -> float:
-    """A peer's time over that of our best of `ways`, at the prompt where it is least."""
-    return min(
+def least_ratio(cells: Sequence[dict[str, Any]], peer: str, ways: Sequence[str]) -> float | None:
+    """A peer's time over that of our best of `ways`, at the prompt where it is least; None where it was not run."""
+    found = (
         cell["ms"] / min(c["ms"] for c in cells if c["prompt"] == cell["prompt"] and c["system"] in ways)
         for cell in cells
         if cell["system"] == peer
     )
+    return min(found, default=None)
 
 
 def least_operations(system: str, span: int) -> int:
@@ -120,7 +121,8 @@ def least_operations(system: str, span: int) -> int:
 
 
 def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) -> list[dict[str, Any]]:
-    """Milliseconds of every way at one length of prompt; `over_ours` is over `split` with both entries.
+    """Milliseconds of every way at one length of prompt: the median, and quartiles as `ends`; `over_ours` is over
+    `split` with both entries.
 
     `half` has a ranker of half the layers.
     """
@@ -145,15 +147,16 @@ def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) ->
                 1
             ]
         given = in_turns(arms, asked.rounds, warm_ups=2, label=f"{span} tokens")
-    best = extremes(given[BOTH]).median
+    taken = {name: quartiles([1e3 * each for each in seconds]) for name, seconds in given.items()}
     return [
         {
             "system": name,
             "prompt": span,
-            "ms": 1e3 * extremes(seconds).median,
-            "over_ours": extremes(seconds).median / best,
+            "ms": ms.median,
+            "over_ours": ms.median / taken[BOTH].median,
+            "ends": ms[1:],
         }
-        for name, seconds in given.items()
+        for name, ms in taken.items()
     ]
 
 

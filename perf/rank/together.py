@@ -26,7 +26,7 @@ from genrec.kv.entries import EntryLayout
 from genrec.models.config import ModelConfig
 from genrec.settings import Settings
 from perf.kit import report
-from perf.kit.turns import extremes, in_turns, timed
+from perf.kit.turns import in_turns, quartiles, timed
 from perf.rank.mock_ranker import mock_ranker
 from perf.rank.rank import model_of
 from perf.rank.simulate import SHAPES
@@ -57,7 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [c["order"], c["candidates"], f"{c['ms']:.2f}", f"{c['two']:.2f}", f"{c['four']:.2f}"] for c in cells
     ]
     print(report.columns(head, rows))
-    run.publish({"cells": cells}, repeats=asked.rounds)
+    spread = {
+        f"ms, {order}, {count} candidates, {many} in a pass": quartiles([1e3 * each for each in seconds])[1:]
+        for (order, count, many), seconds in given.items()
+    }
+    run.publish({"cells": cells}, repeats=asked.rounds, spread=spread)
 
 
 def passes_of(
@@ -106,7 +110,7 @@ def _seconds(run: Callable[[int, int], None], count: int, many: int) -> float:
 
 def cell(order: str, count: int, given: dict[tuple[str, int, int], list[float]]) -> dict[str, Any]:
     """Of rankings of `count` candidates: alone, and what two or four in one pass gain."""
-    alone, *more = (extremes(given[order, count, many]).median for many in COMPANY)
+    alone, *more = (quartiles(given[order, count, many]).median for many in COMPANY)
     two, four = (company * alone / taken for company, taken in zip(COMPANY[1:], more, strict=True))
     return {"order": order, "candidates": count, "ms": 1e3 * alone, "two": two, "four": four}
 

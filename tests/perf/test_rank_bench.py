@@ -15,7 +15,7 @@ from perf.peers.refusal import Refusal
 from perf.rank import peers, rank
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.company import COUNTS as LISTED
-from perf.rank.company import Load
+from perf.rank.company import Load, gains
 from perf.rank.company import cell as company_cell
 from perf.rank.company import measure as loads_of
 from perf.rank.figures import table
@@ -225,6 +225,7 @@ def test_a_peer_is_held_against_the_best_of_ours_where_that_is_worst():
     ]
     assert least_ratio(cells, "peer", ("a", "b")) == 3.0
     assert least_ratio(cells, "peer", ("a",)) == 2.4
+    assert least_ratio(cells, "another", ("a",)) is None, "it was not run"
 
 
 def test_rankings_together_are_measured_by_passes_of_as_many_candidates(tiny_ranker: Path):
@@ -243,6 +244,7 @@ def test_a_server_s_gain_is_that_of_the_rounds():
     )
     want = {"apart": 20, "together": 30, "gain": 1.5, "apart_p99_ms": 8, "together_p99_ms": 5}
     assert company_cell(25, apart, together) == {"candidates": 25, **want}
+    assert gains(apart, together) == [2, 1.5, 1]
 
 
 @pytest.mark.long
@@ -263,6 +265,7 @@ def test_a_peer_that_cannot_be_installed_is_left_out(
     asked = argparse.Namespace(peers="transformers", rounds=1, folder=tmp_path, envs=tmp_path)
     cells = peers.measure(tmp_path, tmp_path, asked, 528)
     assert {cell["system"] for cell in cells} == {*peers.WAYS, SPLIT + HALF, BOTH + HALF}
+    assert all(cell["ends"] == (1000, 1000) and cell["ms"] == 1000 for cell in cells)
     assert "transformers: pip failed" in capsys.readouterr().out
 
 
