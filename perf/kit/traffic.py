@@ -53,7 +53,10 @@ def _random_histories(artifact: Path, count: int, draw: np.random.Generator) -> 
 
 
 def prompts(artifact: Path, requests: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Tokens int64[1, S] and length int64[1] of real histories that have a known item."""
+    """Tokens int64[1, S] and length int64[1] of real histories that have a known item.
+
+    Raises InputError, and ArtifactError where none has.
+    """
     config, catalogue = load_config(artifact), load_catalogue(artifact, load_config(artifact))
     found = []
     for history in histories(artifact, 4 * requests, seed):
@@ -62,6 +65,8 @@ def prompts(artifact: Path, requests: int, seed: int) -> list[tuple[NDArray[np.i
         if len(rows):
             tokens = prompt_of(config, catalogue.codes[rows] + np.array(config.code_offsets)).astype(np.int64)
             found.append((tokens[None], np.array([len(tokens)])))
+    if not found:
+        raise ArtifactError(artifact / "histories.parquet", "no history has an item of the catalogue")
     return found[:requests]
 
 

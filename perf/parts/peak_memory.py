@@ -104,17 +104,17 @@ def measure(artifact: Path, prompt: int, width: int, way: str) -> int:
 
 
 def as_cell(prompt: int, width: int, kv: KvBytes, peaks: dict[str, list[int]]) -> dict[str, Any]:
-    """MB of both ways; `ratio` is per beam over ours, a lower bound where per beam was not run."""
+    """MB of both ways; `ratio` is per beam over ours, a lower bound where per beam was not run, None over 0 MB."""
     measured = {way: round(median(each) / 1e6, 1) for way, each in peaks.items()}
-    other = measured.get("per beam", kv.per_beam / 1e6)
+    other, mine = measured.get("per beam", kv.per_beam / 1e6), measured["ours"]
     return {
         "prompt": prompt,
         "beam_width": width,
-        "ours_mb": measured["ours"],
+        "ours_mb": mine,
         "ours_kv_mb": round(kv.ours / 1e6, 1),
         "per_beam_mb": measured.get("per beam"),
         "per_beam_kv_mb": round(kv.per_beam / 1e6, 1),
-        "ratio": round(other / measured["ours"], 2),
+        "ratio": round(other / mine, 2) if mine else None,
         "spread_mb": {way: round((max(each) - min(each)) / 1e6, 1) for way, each in peaks.items()},
     }
 
@@ -125,18 +125,18 @@ def table(cells: list[dict[str, Any]]) -> str:
     for c in cells:
         run = c["per_beam_mb"] is not None
         other = f"{c['per_beam_mb']:.1f}" if run else f"not run: needs {c['per_beam_kv_mb'] / 1000:.1f} GB"
-        ratio = f"{'' if run else '>= '}{c['ratio']:.1f}"
+        ratio = "-" if c["ratio"] is None else f"{'' if run else '>= '}{c['ratio']:.1f}"
         mine = c["prompt"], c["beam_width"], f"{c['ours_mb']:.1f}", f"{c['ours_kv_mb']:.1f}"
         rows.append((*mine, other, f"{c['per_beam_kv_mb']:.1f}", ratio))
     head = ("S", "BW", "ours MB", "of it KV", "per beam MB", "of it KV", "ratio")
     return report.columns(head, rows)
 
 
-def flat_in_bw(cells: list[dict[str, Any]]) -> float:
-    """Ours at the widest beam over ours at the narrowest, at the longest prompt."""
+def flat_in_bw(cells: list[dict[str, Any]]) -> float | None:
+    """Ours at the widest beam over ours at the narrowest, at the longest prompt; None over 0 MB."""
     longest = max(cell["prompt"] for cell in cells)
     mine = {cell["beam_width"]: cell["ours_mb"] for cell in cells if cell["prompt"] == longest}
-    return round(mine[max(mine)] / mine[min(mine)], 2)
+    return round(mine[max(mine)] / mine[min(mine)], 2) if mine[min(mine)] else None
 
 
 def main(argv: Sequence[str] | None = None) -> None:

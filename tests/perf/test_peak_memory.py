@@ -101,3 +101,10 @@ def test_what_was_not_run_is_a_lower_bound() -> None:
     lines = table([run, bound]).splitlines()
     assert "not run: needs 9.0 GB" in lines[2] and ">= 1500.2" in lines[2] and "not run" not in lines[1]
     assert flat_in_bw([run, bound, run | {"prompt": 2, "ours_mb": 0.0}]) == 2.0
+
+
+def test_over_what_took_no_memory_that_is_seen_there_is_no_ratio() -> None:
+    kv = KvBytes(shared=10, unshared=10, copies=80)
+    cell = as_cell(4, 8, kv, {"ours": [1000], "per beam": [10**6]})
+    assert (cell["ours_mb"], cell["ratio"], flat_in_bw([cell])) == (0.0, None, None)
+    assert table([cell]).splitlines()[1].split()[-1] == "-"

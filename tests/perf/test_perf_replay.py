@@ -137,7 +137,7 @@ def test_histories_leave_out_the_test_item(tmp_path: Path) -> None:
         traffic.histories(tmp_path, 1)
 
 
-def test_without_histories_it_draws_items_of_the_catalogue(tmp_path: Path) -> None:
+def test_without_histories_it_draws_known_items_and_of_strangers_no_prompt(tmp_path: Path) -> None:
     from genrec.models.config import ModelConfig
 
     catalogue = tiny_catalogue(40)
@@ -147,6 +147,11 @@ def test_without_histories_it_draws_items_of_the_catalogue(tmp_path: Path) -> No
     found = traffic.histories(tmp_path, 5)
     assert [len(h) for h in found] == [7] * 5
     assert set(np.concatenate(found).tolist()) <= set(catalogue.item_ids.tolist())
+    assert len(traffic.prompts(tmp_path, 2, 0)) == 2
+    strangers = pa.table({"items": pa.array([[-1, -2, -3]], pa.list_(pa.int64()))})
+    pq.write_table(strangers, tmp_path / "histories.parquet")
+    with pytest.raises(ArtifactError, match="no history has an item of the catalogue"):
+        traffic.prompts(tmp_path, 2, 0)
 
 
 class Double:
