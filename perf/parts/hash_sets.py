@@ -9,7 +9,6 @@ its size follows the codebooks, not the catalogue: it is shown for codebooks it 
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.catalogue.hashset import SemanticIdSet
+from genrec.cores import usable_cores
 from perf.kit import report
 from perf.kit.turns import in_turns, quartiles, timed
 
@@ -32,9 +32,8 @@ Find = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 def peers(keys: NDArray[np.int64], space: int, folder: Path) -> dict[str, tuple[float, float, Find]]:
     """Name -> (seconds to build, bytes, how it looks up): every way to hold the set."""
-    cores = os.cpu_count() or 1
     made: dict[str, tuple[float, float, Find]] = {}
-    for threads in sorted({1, cores}):
+    for threads in sorted({1, usable_cores()}):
         seconds, table = timed(lambda threads=threads: SemanticIdSet.build(keys, threads))
         made[f"hash set, {threads} threads"] = seconds, table.nbytes, lambda q, t=table: t.find(q) >= 0
     table.save(folder / "set")
