@@ -117,7 +117,8 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "held as",
     ),
     "constraint": (
-        Figure("a search step, of a decode pass", "constraint", "step_share_1m", "{:.1%}"),
+        Figure("a search step over {settings[items]:,} items, of a decode pass", "constraint", "step_share_1m",
+               "{:.1%}"),
         Figure("what the constraint adds, of a decode pass", "constraint", "constraint_share_1m", "{:.1%}"),
         Figure("MB per million items", "constraint", "mb_per_million"),
     ),

@@ -5,12 +5,14 @@
 Codes are drawn uniformly and logits are normal with deviation 3, both seeded. The share of a decode step is that of
 the slowest level's whole search step, selection included, in one pass of `--artifact` at beam width 512: by default the
 31 M generator of perf.kit.mock, which is made when it is not there. `unconstrained` is a step that reads every code of
-every beam, softmax and selection alike: what there would be without a constraint.
+every beam, softmax and selection alike: what there would be without a constraint. All of them take turns: so each finds
+the caches as others leave them, and a slow minute hits all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,16 +35,25 @@ from perf.kit import report, turns
 from perf.kit.mock import mock_artifact
 
 LEVELS, SIZES, WIDTHS, EXCLUDED, TOP_K = 3, (256, 8192), (128, 512), 100, 50
+DECODE = "decode_us"
 
 
-def timed(call: Callable[[], object], repeats: int) -> dict[str, float]:
-    """Median and quartiles of a call in microseconds."""
-    middle, low, high = (1e6 * each for each in turns.quartiles(turns.repeated(call, repeats)))
-    return {"median": round(middle, 1), "q25": round(low, 1), "q75": round(high, 1)}
+Call = Callable[[], object]
 
 
-def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Memory in MB per million items, and microseconds by name of step, for codebooks of one size."""
+def timings(calls: Mapping[str, Call], repeats: int) -> dict[str, dict[str, float]]:
+    """Median and quartiles of every call in microseconds; they take turns."""
+    arms = {name: partial(lambda call: turns.timed(call)[0], call) for name, call in calls.items()}
+    taken = turns.in_turns(arms, repeats, warm_ups=1, label="steps")
+    found = {name: (1e6 * each for each in turns.quartiles(seconds)) for name, seconds in taken.items()}
+    return {
+        name: {"median": round(middle, 1), "q25": round(low, 1), "q75": round(high, 1)}
+        for name, (middle, low, high) in found.items()
+    }
+
+
+def steps_of(size: int, items: int) -> tuple[dict[str, float], dict[str, Call]]:
+    """Memory in MB per million items, and the steps by name, for codebooks of one size."""
     rng = np.random.default_rng(0)
     item_ids = np.arange(items, dtype=np.int64)
     codes = rng.integers(0, size, (items, LEVELS), np.int32)
@@ -52,9 +63,9 @@ def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict
     excluded = rng.integers(0, items, EXCLUDED)
     blocked = index.blocked(excluded)
     alone = np.array([THESE_ALONE, *excluded])
-    steps = {
-        f"T{size} blocked({EXCLUDED} rows)": timed(lambda: index.blocked(excluded), repeats),
-        f"T{size} blocked(all but {EXCLUDED} rows)": timed(lambda: index.blocked(alone), repeats),
+    steps: dict[str, Call] = {
+        f"T{size} blocked({EXCLUDED} rows)": lambda: index.blocked(excluded),
+        f"T{size} blocked(all but {EXCLUDED} rows)": lambda: index.blocked(alone),
     }
     for width in WIDTHS:
         beams = None
@@ -65,16 +76,18 @@ def measure(size: int, items: int, repeats: int) -> tuple[dict[str, float], dict
             def step(level=level, logits=logits, beams=beams, width=width) -> Beams:
                 return expand(Constraint(index, blocked), level, logits, beams, width)
 
-            steps[f"T{size} BW{width} level {level}"] = timed(step, repeats)
+            steps[f"T{size} BW{width} level {level}"] = step
             beams = step()
         ids, scores = beams.paths, beams.scores
-        answer = timed(lambda i=ids, s=scores: lookup(index, known, item_ids, i, s, TOP_K, excluded), repeats)
-        steps[f"T{size} BW{width} lookup top {TOP_K}"] = answer
+        steps[f"T{size} BW{width} lookup top {TOP_K}"] = partial(
+            lookup, index, known, item_ids, ids, scores, TOP_K, excluded
+        )
+        steps[f"T{size} BW{width} unconstrained"] = unconstrained(size, width)
     return memory, steps
 
 
-def unconstrained(size: int, width: int, repeats: int) -> dict[str, float]:
-    """Microseconds of softmax over all codes of `width` beams and of finding the `width`-th best sum."""
+def unconstrained(size: int, width: int) -> Call:
+    """Softmax over all codes of `width` beams, and finding the `width`-th best sum."""
     rng = np.random.default_rng(0)
     logits = 3 * rng.standard_normal((width, size), np.float32)
     beams = rng.standard_normal((width, 1), np.float32)
@@ -88,18 +101,18 @@ def unconstrained(size: int, width: int, repeats: int) -> dict[str, float]:
         np.add(logits, shift, out=scores)
         return threshold(scores.reshape(-1), logits.size, width, work.keys, work.histogram)
 
-    return timed(step, repeats)
+    return step
 
 
-def decode_us(artifact: Path, width: int, repeats: int) -> dict[str, float]:
-    """Microseconds of the last decode pass over the longest prompt, on all cores."""
+def decode_pass(artifact: Path, width: int) -> Call:
+    """The last decode pass over the longest prompt, on all cores."""
     config = load_config(artifact)
     layout = load_layout(Settings(artifact, artifact, width), config)
     (passes,) = load_passes("openvino", engine_of(artifact, "openvino"), layout.kv_type)
     memory = np.zeros(layout.slot_bytes, np.uint8)
     row = Row(memory, 1, config.max_prompt, 0)
     codes, engine = np.zeros(width, np.int64), Engine(layout, passes)
-    return timed(lambda: engine.decode(config.levels, codes, config.max_prompt, row), repeats)
+    return lambda: engine.decode(config.levels, codes, config.max_prompt, row)
 
 
 def shares(steps: dict[str, dict[str, float]], decode_us: float) -> tuple[float, float]:
@@ -124,15 +137,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not a.artifact.exists():
         mock_artifact(a.artifact)
     memory: dict[str, float] = {}
-    steps: dict[str, dict[str, float]] = {}
+    calls: dict[str, Call] = {DECODE: decode_pass(a.artifact, WIDTHS[-1])}
     for size in SIZES:
-        more_memory, more_steps = measure(size, a.items, a.repeats)
+        more_memory, more_calls = steps_of(size, a.items)
         memory |= more_memory
-        steps |= more_steps
-        steps |= {
-            f"T{size} BW{width} unconstrained": unconstrained(size, width, a.repeats) for width in WIDTHS
-        }
-    decode = decode_us(a.artifact, WIDTHS[-1], a.repeats)
+        calls |= more_calls
+    steps = timings(calls, a.repeats)
+    decode = steps.pop(DECODE)
     step, added = shares(steps, decode["median"])
     print(f"\n{a.items} items, L={LEVELS}, {EXCLUDED} excluded rows, median of {a.repeats}\n")
     print(report.columns(("", "MB per million items"), [(n, f"{value:.1f}") for n, value in memory.items()]))
@@ -151,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "decode_us": decode,
         },
         repeats=a.repeats,
-        spread={name: (us["q25"], us["q75"]) for name, us in {**steps, "decode_us": decode}.items()},
+        spread={name: (us["q25"], us["q75"]) for name, us in {**steps, DECODE: decode}.items()},
     )
 
 
