@@ -25,7 +25,7 @@ from clients.wire import Recommendation
 from genrec.cores import usable_cores
 from genrec.errors import InputError
 from perf.kit import endpoints, report, worth
-from perf.kit.turns import interleaved, timed
+from perf.kit.turns import extremes, interleaved, timed
 from perf.peers.folder import LONGEST, SHAPES, PeerModel
 from perf.peers.ours import NAME
 from perf.peers.peer import Deadline
@@ -87,7 +87,9 @@ def peer(name: str, model: PeerModel, a: argparse.Namespace, longest: int) -> It
 def measure(
     asks: dict[str, Ask], model: PeerModel, items: int, first_user: int, a: argparse.Namespace
 ) -> Any:
-    """All systems in turns, with first visits of so many items; per system its figures, and what ours are over them."""
+    """All systems in turns, with first visits of so many items; per system its figures, and what ours are `over` them,
+    of each round in `each_over`.
+    """
     took: dict[str, list[dict[str, list[float]]]] = {name: [] for name in asks}
     last = items + MORE * (a.visits - 1)
     for number, name in interleaved([*asks], a.rounds, f"{items} items"):
@@ -95,12 +97,17 @@ def measure(
         histories = draw.integers(0, len(model.tokens), (a.users, last))
         took[name].append(visits_of(asks[name], histories, a.visits, first_user + number * a.users))
     later = {name: [sum(each[LATER]) / len(each[LATER]) for each in rounds] for name, rounds in took.items()}
+    over = {
+        name: [theirs / mine for theirs, mine in zip(of, later[NAME], strict=True)]
+        for name, of in later.items()
+    }
     return {
         name: {
             "rate": 1 / median(later[name]),
             "first_ms": 1e3 * float(np.median([s for each in rounds for s in each[FIRST]])),
             "later_ms": 1e3 * float(np.median([s for each in rounds for s in each[LATER]])),
-            "over": median(theirs / mine for theirs, mine in zip(later[name], later[NAME], strict=True)),
+            "over": median(over[name]),
+            "each_over": over[name],
         }
         for name, rounds in took.items()
     }
@@ -149,7 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(report.columns(("", "first ms", "later ms", "requests/s", "ours over it"), rows))
     checked = worth.worth_of(model.artifact, answers, a.beam_width)
     print(f"ours: {worth.line(checked)}")
-    run.publish({"cells": cells, "refused": refused, **checked._asdict()}, repeats=a.rounds)
+    spread = {f"over, {name}": extremes(of.pop("each_over"))[1:] for name, of in cells.items()}
+    run.publish({"cells": cells, "refused": refused, **checked._asdict()}, repeats=a.rounds, spread=spread)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ def test_all_are_asked_the_same_and_no_turn_has_users_of_another():
     model: Any = SimpleNamespace(tokens=np.zeros((50, 3)))
     a = argparse.Namespace(visits=3, users=2, rounds=4)
     found = measure({NAME: of(NAME, 0.5), "peer": of("peer", 1.5)}, model, 4, 1, a)
-    assert found["peer"] == {"rate": 1 / 1.5, "first_ms": 15000.0, "later_ms": 1500.0, "over": 3.0}
+    times = {"rate": 1 / 1.5, "first_ms": 15000.0, "later_ms": 1500.0}
+    assert found["peer"] == {**times, "over": 3.0, "each_over": [3.0] * 4}
     assert found[NAME]["over"] == 1.0
     assert sorted(asked[NAME]) == sorted(asked["peer"])
     assert {user for user, _ in asked[NAME]} == set(range(1, 9))
