@@ -41,7 +41,7 @@ from genrec.nn.model import Generator
 from genrec.progress import counting
 from perf.kit import report
 from perf.quality.further_spans import Spans, cut
-from perf.quality.table_quality import HR, NDCG, Users, show, summary, table_of
+from perf.quality.table_quality import HR, NDCG, Users, ratios_of, show, summary, table_of
 from training.data.events import read_events
 from training.data.histories import RATINGS
 from training.data.windows import gather
@@ -278,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found, seconds = zip(*measured, strict=True)
     compared = summary(found, COMPARED)
     print(table_of(compared))
-    claims = {claim: of["ratio"] for claim, of in compared.items()}
+    claims = ratios_of(compared, COMPARED)
     spread = {claim: (min(of["ratios"]), max(of["ratios"])) for claim, of in compared.items()}
     told = {
         "asked": {"events": len(asked.events.learnt), "users": len(np.unique(asked.events.users))},

@@ -154,6 +154,13 @@ def summary(
     }  # fmt: skip
 
 
+def ratios_of(
+    compared: Mapping[str, Mapping[str, Any]], claims: Mapping[str, tuple[str, str, str]]
+) -> dict[str, float | None]:
+    """Claim -> the ratio of the means, None where not every seed has both."""
+    return {claim: compared[claim]["ratio"] if claim in compared else None for claim in claims}
+
+
 def table_of(compared: Mapping[str, Mapping[str, Any]]) -> str:
     """The same for people."""
     columns = ("mean", "of_other", "ratio", "difference", "error_over_seeds", "error_over_users")
@@ -188,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for arm, users in found[0].items()
     }
     skipped = {arm: "this CPU has no avx512_bf16" for arm in RANKERS if arm not in found[0]}
-    claims = {claim: compared[claim]["ratio"] if claim in compared else None for claim in COMPARED}
+    claims = ratios_of(compared, COMPARED)
     claims |= {"cold_share": float(np.mean(shares))}
     spread = {claim: (min(of["ratios"]), max(of["ratios"])) for claim, of in compared.items()}
     told = {
