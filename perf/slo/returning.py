@@ -91,11 +91,12 @@ async def visit(asked: Asked, rounds: Sequence[Histories], users: range | None, 
 
 
 def trace(items: NDArray[np.int64], prompt: int, users: int, visits: int, seed: int) -> list[Histories]:
-    """Histories of `prompt` items and, with every visit, one to four more: [visit][user]."""
+    """Histories of `prompt` items and, with every later visit, one to four more: [visit][user]."""
     draw = np.random.default_rng(seed)
-    most = prompt + 4 * visits
-    whole = [draw.choice(items, most) for _ in range(users)]
-    lengths = prompt + np.cumsum(draw.integers(1, 5, (visits, users)), 0)
+    whole = [draw.choice(items, prompt + 4 * (visits - 1)) for _ in range(users)]
+    more = draw.integers(1, 5, (visits, users))
+    more[0] = 0
+    lengths = prompt + np.cumsum(more, 0)
     return [[line[:length] for line, length in zip(whole, row, strict=True)] for row in lengths.tolist()]
 
 

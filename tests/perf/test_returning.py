@@ -19,6 +19,7 @@ ITEMS = np.arange(1000)
 def test_histories_grow_by_one_to_four_items_and_stay_as_they_were():
     visits = trace(ITEMS, 20, 5, 4, 1)
     assert [len(users) for users in visits] == [5] * 4
+    assert [len(history) for history in visits[0]] == [20] * 5, "a first visit is as long as it is named"
     for before, after in itertools.pairwise(visits):
         for old, new in zip(before, after, strict=True):
             assert 1 <= len(new) - len(old) <= 4 and np.array_equal(new[: len(old)], old)
