@@ -20,7 +20,8 @@ def draw(results: Sequence[dict[str, Any]], path: Path) -> None:
     for result, row in zip(results, axes, strict=True):
         for prompt, axis in zip(prompts, row, strict=True):
             _panel(axis, [cell for cell in _cells(result) if cell["prompt"] == prompt], systems)
-            axis.set_title(f"{result['machine']['name']}, prompt of {prompt} tokens", fontsize="medium")
+            of = result["cells"][0]["model"]
+            axis.set_title(f"{result['machine']['name']}, {of}, prompt of {prompt} tokens", fontsize="medium")
         row[0].set_ylabel("requests/s")
     for axis in axes[-1]:
         axis.set_xlabel("beam width")

@@ -173,7 +173,7 @@ def test_cells_are_laid_out_and_say_why_they_are_empty(root: Path) -> None:
     assert "2 cores: xeon-amx-2, commit abc1234, `genrec bench peers`" in text
     assert "|  | 255 tokens, BW 32 | 255 tokens, BW 128 | 1023 tokens, BW 32 | 1023 tokens, BW 128 |" in text
     assert "| 30m, slow | 0.2 | > 25 s | 0.2 | > 25 s |" in text
-    assert "genrec-triton" in made["peers.svg"] and "xeon-amx-2" in made["peers.svg"]
+    assert "genrec-triton" in made["peers.svg"] and "xeon-amx-2, 30m, prompt of" in made["peers.svg"]
     save(root, peers("xeon-amx-2", factor=3.0), peers("epyc-avx2-2"))
     again = write(root)["peers.svg"]
     assert again != made["peers.svg"] and "epyc-avx2-2" in again
