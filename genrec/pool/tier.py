@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.errors import InputError
 from genrec.kv.layout import aligned
-from genrec.pool import index, lead, space, user_rows
+from genrec.pool import lead, space, user_rows
 from genrec.pool.keys import Words
 from genrec.pool.mapping import EVER, FORGOTTEN, KEY_BYTES, USER_BYTES, Mapping, PoolTable
 from genrec.pool.memory import Bytes
 from genrec.pool.pool import Pool
+from genrec.pool.tier_index import TierIndex
 from genrec.pool.users import UserEntry
 
 log = logging.getLogger("genrec.pool")
@@ -124,7 +124,7 @@ class Tier:
         self._written = 0  # bytes from the start of the file, behind which it has only zeros
         self._seen: dict[int, int] = {}  # entries of the pool, as `coldest` says: each is copied once
         key_bytes = pool.locked(lambda _, table: int(table.header[KEY_BYTES]), 4096)
-        self._index = np.zeros((index.slots_for(max(size // key_bytes, 4096)), 3), np.uint64)
+        self._index = TierIndex(max(size // key_bytes, 4096))
         self._forgotten = self._count_forgotten()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -212,16 +212,19 @@ class Tier:
         # Of a pool that is gone nobody tells who is forgotten.
         wipe = self._pool.lost or (forgotten is not None and forgotten != self._forgotten)
         self._forgotten = self._forgotten if forgotten is None else forgotten
-        for number in [n for n, kept in self._kept.items() if wipe or kept.until <= now]:
+        for number in [n for n, kept in self._kept.items() if kept.until <= now and not wipe]:
             self._drop(number)
         if wipe:
+            metrics.POOL_TIER.add(len(self._kept), what="dropped")
+            self._kept.clear()
+            self._index.clear()
             self._seen.clear()  # what others have in the pool is copied again
             self._memory[: self._written] = 0  # what left earlier has bytes here too
             self._written = 0
 
     def _drop(self, number: int) -> None:
-        kept = self._kept.pop(number)
-        index.remove(self._index, kept.hashes[1:], _answers(number, kept))
+        del self._kept[number]
+        self._index.remove(number)
         metrics.POOL_TIER.add(what="dropped")
 
     def _keep(self, cold: Cold) -> bool:
@@ -245,7 +248,7 @@ class Tier:
             self._number += 1
             self._kept[self._number] = kept
             self._written = max(self._written, start + len(memory))
-            index.put(self._index, kept.hashes[1:], _answers(self._number, kept))
+            self._index.add(self._number, kept.hashes)
         metrics.POOL_TIER.add(what="kept")
         return True
 
@@ -262,18 +265,5 @@ class Tier:
 
     def _find(self, hashes: Words, step: int) -> tuple[int, int]:
         """(number, tokens) of the longest agreement, or (0, 0)."""
-        boundary = len(hashes)
-        while boundary > 1:
-            at, answer = index.find_last(self._index, hashes[1:], boundary - 1)
-            if at < 0:
-                break
-            boundary, number = at + 1, int(answer) & lead.ENTRY
-            kept = self._kept.get(number)
-            if kept and answer >> 32 == boundary and (kept.hashes[boundary] == hashes[boundary]).all():
-                return number, min(boundary * step, kept.span)
-        return 0, 0
-
-
-def _answers(number: int, kept: Kept) -> NDArray[np.int64]:
-    """What the index says of each boundary but the first."""
-    return (np.arange(1, len(kept.hashes), dtype=np.int64) << 32) | number
+        number, boundary = self._index.find(hashes)
+        return number, min(boundary * step, self._kept[number].span) if number else 0
