@@ -224,9 +224,9 @@ PRE_INFER = Counter(
 PRE_INFERENCES = Counter(
     "genrec_pre_inferences_total",
     "admitted pre-inferences by how they ended: overtaken, the ranking finished it; not_begun, the ranking came first; "
-    "late, it was due",
+    "late, it was due; no_time, the queue was full",
     ("score_candidates",),
-    end=("made", "overtaken", "not_begun", "late", "old_weights", "no_place", "failed"),
+    end=("made", "overtaken", "not_begun", "late", "no_time", "old_weights", "no_place", "failed"),
 )
 PRE_INFERRED_TOKENS = Counter(
     "genrec_pre_inferred_tokens_total", "tokens of users that pre-inferences computed", ("score_candidates",)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.engine.pre_infer import PartByPart, PreInference, PreInferences
-from genrec.errors import GenrecError
+from genrec.errors import GenrecError, QueueFull
 from genrec.report import (
     ADMITTED,
     NO_HISTORY,
@@ -194,6 +194,8 @@ class Relay:
             end = self._part(self._jobs, parts, job, one_core)
             if end is None and self._jobs.go_on(job, self._queue):
                 return not one_core
+        except QueueFull:  # it has no room for the next part, or is closed: the ranking computes it all
+            end = "no_time"
         except Exception:  # the thread must live on
             log.exception("pre_infer")
             end = "failed"

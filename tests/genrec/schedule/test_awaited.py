@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from genrec import metrics
+from genrec.engine.pre_infer import PartByPart
 from genrec.engine.ranking import RankPlan, RankRequest
 from genrec.errors import QueueFull
 from genrec.report import ADMITTED, NO_MEMORY, NO_TIME, UNDER_WAY
@@ -48,6 +49,25 @@ def test_one_whose_ranking_the_queue_refuses_does_not_go_on(
 
     bench.then[2] = rank
     assert bench.go() == [16, 0, *["other"] * (LIMIT - 1)] and ends("late") == late + 1
+
+
+def test_one_for_whose_next_part_the_queue_has_no_room_is_shed(
+    start: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, shed, failed = start(), ends("no_time"), ends("failed")
+    bench.ask(1, bench.clock.now + 5)
+    parts, jobs = bench._parts, bench.jobs
+
+    def fill() -> PartByPart | None:
+        while bench.scheduler.waiting < LIMIT:
+            bench.scheduler.submit("other", 1, due_s=bench.clock.now + 50)
+        return parts()
+
+    bench._parts = fill
+    assert bench.go() == [0, *["other"] * LIMIT] and not caplog.records
+    assert (ends("no_time"), ends("failed")) == (shed + 1, failed)
+    usage = jobs.pool.usage()
+    assert usage and not usage["entries"] and not jobs.count
 
 
 @pytest.mark.parametrize(("again_s", "want"), [(7.0, [16, 32, S]), (5.5, [16, 0])])
