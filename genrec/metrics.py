@@ -94,6 +94,10 @@ class Gauge(MetricFamily):
             self._values[key] = value
 
 
+class ProcessGauge(Gauge):
+    """Each process of a model has its own, under a label `process`: together they are the model's."""
+
+
 class Histogram(MetricFamily):
     """How many observations were at most each bound: `name_bucket{le=...}`, `name_sum` and `name_count`.
 
@@ -160,7 +164,7 @@ GENERATE_TOKENS = Counter(
     "genrec_generate_tokens_total", "tokens of prompts that may be kept: whose KV was reused, and that were computed",
     _PROMPTS, kind=("reused", "computed"),
 )  # fmt: skip
-QUEUE_REQUESTS = Gauge("genrec_queue_requests", "requests that wait for a batch now", _QUEUES)
+QUEUE_REQUESTS = ProcessGauge("genrec_queue_requests", "requests that wait for a batch now", _QUEUES)
 QUEUE_SECONDS = Histogram(
     "genrec_queue_seconds", "how long a request waited for its batch", _SECONDS, _QUEUES
 )
@@ -190,10 +194,8 @@ CATALOGUE_REFUSALS = Counter(
     "genrec_catalogue_refusals_total", "catalogue versions that could not be loaded", _VERSIONED
 )
 MODEL_DELTA = Gauge(
-    "genrec_model_delta",
-    "the last delta of the ranker that is taken in; 0: as exported",
-    ("score_candidates",),
-)
+    "genrec_model_delta", "the last delta of the ranker that is taken in; 0: as exported", ("score_candidates",),
+)  # fmt: skip
 DELTAS = Counter("genrec_deltas_total", "deltas taken in between two requests", ("score_candidates",))
 DELTA_REFUSALS = Counter(
     "genrec_delta_refusals_total", "deltas that were not sound, or not to this model", ("score_candidates",)
@@ -288,13 +290,10 @@ def table() -> str:
         f"{', '.join(f'`{m}`' for m in family.models) or 'every model'} | {family.help} |"
         for family in FAMILIES
     ]
-    return (
-        "\n".join(
-            ["| name | kind | labels beside `model` | of | what it is |", "|---|---|---|---|---|", *rows]
-        )
-        + "\n"
-    )
+    head = ["| name | kind | labels beside `model` | of | what it is |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def _labels_in_words(family: MetricFamily) -> str:
-    return "; ".join(f"`{name}`: {', '.join(values)}" for name, values in family.labels.items())
+    labels = family.labels | ({"process": ["from 0"]} if isinstance(family, ProcessGauge) else {})
+    return "; ".join(f"`{name}`: {', '.join(values)}" for name, values in labels.items())

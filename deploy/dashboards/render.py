@@ -76,7 +76,7 @@ PANELS = (
         "Requests that wait",
         "short",
         (
-            ("{{instance}} for a batch", "genrec_queue_requests"),
+            ("{{instance}} {{model}} for a batch", "sum by (instance, model) (genrec_queue_requests)"),
             ("{{instance}} {{model}} in Triton", "nv_inference_pending_request_count"),
         ),
     ),

@@ -59,7 +59,8 @@ def step_model(step_name: str) -> type:
             give_back()
             self.deferred: Any = self.step if hasattr(self.step, "submit") else None
             self.sending = ThreadPoolExecutor(1, "send") if target_of(settings.target).device else None
-            self.published = Published(step_name, getattr(self.step, "look", None))
+            process = args["model_instance_name"].rpartition("_")[2]  # generate_0_1: the second of group 0
+            self.published = Published(step_name, getattr(self.step, "look", None), process)
             gc.freeze()  # libraries' objects by the hundred thousand: no collection goes through them again
             gc.enable()
 

@@ -2,7 +2,8 @@
 
 Once a second, from a thread: every change of a number is a message to the server, so requests never send one, and
 what did not change is not sent. Triton has one number per name and labels: processes of a model add to the same
-counters, and a counter outlives the process that died.
+counters, and a counter outlives the process that died. What each says of itself alone has its place among them as a
+label: one that takes a dead one's place has the same.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ log = logging.getLogger("genrec.metrics")
 class Published:
     """The metrics of one model's process. A step that has to look before it can count is asked to, at every turn."""
 
-    def __init__(self, model: str, look: Callable[[], None] | None) -> None:
-        self._model, self._look = model, look
+    def __init__(self, model: str, look: Callable[[], None] | None, process: str) -> None:
+        """`process`: which of the model's it is, from 0."""
+        self._model, self._look, self._process = model, look, process
         self._families: dict[str, Any] = {}  # Triton's metrics do not keep theirs alive
         self._metrics = {key: self._metric(key, family, rises) for key, family, rises in _numbers(model)}
         self._said: dict[Key, float] = {}
@@ -48,7 +50,8 @@ class Published:
         if name not in self._families:
             kind = pb_utils.MetricFamily.COUNTER if rises else pb_utils.MetricFamily.GAUGE
             self._families[name] = pb_utils.MetricFamily(name=name, description=family.help, kind=kind)
-        return self._families[name].Metric(labels={"model": self._model, **dict(labels)})
+        mine = {"process": self._process} if isinstance(family, metrics.ProcessGauge) else {}
+        return self._families[name].Metric(labels={"model": self._model, **dict(labels), **mine})
 
     def _keep_publishing(self) -> None:
         ended = False

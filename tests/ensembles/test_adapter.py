@@ -236,7 +236,8 @@ def test_a_model_hands_its_batch_to_a_step_that_answers_later(
         steps.Settings, "from_environment", classmethod(lambda cls: SimpleNamespace(target=target))
     )
     model = adapter.step_model("later")()
-    model.initialize({"model_config": json.dumps({"output": [{"name": "y", "data_type": "TYPE_INT64"}]})})
+    config = {"output": [{"name": "y", "data_type": "TYPE_INT64"}]}
+    model.initialize({"model_config": json.dumps(config), "model_instance_name": "double_0_0"})
     assert model.execute([made]) is None, "Triton may bring the next batch"
     step.held[0][1]({"y": np.array([[7]])})
     model.finalize()
@@ -273,7 +274,7 @@ def test_model_class(adapter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
     )
     model = adapter.step_model("double")()
     config = {"output": [{"name": "y", "data_type": "TYPE_INT64"}, {"name": "z", "data_type": "TYPE_FP32"}]}
-    model.initialize({"model_config": json.dumps(config)})
+    model.initialize({"model_config": json.dumps(config), "model_instance_name": "double_0_0"})
     assert model.execute([request(1)])[0].error is None
     model.finalize()
     assert closed == [True]
@@ -285,12 +286,15 @@ def test_a_model_publishes_what_it_counts(adapter: ModuleType, monkeypatch: pyte
     from genrec.triton.metrics import Published
 
     refused = metrics.Counter("refused_total", "", why=("a", "b"))
-    waiting = metrics.Gauge("waiting", "", ("double",))
-    monkeypatch.setattr(metrics, "FAMILIES", (refused, waiting, metrics.Gauge("of_another", "", ("other",))))
+    waiting, version = metrics.ProcessGauge("waiting", "", ("double",)), metrics.Gauge("version", "")
+    others = metrics.Gauge("of_another", "", ("other",))
+    monkeypatch.setattr(metrics, "FAMILIES", (refused, waiting, version, others))
     looked: list[bool] = []
-    published = Published("double", lambda: looked.append(True))
+    published = Published("double", lambda: looked.append(True), "1")
     refused.add(2, why="a")
     waiting.set(5)
+    version.set(3)
     published.stop()
-    assert Metric.sent == {("refused_total", "double", "a"): 2, ("waiting", "double"): 5}
+    sent = {("refused_total", "double", "a"): 2, ("waiting", "double", "1"): 5, ("version", "double"): 3}
+    assert Metric.sent == sent
     assert looked

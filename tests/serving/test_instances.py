@@ -13,6 +13,8 @@ from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
+from tests.deploy.prometheus import scrape
+from tests.serving.processes import until
 from tests.serving.servers import brief_server
 
 pytestmark = pytest.mark.serving
@@ -35,6 +37,16 @@ def test_several_processes_of_a_model_answer_as_one_does(tiny: Path, items: list
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(ask, histories)) == expected
         assert server.restarts == 0
+
+
+def test_each_process_of_a_model_says_how_many_wait_for_it(tiny: Path) -> None:
+    with brief_server(tiny, ensembles=("recommend",), instances={"generate": 2}) as server:
+
+        def processes() -> list[str]:
+            found = scrape(server.metrics_url)
+            return sorted(each.labels["process"] for each in found if each.name == "genrec_queue_requests")
+
+        until(lambda: processes() == ["0", "1"])
 
 
 @pytest.mark.parametrize(
