@@ -37,7 +37,7 @@ from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec.artifact import load_config
 from genrec.catalogue.versions import catalogue_id
-from genrec.draft.options import has_draft
+from genrec.draft.options import check_verify, has_draft
 from genrec.errors import InputError
 from genrec.files import write_whole
 from genrec.manifest import NAME as MANIFEST
@@ -249,7 +249,9 @@ def _served_by(
     settings = Settings(PrivateFolder.of(prefix).name(artifact, "artifact"), arena, **given, swap=swap)
     wanted = _ensembles(artifact, settings.target, options.ensembles, settings.ranker)
     ensembles = with_instances(wanted, options.instances)
-    return with_pool(settings, artifact, [ensemble.name for ensemble in ensembles], pool), ensembles
+    names = [ensemble.name for ensemble in ensembles]
+    check_verify(settings.verify, "recommend_draft" in names)
+    return with_pool(settings, artifact, names, pool), ensembles
 
 
 def _ensembles(

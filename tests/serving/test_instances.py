@@ -49,6 +49,13 @@ def test_each_process_of_a_model_says_how_many_wait_for_it(tiny: Path) -> None:
         until(lambda: processes() == ["0", "1"])
 
 
+def test_a_way_to_verify_drafts_is_refused_where_there_are_none(tiny: Path) -> None:
+    said = r"verify: is last, and recommend_draft is not served \(accepted: every; `genrec train --draft"
+    given = {"ensembles": ("recommend",), "verify": "last"}
+    with pytest.raises(InputError, match=said), running_server(tiny, **given):
+        pass
+
+
 @pytest.mark.parametrize(
     ("counts", "said"),
     [({"generat": 2}, "instances: names generat"), ({"generate": 0}, "instances: asks for 0 of generate")],
