@@ -25,7 +25,7 @@ from deploy import command, leftovers, probe, server_files, shared_memory
 from deploy.address import check_address
 from deploy.instructions import describe, instruction_set
 from deploy.launch import Launch, LaunchError
-from deploy.pools import POOL, with_pool
+from deploy.pools import POOL, disk_of_each, with_pool
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
 from deploy.run_folder import hold, run_folder
@@ -251,6 +251,7 @@ def _served_by(
     ensembles = with_instances(wanted, options.instances)
     names = [ensemble.name for ensemble in ensembles]
     check_verify(settings.verify, "recommend_draft" in names)
+    settings = disk_of_each(settings, options.instances)
     return with_pool(settings, artifact, names, pool), ensembles
 
 

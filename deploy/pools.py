@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from deploy import leftovers
 from deploy.instructions import NODES, instruction_set
 from deploy.switch import servers_of
 from genrec.engine.kept_prompts import keeps_prompts
+from genrec.errors import InputError
 from genrec.rank.kinds import NO_RANKER
 from genrec.settings import Settings
 
@@ -28,6 +29,23 @@ def with_pool(settings: Settings, artifact: Path, ensembles: Sequence[str], pool
     if asks and keeps_prompts(of_files) and instruction_set(of_files) != NODES:
         return replace(settings, pool=pool, pool_item_mb=0, ranker=NO_RANKER)
     return settings
+
+
+def disk_of_each(settings: Settings, instances: Mapping[str, int]) -> Settings:
+    """The settings of one process: those that score candidates have a second tier each, and one bound together.
+
+    `instances`: processes of a model, by its name. Raises InputError.
+    """
+    processes = instances.get("score_candidates", 1)
+    if not settings.pool_disk or processes == 1:
+        return settings
+    if settings.pool_disk_mb < processes:
+        raise InputError(
+            "pool_disk_mb",
+            f"is {settings.pool_disk_mb} for {processes} processes of score_candidates",
+            f"at least {processes}",
+        )
+    return replace(settings, pool_disk_mb=settings.pool_disk_mb // processes)
 
 
 def pools_of(artifact: Path) -> list[Path]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,9 +51,27 @@ def test_each_process_of_a_model_says_how_many_wait_for_it(tiny: Path) -> None:
         until(lambda: processes() == ["0", "1"])
 
 
+def test_processes_that_score_have_the_disk_s_bytes_together(tiny_ranker: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"ensembles": ("rank", "pre_infer"), "instances": {"score_candidates": 2}}
+    given |= {"pool_disk": str(tmp_path), "pool_fill": "none"}
+    with (
+        pytest.raises(InputError, match="pool_disk_mb: is 1 for 2 processes of score_candidates"),
+        running_server(tiny_ranker, pool_disk_mb=1, **given),
+    ):
+        pass
+    with brief_server(tiny_ranker, pool_disk_mb=3, **given) as server:
+        found = [
+            file.stat()  # of each file two: a mapping has a descriptor of its own
+            for stub in tritonserver.living_stubs(server.pid)
+            for file in Path(f"/proc/{stub}/fd").iterdir()
+            if os.readlink(file).startswith(str(tmp_path))
+        ]
+    assert list({each.st_ino: each.st_size for each in found}.values()) == [1 << 20, 1 << 20]
+
+
 def test_a_way_to_verify_drafts_is_refused_where_there_are_none(tiny: Path) -> None:
     said = r"verify: is last, and recommend_draft is not served \(accepted: every; `genrec train --draft"
-    given = {"ensembles": ("recommend",), "verify": "last"}
+    given: dict[str, Any] = {"ensembles": ("recommend",), "verify": "last"}
     with pytest.raises(InputError, match=said), running_server(tiny, **given):
         pass
 
