@@ -28,6 +28,15 @@ class Blocked:
         """Blocked nodes of a level, ascending: int32[any]."""
         return self.nodes[level - 1]
 
+    def closes(self, leaves: Int32, first_child: Sequence[Int32]) -> npt.NDArray[np.bool_]:
+        """Which of leaves int32[any] are blocked, or lie below what is: bool of the same shape."""
+        nodes: Array = leaves
+        closed = np.isin(nodes, self.nodes[-1])
+        for blocked, pointers in zip(self.nodes[-2::-1], first_child[-2::-1], strict=True):
+            nodes = np.searchsorted(pointers, nodes, side="right") - 1
+            closed |= np.isin(nodes, blocked)
+        return closed
+
 
 def above(leaves: Int32, first_child: Sequence[Int32]) -> Blocked:
     """Blocks leaves all of whose items are excluded, and paths all of whose children are.

@@ -49,8 +49,8 @@ def draft(
 ) -> Draft:
     """The `width` best semantic IDs after states float32[1 + L, d], best by float32 score, then semantic ID.
 
-    `blocked` is for mode `every`; in mode `last` excluded items are lost at the end. Scores are
-    log-probabilities, renormalised over what is valid in mode `every`, over all codes in mode `last`.
+    None is `blocked`. Scores are log-probabilities, renormalised over what is valid in mode `every`, over all codes in
+    mode `last`.
     """
     if mode not in MODES:
         raise InputError("verify", f"is {mode!r}", f"one of {', '.join(MODES)}")
@@ -60,7 +60,7 @@ def draft(
     states = states.copy()  # a request's are read-only: one type for the compiler, which then compiles once
     if mode == "every":
         return _every(drafter, states, Constraint(index, blocked), width)
-    return _last(drafter, states, valid, width)
+    return _last(drafter, states, index, valid, width, blocked)
 
 
 def _every(drafter: Drafter, states: Array, constraint: Constraint, width: int) -> Draft:
@@ -75,7 +75,9 @@ def _every(drafter: Drafter, states: Array, constraint: Constraint, width: int) 
     return Draft(beams.paths, beams.scores, len(beams), 0)
 
 
-def _last(drafter: Drafter, states: Array, valid: SemanticIdSet, width: int) -> Draft:
+def _last(
+    drafter: Drafter, states: Array, index: ValidityIndex, valid: SemanticIdSet, width: int, blocked: Blocked | None
+) -> Draft:  # fmt: skip
     """Unconstrained, then equation 5 over all candidates of the last level; Algorithm 3, lines 14 to 29."""
     state, levels = drafter.start(states), drafter.config.levels
     paths, scores = np.zeros(1, np.int64), np.zeros(1, np.float32)
@@ -88,10 +90,12 @@ def _last(drafter: Drafter, states: Array, valid: SemanticIdSet, width: int) -> 
         extended = (_log_softmax(logits) + scores[:, None] + np.float32(0.0)).reshape(-1)
         kept = largest(extended, width)
         if level == levels:
-            found = valid.find(candidates) >= 0
-            items = np.flatnonzero(found)
+            leaves = valid.find(candidates)
+            items = np.flatnonzero(leaves >= 0)
+            if blocked:
+                items = items[~blocked.closes(leaves[items], index.first_child)]
             best = items[largest(extended[items], width)]
-            lost = int((~found[kept]).sum())
+            lost = int((leaves[kept] < 0).sum())
             return Draft(candidates[best], extended[best], len(kept), lost)
         paths, scores = candidates[kept], extended[kept]
         state = drafter.advance(level, state, (kept // size).astype(np.int32), kept % size)

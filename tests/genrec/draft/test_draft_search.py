@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec.catalogue.answerable import THESE_ALONE
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
@@ -103,6 +104,26 @@ def test_verified_at_the_last_level_only_what_is_no_item_is_lost(sizes):
     assert sorted(want) == found.semantic_ids.tolist()
     assert np.allclose(found.scores, [want[i] for i in found.semantic_ids], atol=5e-5)
     assert (found.candidates, found.lost) == (len(truth), len(truth) - len(want))
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(sorted(SHAPES)), st.booleans(), st.sets(st.integers(0, 19)), st.integers(1, 9))
+def test_verified_at_the_last_level_what_may_not_be_answered_takes_no_place(sizes, alone, named, width):
+    """Among all candidates; of one level, in a narrow draft too."""
+    *_, drafter, catalogue, index, valid, states = world(sizes, DraftConfig())
+    wide = int(np.prod(sizes))
+    left = [row for row in range(len(catalogue)) if (row in named) == alone]
+    may = set(pack(catalogue.codes[left], sizes).tolist()) if left else set()
+    blocked = index.blocked(np.array([THESE_ALONE] * alone + sorted(named), np.int32))
+    every = draft("last", drafter, states, index, valid, wide)
+    want = [
+        (-score, name) for name, score in zip(every.semantic_ids, every.scores, strict=True) if name in may
+    ]
+    found = draft("last", drafter, states, index, valid, wide, blocked)
+    assert found.semantic_ids.tolist() == sorted(name for _, name in want)
+    if len(sizes) == 1:
+        found = draft("last", drafter, states, index, valid, width, blocked)
+        assert found.semantic_ids.tolist() == sorted(name for _, name in sorted(want)[:width])
 
 
 @settings(max_examples=40, deadline=None)
