@@ -103,11 +103,13 @@ def put(index: Places, keys: Words, answers: NDArray[np.int64]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def remove_one(index: Places, first: np.uint64, second: np.uint64, answer: np.int64) -> None:
-    """Forget the key if it still answers this."""
+def remove_one(index: Places, first: np.uint64, second: np.uint64, answer: np.int64) -> bool:
+    """Forget the key if it still answers this; whether it did."""
     place = _place(index, first, second)
-    if place >= 0 and index[place, 2] == np.uint64(answer + 1):
-        index[place, 2] = 0
+    if place < 0 or index[place, 2] != np.uint64(answer + 1):
+        return False
+    index[place, 2] = 0
+    return True
 
 
 @njit(cache=True, nogil=True)

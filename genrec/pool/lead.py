@@ -24,11 +24,13 @@ from genrec.pool.user_rows import (
     HEADER_BYTES,
     KEY,
     KEY_2,
+    OWNER,
     PAYLOAD,
     READY,
     SPAN,
     START,
     STATE,
+    WIPE,
     Numbers,
     Rows,
 )
@@ -36,6 +38,7 @@ from genrec.pool.user_rows import (
 TRUE, FOREIGN, EXPIRED, TORN = range(4)  # what an answer of the index turns out to be
 ENTRY = 0xFFFFFFFF  # an answer of the index: boundary << 32 | entry
 CHECKSUM, FIRST_HASH = 7, 8  # words of a lead
+MOST_ALIKE = 64  # entries of an owner that are looked at as one leaves: all who say no name have one owner
 
 
 def bytes_of(boundaries: int) -> int:
@@ -122,23 +125,54 @@ def _ready_at(rows: Rows, places: Places, hashes: Words, boundary: int) -> np.in
 @njit(cache=True, nogil=True)
 def enter_used(users: Bytes, rows: Rows, places: Places, entry: int) -> None:
     """`enter` one that has a lead and is no longer on a lease."""
-    row = rows[entry]
-    start, count = row[START] + 8 * FIRST_HASH, row[BOUNDARIES]
-    enter(rows, places, entry, users[start : start + 16 * count].view(np.uint64).reshape((count, 2)))
+    enter(rows, places, entry, _hashes(users, rows[entry]))
 
 
 @njit(cache=True, nogil=True)
-def withdraw(users: Bytes, rows: Rows, places: Places, entry: int) -> None:
-    """The index forgets what it answers with this entry, by the hashes in its lead."""
+def withdraw(users: Bytes, rows: Rows, places: Places, entry: int, others: Numbers) -> None:
+    """The index forgets what it answers with this entry, by the hashes in its lead: at those that `others`, READY
+    entries int64[any], of its owner have too, it answers the one of these that stays longest.
+    """
     row = rows[entry]
-    start, size = row[START], HEADER_BYTES + 16 * row[BOUNDARIES]
-    if not _inside(users, start, size):
+    if not _inside(users, row[START], HEADER_BYTES + 16 * row[BOUNDARIES]):
         return  # what the index still says of it is not believed
-    words, last = users[start : start + size].view(np.uint64), row[BOUNDARIES] - 1
-    for boundary in range(1, last + 1):
-        if _indexed(boundary, last):
-            key = FIRST_HASH + 2 * boundary
-            index.remove_one(places, words[key], words[key + 1], np.int64(boundary) << 32 | np.int64(entry))
+    hashes, freed = _hashes(users, row), 0
+    for boundary in range(1, len(hashes)):
+        if _indexed(boundary, len(hashes) - 1):
+            first, second = hashes[boundary]
+            if index.remove_one(places, first, second, np.int64(boundary) << 32 | np.int64(entry)):
+                freed = boundary
+    looked = 0 if freed else MOST_ALIKE
+    for other in others:
+        if looked == MOST_ALIKE:
+            break
+        if rows[other, OWNER] == row[OWNER] and not rows[other, WIPE]:
+            _share(users, rows, places, other, hashes[: freed + 1])
+            looked += 1
+
+
+@njit(cache=True, nogil=True)
+def _share(users: Bytes, rows: Rows, places: Places, entry: np.int64, hashes: Words) -> None:
+    """The index answers `entry` at those of these boundaries that are its own, unless another stays longer."""
+    row = rows[entry]
+    if not _inside(users, row[START], HEADER_BYTES + 16 * row[BOUNDARIES]):
+        return
+    mine = _hashes(users, row)
+    for boundary in range(1, min(len(mine), len(hashes))):
+        first, second = hashes[boundary]
+        if mine[boundary, 0] != first or mine[boundary, 1] != second:
+            return
+        if _indexed(boundary, len(mine) - 1):
+            other = _ready_at(rows, places, hashes, boundary)
+            if other < 0 or rows[other, EXPIRES] < row[EXPIRES]:
+                index.put_one(places, first, second, np.int64(boundary) << 32 | entry)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _hashes(users: Bytes, row: Numbers) -> Words:
+    """Those in an entry's lead: uint64[boundaries, 2]."""
+    start, count = row[START] + 8 * FIRST_HASH, row[BOUNDARIES]
+    return users[start : start + 16 * count].view(np.uint64).reshape((count, 2))
 
 
 @njit(cache=True, nogil=True)

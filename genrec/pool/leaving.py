@@ -42,24 +42,27 @@ def leave(table: PoolTable, users: Bytes, entry: int) -> None:
 @njit(cache=True, nogil=True)
 def end(header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, entry: int) -> None:
     """`leave` on the arrays of a table."""
-    row = rows[entry]
+    _close(header, rows[entry])
+    lead.withdraw(users, rows, places, entry, user_rows.ready(rows[: header[EVER]]))
+    if not user_rows.pinned(pins, entry):
+        vacate(users, rows, entry)
+
+
+@njit(cache=True, nogil=True)
+def _close(header: Numbers, row: Numbers) -> None:
     header[LEASES_UNUSED] += np.int64(row[EXPIRES] < row[LIVES])
     row[STATE] = LEAVING
-    if not user_rows.pinned(pins, entry):
-        vacate(users, rows, places, entry)
 
 
 def free(table: PoolTable, users: Bytes, entry: int) -> None:
     """Nobody reads it and its place is another's."""
-    vacate(users, table.entries, table.user_index, entry)
+    vacate(users, table.entries, entry)
 
 
 @njit(cache=True, nogil=True)
-def vacate(users: Bytes, rows: Rows, places: Places, entry: int) -> None:
+def vacate(users: Bytes, rows: Rows, entry: int) -> None:
     """`free` on the arrays of a table."""
     row = rows[entry]
-    if row[STATE] == LEAVING:  # what was never READY is in no index
-        lead.withdraw(users, rows, places, entry)
     if row[WIPE]:
         users[row[START] : row[START] + row[SIZE]] = 0
     row[STATE] = FREE
@@ -96,8 +99,13 @@ def drop(
     header: Numbers, users: Bytes, rows: Rows, pins: Pins, places: Places, dead: NDArray[np.bool_], now: int
 ) -> None:  # fmt: skip
     """End what is `user_rows.over`, on the arrays of a table; `dead` bool[processes]."""
-    for entry in user_rows.over(rows[: header[EVER]], pins, dead, now):
-        if rows[entry, STATE] == READY:
-            end(header, users, rows, pins, places, entry)
-        else:
-            vacate(users, rows, places, entry)
+    found = user_rows.over(rows[: header[EVER]], pins, dead, now)
+    ended = found[rows[found, STATE] == READY]
+    for entry in ended:  # all, before one leaves its places to another
+        _close(header, rows[entry])
+    others = user_rows.ready(rows[: header[EVER]])
+    for entry in ended:
+        lead.withdraw(users, rows, places, entry, others)
+    for entry in found:
+        if not user_rows.pinned(pins, entry):
+            vacate(users, rows, entry)

@@ -133,7 +133,7 @@ def show(
         return True
     row[EXPIRES] = min(until, row[LIVES])
     if row[WIPE]:  # its owner was forgotten meanwhile
-        leaving.vacate(users, rows, places, entry)
+        leaving.vacate(users, rows, entry)
         return True
     if not lead.write(header, users, rows, entry, hashes):
         return False

@@ -37,6 +37,12 @@ def used(rows: Rows) -> Numbers:
 
 
 @njit(cache=True, nogil=True)
+def ready(rows: Rows) -> Numbers:
+    """Which can be found."""
+    return np.flatnonzero(rows[:, STATE] == READY)
+
+
+@njit(cache=True, nogil=True)
 def first_free(rows: Rows) -> int:
     """The first that is free, or -1."""
     for entry in range(len(rows)):

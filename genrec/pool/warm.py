@@ -63,7 +63,7 @@ def _run_all() -> None:
     lead.find(header, memory, entries, places, hashes, 0)
     user_kernels.find_and_use(*arrays, hashes, 1, 0, 0)
     user_kernels.take_oldest(*arrays, 1, 1, (0,) * 10)
-    leaving.vacate(memory, entries, places, 0)
+    leaving.vacate(memory, entries, 0)
     space.place(row, row, row, 1, 1)
     owner = words([owner_key(bytes(32), None)])
     hotness = Hotness(owners=8)
