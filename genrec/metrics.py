@@ -95,7 +95,7 @@ class Gauge(MetricFamily):
 
 
 class ProcessGauge(Gauge):
-    """Each process of a model has its own, under a label `process`: together they are the model's."""
+    """Each process of a model has its own, under a label `process`."""
 
 
 class Histogram(MetricFamily):
@@ -148,7 +148,7 @@ REQUESTS = Counter(
     "requests that ended in this model, by what became of them; probes and warm-ups count too",
     outcome=OUTCOMES,
 )
-PROCESS_START = Gauge(
+PROCESS_START = ProcessGauge(
     "genrec_process_start_time_seconds", "when a process of the model last started (Unix time)"
 )
 HISTORY_ITEMS = Counter(

@@ -208,7 +208,7 @@ PANELS = (
     Panel(
         "Age of model processes",
         "s",
-        (("{{instance}} {{model}}", "time() - genrec_process_start_time_seconds"),),
+        (("{{instance}} {{model}} {{process}}", "time() - genrec_process_start_time_seconds"),),
     ),
 )
 

@@ -41,14 +41,16 @@ def test_several_processes_of_a_model_answer_as_one_does(tiny: Path, items: list
         assert server.restarts == 0
 
 
-def test_each_process_of_a_model_says_how_many_wait_for_it(tiny: Path) -> None:
+def test_each_process_of_a_model_says_how_many_wait_for_it_and_when_it_started(tiny: Path) -> None:
     with brief_server(tiny, ensembles=("recommend",), instances={"generate": 2}) as server:
 
-        def processes() -> list[str]:
+        def processes(name: str) -> list[str]:
             found = scrape(server.metrics_url)
-            return sorted(each.labels["process"] for each in found if each.name == "genrec_queue_requests")
+            mine = [each for each in found if each.name == name and each.labels["model"] == "generate"]
+            return sorted(each.labels["process"] for each in mine)
 
-        until(lambda: processes() == ["0", "1"])
+        for name in ("genrec_queue_requests", "genrec_process_start_time_seconds"):
+            until(lambda name=name: processes(name) == ["0", "1"])
 
 
 def test_processes_that_score_have_the_disk_s_bytes_together(tiny_ranker: Path, tmp_path: Path) -> None:
