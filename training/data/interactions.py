@@ -39,6 +39,7 @@ SCHEMA = pa.schema(
     [("user", pa.string()), ("item", pa.string()), ("time", pa.float64()), ("rating", pa.int8())]
 )
 SEQUENCE_LINES = 1 << 14
+SEQUENCE = '{"user": [item, ...]} or text; events as CSV, TSV or Parquet'
 MOST_RATING = 100
 _RATING = r"^\+?0*(?:[1-9][0-9]?|100)(?:\.0*)?$"  # whole, 1 to MOST_RATING, also as `5.0`
 
@@ -146,8 +147,10 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
                     )
                 known.add(row[0])
             yield _table(rows)
-    except (ArtifactError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise unreadable(path, f"cannot be read: {error}", '{"user": [item, ...]} or text') from error
+    except ArtifactError as error:
+        raise unreadable(path, error.problem, SEQUENCE) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise unreadable(path, f"cannot be read: {error}", SEQUENCE) from error
     if not line:
         raise InputError(str(path), "is empty", "one user per line")
 
@@ -155,6 +158,8 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
 def _of_json(path: Path) -> Iterator[list[str]]:
     # Of a user who is there twice: in which order came what is in both lists?
     sequences = read_each_once(path, "user", "a list per user")
+    if not isinstance(sequences, dict):  # events, say
+        raise TypeError("it is no object with a user under every name")
     with counting(f"reading {path.name}", len(sequences), "user") as bar:
         for user, items in sequences.items():
             bar.update()

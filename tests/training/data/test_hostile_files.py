@@ -92,6 +92,24 @@ def test_a_mark_before_sequences_is_no_part_of_the_first_user(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        (
+            '[{"user": 1, "item": 2, "timestamp": 3}]',
+            "cannot be read: it is no object with a user under every name",
+        ),
+        ('{"user": [', "is not readable JSON: Expecting value"),
+    ],
+)
+def test_json_that_is_no_sequences_is_told_with_what_is_taken(
+    tmp_path: Path, content: str, problem: str
+) -> None:
+    (tmp_path / "i.json").write_text(content)
+    with pytest.raises(InputError, match=rf"^{tmp_path}/i\.json: {problem}.*events as CSV, TSV or Parquet\)"):
+        list(read_interactions(tmp_path / "i.json"))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
         ('{"u": ["a", ""]}', "the items of user 'u' are no list of names or whole numbers"),
         ('{"u": ["a", true]}', "the items of user 'u' are no list"),
         ('{"u": []}', "the items of user 'u' are no list"),
