@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ def further_generator(artifact: Path, events: Sequence[Path], how: How, changes:
     check_generator(artifact)
     chosen = changed(recipe(artifact), changes, OF_DATA)
     if _told("generator", further_artifact, artifact, events, chosen, how):
-        files = " ".join(map(str, events))
+        files = shlex.join(map(str, events))
         stages = (stage for stage in OVER_GENERATOR if stage in read(artifact))
         _tell_anew("generator", (f"{COMMANDS[stage]} --events {files}" for stage in stages))
 

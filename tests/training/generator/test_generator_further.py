@@ -191,12 +191,12 @@ def test_a_ranker_of_the_weights_before_is_refused(
 def test_a_draft_head_that_learnt_with_it_is_made_anew(
     artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    draft, events = ["train", str(artifact), "--draft", "joint"], artifact.parent / "events.csv"
+    draft, events = ["train", str(artifact), "--draft", "joint"], artifact.parent / "events of today.csv"
     events.write_text(HEAD + "u3,i20,100\n")
     for says in ("draft: done", "draft: still good"):
         assert main(draft) == 0 and says in capsys.readouterr().out
     assert main(["train", str(artifact), "--events", str(events)]) == 0
-    assert f"`genrec train --draft alone --events {events}`" in capsys.readouterr().out
+    assert f"`genrec train --draft alone --events '{events}'`" in capsys.readouterr().out
     for says in ("draft: done", "draft: still good"):
         assert main(draft) == 0 and says in capsys.readouterr().out
 
