@@ -149,10 +149,11 @@ def _together(world: World, target: Path, work: Callable[[], None] | None) -> No
         problem = error
     world.meet()  # a slow disk is no lost rank
     told = world.gather(np.array([problem is None], np.int64))
-    if problem or not told.all():
+    if not told.all():
         ranks = ", ".join(map(str, np.flatnonzero(1 - told[:, 0])))
-        reason = f": {problem}" if problem else ""
-        message = f"rank {ranks} could not save{reason}; the checkpoint before it stands"
+        mine = np.array([*f"{problem}\n".encode()] if problem else [], np.uint8)
+        reason = world.gather_rows(mine).tobytes().decode().splitlines()[0]
+        message = f"rank {ranks} could not save: {reason}; the checkpoint before it stands"
         raise ArtifactError(target, message) from problem
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -200,9 +201,8 @@ def save_with_a_full_disk(world: World, folder: str) -> str:
 
 def test_a_disk_that_is_full_for_one_rank_leaves_the_last_good_one(tmp_path: Path) -> None:
     save_all(tmp_path, 2, all_rows())
-    for rank, said in enumerate(on_ranks(2, save_with_a_full_disk, str(tmp_path))):
-        assert "rank 1 could not save" in said and "the checkpoint before it stands" in said
-        assert ("File too large" in said) == (rank == 1)
+    for said in on_ranks(2, save_with_a_full_disk, str(tmp_path)):  # any of them may be the one that is heard
+        assert re.search("rank 1 could not save: .*File too large.*; the checkpoint before it stands", said)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["000000005", "current.json"]
     assert len(rows_of(load_one(tmp_path), 4).ids) == len(all_rows()[4].ids)
 
