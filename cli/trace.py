@@ -14,6 +14,7 @@ from cli.options import check_read
 from cli.running import read_server
 from cli.spans import Span, way_of
 from cli.waterfall import as_svg, as_text
+from clients.errors import Unreachable
 from clients.rank_wire import RANK, RECOMMEND_AND_RANK
 from clients.ranker import Ranker
 from clients.recommender import Recommender
@@ -46,7 +47,7 @@ def run(a: argparse.Namespace) -> None:
 
 
 def ask(collector: Collector, url: str, a: argparse.Namespace) -> tuple[Span, GenrecError | None]:
-    """The request's way, and why it was refused, if it was. Raises Untraced."""
+    """The request's way, and why it was refused, if it was. Raises Untraced, Unreachable, InputError."""
     refused = None
     with _asking(url, a) as send:
         for _ in range(ATTEMPTS):
@@ -55,6 +56,8 @@ def ask(collector: Collector, url: str, a: argparse.Namespace) -> tuple[Span, Ge
             try:
                 send(top_k=a.top_k, deadline_ms=a.deadline_ms, traceparent=traceparent_of(trace))
             except GenrecError as error:
+                if isinstance(error, Unreachable) or type(error) is InputError:
+                    raise  # no server has taken it: there is nothing to wait for
                 refused = error
             end = time.time_ns()
             if spans := collector.spans(trace, WAIT_S):
