@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,17 +114,21 @@ def add_ranker(artifact: Path, options: RankerConfig | None = None) -> Path:
 
 
 def export_ranker(artifact: Path) -> None:
-    """Export the graphs of the ranker alone, in this process: the generator's lie in `artifact` already."""
-    from export.decoder import export_from
+    """Export the graphs of the ranker alone: the generator's lie in `artifact` already."""
     from export.names import rank_graphs
-    from genrec.manifest import record
     from genrec.rank.options import OPTIONS
 
-    onnx = artifact / "onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own, about names of axes
-        for name in rank_graphs(RankerConfig.load(artifact / "model" / OPTIONS)):
-            export_from(artifact / "model", name, onnx)
+    _export(artifact, rank_graphs(RankerConfig.load(artifact / "model" / OPTIONS)))
+
+
+def _export(artifact: Path, graphs: Sequence[str]) -> None:
+    """These graphs beside those that are there, by the processes of `genrec export`."""
+    from export import generator
+    from genrec.manifest import record
+    from genrec.models.registry import family_of
+
+    model, onnx = artifact / "model", artifact / "onnx"
+    generator._export_all(family_of(model).writer, model, graphs, onnx)
     record(artifact, "export", "tiny", onnx.iterdir(), {})
 
 
@@ -166,20 +169,15 @@ def random_hstu_next(catalogue: Catalogue) -> HstuNext:
 
 def add_hstu(artifact: Path, make: Callable[[Catalogue], HstuRanker | HstuNext] = random_hstu) -> Path:
     """Give `artifact` an HSTU ranker of random weights and its graphs, entered in the manifest."""
-    from export.decoder import export_from
     from genrec.manifest import record
     from genrec.nn.hstu_checkpoint import save_hstu
 
-    model, onnx = artifact / "model", artifact / "onnx"
+    model = artifact / "model"
     ranker = make(Catalogue.load(artifact / "catalogue.parquet"))
     kind = ranker.config.kind
     save_hstu(ranker, model)
     record(artifact, kind.name, "tiny", (model / name for name in ranker.files), {})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own, about names of axes
-        for name in kind.graphs:
-            export_from(model, name, onnx)
-    record(artifact, "export", "tiny", onnx.iterdir(), {})
+    _export(artifact, kind.graphs)
     return artifact
 
 
