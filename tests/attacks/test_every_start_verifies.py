@@ -18,6 +18,7 @@ from genrec.engine.instructions import engine_of
 from genrec.errors import ArtifactError
 from genrec.manifest import Digests, verify
 from tests.serving.processes import stub_of, until
+from tests.serving.servers import brief_server
 from tests.tiny import other_generator
 
 
@@ -128,7 +129,7 @@ def test_a_model_that_died_waits_until_what_is_served_is_sound(artifact: Path) -
     """While a build is under way, say; the others go on, and nothing that was not verified is loaded."""
     path = artifact / "model" / "model.safetensors"
     good = path.read_bytes()
-    with running_server(artifact, beam_width=8, ensembles=("recommend", "recommend_draft")) as server:
+    with brief_server(artifact, beam_width=8, ensembles=("recommend", "recommend_draft")) as server:
         pid, before = server.pid, answers(server, "recommend_draft")
         damage(path)
         dead = stub_of(server.pid, "draft_beam")
@@ -144,7 +145,7 @@ def test_a_model_that_died_waits_until_what_is_served_is_sound(artifact: Path) -
 @pytest.mark.serving
 def test_models_of_two_artifacts_never_work_together(artifact: Path) -> None:
     """One that died after another artifact was built in the place of the first takes the whole server along."""
-    with running_server(artifact, beam_width=8, ensembles=("recommend", "recommend_draft")) as server:
+    with brief_server(artifact, beam_width=8, ensembles=("recommend", "recommend_draft")) as server:
         pid = server.pid
         other_generator(artifact, seed=1)
         os.kill(stub_of(server.pid, "validity_lookup"), signal.SIGKILL)

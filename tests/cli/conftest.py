@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from deploy.ports import choose_ports
+from tests.serving.servers import brief_server
 from training.data.histories import Histories
 
 BEAM_WIDTH = 32
@@ -24,7 +25,7 @@ def traced(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("http_proxy", "http://127.0.0.1:9")
         patch.delenv("no_proxy", raising=False)
-        with running_server(tiny, beam_width=BEAM_WIDTH, trace_url=url, run_dir=folder) as running:
+        with brief_server(tiny, beam_width=BEAM_WIDTH, trace_url=url, run_dir=folder) as running:
             patch.undo()
             yield running
 

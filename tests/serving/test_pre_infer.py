@@ -15,11 +15,12 @@ from tritonclient.utils import InferenceServerException
 
 from clients.ranker import Ranker
 from clients.recommender import Recommender
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from ensembles.local import LocalRecommender
 from genrec.report import ADMITTED, READY, PreInferReport
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import stub_of, until
+from tests.serving.servers import brief_server
 
 WIDTH, TOP_K, L = 16, 8, 3
 
@@ -31,7 +32,7 @@ def relay(tiny_ranker: Path) -> Iterator[RunningServer]:
         "pool_user_mb": 4, "pool_item_mb": 4, "pre_infer_risk": 0, "pre_infer_share": 100, "lease_ms": 60_000,
     }  # fmt: skip
     names = ("recommend", "rank", "pre_infer")
-    with running_server(tiny_ranker, beam_width=WIDTH, ensembles=names, probe_every_s=0.5, **given) as server:
+    with brief_server(tiny_ranker, beam_width=WIDTH, ensembles=names, probe_every_s=0.5, **given) as server:
         yield server
 
 

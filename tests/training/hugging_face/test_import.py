@@ -10,7 +10,6 @@ from build.openvino.engines import build_engines
 from build.validity import build_validity
 from cli.chain import make_model
 from clients.recommender import Recommender
-from deploy.launcher import running_server
 from ensembles.local import LocalRecommender
 from export.generator import export_artifact
 from genrec.artifact import load_config
@@ -21,6 +20,7 @@ from genrec.models.prompt import prompt_of
 from genrec.nn.beam import Tree, beam_search, rank_items
 from genrec.nn.checkpoint import load_generator
 from tests.oracles.twin import score_every_item
+from tests.serving.servers import brief_server
 from training.generator.draft import DraftSettings, draft_artifact
 from training.generator.evaluate import evaluate
 from training.generator.recommend import model_recommender
@@ -147,7 +147,7 @@ def test_beams_of_the_built_engine_are_theirs(imported, theirs, servable):
 @pytest.mark.parametrize("imported", ["openonerec"], indirect=True)
 def test_the_real_server_answers_their_beams(imported, theirs, servable):
     with (
-        running_server(servable, beam_width=WIDTH, ensembles=("recommend",)) as server,
+        brief_server(servable, beam_width=WIDTH, ensembles=("recommend",)) as server,
         Recommender(server.grpc_url) as recommender,
     ):
         for history in HISTORIES:
