@@ -26,6 +26,12 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
+def pytest_collection_finish() -> None:
+    """All that was imported and collected stays to the end: no collection of garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def _made_once(
     factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object], start: Path | None = None
 ) -> Path:

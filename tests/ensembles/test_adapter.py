@@ -45,7 +45,7 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
     monkeypatch.setattr(genrec.process, "end_with_parent", lambda: None)  # this process is no stub
     yield module
-    gc.unfreeze()
+    gc.freeze()  # as before it
 
 
 def request(value: int, rows: int = 1, wanted: tuple[str, ...] = ("y", "z")) -> Any:

@@ -109,6 +109,7 @@ def test_the_collector_leaves_out_what_a_start_has_made(
     about = SimpleNamespace(target="openvino")
     monkeypatch.setattr(steps.Settings, "from_environment", classmethod(lambda cls: about))
     model = adapter.step_model("refusing")()
+    gc.unfreeze()  # what tests have frozen
     config = {"output": [{"name": "y", "data_type": "TYPE_INT64"}]}
     model.initialize({"model_config": json.dumps(config), "model_instance_name": "double_0_0"})
     loaded = gc.get_freeze_count()
