@@ -225,7 +225,7 @@ PRE_INFER = Counter(
 )  # fmt: skip
 PRE_INFERENCES = Counter(
     "genrec_pre_inferences_total",
-    "admitted pre-inferences by how they ended: overtaken, the ranking finished it; not_begun, the ranking came first; "
+    "admitted pre-inferences by how they ended: overtaken, the ranking finished it; not_begun, it came first; "
     "late, it was due; no_time, the queue was full",
     ("score_candidates",),
     end=("made", "overtaken", "not_begun", "late", "no_time", "old_weights", "no_place", "failed"),
