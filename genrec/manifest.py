@@ -18,7 +18,6 @@ from typing import Any
 
 from genrec.errors import ArtifactError
 from genrec.files import locked_folder, made_aside, open_file, put, read_json, sync
-from genrec.progress import counting
 
 NAME = "manifest.json"
 NEXT = f"{NAME}.partial"  # what it will be
@@ -76,6 +75,8 @@ class Digests:
 
 def stage_key(settings: dict[str, Any], inputs: Iterable[Path] = ()) -> str:
     """Hash of everything a stage's outputs follow from. Raises ArtifactError."""
+    from genrec.progress import counting  # where artifacts are only read, tqdm need not be
+
     paths = list(inputs)
     with counting("hashing", sum(path.stat().st_size for path in paths if path.is_file()), "B") as bar:
         facts = {"settings": settings, "inputs": [_digest(path, bar.update) for path in paths]}

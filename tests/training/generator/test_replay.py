@@ -50,7 +50,9 @@ def test_files_are_read_once(artifact: Path, monkeypatch: pytest.MonkeyPatch) ->
     days, read, blocks = ["monday.csv", "tuesday.csv"], [], tables.read_blocks
     for number, day in enumerate(days):
         (artifact.parent / day).write_text(f"{HEAD}u3,i20,{100 + number}\nu4,i21,{100 + number}\n")
-    monkeypatch.setattr(tables, "read_blocks", lambda path: [read.append(path.name), *blocks(path)][1:])
+    monkeypatch.setattr(
+        tables, "read_blocks", lambda path, **more: [read.append(path.name), *blocks(path, **more)][1:]
+    )
     events = [f"--events={artifact.parent / day}" for day in days]
     assert main(["train", str(artifact), *events]) == 0
     assert read == days
