@@ -77,14 +77,20 @@ def server_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[An
         ask = partial(ask, top_k=a.top_k, **wishes)
         told = _told(a, ask)
 
-        def answer(bar: Any, known: Known) -> Answered:
-            found = patiently(partial(ask, **_of(known, told)))
-            bar.update()
-            return found
+        def answer(known: Known) -> Answered:
+            return patiently(partial(ask, **_of(known, told)))
 
         with ThreadPoolExecutor(IN_FLIGHT) as threads:
+
+            def answers_to(known: Sequence[Known], bar: Any) -> list[Answered]:
+                found = []
+                for each in threads.map(answer, known):
+                    found.append(each)
+                    bar.update()  # here: its count is no thread's own
+                return found
+
             try:
-                yield lambda known, bar: list(threads.map(partial(answer, bar), known))
+                yield answers_to
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,6 @@ from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.load import load_layout
 from genrec.errors import GenrecError
-from genrec.steps import Tensors
 from perf.kit import endpoints, machine, report, traffic, turns, worth
 from perf.kit.counters import PROBE_EVERY_S, Seen, Triton, spent
 from perf.kit.work import beams_of_passes, work
@@ -141,16 +141,6 @@ def without_triton(
     return {name: {step: median(ms) for step, ms in steps.items()} for name, steps in taken.items()}
 
 
-class LocalAnswer(NamedTuple):
-    """Tensors of the local runtime, as a client reads those of Triton."""
-
-    tensors: Tensors
-
-    def as_numpy(self, name: str) -> NDArray[Any] | None:
-        """See `clients.wire.InferResult`."""
-        return self.tensors.get(name)
-
-
 def validity(
     artifact: Path, width: int, requests: int, top_k: int
 ) -> dict[str, tuple[worth.Worth, float | None]]:
@@ -166,7 +156,7 @@ def validity(
         for answer in given:
             if isinstance(answer, GenrecError):
                 raise answer
-            answers.append(parse(LocalAnswer(answer)))
+            answers.append(parse(SimpleNamespace(as_numpy=answer.get)))
         checked = worth.worth_of(artifact, answers, min(top_k, width))
         found[mode] = checked, 1 - lost / candidates if candidates else None
     return found

@@ -151,7 +151,7 @@ def _together(world: World, target: Path, work: Callable[[], None] | None) -> No
     told = world.gather(np.array([problem is None], np.int64))
     if not told.all():
         ranks = ", ".join(map(str, np.flatnonzero(1 - told[:, 0])))
-        mine = np.array([*f"{problem}\n".encode()] if problem else [], np.uint8)
+        mine = np.array([*f"{problem}\n".encode(errors="replace")] if problem else [], np.uint8)
         reason = world.gather_rows(mine).tobytes().decode().splitlines()[0]
         message = f"rank {ranks} could not save: {reason}; the checkpoint before it stands"
         raise ArtifactError(target, message) from problem
