@@ -1,6 +1,6 @@
 """New versions of an artifact's catalogue: items in, items out. Nothing that is served changes; a swap does that.
 
-A version is the whole catalogue anew, with its indices, in a folder of its own (`genrec.catalogue.versions`).
+A version is the whole catalogue anew, with its indices, in a folder of its own (`build.version`).
 """
 
 from __future__ import annotations
@@ -8,42 +8,30 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from build.item_keys import LIKE, with_ids
-from build.validity import build_validity
+from build.version import base_of, load_version, write_version
 from genrec.artifact import load_config
 from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS
+from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import find_names, load_keys, save_keys
 from genrec.catalogue.soundness import changed_item
-from genrec.catalogue.versions import (
-    FOLDER,
-    MADE,
-    TOKENS,
-    check_exists,
-    check_files,
-    folder_of,
-    locked,
-    read_current,
-    versions_of,
-)
+from genrec.catalogue.versions import folder_of, locked, versions_of
 from genrec.errors import InputError
-from genrec.files import scratch_in
-from genrec.manifest import digest_file, record
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
-from genrec.rank.item_tokens import find_tokens, read_item_tokens, save_item_tokens, token_numbers
+from genrec.rank.item_tokens import find_tokens, token_numbers
 from training.data.keys import INT64, LEAST, is_plain
 from training.data.tables import ITEM, TITLE, name_of, read_table, required, text, where
 
 
 def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
-    """The items of a CSV or Parquet file on top of version `base` (by itself: see `_base`); the new version's number.
+    """The items of a CSV or Parquet file on top of version `base` (by itself: see `base_of`); the new version's number.
 
     Columns: item (the id that is served, or a key that gets one: `with_ids`), title, code_1 to code_L, and popularity
     (0 without it). Codes come of what an item is seen with as much as of its title, and a new item has not been seen.
@@ -54,8 +42,8 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
     config = load_config(artifact)
     given = read_table(items)
     with locked(artifact):
-        base = _base(artifact, base)
-        old, tokens = _load(artifact, base, config)
+        base = base_of(artifact, base)
+        old, tokens, groups = load_version(artifact, base, config)
         table, keys = with_ids(given, items, artifact)
         new = _read_items(table, given, items, old, base)
         new_tokens = _read_tokens(table, items, tokens.shape[1], artifact, config)
@@ -76,17 +64,18 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
         if keys is not None:
             save_keys(artifact, keys)  # first: should the rest fail, they get the same ids again
         facts = {"from": base, "added": len(new)}
-        return _write(artifact, both, np.concatenate((tokens, new_tokens)), facts)
+        same = Groups(groups.names, groups.members, len(both))  # a new item is in none
+        return write_version(artifact, both, np.concatenate((tokens, new_tokens)), same, facts)
 
 
 def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None = None) -> int:
-    """Version `base` (by itself: see `_base`) without `item_ids` int64[any]; the new version's number. Raises
+    """Version `base` (by itself: see `base_of`) without `item_ids` int64[any]; the new version's number. Raises
     InputError.
     """
     config = load_config(artifact)
     with locked(artifact):
-        base = _base(artifact, base)
-        old, tokens = _load(artifact, base, config)
+        base = base_of(artifact, base)
+        old, tokens, groups = load_version(artifact, base, config)
         rows = old.rows_of(item_ids)
         if (rows < 0).any():
             unknown = item_ids[rows < 0].tolist()
@@ -102,7 +91,15 @@ def remove_items(artifact: Path, item_ids: NDArray[np.int64], base: int | None =
         left = Catalogue(
             old.item_ids[keep], old.codes[keep], titles, old.popularity[keep], config.codebook_sizes
         )
-        return _write(artifact, left, tokens[keep], {"from": base, "removed": len(old) - len(left)})
+        facts = {"from": base, "removed": len(old) - len(left)}
+        return write_version(artifact, left, tokens[keep], _kept(groups, keep), facts)
+
+
+def _kept(groups: Groups, keep: NDArray[np.bool_]) -> Groups:
+    """Of the rows to `keep`, bool[n], by their new numbers; a group that loses all of its items stays."""
+    places = np.cumsum(keep, dtype=np.int32) - 1
+    members = [places[rows[keep[rows]]].astype(np.int32) for rows in groups.members]
+    return Groups(groups.names, members, int(keep.sum()))
 
 
 def read_item_ids(items: str) -> NDArray[np.int64]:
@@ -123,27 +120,6 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
-
-
-def _base(artifact: Path, base: int | None) -> int:
-    """The version to start from, sound: if nobody says which, the newest; the one that is served where the newest has
-    been served before, as after a rollback: what was taken back shall not return with the next version.
-    """
-    if base is None:
-        current, newest = read_current(artifact), versions_of(artifact)[-1]
-        base = newest if newest > current.highest else current.version
-    check_exists(artifact, base)
-    check_files(artifact, base)
-    return base
-
-
-def _load(artifact: Path, version: int, config: ModelConfig) -> tuple[Catalogue, NDArray[np.int32]]:
-    """A version's items, and their own tokens int32[n, t]; t is 0 where they have none. Raises ArtifactError."""
-    folder = folder_of(artifact, version)
-    catalogue = Catalogue.load(folder / CATALOGUE)
-    if not (artifact / ITEM_TOKENS).exists():
-        return catalogue, np.zeros((len(catalogue), 0), np.int32)
-    return catalogue, read_item_tokens(folder, len(catalogue), config)
 
 
 def _read_items(table: pa.Table, given: pa.Table, path: Path, old: Catalogue, base: int) -> Catalogue:
@@ -263,26 +239,3 @@ def _refuse_known(given: pa.Table, path: Path, new: Catalogue, old: Catalogue, b
         row = int(known[0])
         problem = f"{where(path, row)}: version {base} has {_spelled(given, path, ITEM, row)} already"
         raise InputError(f"{path}, column item", problem, "items that are not there yet")
-
-
-def _write(
-    artifact: Path, catalogue: Catalogue, tokens: NDArray[np.int32], facts: dict[str, Any]
-) -> int:  # fmt: skip
-    """Lay out the next version, with its items' own `tokens` [n, t]; it appears whole or not at all."""
-    version = max(*versions_of(artifact), read_current(artifact).highest) + 1
-    with (
-        scratch_in(artifact / FOLDER) as scratch,
-        counting(f"version {version}", 2, "stage") as bar,
-    ):
-        folder = scratch / str(version)
-        folder.mkdir()
-        catalogue.save(folder / CATALOGUE)
-        bar.update()
-        build_validity(folder)
-        bar.update()
-        record(folder, MADE, digest_file(artifact / CATALOGUE), [folder / CATALOGUE], facts)
-        if tokens.shape[1]:
-            save_item_tokens(folder, tokens)
-            record(folder, TOKENS, digest_file(artifact / ITEM_TOKENS), [folder / ITEM_TOKENS], {})
-        folder.rename(folder_of(artifact, version))
-    return version

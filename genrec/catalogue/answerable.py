@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from genrec.catalogue.groups import Choice
 from genrec.errors import InputError
 
 THESE_ALONE = -2  # at the head of rows: they are all that may be answered
+OF_GROUPS = (
+    -3
+)  # at the head: two lists of groups follow, each behind its length (see `Choice`), and then rows
+ANY = -1  # in the place of the first list: of whatever group
 
 
 class Listed(NamedTuple):
-    """Catalogue rows int64[any], distinct and ascending: all but these may be answered, or these alone."""
+    """Catalogue rows int64[any], distinct and ascending: all but these may be answered, or these alone; where a
+    `choice` of groups is made, only of what that leaves.
+    """
 
     rows: npt.NDArray[np.int64]
     alone: bool
+    choice: Choice | None = None
 
 
-def listed(rows: npt.ArrayLike, items: int) -> Listed:
-    """Excluded catalogue rows, int[any], or after `THESE_ALONE` the only ones to answer; -1 is no row. InputError."""
+def of_groups(choice: Choice) -> npt.NDArray[np.int32]:
+    """What `listed` reads as this choice, int32[any]; rows may follow."""
+    numbers = [OF_GROUPS]
+    for places in choice:
+        numbers += [ANY] if places is None else [len(places), *places]
+    return np.array(numbers, np.int32)
+
+
+def listed(rows: npt.ArrayLike, items: int, groups: int = 0) -> Listed:
+    """Excluded catalogue rows, int[any], or after `THESE_ALONE` the only ones to answer; -1 is no row. InputError.
+
+    Before the excluded ones may stand a choice among so many `groups` (`of_groups`).
+    """
     given = np.asarray(rows)
     if given.size and given.dtype.kind not in "iu":
         raise InputError("excluded_rows", f"is of type {given.dtype}", "integers")
-    alone = bool(given.size) and int(given[0]) == THESE_ALONE
+    head = int(given[0]) if given.size else 0
+    choice = None
+    if head == OF_GROUPS:
+        given = given[1:]
+        any_of = None
+        if given.size and int(given[0]) == ANY:
+            given = given[1:]
+        else:
+            any_of, given = _places(given, groups)
+        none_of, given = _places(given, groups)
+        choice = Choice(any_of, none_of)
+    alone = head == THESE_ALONE
     given = given[1:] if alone else given
     if given.size and (int(given.min()) < -1 or int(given.max()) >= items):
         raise InputError(
@@ -33,4 +63,14 @@ def listed(rows: npt.ArrayLike, items: int) -> Listed:
             f"rows 0 to {items - 1}, or -1, all behind a {THESE_ALONE} or not",
         )
     distinct = np.unique(given.astype(np.int64))
-    return Listed(distinct[1:] if distinct.size and distinct[0] < 0 else distinct, alone)
+    return Listed(distinct[1:] if distinct.size and distinct[0] < 0 else distinct, alone, choice)
+
+
+def _places(given: npt.NDArray[Any], groups: int) -> tuple[tuple[int, ...], npt.NDArray[Any]]:
+    """A list of places of `groups` behind its length, and what follows it. Raises InputError."""
+    count = int(given[0]) if given.size else -1
+    places = given[1 : 1 + count] if 0 <= count < given.size else None
+    if places is None or (count and not 0 <= int(places.min()) <= int(places.max()) < groups):
+        limit = f"two lists of places, 0 to {groups - 1}, each behind its length" if groups else "no groups"
+        raise InputError("excluded_rows", f"begin with {OF_GROUPS} and no choice of these", limit)
+    return tuple(sorted(set(places.tolist()))), given[1 + count :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,15 +38,67 @@ class Blocked:
         return closed
 
 
-def above(leaves: Int32, first_child: Sequence[Int32]) -> Blocked:
+def above(leaves: Int32, first_child: Sequence[Int32], left: Sequence[Int32] = ()) -> Blocked:
     """Blocks leaves all of whose items are excluded, and paths all of whose children are.
 
     `leaves` int32[E], ascending, has the leaf of every excluded item. Costs E L log P, however large the catalogue is.
+    Where some are closed, `left` counts in the place of all children (see `Closed`).
     """
-    nodes = [_saturated(leaves, first_child[-1])]
-    for pointers in reversed(first_child[:-1]):
-        nodes.insert(0, _saturated(_parents(nodes[0], pointers), pointers))
+    left = left or first_child
+    nodes = [_saturated(leaves, left[-1])]
+    for pointers, count in zip(first_child[-2::-1], left[-2::-1], strict=True):
+        nodes.insert(0, _saturated(_parents(nodes[0], pointers), count))
     return Blocked(tuple(nodes))
+
+
+class Closed(NamedTuple):
+    """What a choice of groups closes, and of what remains enough to block more of it.
+
+    `left[l-1]` int32[P_l + 1] is a running sum over nodes of level l: of their children that are open, of leaves of
+    their items.
+    """
+
+    blocked: Blocked
+    left: tuple[Int32, ...]
+
+    def and_above(self, leaves: Int32, first_child: Sequence[Int32]) -> Blocked:
+        """As `above`, of items that are open here, with what is closed already."""
+        more = above(leaves, first_child, self.left)
+        both = zip(self.blocked.nodes, more.nodes, strict=True)
+        return Blocked(tuple(_merged(closed, added) if len(added) else closed for closed, added in both))
+
+
+def closed_to(allowed: npt.NDArray[np.bool_], rows: Int32, first_child: Sequence[Int32]) -> Closed:
+    """Blocks leaves none of whose items are `allowed`, bool[n] by catalogue row, and paths none of whose children are.
+
+    `rows` int32[n] are those of the leaves' items, in order. Costs n.
+    """
+    is_open: Array = allowed[rows]
+    left: list[Int32] = []
+    for pointers in reversed(first_child):
+        left.insert(0, np.concatenate((np.zeros(1, np.int32), np.cumsum(is_open, dtype=np.int32)))[pointers])
+        is_open = np.diff(left[0]) > 0
+    closed = [~is_open]
+    for pointers, sums in zip(
+        first_child[:-1], left[1:], strict=True
+    ):  # below what is closed, nothing need be
+        below_open = np.repeat(np.diff(left[len(closed) - 1]) > 0, np.diff(pointers))
+        closed.append(below_open & (np.diff(sums) == 0))
+    return Closed(Blocked(tuple(np.flatnonzero(each).astype(np.int32) for each in closed)), tuple(left))
+
+
+@njit(cache=True, nogil=True)
+def _merged(many: Array, few: Array) -> Array:
+    """Both of int32[any], ascending and distinct, in order; costs little more than a copy of `many`."""
+    out = np.empty(len(many) + len(few), np.int32)
+    start = 0
+    for i in range(len(few)):
+        end = start + np.searchsorted(many[start:], few[i])
+        out[start + i : end + i] = many[start:end]
+        out[end + i] = few[i]
+        start = end
+    out[start + len(few) :] = many[start:]
+    return out
 
 
 def beside(leaves: Int32, children_into: Sequence[Int32]) -> Blocked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from genrec.catalogue.files import VALID_IDS, VALIDITY
+from genrec.catalogue.groups import Groups
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError
@@ -12,8 +13,10 @@ from genrec.models.config import ModelConfig
 
 
 def load_validity(folder: Path, config: ModelConfig) -> ValidityIndex:
-    """`validity.safetensors`, of the model's codebook sizes."""
-    return ValidityIndex.load(folder / VALIDITY, config.codebook_sizes)
+    """`validity.safetensors`, of the model's codebook sizes, with the groups of the version's items."""
+    index = ValidityIndex.load(folder / VALIDITY, config.codebook_sizes)
+    index.groups = Groups.load(folder, index.items)
+    return index
 
 
 def load_valid_ids(folder: Path, index: ValidityIndex) -> SemanticIdSet:

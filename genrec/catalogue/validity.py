@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from genrec.catalogue.answerable import listed
-from genrec.catalogue.blocked import Blocked, above, beside
+from genrec.catalogue.answerable import Listed, listed
+from genrec.catalogue.blocked import Blocked, Closed, above, beside, closed_to
+from genrec.catalogue.groups import REMEMBERED, Choice, Groups
 from genrec.catalogue.semantic_id import check_sizes, pack
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
@@ -57,6 +59,7 @@ class ValidityIndex:
             np.arange(self.node_count(self.levels), dtype=np.int32), np.diff(first_child[-1])
         )
         self.row_leaf: Int32 = frozen(leaf)
+        self.groups = Groups((), (), len(rows))
 
     @classmethod
     def build(
@@ -84,6 +87,17 @@ class ValidityIndex:
             nodes, starts = _runs(parents)
             levels_first.insert(0, starts)
         return cls(sizes, levels_codes, levels_first[1:], rows.astype(np.int32))
+
+    @property
+    def groups(self) -> Groups:
+        """Named groups of its items; `genrec.catalogue.indices` reads them."""
+        return self._groups
+
+    @groups.setter
+    def groups(self, groups: Groups) -> None:
+        self._groups = groups
+        closed = partial(_closed_by, groups, self.rows, self.first_child)  # not of a method: see `Groups`
+        self._closed = lru_cache(REMEMBERED)(closed)
 
     @property
     def levels(self) -> int:
@@ -122,11 +136,19 @@ class ValidityIndex:
 
         A beam that avoids blocked nodes always has somewhere to go.
         """
-        given = listed(rows, self.items)
+        given = self.listed(rows)
+        if given.choice:
+            excluded = given.rows[self.groups.allowed(given.choice)[given.rows]]
+            leaves = np.sort(self.row_leaf[excluded])
+            return self._closed(given.choice).and_above(leaves, self.first_child)
         leaves = np.sort(self.row_leaf[given.rows])
         if given.alone:
             return beside(leaves, [self.children_into(level + 1) for level in range(self.levels)])
         return above(leaves, self.first_child)
+
+    def listed(self, rows: npt.ArrayLike) -> Listed:
+        """`rows`, int[any], held against this catalogue. Raises InputError."""
+        return listed(rows, self.items, len(self.groups))
 
     def save(self, path: Path) -> None:
         """Write one safetensors file; row_leaf follows from the rest."""
@@ -159,6 +181,10 @@ def frozen(array: Array) -> Array:
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
+
+
+def _closed_by(groups: Groups, rows: Int32, first_child: tuple[Int32, ...], choice: Choice) -> Closed:
+    return closed_to(groups.allowed(choice), rows, first_child)
 
 
 def _code_type(size: int) -> type[np.generic]:

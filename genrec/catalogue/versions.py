@@ -1,9 +1,10 @@
 """The versions of an artifact's catalogue: which exist, and which one is current (`soundness`: is one sound).
 
 Version 1 is the artifact's own catalogue. Later ones lie in `catalogues/<version>/`: the same three files, the tokens
-of items where the artifact has such a table, and a manifest of their own. `catalogues/current.json` points to the
-version that running servers follow and later ones start with; it is replaced as a whole. The codes of an item are the
-same in every version that has it, so what was computed for a prompt holds in all of them.
+of items where the artifact has such a table, groups of items where there are any, and a manifest of their own.
+`catalogues/current.json` points to the version that running servers follow and later ones start with; it is replaced as
+a whole. The codes of an item are the same in every version that has it, so what was computed for a prompt holds in all
+of them.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from genrec import manifest
-from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS, VALID_IDS, VALIDITY
+from genrec.catalogue.files import CATALOGUE, GROUPS, ITEM_TOKENS, VALID_IDS, VALIDITY
 from genrec.errors import ArtifactError, InputError
 from genrec.files import locked_folder, read_json, write_whole
 
 BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
-INDEXED, MADE, TOKENS = "validity", "version", "item_tokens"  # stages of a version's manifest
-OTHER_VERSION = "; `genrec catalogue add` or `remove` with --base 1 makes another version"
+INDEXED, MADE, TOKENS, GROUPED = (
+    "validity",
+    "version",
+    "item_tokens",
+    "groups",
+)  # stages of a version's manifest
+OTHER_VERSION = "; `genrec catalogue add`, `remove` or `group` with --base 1 makes another version"
 REMEMBERED = 100  # switches that can be taken back
 ID_DIGITS = 16
 log = logging.getLogger("genrec.catalogue")
@@ -153,6 +159,8 @@ def check_files(artifact: Path, version: int) -> None:
     if TOKENS in stages:
         _check_file(folder / ITEM_TOKENS, stages[TOKENS], OTHER_VERSION)
         _check_made_for(artifact, ITEM_TOKENS, folder, stages[TOKENS])
+    if GROUPED in stages:
+        _check_file(folder / GROUPS, stages[GROUPED], OTHER_VERSION)
 
 
 def _check_file(path: Path, stage: dict[str, Any], remedy: str) -> None:

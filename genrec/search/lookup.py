@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from genrec.catalogue.answerable import listed
+from genrec.catalogue.answerable import Listed
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.items import log_shares
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import InputError
 
 Array = npt.NDArray[Any]
+ALL = np.zeros(0, np.bool_)  # in the place of which items a choice of groups leaves, where there is none
 Items = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]  # item ids [at most K], best first, and scores
 
 
@@ -61,14 +62,18 @@ def lookup(
     chosen = leaves[valid]
     if chosen.size and int(chosen.max()) >= index.node_count(index.levels):
         raise InputError("hash_set", "has leaves the index has not", "the hash set of this index")
-    given = listed(excluded_rows, index.items)
+    given = index.listed(excluded_rows)
+    within = index.groups.allowed(given.choice) if given.choice else ALL
     rows = np.empty(min(top_k, index.items), np.int32)
     beam = np.empty(len(rows), np.int64)
-    found = _items(chosen, index.first_child[-1], index.rows, given.rows, given.alone, rows, beam)
+    found = _items(chosen, index.first_child[-1], index.rows, given.rows, given.alone, within, rows, beam)
     item_ids = np.asarray(catalogue_item_ids, np.int64)[rows[:found]]
     return RankedItems(
         item_ids, scores[order[valid[beam[:found]]]].astype(np.float32), int((leaves < 0).sum())
     )
+
+
+NOTHING = Listed(np.zeros(0, np.int64), False)
 
 
 @dataclass(frozen=True)
@@ -93,24 +98,33 @@ class PopularityRanking:
         places[rows] = np.arange(len(rows))
         return cls(ids[rows], rows.astype(np.int32), log_shares(count)[rows], places)
 
-    def top(self, top_k: int, excluded_rows: npt.ArrayLike = ()) -> Items:
-        """The first `top_k` that are not excluded (catalogue rows int[any], as `listed` has them)."""
+    def top(self, top_k: int, given: Listed = NOTHING, within: npt.NDArray[np.bool_] = ALL) -> Items:
+        """The first `top_k` that are not excluded; where a choice of groups is made, of those `within`, bool[n]."""
         if top_k < 0:
             raise InputError("top_k", f"is {top_k}", "at least 0")
-        given = listed(excluded_rows, len(self.rows))
-        reach = self.rows[: top_k + len(given.rows)]  # no more than E of these can drop out
         if given.alone:
             kept = np.sort(self.places[given.rows])[:top_k]
         else:
-            kept = np.flatnonzero(np.isin(reach, given.rows, invert=True))[:top_k]
+            most = top_k + len(given.rows)  # no more than E of these can drop out
+            first = np.flatnonzero(within[self.rows]) if len(within) else np.arange(min(most, len(self.rows)))
+            reach = first[:most]
+            kept = reach[np.isin(self.rows[reach], given.rows, invert=True)][:top_k]
         return self.item_ids[kept], self.scores[kept]
 
 
 @njit(cache=True, nogil=True)
 def _items(
-    leaves: Array, first: Array, rows: Array, given: Array, alone: bool, out: Array, beam: Array
+    leaves: Array,
+    first: Array,
+    rows: Array,
+    given: Array,
+    alone: bool,
+    within: Array,
+    out: Array,
+    beam: Array,
 ) -> int:
-    """Rows of leaves int32[W], in order, until out int32[K] is full; none of `given`, or these `alone`.
+    """Rows of leaves int32[W], in order, until out int32[K] is full; none of `given`, or these `alone`; of those
+    `within`, bool[n], unless it is empty.
 
     given is int64[E], ascending; first is int32[P_L + 1] into rows int32[n]; beam int64[K] says which of the leaves a
     row came from.
@@ -122,7 +136,7 @@ def _items(
                 return n
             row = rows[position]
             at = np.searchsorted(given, row)
-            if (at < len(given) and given[at] == row) != alone:
+            if (at < len(given) and given[at] == row) != alone or (len(within) and not within[row]):
                 continue
             out[n] = row
             beam[n] = w

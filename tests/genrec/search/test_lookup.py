@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue.answerable import THESE_ALONE
+from genrec.catalogue.answerable import THESE_ALONE, listed, of_groups
+from genrec.catalogue.groups import Choice, Groups
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
@@ -38,7 +39,10 @@ def test_equals_a_full_sort(seed, items, width, top_k, share):
     others = [THESE_ALONE, *np.setdiff1d(np.arange(items), excluded)]
     got = lookup(index, known, item_ids, asked, scores, top_k, excluded)
     alike = lookup(index, known, item_ids, asked, scores, top_k, others)
-    assert all(np.array_equal(one, other) for one, other in zip(got, alike, strict=True))
+    index.groups = Groups("a", [np.array(others[1:], np.int32)], items)
+    grouped = lookup(index, known, item_ids, asked, scores, top_k, of_groups(Choice((0,))))
+    for same in (alike, grouped):
+        assert all(np.array_equal(one, other) for one, other in zip(got, same, strict=True))
     assert got.item_ids.tolist() == [item_ids[r] for r in rows[:top_k]]
     assert got.scores.tolist() == [best[packed[r]] for r in rows[:top_k]]
     assert got.invalid == sum(s not in packed for s in asked)
@@ -86,9 +90,12 @@ def test_popular_equals_a_full_sort(popularity, top_k, share, seed):
     rows = [r for r in range(len(popularity)) if r not in excluded]
     rows = sorted(rows, key=lambda r: (-popularity[r], item_ids[r]))[:top_k]
     ranking = PopularityRanking.build(popularity, item_ids)
-    items, scores = ranking.top(top_k, np.append(excluded, -1))
-    alike = ranking.top(top_k, [THESE_ALONE, *np.setdiff1d(np.arange(len(popularity)), excluded)])
-    assert np.array_equal(alike[0], items) and np.array_equal(alike[1], scores)
+    every = np.arange(len(popularity))
+    items, scores = ranking.top(top_k, listed(np.append(excluded, -1), len(every)))
+    alike = ranking.top(top_k, listed([THESE_ALONE, *np.setdiff1d(every, excluded)], len(every)))
+    grouped = ranking.top(top_k, listed(excluded[::2], len(every)), ~np.isin(every, excluded[1::2]))
+    for same in (alike, grouped):
+        assert np.array_equal(same[0], items) and np.array_equal(same[1], scores)
     assert items.tolist() == [item_ids[r] for r in rows]
     counts = [max(each, 0.5) for each in popularity]  # finite: a cascade ranks what popularity found
     np.testing.assert_allclose(scores, [math.log(counts[r] / sum(counts)) for r in rows], rtol=1e-6)
@@ -98,8 +105,6 @@ def test_popular_refuses():
     ranking = PopularityRanking.build([3, 1], [10, 11])
     with pytest.raises(InputError, match="top_k"):
         ranking.top(-1)
-    with pytest.raises(InputError, match="excluded_rows"):
-        ranking.top(1, [2])
     for popularity, ids in (([1], [1, 2]), ([-1, 2], [1, 2]), ([[1]], [[1]])):
         with pytest.raises(InputError, match="popularity"):
             PopularityRanking.build(popularity, ids).top(1)

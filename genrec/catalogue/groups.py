@@ -1,0 +1,113 @@
+"""Named groups of items that a catalogue version has, such as a category, or what is on sale.
+
+A request names groups in the place of long lists. What of the tree of semantic IDs they leave open is worked out once
+per choice of groups (`genrec.catalogue.blocked.closed_to`), as STATIC does for one set of items.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from genrec.catalogue.files import GROUPS
+from genrec.catalogue.group_number import group_number
+from genrec.errors import ArtifactError, InputError
+from genrec.tensor_file import read_tensors, readable, write_tensors
+
+FORMAT, VERSION = "genrec-groups", "1"
+REMEMBERED = 64  # choices of groups, of each a byte per item here
+SHOWN = 20
+
+Int32 = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+class Choice(NamedTuple):
+    """Places of groups: an item may be answered that is in one of `any_of`, unless None, and in none of `none_of`."""
+
+    any_of: tuple[int, ...] | None = None
+    none_of: tuple[int, ...] = ()
+
+
+class Groups:
+    """G groups of a catalogue of n items: `names`, and `members[g]`, int32[any], the rows of each, ascending."""
+
+    def __init__(self, names: Sequence[str], members: Sequence[Int32], items: int) -> None:
+        """Raises InputError for rows that are none, and for names that are there twice, or have one number."""
+        self.names, self.members, self.items = tuple(names), tuple(members), items
+        self._places = {group_number(name): place for place, name in enumerate(self.names)}
+        if not len(self._places) == len(self.members) == len(self.names):
+            raise InputError("groups", f"are {len(self.names)} names", "names of different numbers")
+        for name, rows in zip(self.names, self.members, strict=True):
+            ascending = bool((np.diff(rows, prepend=-1) > 0).all())
+            if rows.dtype != np.int32 or rows.ndim != 1 or not ascending or (rows >= items).any():
+                raise InputError(f"group {name!r}", "has rows that are none", f"ascending, 0 to {items - 1}")
+        # Not of methods: in a cycle with its cache, a version would outlive its last use
+        self.allowed = lru_cache(REMEMBERED)(partial(_allowed, self.members, items))
+        self.left = lru_cache(REMEMBERED)(partial(_left, self.allowed))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def places(self, field: str, numbers: npt.ArrayLike) -> tuple[int, ...]:
+        """Of groups by their numbers, int64[any], the places, ascending. Raises InputError about `field`."""
+        found = {self._places.get(int(number)) for number in np.asarray(numbers)}
+        if None in found:
+            unknown = next(int(n) for n in np.asarray(numbers) if int(n) not in self._places)
+            raise InputError(field, f"names {unknown}, which is no group of the catalogue", self._known())
+        return tuple(sorted(place for place in found if place is not None))
+
+    def _known(self) -> str:
+        """The groups there are, for an error."""
+        if not self.names:
+            return "none: `genrec catalogue group` makes them"
+        known = [n if str(group_number(n)) == n else f"{group_number(n)} ({n})" for n in self.names[:SHOWN]]
+        return ", ".join([*known, *([f"{len(self) - SHOWN} others"] if len(self) > SHOWN else [])])
+
+    def save(self, path: Path) -> None:
+        """Write one safetensors file."""
+        sizes = np.array([len(rows) for rows in self.members], np.int64)
+        rows = np.concatenate((np.zeros(0, np.int32), *self.members))
+        metadata = {"format": FORMAT, "version": VERSION, "names": json.dumps(self.names)}
+        metadata["sha256"] = _digest(metadata["names"], sizes, rows)
+        write_tensors(path, {"sizes": sizes, "rows": rows}, metadata)
+
+    @classmethod
+    def load(cls, folder: Path, items: int) -> Groups:
+        """Of a catalogue version of `items` items; none where it has no such file. Raises ArtifactError."""
+        path = folder / GROUPS
+        if not path.exists():
+            return cls((), (), items)
+        with readable(path, "file of groups"):
+            metadata, tensors = read_tensors(path, FORMAT, VERSION)
+            names, sizes, rows = metadata["names"], tensors["sizes"], tensors["rows"]
+            if metadata.get("sha256") != _digest(names, sizes, rows):
+                raise ArtifactError(path, "does not match its own checksum")
+            return cls(json.loads(names), np.split(rows, np.cumsum(sizes))[:-1], items)
+
+
+def _allowed(members: tuple[Int32, ...], items: int, choice: Choice) -> Mask:
+    """Which rows a choice leaves: bool[n], not to be written to. Costs n; a choice of late costs nothing."""
+    mask = np.full(items, choice.any_of is None)
+    for place in choice.any_of or ():
+        mask[members[place]] = True
+    for place in choice.none_of:
+        mask[members[place]] = False
+    mask.flags.writeable = False
+    return mask
+
+
+def _left(allowed: Callable[[Choice], Mask], choice: Choice) -> int:
+    """How many rows that is."""
+    return int(allowed(choice).sum())
+
+
+def _digest(names: str, sizes: npt.NDArray[np.int64], rows: Int32) -> str:
+    return hashlib.sha256(b"\0".join((names.encode(), sizes.tobytes(), rows.tobytes()))).hexdigest()

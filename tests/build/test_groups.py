@@ -1,0 +1,123 @@
+"""Groups of items by name: made, kept over other changes of a catalogue, taken away, and refused by line."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from build.catalogue import add_items, remove_items
+from cli.main import main
+from ensembles.local import LocalRecommender, request
+from genrec.catalogue.files import CATALOGUE, GROUPS
+from genrec.catalogue.group_number import group_number
+from genrec.catalogue.groups import Groups
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.keys import KEYS
+from genrec.catalogue.versions import folder_of, versions_of
+from genrec.errors import ArtifactError
+from tests.oracles.twin import twin_artifact
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return twin_artifact(tmp_path_factory.mktemp("twin") / "artifact", (7, 6, 5), 60)
+
+
+@pytest.fixture
+def artifact(plain: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(plain, tmp_path / "artifact")
+
+
+def group(artifact: Path, pairs: list[tuple[object, object]], *more: str) -> int:
+    """The exit code of `genrec catalogue group` with a file of such items and groups."""
+    file = artifact.parent / "groups.csv"
+    file.write_text("item,group\n" + "".join(f"{item},{name}\n" for item, name in pairs))
+    return main(["catalogue", "group", str(artifact), str(file), *more])
+
+
+def items_by_group(artifact: Path, version: int) -> dict[str, list[int]]:
+    folder = folder_of(artifact, version)
+    ids = Catalogue.load(folder / CATALOGUE).item_ids
+    groups = Groups.load(folder, len(ids))
+    return {name: sorted(ids[rows].tolist()) for name, rows in zip(groups.names, groups.members, strict=True)}
+
+
+def test_groups_stay_over_other_changes_and_are_replaced_by_name(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
+    wanted = {"17": sorted(items[5:7]), "new in": [items[9]], "sale": sorted(items[:4])}
+    pairs = [(item, name) for name, members in wanted.items() for item in [*members, members[0]]]
+    assert group(artifact, pairs) == 0
+    told = capsys.readouterr().out
+    assert "version 2 made of version 1" in told and "grouped 3" in told
+    number = group_number("sale")
+    assert (
+        f"groups: 17 (2 items), new in (1 item, {group_number('new in')}), sale (4 items, {number})" in told
+    )
+    assert items_by_group(artifact, 2) == wanted and not (artifact / GROUPS).exists()
+    (artifact / "more.csv").write_text(f"item,title,like\n5,five,{items[0]}\n")
+    add_items(artifact, artifact / "more.csv")
+    assert items_by_group(artifact, 3) == wanted  # what is new is in none
+    remove_items(artifact, np.array([items[9], items[1], items[30]]))
+    wanted = {"17": wanted["17"], "new in": [], "sale": sorted({*items[:4]} - {items[1]})}
+    assert items_by_group(artifact, 4) == wanted
+    assert group(artifact, [(items[3], "sale"), (5, "sale"), (5, "late")]) == 0
+    wanted |= {"sale": sorted([items[3], 5]), "late": [5]}
+    assert items_by_group(artifact, 5) == dict(sorted(wanted.items()))
+    assert main(["catalogue", "ungroup", str(artifact), f"17,{group_number('late')}"]) == 0
+    assert items_by_group(artifact, 6) == {"new in": [], "sale": wanted["sale"]}
+    assert main(["catalogue", "ungroup", str(artifact), "sale,new in"]) == 0
+    assert items_by_group(artifact, 7) == {} and not (folder_of(artifact, 7) / GROUPS).exists()
+    assert group(artifact, [(items[3], "sale")], "--base", "1") == 0
+    assert items_by_group(artifact, 8) == {"sale": [items[3]]}
+
+
+def test_items_are_named_by_keys_too(artifact: Path) -> None:
+    items = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
+    pq.write_table(pa.table([items, [f"no. {item}" for item in items]], KEYS), artifact / "items.parquet")
+    assert group(artifact, [(f"no. {items[3]}", "a"), (f"no. {items[1]}", "b")]) == 0
+    assert items_by_group(artifact, 2) == {"a": [items[3]], "b": [items[1]]}
+
+
+def test_what_is_no_group_is_refused_by_line(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    item = int(Catalogue.load(artifact / CATALOGUE).item_ids[0])
+    for pairs, says in (
+        ([(item, "a"), (item, " ")], r"groups.csv, column group: line 3 is empty"),
+        (
+            [(item, "a"), (4, "a")],
+            "groups.csv, column item: line 3 is 4, which version 1 lacks (accepted: its 60",
+        ),
+        ([(item, "a"), ("x", "a")], "groups.csv, column item: line 3 is x"),
+        ([(item, "7"), (item, "07")], "groups: are 2 names"),
+        ([], "is empty"),
+    ):
+        assert group(artifact, pairs) == 2
+        assert says in capsys.readouterr().err
+    (artifact.parent / "groups.csv").write_text(f"item,kind\n{item},a\n")
+    assert main(["catalogue", "group", str(artifact), str(artifact.parent / "groups.csv")]) == 2
+    assert "group" in capsys.readouterr().err
+    assert main(["catalogue", "ungroup", str(artifact), "sale"]) == 2
+    assert f"groups: names {group_number('sale')}, which is no group" in capsys.readouterr().err
+    assert versions_of(artifact) == [1]
+
+
+def test_a_damaged_file_of_groups_starts_nothing(artifact: Path) -> None:
+    items = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
+    assert group(artifact, [(items[3], "sale")]) == 0 and main(["catalogue", "swap", str(artifact)]) == 0
+    with LocalRecommender(artifact, 8, "twin", slots=4) as local:
+        asked = {**request(items[:3], 5), "only_groups": np.array([[group_number("sale")]])}
+        (answer,) = local.runtime.run([asked])
+        assert isinstance(answer, dict) and answer["item_ids"].tolist() == [[items[3]]]
+    path = folder_of(artifact, 2) / GROUPS
+    path.write_bytes(path.read_bytes()[:-1])
+    assert main(["catalogue", "swap", str(artifact), "2"]) == 2
+    with pytest.raises(ArtifactError, match=str(path)):
+        from genrec.catalogue.versions import check_files
+
+        check_files(artifact, 2)

@@ -1,0 +1,146 @@
+"""Named groups against sets of items: what they leave of the tree, their file, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genrec.catalogue.answerable import OF_GROUPS, THESE_ALONE, listed, of_groups
+from genrec.catalogue.files import GROUPS
+from genrec.catalogue.group_number import group_number
+from genrec.catalogue.groups import REMEMBERED, Choice, Groups
+from genrec.catalogue.validity import ValidityIndex
+from genrec.errors import ArtifactError, InputError
+from genrec.tensor_file import read_tensors, write_tensors
+
+choices = st.builds(
+    Choice,
+    st.none() | st.sets(st.integers(0, 3)).map(lambda places: tuple(sorted(places))),
+    st.sets(st.integers(0, 3)).map(lambda places: tuple(sorted(places))),
+)
+
+
+def made(rng, items):
+    """Four groups: of nothing, of everything, and two of some."""
+    some = [np.flatnonzero(rng.random(items) < rng.random()).astype(np.int32) for _ in range(2)]
+    return Groups("dbca", [np.zeros(0, np.int32), np.arange(items, dtype=np.int32), *some], items)
+
+
+def slowly(groups, choice):
+    """The rows that a choice leaves, as a set."""
+    rows = [set(each.tolist()) for each in groups.members]
+    every = set(range(groups.items))
+    named = every if choice.any_of is None else set().union(*(rows[place] for place in choice.any_of))
+    return named - set().union(*(rows[place] for place in choice.none_of))
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32 - 1), st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 60),
+    choices, st.floats(0, 1),
+)  # fmt: skip
+def test_a_choice_leaves_the_ways_to_its_items_and_no_other(seed, sizes, items, choice, share):
+    rng = np.random.default_rng(seed)
+    codes = np.stack([rng.integers(0, size, items) for size in sizes], axis=1)
+    index = ValidityIndex.build(codes, sizes, np.zeros(items, int), np.arange(items))
+    index.groups = made(rng, items)
+    excluded = np.flatnonzero(rng.random(items) < share)
+    left = slowly(index.groups, choice) - set(excluded.tolist())
+    given_rows = index.listed(np.concatenate((of_groups(choice), rng.permutation(excluded), [-1])))
+    assert given_rows.choice == choice and given_rows.rows.tolist() == excluded.tolist()
+    assert set(np.flatnonzero(index.groups.allowed(choice)).tolist()) == slowly(index.groups, choice)
+    assert index.groups.left(choice) == len(slowly(index.groups, choice))
+    blocked = index.blocked(np.concatenate((of_groups(choice), excluded)))
+    above = {()}
+    for level in range(1, len(sizes) + 1):
+        paths = sorted({tuple(code[:level]) for code in codes.tolist()})
+        open_paths = {tuple(codes[row, :level].tolist()) for row in left}
+        want = [n for n, path in enumerate(paths) if path not in open_paths and path[:-1] in above]
+        got = blocked.at(level).tolist()
+        assert got == sorted(set(got)) and set(want) <= set(got)
+        assert all(paths[node] not in open_paths for node in got)
+        above = open_paths
+        assert blocked.at(level).dtype == np.int32
+
+
+def test_a_choice_is_worked_out_once():
+    groups = made(np.random.default_rng(0), 50)
+    once = groups.allowed(Choice((2,)))
+    assert groups.allowed(Choice((2,))) is once and not once.flags.writeable
+    index = ValidityIndex.build(np.arange(50)[:, None], (50,), np.zeros(50, int), np.arange(50))
+    index.groups = groups
+    for _ in range(3):
+        index.blocked(of_groups(Choice((2,), (3,))))
+    assert index._closed.cache_info().misses == 1 and index._closed.cache_info().maxsize == REMEMBERED
+
+
+def test_groups_have_numbers():
+    assert [group_number(name) for name in (7, "7", "0", str(2**63 - 1))] == [7, 7, 0, 2**63 - 1]
+    others = ["sale", "Sale", " 7", "-7", str(2**63), "käse", "٧"]
+    numbers = [group_number(name) for name in others]
+    assert len(set(numbers)) == len(others) and all(2**20 < number < 2**63 for number in numbers)
+    assert group_number("sale") == 1132797139936644560  # clients of other languages may have it so
+    groups = Groups(["7", "sale"], [np.zeros(0, np.int32)] * 2, 3)
+    assert groups.places("only_groups", np.array([group_number("sale"), 7, 7])) == (0, 1)
+    with pytest.raises(InputError, match=r"only_groups: names 8, which is no group .*7, 113\d+ \(sale\)"):
+        groups.places("only_groups", [7, 8])
+    with pytest.raises(InputError, match="genrec catalogue group"):
+        Groups((), (), 3).places("only_groups", [8])
+    many = Groups([str(n) for n in range(25)], [np.zeros(0, np.int32)] * 25, 3)
+    with pytest.raises(InputError, match="19, 5 others"):
+        many.places("only_groups", [99])
+
+
+@pytest.mark.parametrize(
+    ("names", "members"),
+    [
+        (["a", "a"], [[0], [1]]), (["a"], [[0], [1]]), (["a"], [[3]]), (["a"], [[-1]]), (["a"], [[1, 0]]),
+        (["a"], [[1, 1]]), (["7", "07"], [[0], [1]]),
+    ],
+)  # fmt: skip
+def test_groups_that_are_none_are_refused(names, members):
+    with pytest.raises(InputError, match="group"):
+        Groups(names, [np.array(rows, np.int32) for rows in members], 3)
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [2], [0, 4], [-2], [-1], [0], [1, 0, 2, 0], [0, 1, 4, 0], [0, 0, 9], [2, 0]]
+)
+def test_malformed_choices_are_refused(rows):
+    with pytest.raises(InputError, match="excluded_rows"):
+        listed([OF_GROUPS, *rows], 9, 4)
+    with pytest.raises(InputError, match="no groups"):
+        listed([OF_GROUPS, 1, 0, 0], 9, 0)
+
+
+def test_heads_are_told_apart():
+    assert len({OF_GROUPS, THESE_ALONE, -1}) == 3
+    assert listed([OF_GROUPS, -1, 0], 9).choice == Choice()
+    assert listed([OF_GROUPS, 0, 0], 9).choice == Choice(())
+    assert listed([OF_GROUPS, 2, 1, 0, 1, 3, 8, 2], 9, 4)[1:] == (False, Choice((0, 1), (3,)))
+
+
+def test_the_file_is_as_it_was_written_or_refused(tmp_path):
+    groups = made(np.random.default_rng(1), 40)
+    assert len(Groups.load(tmp_path, 40)) == 0
+    groups.save(tmp_path / GROUPS)
+    again = Groups.load(tmp_path, 40)
+    assert again.names == groups.names and again.items == 40
+    assert all(np.array_equal(one, other) for one, other in zip(again.members, groups.members, strict=True))
+    with pytest.raises(ArtifactError, match=GROUPS):
+        Groups.load(tmp_path, 39)  # "everything" has a row that this catalogue lacks
+    metadata, tensors = read_tensors(tmp_path / GROUPS, "genrec-groups", "1")
+    for change in ({"rows": tensors["rows"][::-1].copy()}, {"sizes": tensors["sizes"][::-1].copy()}):
+        write_tensors(tmp_path / GROUPS, {**tensors, **change}, metadata)
+        with pytest.raises(ArtifactError, match="checksum"):
+            Groups.load(tmp_path, 40)
+    write_tensors(tmp_path / GROUPS, tensors, {**metadata, "names": json.dumps(["a", "b", "c", "e"])})
+    with pytest.raises(ArtifactError, match="checksum"):
+        Groups.load(tmp_path, 40)
+    (tmp_path / GROUPS).write_bytes(b"no tensors")
+    with pytest.raises(ArtifactError, match=GROUPS):
+        Groups.load(tmp_path, 40)
+    Groups((), (), 40).save(tmp_path / GROUPS)
+    assert len(Groups.load(tmp_path, 40)) == 0
