@@ -27,7 +27,7 @@ from clients.rank_wire import (
     rank_tensors,
     recommend_and_rank_tensors,
 )
-from clients.request import request_tensors
+from clients.request import GroupNames, request_tensors
 from clients.wire import (
     MODEL,
     TIMEOUT_S,
@@ -120,12 +120,13 @@ class AsyncRecommender(AsyncClient):
     async def recommend(
         self, history: ArrayLike | None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
-        only: ArrayLike | None = None, traceparent: str | None = None,
+        only: ArrayLike | None = None, exclude_groups: GroupNames | None = None,
+        only_groups: GroupNames | None = None, traceparent: str | None = None,
     ) -> Recommendation:  # fmt: skip
         """See `Recommender.recommend`: same arguments, answer and errors."""
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
-            exclude=exclude, only=only,
+            exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
         return await self._ask(Question(self.model, tensors, parse, user_id, traceparent))
 
@@ -158,14 +159,15 @@ class AsyncRanker(AsyncClient):
     async def recommend_and_rank(
         self, history: ArrayLike | None, retrieve: int | None = None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
-        only: ArrayLike | None = None, traceparent: str | None = None,
+        only: ArrayLike | None = None, exclude_groups: GroupNames | None = None,
+        only_groups: GroupNames | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
         """See `Ranker.recommend_and_rank`."""
         tensors = recommend_and_rank_tensors(
             history, retrieve, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
-            exclude=exclude, only=only,
+            exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
         tensors |= event_tensors(ratings, times, now, features)
         return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

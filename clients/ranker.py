@@ -23,6 +23,7 @@ from clients.rank_wire import (
     rank_tensors,
     recommend_and_rank_tensors,
 )
+from clients.request import GroupNames
 from clients.wire import Question
 
 
@@ -65,17 +66,18 @@ class Ranker(Client):
     def recommend_and_rank(
         self, history: ArrayLike | None, retrieve: int | None = None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
-        only: ArrayLike | None = None, traceparent: str | None = None,
+        only: ArrayLike | None = None, exclude_groups: GroupNames | None = None,
+        only_groups: GroupNames | None = None, traceparent: str | None = None,
         ratings: ArrayLike | None = None, times: ArrayLike | None = None, now: int | None = None,
         features: ArrayLike | None = None,
     ) -> Ranking:  # fmt: skip
         """The `top_k` best of the `retrieve` items that the generator finds; None: 100, or `top_k` if that is more, as
-        far as the server's beam width and catalogue allow. The last four and errors as of `rank`, `exclude` and `only`
-        as of `Recommender.recommend`.
+        far as the server's beam width and catalogue allow. The last four and errors as of `rank`, what may be
+        answered as of `Recommender.recommend`.
         """
         tensors = recommend_and_rank_tensors(
             history, retrieve, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
-            exclude=exclude, only=only,
+            exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
         tensors |= event_tensors(ratings, times, now, features)
         return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))

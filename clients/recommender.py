@@ -12,7 +12,7 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from clients.client import Client
-from clients.request import request_tensors
+from clients.request import GroupNames, request_tensors
 from clients.wire import MODEL, TIMEOUT_S, Protocols, Question, Recommendation, parse
 
 
@@ -29,19 +29,22 @@ class Recommender(Client):
     def recommend(
         self, history: ArrayLike | None, top_k: int = 10, *, user_id: int | None = None,
         deadline_ms: int | None = None, exclude_history: bool = False, exclude: ArrayLike | None = None,
-        only: ArrayLike | None = None, traceparent: str | None = None,
+        only: ArrayLike | None = None, exclude_groups: GroupNames | None = None,
+        only_groups: GroupNames | None = None, traceparent: str | None = None,
     ) -> Recommendation:  # fmt: skip
         """The `top_k` best items after `history` (item ids, oldest first; may be empty). None: the one that the server
         has of `user_id`, where it serves an artifact with `histories.parquet`.
 
         Items of the history, where `exclude_history` says so, and those of `exclude` are not answered; with `only`
-        nothing but its items is. `deadline_ms`: the server gives up this many milliseconds after it reads the request.
+        nothing but its items is. `exclude_groups` and `only_groups` say the same of groups that the catalogue has
+        (`genrec catalogue group`), by their names or numbers.
+        `deadline_ms`: the server gives up this many milliseconds after it reads the request.
         `user_id` also travels as header `x-gr-user`, for routers that keep a user on one server.
         Raises InputError (BadRequest when the server found it), Overloaded, Unreachable, TimedOut,
         ServerError.
         """
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
-            exclude=exclude, only=only,
+            exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
         return self._ask(Question(self.model, tensors, parse, user_id, traceparent))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from genrec.catalogue.group_number import group_number
 from genrec.errors import InputError
 from genrec.settings import MOST_VALUES
+
+GroupNames = Collection[str] | Collection[int]
 
 
 def request_tensors(
@@ -21,6 +24,8 @@ def request_tensors(
     exclude_history: bool = False,
     exclude: ArrayLike | None = None,
     only: ArrayLike | None = None,
+    exclude_groups: GroupNames | None = None,
+    only_groups: GroupNames | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The request as tensors, each [1, n]. Raises InputError for what the tensor types cannot hold.
 
@@ -37,6 +42,9 @@ def request_tensors(
     for name, items in (("exclude", exclude), ("only", only)):
         if items is not None:
             tensors[name] = whole_numbers(name, items)
+    for name, groups in (("exclude_groups", exclude_groups), ("only_groups", only_groups)):
+        if groups is not None:
+            tensors[name] = whole_numbers(name, _group_numbers(name, groups))
     return tensors
 
 
@@ -82,6 +90,15 @@ def integer(field: str, value: int, dtype: type[np.signedinteger[Any]]) -> NDArr
     if not whole or not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
         raise InputError(field, f"is {value!r}", f"a whole number, {_range(dtype)}")
     return np.array([[value]], dtype)
+
+
+def _group_numbers(field: str, groups: GroupNames) -> list[int]:
+    """Of names and whole numbers the numbers. Raises InputError."""
+    if isinstance(groups, str) or not all(
+        isinstance(each, str | int | np.integer) and not isinstance(each, bool) for each in groups
+    ):
+        raise InputError(field, f"are {groups!r}", "a list of names, or of whole numbers")
+    return [group_number(each if isinstance(each, str) else int(each)) for each in groups]
 
 
 def _flag(field: str, value: bool) -> bool:

@@ -20,7 +20,10 @@ from genrec.target import target_of
 
 Tensors = dict[str, NDArray[Any]]
 Answer = Tensors | GenrecError
-MOST_EXCLUDED = 2 * MOST_VALUES  # of a history, and of a list beside it
+MOST_GROUPS = 1024  # that a list of a request names
+MOST_EXCLUDED = (
+    2 * (MOST_VALUES + MOST_GROUPS) + 3
+)  # of a history, of a list beside it, and a choice of groups
 
 
 class Step(Protocol):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from genrec import metrics
 from genrec.artifact import load_config
-from genrec.catalogue.answerable import THESE_ALONE
+from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import InputError
@@ -24,9 +24,8 @@ from genrec.steps.known_users import KnownUsers
 from genrec.steps.owner import owner_of
 from genrec.steps.ticket import Ticket
 from genrec.steps.versioned import Versioned
+from genrec.steps.wishes import excluded_by
 from genrec.target import target_of
-
-MARKED_A_ROW = 32  # items of the catalogue per row: with more, sorting the rows takes less than marking them
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class _TokenTable:
     """One catalogue version: `tokens` int32[n, L] of its items."""
 
     catalogue: Catalogue
+    groups: Groups
     tokens: NDArray[np.int32]
 
 
@@ -55,7 +55,8 @@ class EncodeHistory(EachAlone):
         catalogue = load_catalogue(folder, self._config)
         catalogue.rows_of([])  # makes its table of ids, which no request should wait for
         offsets = np.array(self._config.code_offsets, np.int32)
-        return _TokenTable(catalogue, np.ascontiguousarray(catalogue.codes + offsets))
+        groups = Groups.load(folder, len(catalogue))
+        return _TokenTable(catalogue, groups, np.ascontiguousarray(catalogue.codes + offsets))
 
     def answer(self, request: Tensors) -> Tensors:
         """See `EachAlone.answer`."""
@@ -67,7 +68,7 @@ class EncodeHistory(EachAlone):
         known = rows[rows >= 0]
         start = window_start if "user_id" in request else newest_start  # he may come again
         kept = known[start(len(known), self._config.max_history) :]
-        excluded, left = _excluded(request, known, loaded.catalogue)
+        excluded, left = excluded_by(request, known, loaded.catalogue, loaded.groups)
         # With nothing left to find, no prompt: the answer is empty, and there is no beam that could search for it.
         length = self._config.prompt_length(len(kept)) if left else 0
         tokens = np.zeros((1, self._span(length)), np.int32)
@@ -109,39 +110,6 @@ class EncodeHistory(EachAlone):
     def _span(self, length: int) -> int:
         """Tokens that a prompt of `length` is padded to."""
         return min(-(-max(length, self._shortest) // SPAN) * SPAN, self._config.max_prompt)
-
-
-def _excluded(
-    request: Tensors, known: NDArray[np.int32], catalogue: Catalogue
-) -> tuple[NDArray[np.int32], int]:
-    """`excluded` as steps exchange it, int32[any], and how many items may be answered; `known`: rows of the history."""
-    hidden = known[:0]
-    if "exclude_history" in request and check_tensor(request, "exclude_history", np.bool_, 1)[0]:
-        hidden = known
-    if "exclude" in request:
-        hidden = np.concatenate((hidden, _rows(request, "exclude", catalogue)))
-    hidden = distinct(hidden, len(catalogue))
-    if "only" not in request:
-        nothing = np.array([-1], np.int32)
-        return (hidden if len(hidden) else nothing), len(catalogue) - len(hidden)
-    wanted = distinct(_rows(request, "only", catalogue), len(catalogue))
-    left = np.setdiff1d(wanted, hidden, assume_unique=True)
-    return np.concatenate((np.array([THESE_ALONE], np.int32), left)), len(left)
-
-
-def _rows(request: Tensors, field: str, catalogue: Catalogue) -> NDArray[np.int32]:
-    """Of the items in a list of the request, the catalogue's rows int32[any]; unknown items drop out."""
-    rows = catalogue.rows_of(check_tensor(request, field, np.int64))
-    return rows[rows >= 0]
-
-
-def distinct(rows: NDArray[np.int32], items: int) -> NDArray[np.int32]:
-    """Of rows int32[m] of a catalogue of `items` each once, ascending: int32[any]."""
-    if items > MARKED_A_ROW * len(rows):
-        return np.unique(rows)
-    marked = np.zeros(items, np.bool_)
-    marked[rows] = True
-    return np.flatnonzero(marked).astype(np.int32)
 
 
 def deadline_of(request: Tensors, now: int, dtype: type[np.signedinteger[Any]] = np.int32) -> int:

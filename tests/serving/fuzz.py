@@ -169,7 +169,20 @@ class Cases:
 
     def _excluded(self) -> Tensor:
         rows = self.pick(
-            [[-1], self._integers(5, 300), [0, 0, -1], range(300), [300], [-2], [-2, 5, 9, -1], [-3]]
+            [
+                [-1],
+                self._integers(5, 300),
+                [0, 0, -1],
+                range(300),
+                [300],
+                [-2],
+                [-2, 5, 9, -1],
+                [-3],
+                [-3, -1, 0, 5],
+                [-3, 0, 0],
+                [-3, 1, 0, 0],
+                [-3, -1, 2**31 - 1],
+            ]
         )
         return tensor("excluded", [*rows], "INT32")
 
@@ -189,6 +202,8 @@ class Cases:
             tensor("exclude_history", self.chance(0.5), "BOOL"),
             tensor("exclude", [*known[:3], *odd]),
             tensor("only", [*known, *odd]),
+            tensor("exclude_groups", odd),
+            tensor("only_groups", odd),
         ]
         return made + [t for t in optional if self.chance(0.4)]
 

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from build.catalogue import add_items, remove_items
+from build.groups import group_items
+from clients.errors import BadRequest
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy import switch as switching
@@ -151,6 +153,43 @@ def test_a_removed_item_is_gone_and_an_added_one_comes(world: World, moving: Run
         assert answer.item_ids[0] == NEW and world.gone not in answer.item_ids
         switching.switch(world.artifact, 1)
         assert recommender.recommend(world.histories[0], TOP_K).item_ids[0] == world.gone
+
+
+def test_groups_come_with_a_swap_and_are_asked_for_by_name(world: World, moving: RunningServer) -> None:
+    served, everyone = (
+        read_current(world.artifact).version,
+        [items for items in world.histories if len(items) > 4],
+    )
+    file, sale = world.artifact / "groups.csv", sorted({item for items in everyone for item in items[:3]})
+    file.write_text("group\n" + "sale\n" * len(sale) + "7\n" * 2)
+    grouped = group_items(world.artifact, file, np.array([*sale, *sale[:2]]), base=1)
+    asks = [
+        (partial(Recommender, url, protocol), model)
+        for protocol, url in (("grpc", moving.grpc_url), ("http", moving.http_url))
+        for model in MODELS
+    ]
+    switching.switch(world.artifact, grouped)
+    for client, model in asks:
+        with client(model=model) as recommender:
+            for history in [[], *everyone]:
+                some = recommender.recommend(history, TOP_K, only_groups=["sale"], exclude_groups=[7])
+                same = recommender.recommend(history, TOP_K, only=sale[2:])
+                assert some.item_ids.tolist() == same.item_ids.tolist() and set(some.item_ids) <= set(
+                    sale[2:]
+                )
+                assert np.array_equal(some.scores, same.scores)
+                assert len(some.item_ids) == min(TOP_K, len(sale) - 2)
+                fewer = recommender.recommend(history, TOP_K, exclude_history=True, exclude_groups=["sale"])
+                assert not set(fewer.item_ids) & {*sale, *history} and len(fewer.item_ids) == TOP_K
+            with pytest.raises(BadRequest, match=r"only_groups: names 8, .*7, \d+ \(sale\)"):
+                recommender.recommend(everyone[0], only_groups=["sale", 8])
+    switching.switch(world.artifact, served)
+    with (
+        Recommender(moving.grpc_url) as recommender,
+        pytest.raises(BadRequest, match="exclude_groups: names"),
+    ):
+        recommender.recommend(everyone[0], exclude_groups=["sale"])
+    shutil.rmtree(folder_of(world.artifact, grouped))
 
 
 def test_a_version_that_cannot_be_loaded_is_refused_and_the_old_one_goes_on(

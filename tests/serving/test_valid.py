@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from build.groups import group_items
 from deploy.launcher import RunningServer
+from deploy.switch import switch
 from ensembles.local import LocalRecommender
 from genrec.artifact import load_config
 from genrec.catalogue.items import Catalogue
@@ -25,9 +27,12 @@ from tests.serving.wire import Arrays, inputs, tensors
 
 COUNT, WORKERS = 2000, 16
 MODEL, POPULARITY = 0, 1
+Members = dict[int, frozenset[int]]  # the items of a group, by its number
 
 
-def random_request(draw: np.random.Generator, items: np.ndarray, width: int) -> Arrays:
+def random_request(
+    draw: np.random.Generator, items: np.ndarray, width: int, groups: Members | None = None
+) -> Arrays:
     """A history of any length, with repeats and with items nobody knows; top_k up to what the server allows."""
     length = int(draw.choice([0, 1, 2, 5, 16, 17, 60]))
     pool = items[: max(int(draw.integers(len(items))), 1)]  # small pools give repeats
@@ -40,10 +45,13 @@ def random_request(draw: np.random.Generator, items: np.ndarray, width: int) -> 
         if draw.random() < 0.3:
             some = draw.choice(items, int(draw.choice([0, 1, 5, len(items) // 2, len(items)])))
             given[name] = [*some.tolist(), -5]
+    for name in ("exclude_groups", "only_groups"):
+        if groups and draw.random() < 0.3:
+            given[name] = draw.choice(list(groups), int(draw.integers(3))).tolist()
     return tensors(history.tolist(), top_k, **given)
 
 
-def check(request: Arrays, answer: Arrays, items: frozenset[int]) -> None:
+def check(request: Arrays, answer: Arrays, items: frozenset[int], groups: Members | None = None) -> None:
     """Valid, distinct, enough, ordered, and nothing of what was excluded."""
     history = request["history"][0].tolist()
     found, scores, report = answer["item_ids"][0], answer["scores"][0], answer["report"][0]
@@ -51,6 +59,9 @@ def check(request: Arrays, answer: Arrays, items: frozenset[int]) -> None:
     left = items & set(request["only"][0].tolist()) if "only" in request else items
     left -= set(known) if request.get("exclude_history", np.zeros(1)).any() else set()
     left -= set(request["exclude"][0].tolist()) if "exclude" in request else set()
+    for name in {"exclude_groups", "only_groups"} & request.keys():
+        of = {item for group in request[name][0].tolist() for item in (groups or {})[group]}
+        left = left & of if name == "only_groups" else left - of
     assert set(found.tolist()) <= left
     assert len(set(found.tolist())) == len(found)
     assert len(found) == len(scores) == min(int(request["top_k"].item()), len(left))
@@ -94,16 +105,28 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return twin_artifact(tmp_path_factory.mktemp("valid") / "artifact", request.param, SHAPES[request.param])
 
 
+@pytest.fixture(scope="module")
+def groups(artifact: Path) -> Members:
+    """In a version of their own, that is served: one item, half of them, all of them."""
+    items = load_catalogue(artifact, load_config(artifact)).item_ids
+    some = np.random.default_rng(3).permutation(items)
+    members = {1: some[:1], 2: some[: len(some) // 2], 9: some}
+    file = artifact / "groups.csv"
+    file.write_text("group\n" + "".join(f"{group}\n" * len(rows) for group, rows in members.items()))
+    switch(artifact, group_items(artifact, file, np.concatenate(list(members.values()))))
+    return {group: frozenset(rows.tolist()) for group, rows in members.items()}
+
+
 @pytest.mark.parametrize("width", [1, 7, 64, 1024])
-def test_every_shape_of_catalogue_and_beam_width(artifact: Path, width: int) -> None:
+def test_every_shape_of_catalogue_and_beam_width(artifact: Path, groups: Members, width: int) -> None:
     """In the local runtime with the twin engine: a server for each would take minutes."""
     items = load_catalogue(artifact, load_config(artifact)).item_ids
     draw = np.random.default_rng(width)
-    requests = [random_request(draw, items, width) for _ in range(12)]
+    requests = [random_request(draw, items, width, groups) for _ in range(16)]
     with LocalRecommender(artifact, width, "twin", slots=16) as local:
         for request, answer in zip(requests, local.runtime.run(requests), strict=True):
             assert isinstance(answer, dict), answer
-            check(request, answer, frozenset(items.tolist()))
+            check(request, answer, frozenset(items.tolist()), groups)
 
 
 def test_all_items_or_all_but_a_few_excluded(artifact: Path) -> None:

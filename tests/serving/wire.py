@@ -31,13 +31,15 @@ BAD_CHANGES: list[dict[str, np.ndarray | None]] = [
 
 
 def tensors(history: list[int], top_k: int = 5, **optional: Any) -> Arrays:
-    """Input tensors of one request; `optional` are user_id, deadline_ms, exclude_history, and lists of items."""
+    """Input tensors of one request; `optional` are user_id, deadline_ms, exclude_history, lists of items, of groups."""
     types = {
         "user_id": np.int64,
         "deadline_ms": np.int32,
         "exclude_history": np.bool_,
         "exclude": np.int64,
         "only": np.int64,
+        "exclude_groups": np.int64,
+        "only_groups": np.int64,
     }
     given = {
         name: np.array([value if isinstance(value, list) else [value]], types[name])
