@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.options import add_artifact
+from cli.options import add_artifact, names
 from genrec.words import counted
 
 if TYPE_CHECKING:
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 ACTIONS = {
     "add": ("a new version with more items", "genrec catalogue add artifacts/ml-100k new_items.csv"),
     "remove": ("a new version with fewer items", "genrec catalogue remove artifacts/ml-100k 50,172"),
+    "group": (
+        "a new version with named groups of items",
+        "genrec catalogue group artifacts/ml-100k on_sale.csv",
+    ),
+    "ungroup": (
+        "a new version without some of its groups",
+        "genrec catalogue ungroup artifacts/ml-100k sale,new",
+    ),
     "swap": ("serve a version, the newest if none is named", "genrec catalogue swap artifacts/ml-100k 3"),
     "rollback": ("serve the version before the last swap", "genrec catalogue rollback artifacts/ml-100k"),
     "status": ("which versions there are", "genrec catalogue status artifacts/ml-100k"),
@@ -40,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["remove"].add_argument(
         "items", help="item ids as 1,2,3, keys of items.parquet, or a CSV or Parquet file: item"
     )
-    for action in ("add", "remove"):
+    made["group"].add_argument("items", help="CSV or Parquet: item (its id or key), group; a row per pair")
+    made["ungroup"].add_argument("groups", type=names, help="names as sale,new, or numbers")
+    for action in ("add", "remove", "group", "ungroup"):
         made[action].add_argument(
             "--base",
             type=int,
@@ -51,16 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> None:
     """Do it, and print the status."""
-    if a.action in ("add", "remove"):
-        from build.catalogue import add_items, remove_items
+    if a.action not in ("swap", "rollback", "status"):
         from genrec import manifest
         from genrec.catalogue.versions import MADE, folder_of
 
-        version = (
-            add_items(a.artifact, a.items, a.base)
-            if a.action == "add"
-            else remove_items(a.artifact, ids_of(a.artifact, a.items), a.base)
-        )
+        version = _make(a)
         base = manifest.read(folder_of(a.artifact, version))[MADE]["facts"]["from"]
         served = f"`genrec catalogue swap {a.artifact} {version}` serves it"
         print(f"version {version} made of version {base}; {served}")
@@ -72,6 +78,20 @@ def run(a: argparse.Namespace) -> None:
             f"version {now.version} is current, in {counted(len(servers_of(a.artifact)), 'running server')}"
         )
     print("\n".join(status_lines(a.artifact)))
+
+
+def _make(a: argparse.Namespace) -> int:
+    """The number of the version that an action makes."""
+    from build.catalogue import add_items, remove_items
+    from build.groups import drop_groups, group_items
+
+    if a.action == "add":
+        return add_items(a.artifact, a.items, a.base)
+    if a.action == "remove":
+        return remove_items(a.artifact, ids_of(a.artifact, a.items), a.base)
+    if a.action == "group":
+        return group_items(a.artifact, Path(a.items), ids_of(a.artifact, a.items), a.base)
+    return drop_groups(a.artifact, a.groups, a.base)
 
 
 def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
@@ -101,7 +121,7 @@ def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
 def status_lines(artifact: Path) -> list[str]:
     """A line for every version."""
     from genrec import manifest
-    from genrec.catalogue.versions import BASE, MADE, folder_of, read_current, versions_of
+    from genrec.catalogue.versions import BASE, GROUPED, MADE, folder_of, read_current, versions_of
 
     current = read_current(artifact)
     lines = []
@@ -115,4 +135,15 @@ def status_lines(artifact: Path) -> list[str]:
             *(["to roll back to"] if version == (current.before or (0,))[-1] else []),
         ]
         lines.append(f"  version {version}: {counted(items, 'item')}, {'; '.join(notes)}")
+        if GROUPED in stages:
+            lines.append(f"    groups: {', '.join(_groups(stages[GROUPED]['facts']))}")
     return lines
+
+
+def _groups(sizes: dict[str, int]) -> Iterator[str]:
+    """Names with how many items there are, and the numbers that stand for them in a tensor."""
+    from genrec.catalogue.group_number import group_number
+
+    for name, size in sizes.items():
+        number = group_number(name)
+        yield f"{name} ({counted(size, 'item')}{'' if str(number) == name else f', {number}'})"

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from cli.options import add_artifact, add_retrieve, add_settings, numbers
+from cli.recommend import add_groups
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--candidates", type=numbers, help="item ids to rank, e.g. 7,98,100")
     parser.add_argument("--exclude", type=numbers, help="item ids that are not answered")
     parser.add_argument("--only", type=numbers, help="item ids besides which none are answered")
+    add_groups(parser)
     add_retrieve(parser, "how many items recommend_and_rank finds")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
     parser.add_argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cli.options import add_question, add_settings, check_where, tell_outdated
+from cli.options import add_question, add_settings, check_where, names, tell_outdated
 
 LOCAL = ("beam_width",)  # settings that a server has for itself
 
@@ -23,6 +23,16 @@ def add_wishes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exclude-history", action="store_true", help="do not answer items of the history")
     parser.add_argument("--exclude", metavar="ITEMS", help="do not answer these either: ids or keys")
     parser.add_argument("--only", metavar="ITEMS", help="answer none but these: ids or keys")
+    add_groups(parser)
+
+
+def add_groups(parser: argparse.ArgumentParser) -> None:
+    """The same of groups that the catalogue has (`genrec catalogue group`)."""
+    for name, what in (
+        ("exclude", "do not answer items of these groups"),
+        ("only", "answer none but theirs"),
+    ):
+        parser.add_argument(f"--{name}-groups", type=names, metavar="NAMES", help=f"{what}: sale,new")
 
 
 def wishes_of(a: argparse.Namespace) -> dict[str, Any]:
@@ -33,7 +43,7 @@ def wishes_of(a: argparse.Namespace) -> dict[str, Any]:
     for name in ("exclude", "only"):
         if (given := getattr(a, name)) is not None:
             wishes[name] = items_of(a.artifact, name, given)
-    return wishes
+    return {**wishes, "exclude_groups": a.exclude_groups, "only_groups": a.only_groups}
 
 
 def add_decoder(parser: argparse.ArgumentParser) -> None:

@@ -23,8 +23,9 @@ from genrec.errors import GenrecError, InputError
 WAIT_S = 5.0  # for spans; Triton sends them five times a second
 ATTEMPTS = 3  # Triton 2.51 loses the trace of about one request in a hundred over gRPC
 GENERATE = ("recommend", "recommend_staged", "recommend_draft", RECOMMEND_AND_RANK)
+WISHES = ("exclude", "only", "exclude_groups", "only_groups")
 READ_BY = {
-    "candidates": (RANK,), "retrieve": (RECOMMEND_AND_RANK,), "exclude": GENERATE, "only": GENERATE,
+    "candidates": (RANK,), "retrieve": (RECOMMEND_AND_RANK,), **dict.fromkeys(WISHES, GENERATE),
 }  # fmt: skip
 
 
@@ -72,16 +73,16 @@ def _asking(url: str, a: argparse.Namespace) -> Iterator[Callable[..., object]]:
     """What asks the ensemble `a.ensemble`. Raises InputError."""
     if a.ensemble == RANK and a.candidates is None:
         raise InputError("candidates", "are not given", f"item ids, for the ensemble {RANK}")
+    wishes = {name: getattr(a, name) for name in WISHES}
     if a.ensemble in (RANK, RECOMMEND_AND_RANK):
         with Ranker(url, a.protocol) as ranker:
             if a.ensemble == RANK:
                 yield partial(ranker.rank, a.history, a.candidates)
             else:
-                wishes = {"exclude": a.exclude, "only": a.only}
                 yield partial(ranker.recommend_and_rank, a.history, a.retrieve, **wishes)
     else:
         with Recommender(url, a.protocol, model=a.ensemble) as recommender:
-            yield partial(recommender.recommend, a.history, exclude=a.exclude, only=a.only)
+            yield partial(recommender.recommend, a.history, **wishes)
 
 
 def traceparent_of(trace: str) -> str:

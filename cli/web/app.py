@@ -93,6 +93,7 @@ class _Views:
     async def about(self, request: web.Request) -> web.Response:
         page, shelf = self._page, self._page.shelf
         about = {"name": page.name, "items": shelf.items, "users": shelf.users, "titles": shelf.has_titles}
+        about["groups"] = shelf.groups
         return web.json_response(
             {**about, "metrics": bool(page.metrics_url), "traced": page.collector is not None}
         )

@@ -44,6 +44,9 @@ class Asking:
         for name in ("exclude", "only"):
             if body.get(name) is not None:
                 given[name] = self._shelf.ids(name, body[name])
+        for name in ("exclude_groups", "only_groups"):
+            if body.get(name) is not None:
+                given[name] = str(body[name]).split(",")
         return [await self._answer(decoder, given) for decoder in self._clients]
 
     async def _answer(self, decoder: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cli.show import items_of
+from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
 from genrec.errors import InputError
 from training.data.histories import Histories
 
 FOUND = 12  # titles shown for what was typed
+GROUPS_SHOWN = 3
 LONGEST = 100  # characters of a search
 
 
@@ -44,6 +46,12 @@ class Shelf:
     def has_titles(self) -> bool:
         """Whether any item has one."""
         return bool(pc.any(pc.greater(pc.utf8_length(self._titles(self._current)), 0)).as_py())
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of some groups of the version that is served now."""
+        folder = folder_of(self._artifact, read_current(self._artifact).version)
+        return list(Groups.load(folder, len(self._current)).names[:GROUPS_SHOWN])
 
     def item(self, item_id: int, version: int | None = None) -> dict[str, Any]:
         """Id and title, "" where the catalogue has none. The id as text: a browser rounds numbers beyond 2^53."""

@@ -38,7 +38,7 @@ def asked(
 ) -> Span:
     options = {
         "ensemble": ensemble, "protocol": protocol, "history": items[:8], "top_k": 5, "deadline_ms": None,
-        "exclude": None, "only": None,
+        "exclude": None, "only": None, "exclude_groups": None, "only_groups": None,
     }  # fmt: skip
     url = server.http_url if protocol == "http" else server.grpc_url
     with Collector(server.trace_url) as collector:

@@ -114,7 +114,8 @@ def test_a_server_away_is_an_answer(shop: Path, items: list[int]) -> None:
         assert told[0]["trace"] is None
         assert ask(f"{url}/api/live")[0] == 400
         assert ask(f"{url}/api/about")[1] == {
-            "name": shop.name, "items": 300, "users": 4, "titles": True, "metrics": False, "traced": False,
+            "name": shop.name, "items": 300, "users": 4, "titles": True, "groups": [], "metrics": False,
+            "traced": False,
         }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ from clients.recommender import Recommender
 from deploy.launcher import RunningServer
 from genrec.catalogue.keys import KEYS
 from tests.cli.page import NOBODY, page_at
+from tests.serving.servers import brief_server
 
 IDS = re.compile(r"\[(\d+)\]$", re.MULTILINE)
 WISHES = {
@@ -98,7 +100,49 @@ def test_the_page_names_the_field_of_a_list_that_is_none(shop: Path, field: str,
 @pytest.mark.parametrize("ensemble", ["recommend", "recommend_draft"])
 def test_a_traced_request_has_the_wishes(traced: RunningServer, items: list[int], ensemble: str) -> None:
     given = {"ensemble": ensemble, "candidates": None, "exclude": items[5:6], "only": items[5:8]}
+    given |= {"exclude_groups": None, "only_groups": None}
     options = argparse.Namespace(history=items[:3], protocol="grpc", **given)
     with trace._asking(traced.grpc_url, options) as send:
         answer: Any = send(top_k=5)
     assert set(answer.item_ids) == set(items[6:8])
+
+
+@pytest.mark.serving
+def test_groups_by_name_everywhere(
+    shop: Path, items: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact, file = shutil.copytree(shop, tmp_path / "artifact"), tmp_path / "groups.csv"
+    pairs = [(items[5], "sale"), (items[6], "sale"), (items[6], "7"), (items[7], "7")]
+    file.write_text("item,group\n" + "".join(f"{item},{name}\n" for item, name in pairs))
+    assert main(["catalogue", "group", str(artifact), str(file)]) == 0
+    assert main(["catalogue", "swap", str(artifact)]) == 0
+    asked_for = {
+        ("--only-groups", "sale"): {items[5], items[6]},
+        ("--only-groups", "sale,7", "--exclude", str(items[6])): {items[5], items[7]},
+        ("--only-groups", "sale", "--exclude-groups", "7"): {items[5]},
+        ("--only-groups", "7", "--only", f"{items[5]},{items[7]}"): {items[7]},
+    }
+    capsys.readouterr()
+    with brief_server(artifact, beam_width=32, ensembles=("recommend",)) as server:
+        for options, wanted in asked_for.items():
+            for where in (["--beam-width", "32"], ["--url", server.grpc_url]):
+                assert main(["recommend", str(artifact), "--history", str(items[0]), *options, *where]) == 0
+                assert {int(item) for item in IDS.findall(capsys.readouterr().out)} == wanted
+        lists = tmp_path / "lists.csv"
+        given = ["--out", str(lists), "--url", server.grpc_url, "--only-groups", "sale"]
+        assert main(["batch", str(artifact), *given]) == 0
+        with lists.open() as rows:
+            assert {int(row["item_id"]) for row in csv.DictReader(rows)} == {items[5], items[6]}
+        options = argparse.Namespace(
+            history=items[:3], protocol="grpc", ensemble="recommend", candidates=None, exclude=None, only=None,
+            exclude_groups=("7",), only_groups=("sale",),
+        )  # fmt: skip
+        with trace._asking(server.grpc_url, options) as send:
+            assert send(top_k=5).item_ids.tolist() == [items[5]]
+        with page_at(artifact, str(server.run_dir / "server.json")) as url:
+            with urllib.request.urlopen(f"{url}/api/about", timeout=60) as about:
+                assert json.load(about)["groups"] == ["7", "sale"]
+            told, *_ = asked(url, history=[], only_groups="sale", exclude_groups="7")
+            assert [int(item["id"]) for item in told["items"]] == [items[5]]
+            told, *_ = asked(url, history=[], only_groups="sales")
+            assert told["error"]["kind"] == "bad_input" and "only_groups: names" in told["error"]["message"]

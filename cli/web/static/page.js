@@ -3,6 +3,7 @@ import { at, counted, forgive, get, make, named, refuse, Refusal, say, WORDS } f
 import { watch } from "./live.js";
 import { waterfall } from "./waterfall.js";
 
+const WISHES = ["exclude", "only", "exclude_groups", "only_groups"];
 let history = [];
 let asked = 0; // so that an answer to an earlier request does not overwrite a later one
 let typed = 0;
@@ -123,7 +124,7 @@ async function ask(event) {
     const body = {
       history: history.map((item) => item.id), top_k: number("top_k"), deadline_ms: number("deadline_ms"),
       exclude_history: at("exclude_history").checked,
-      exclude: at("exclude").value.trim() || null, only: at("only").value.trim() || null,
+      ...Object.fromEntries(WISHES.map((field) => [field, at(field).value.trim() || null])),
     };
     answers = await get("/api/recommend", {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
@@ -198,6 +199,8 @@ async function begin() {
   at("about").textContent = `${counted(about.items, "item")}${about.titles ? "" : " without titles"}, ${counted(about.users, "user")}`;
   if (!about.users) for (const id of ["user", "load", "any"]) at(id).disabled = true;
   if (!about.titles) at("title").placeholder = "no titles here: type an item id";
+  at("groups").hidden = !about.groups.length;
+  for (const field of ["exclude_groups", "only_groups"]) at(field).placeholder = `names, as ${about.groups.join(",")}`;
   if (about.metrics) {
     watch();
   }
