@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from genrec.catalogue.groups import Choice
 from genrec.errors import InputError
 
 THESE_ALONE = -2  # at the head of rows: they are all that may be answered
@@ -16,15 +15,32 @@ OF_GROUPS = (
 )  # at the head: two lists of groups follow, each behind its length (see `Choice`), and then rows
 ANY = -1  # in the place of the first list: of whatever group
 
+Mask = npt.NDArray[np.bool_]
+
+
+class Choice(NamedTuple):
+    """Places of groups: an item may be answered that is in one of `any_of`, unless None, and in none of `none_of`."""
+
+    any_of: tuple[int, ...] | None = None
+    none_of: tuple[int, ...] = ()
+
 
 class Listed(NamedTuple):
-    """Catalogue rows int64[any], distinct and ascending: all but these may be answered, or these alone; where a
-    `choice` of groups is made, only of what that leaves.
+    """Catalogue rows int32 or int64[any], distinct and ascending: all but these may be answered, or these alone; where
+    a `choice` of groups is made, only of what that leaves.
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.signedinteger[Any]]
     alone: bool
     choice: Choice | None = None
+
+    def allows(self, rows: npt.NDArray[np.signedinteger[Any]]) -> Mask:
+        """Which of `rows`, int[any], may be answered, as far as these rows say."""
+        if not len(self.rows):
+            return np.full(len(rows), not self.alone)
+        places = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        found: Mask = (self.rows[places] == rows) == self.alone
+        return found
 
 
 def of_groups(choice: Choice) -> npt.NDArray[np.int32]:
@@ -46,14 +62,7 @@ def listed(rows: npt.ArrayLike, items: int, groups: int = 0) -> Listed:
     head = int(given[0]) if given.size else 0
     choice = None
     if head == OF_GROUPS:
-        given = given[1:]
-        any_of = None
-        if given.size and int(given[0]) == ANY:
-            given = given[1:]
-        else:
-            any_of, given = _places(given, groups)
-        none_of, given = _places(given, groups)
-        choice = Choice(any_of, none_of)
+        choice, given = _choice(given[1:], groups)
     alone = head == THESE_ALONE
     given = given[1:] if alone else given
     if given.size and (int(given.min()) < -1 or int(given.max()) >= items):
@@ -64,6 +73,17 @@ def listed(rows: npt.ArrayLike, items: int, groups: int = 0) -> Listed:
         )
     distinct = np.unique(given.astype(np.int64))
     return Listed(distinct[1:] if distinct.size and distinct[0] < 0 else distinct, alone, choice)
+
+
+def _choice(given: npt.NDArray[Any], groups: int) -> tuple[Choice, npt.NDArray[Any]]:
+    """The choice at the head, and what follows it. Raises InputError."""
+    any_of = None
+    if given.size and int(given[0]) == ANY:
+        given = given[1:]
+    else:
+        any_of, given = _places(given, groups)
+    none_of, given = _places(given, groups)
+    return Choice(any_of, none_of), given
 
 
 def _places(given: npt.NDArray[Any], groups: int) -> tuple[tuple[int, ...], npt.NDArray[Any]]:

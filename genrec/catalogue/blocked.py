@@ -18,73 +18,87 @@ Array = npt.NDArray[Any]
 class Blocked:
     """What one request must not reach: per level the sorted nodes all of whose items are excluded.
 
-    `nodes[l-1]` is int32[any] with node numbers of level l, ascending; of those below a blocked one some may be left
-    out, as no beam gets there.
+    `nodes[l-1]` is int32[any] with node numbers of level l, ascending. Where few may be answered, `open[l-1]` has,
+    likewise, the nodes that lead to them: what is not among these is blocked too.
     """
 
     nodes: tuple[Int32, ...]
+    open: tuple[Int32, ...] | None = None
 
     def at(self, level: int) -> Int32:
         """Blocked nodes of a level, ascending: int32[any]."""
         return self.nodes[level - 1]
 
-    def closes(self, leaves: Int32, first_child: Sequence[Int32]) -> npt.NDArray[np.bool_]:
-        """Which of leaves int32[any] are blocked, or lie below what is: bool of the same shape."""
-        nodes: Array = leaves
-        closed = np.isin(nodes, self.nodes[-1])
-        for blocked, pointers in zip(self.nodes[-2::-1], first_child[-2::-1], strict=True):
-            nodes = np.searchsorted(pointers, nodes, side="right") - 1
-            closed |= np.isin(nodes, blocked)
-        return closed
+    def open_at(self, level: int) -> Int32 | None:
+        """The only nodes of a level that are not blocked, ascending, int32[any]; None where all others are open."""
+        return None if self.open is None else self.open[level - 1]
+
+    def closes(self, leaves: Int32) -> npt.NDArray[np.bool_]:
+        """Which of leaves int32[any] are blocked: bool of the same shape."""
+        closed = np.isin(leaves, self.nodes[-1])
+        return closed if self.open is None else closed | ~np.isin(leaves, self.open[-1])
 
 
-def above(leaves: Int32, first_child: Sequence[Int32], left: Sequence[Int32] = ()) -> Blocked:
-    """Blocks leaves all of whose items are excluded, and paths all of whose children are.
-
-    `leaves` int32[E], ascending, has the leaf of every excluded item. Costs E L log P, however large the catalogue is.
-    Where some are closed, `left` counts in the place of all children (see `Closed`).
-    """
-    left = left or first_child
-    nodes = [_saturated(leaves, left[-1])]
-    for pointers, count in zip(first_child[-2::-1], left[-2::-1], strict=True):
-        nodes.insert(0, _saturated(_parents(nodes[0], pointers), count))
-    return Blocked(tuple(nodes))
-
-
-class Closed(NamedTuple):
-    """What a choice of groups closes, and of what remains enough to block more of it.
-
-    `left[l-1]` int32[P_l + 1] is a running sum over nodes of level l: of their children that are open, of leaves of
-    their items.
+class Base(NamedTuple):
+    """What a list of items leaves: `leaves` int32[E] of each, ascending, and per level the nodes that are open, where
+    they `alone` may be answered, or else closed.
     """
 
-    blocked: Blocked
-    left: tuple[Int32, ...]
+    alone: bool
+    leaves: Int32
+    nodes: tuple[Int32, ...]
 
     def and_above(self, leaves: Int32, first_child: Sequence[Int32]) -> Blocked:
-        """As `above`, of items that are open here, with what is closed already."""
-        more = above(leaves, first_child, self.left)
-        both = zip(self.blocked.nodes, more.nodes, strict=True)
+        """Blocks besides what `above` does, of items int32[E'] that are open here."""
+        more = above(leaves, first_child, self) if len(leaves) else tuple(_NONE for _ in first_child)
+        if self.alone:
+            return Blocked(more, self.nodes)
+        both = zip(self.nodes, more, strict=True)
         return Blocked(tuple(_merged(closed, added) if len(added) else closed for closed, added in both))
 
+    def left(self, nodes: Int32, level: int, first_child: Sequence[Int32]) -> Array:
+        """How many children of `nodes` int32[m] of a level are open; of leaves, items: int[m]."""
+        first, end = first_child[level - 1][nodes], first_child[level - 1][nodes + 1]
+        if level == len(first_child):
+            count = np.searchsorted(self.leaves, nodes, "right") - np.searchsorted(self.leaves, nodes)
+        else:
+            count = np.searchsorted(self.nodes[level], end) - np.searchsorted(self.nodes[level], first)
+        return count if self.alone else end - first - count
 
-def closed_to(allowed: npt.NDArray[np.bool_], rows: Int32, first_child: Sequence[Int32]) -> Closed:
-    """Blocks leaves none of whose items are `allowed`, bool[n] by catalogue row, and paths none of whose children are.
 
-    `rows` int32[n] are those of the leaves' items, in order. Costs n.
+_NONE = np.zeros(0, np.int32)
+NOTHING = Base(False, _NONE, ())  # is excluded
+
+
+def above(leaves: Int32, first_child: Sequence[Int32], base: Base = NOTHING) -> tuple[Int32, ...]:
+    """Leaves all of whose items are excluded, or closed by `base`, and paths all of whose children are; per level.
+
+    `leaves` int32[E], ascending, has the leaf of every excluded item. Costs E L log P, however large the catalogue is.
     """
-    is_open: Array = allowed[rows]
-    left: list[Int32] = []
-    for pointers in reversed(first_child):
-        left.insert(0, np.concatenate((np.zeros(1, np.int32), np.cumsum(is_open, dtype=np.int32)))[pointers])
-        is_open = np.diff(left[0]) > 0
-    closed = [~is_open]
-    for pointers, sums in zip(
-        first_child[:-1], left[1:], strict=True
-    ):  # below what is closed, nothing need be
-        below_open = np.repeat(np.diff(left[len(closed) - 1]) > 0, np.diff(pointers))
-        closed.append(below_open & (np.diff(sums) == 0))
-    return Closed(Blocked(tuple(np.flatnonzero(each).astype(np.int32) for each in closed)), tuple(left))
+    nodes: list[Int32] = []
+    parents = leaves
+    for level in range(len(first_child), 0, -1):
+        starts = np.flatnonzero(np.diff(parents, prepend=-1))
+        once, runs = parents[starts], np.diff(starts, append=len(parents))
+        pointers = first_child[level - 1]
+        left = base.left(once, level, first_child) if base.nodes else pointers[once + 1] - pointers[once]
+        nodes.insert(0, once[runs == left])
+        if level > 1:
+            parents = _parents(nodes[0], first_child[level - 2])
+    return tuple(nodes)
+
+
+def ways_to(leaves: Int32, first_child: Sequence[Int32]) -> tuple[Int32, ...]:
+    """Per level the nodes that lead to `leaves`, int32[E] ascending: int32[any], ascending. Costs E L log P."""
+    nodes = [_once(leaves)]
+    for pointers in first_child[-2::-1]:
+        nodes.insert(0, _once(_parents(nodes[0], pointers)))
+    return tuple(nodes)
+
+
+def _once(ascending: Int32) -> Int32:
+    """Each of int32[E] once: int32[any]."""
+    return ascending[np.diff(ascending, prepend=-1) > 0]
 
 
 @njit(cache=True, nogil=True)
@@ -98,44 +112,6 @@ def _merged(many: Array, few: Array) -> Array:
         out[end + i] = few[i]
         start = end
     out[start + len(few) :] = many[start:]
-    return out
-
-
-def beside(leaves: Int32, children_into: Sequence[Int32]) -> Blocked:
-    """Blocks whatever does not lead to `leaves`, int32[E] ascending: the siblings of what does.
-
-    `children_into` has the pointers into every level, from the root's. Costs E L log P, and what it blocks.
-    """
-    leading = [_once(leaves)]
-    for pointers in reversed(children_into[1:]):
-        leading.insert(0, _once(_parents(leading[0], pointers)))
-    nodes, parents = [], np.zeros(1, np.int32)
-    for pointers, left in zip(children_into, leading, strict=True):
-        nodes.append(_others(parents, pointers, left))
-        parents = left
-    return Blocked(tuple(nodes))
-
-
-def _once(ascending: Int32) -> Int32:
-    """Each of int32[E] once: int32[any]."""
-    return ascending[np.diff(ascending, prepend=-1) > 0]
-
-
-@njit(cache=True, nogil=True)
-def _others(parents: Array, pointers: Array, left: Array) -> Array:
-    """Children of `parents`, int32[P], but for `left`, int32[E], all of which are some: ascending, int32[any]."""
-    count = 0
-    for parent in parents:
-        count += pointers[parent + 1] - pointers[parent]
-    out = np.empty(count - len(left), np.int32)
-    kept = passed = 0
-    for parent in parents:
-        for child in range(pointers[parent], pointers[parent + 1]):
-            if passed < len(left) and left[passed] == child:
-                passed += 1
-            else:
-                out[kept] = child
-                kept += 1
     return out
 
 
@@ -158,18 +134,3 @@ def _parents(nodes: Array, pointers: Array) -> Array:
                 parent += step
         out[i] = parent
     return out
-
-
-@njit(cache=True, nogil=True)
-def _saturated(parents: Array, pointers: Array) -> Array:
-    """The nodes that occur in `parents`, int32[E] ascending, as often as they have children -> int32[any]."""
-    out = np.empty(len(parents), np.int32)
-    kept = run = 0
-    for i in range(len(parents)):
-        run += 1
-        if i + 1 == len(parents) or parents[i + 1] != parents[i]:
-            if run == pointers[parents[i] + 1] - pointers[parents[i]]:
-                out[kept] = parents[i]
-                kept += 1
-            run = 0
-    return out[:kept]

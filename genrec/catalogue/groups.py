@@ -1,39 +1,31 @@
 """Named groups of items that a catalogue version has, such as a category, or what is on sale.
 
 A request names groups in the place of long lists. What of the tree of semantic IDs they leave open is worked out once
-per choice of groups (`genrec.catalogue.blocked.closed_to`), as STATIC does for one set of items.
+per choice of groups (`ValidityIndex.blocked`), as STATIC does for one set of items.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from genrec.catalogue.answerable import Choice, Listed
 from genrec.catalogue.files import GROUPS
 from genrec.catalogue.group_number import group_number
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
 
 FORMAT, VERSION = "genrec-groups", "1"
-REMEMBERED = 64  # choices of groups, of each a byte per item here
+REMEMBERED = 256  # choices of groups, of each some bytes per item of its groups
 SHOWN = 20
 
 Int32 = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
-
-
-class Choice(NamedTuple):
-    """Places of groups: an item may be answered that is in one of `any_of`, unless None, and in none of `none_of`."""
-
-    any_of: tuple[int, ...] | None = None
-    none_of: tuple[int, ...] = ()
 
 
 class Groups:
@@ -49,9 +41,8 @@ class Groups:
             ascending = bool((np.diff(rows, prepend=-1) > 0).all())
             if rows.dtype != np.int32 or rows.ndim != 1 or not ascending or (rows >= items).any():
                 raise InputError(f"group {name!r}", "has rows that are none", f"ascending, 0 to {items - 1}")
-        # Not of methods: in a cycle with its cache, a version would outlive its last use
-        self.allowed = lru_cache(REMEMBERED)(partial(_allowed, self.members, items))
-        self.left = lru_cache(REMEMBERED)(partial(_left, self.allowed))
+        # Not of a method: in a cycle with its cache, a version would outlive its last use
+        self.listed = lru_cache(REMEMBERED)(partial(_listed, self.members))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -93,20 +84,18 @@ class Groups:
             return cls(json.loads(names), np.split(rows, np.cumsum(sizes))[:-1], items)
 
 
-def _allowed(members: tuple[Int32, ...], items: int, choice: Choice) -> Mask:
-    """Which rows a choice leaves: bool[n], not to be written to. Costs n; a choice of late costs nothing."""
-    mask = np.full(items, choice.any_of is None)
-    for place in choice.any_of or ():
-        mask[members[place]] = True
-    for place in choice.none_of:
-        mask[members[place]] = False
-    mask.flags.writeable = False
-    return mask
+def _listed(members: tuple[Int32, ...], choice: Choice) -> Listed:
+    """What a choice leaves: rows alone, or all but some. A choice of late costs nothing."""
+    none_of = _union([members[place] for place in choice.none_of])
+    if choice.any_of is None:
+        return Listed(none_of, alone=False)
+    any_of = _union([members[place] for place in choice.any_of])
+    return Listed(any_of[Listed(none_of, alone=False).allows(any_of)], alone=True)
 
 
-def _left(allowed: Callable[[Choice], Mask], choice: Choice) -> int:
-    """How many rows that is."""
-    return int(allowed(choice).sum())
+def _union(rows: list[Int32]) -> Int32:
+    """Of lists that are ascending: int32[any], ascending."""
+    return rows[0] if len(rows) == 1 else np.unique(np.concatenate((np.zeros(0, np.int32), *rows)))
 
 
 def _digest(names: str, sizes: npt.NDArray[np.int64], rows: Int32) -> str:

@@ -18,14 +18,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genrec.catalogue.answerable import Listed, listed
-from genrec.catalogue.blocked import Blocked, Closed, above, beside, closed_to
-from genrec.catalogue.groups import REMEMBERED, Choice, Groups
+from genrec.catalogue.answerable import Choice, Listed, listed
+from genrec.catalogue.blocked import Base, Blocked, above, ways_to
+from genrec.catalogue.groups import REMEMBERED, Groups
 from genrec.catalogue.semantic_id import check_sizes, pack
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
 
 FORMAT, VERSION = "genrec-validity", "1"
+
+_NOTHING = np.zeros(0, np.int32)
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -96,8 +98,10 @@ class ValidityIndex:
     @groups.setter
     def groups(self, groups: Groups) -> None:
         self._groups = groups
-        closed = partial(_closed_by, groups, self.rows, self.first_child)  # not of a method: see `Groups`
-        self._closed = lru_cache(REMEMBERED)(closed)
+        base = partial(
+            _base_of_choice, groups, self.row_leaf, self.first_child
+        )  # not of a method: see `Groups`
+        self._base = lru_cache(REMEMBERED)(base)
 
     @property
     def levels(self) -> int:
@@ -137,14 +141,10 @@ class ValidityIndex:
         A beam that avoids blocked nodes always has somewhere to go.
         """
         given = self.listed(rows)
-        if given.choice:
-            excluded = given.rows[self.groups.allowed(given.choice)[given.rows]]
-            leaves = np.sort(self.row_leaf[excluded])
-            return self._closed(given.choice).and_above(leaves, self.first_child)
-        leaves = np.sort(self.row_leaf[given.rows])
-        if given.alone:
-            return beside(leaves, [self.children_into(level + 1) for level in range(self.levels)])
-        return above(leaves, self.first_child)
+        if given.choice is None:
+            return _base_of(given, self.row_leaf, self.first_child).and_above(_NOTHING, self.first_child)
+        open_rows = given.rows[self.groups.listed(given.choice).allows(given.rows)]
+        return self._base(given.choice).and_above(np.sort(self.row_leaf[open_rows]), self.first_child)
 
     def listed(self, rows: npt.ArrayLike) -> Listed:
         """`rows`, int[any], held against this catalogue. Raises InputError."""
@@ -183,8 +183,14 @@ def frozen(array: Array) -> Array:
     return view
 
 
-def _closed_by(groups: Groups, rows: Int32, first_child: tuple[Int32, ...], choice: Choice) -> Closed:
-    return closed_to(groups.allowed(choice), rows, first_child)
+def _base_of_choice(groups: Groups, row_leaf: Int32, first_child: tuple[Int32, ...], choice: Choice) -> Base:
+    return _base_of(groups.listed(choice), row_leaf, first_child)
+
+
+def _base_of(given: Listed, row_leaf: Int32, first_child: tuple[Int32, ...]) -> Base:
+    """What a list of rows leaves of the tree."""
+    leaves = np.sort(row_leaf[given.rows])
+    return Base(given.alone, leaves, (ways_to if given.alone else above)(leaves, first_child))
 
 
 def _code_type(size: int) -> type[np.generic]:

@@ -93,7 +93,7 @@ def _last(
             leaves = valid.find(candidates)
             items = np.flatnonzero(leaves >= 0)
             if blocked:
-                items = items[~blocked.closes(leaves[items], index.first_child)]
+                items = items[~blocked.closes(leaves[items])]
             best = items[largest(extended[items], width)]
             lost = int((leaves[kept] < 0).sum())
             return Draft(candidates[best], extended[best], len(kept), lost)

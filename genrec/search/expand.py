@@ -97,8 +97,10 @@ def expand(
     work.fit(len(parent), total)
     blocked = constraint.blocked
     hidden = _NOTHING if blocked is None else _as(blocked.at(level), np.int32)
+    alone = None if blocked is None else blocked.open_at(level)
+    given = _NOTHING if alone is None else _as(alone, np.int32)
     found = _gather(
-        _view(logits), _as(rows, np.int64), nodes, pointers, codes, hidden,
+        _view(logits), _as(rows, np.int64), nodes, pointers, codes, hidden, given, alone is not None,
         work.starts, work.families, work.best, work.child, work.logit, work.weight,
     )  # fmt: skip
     if found == _NO_ROW:
@@ -178,18 +180,20 @@ def _family_sizes(nodes: Array, scores: Array, pointers: Array) -> int:
 @njit(cache=True, nogil=True)
 def _gather(
     logits: Array, scored: Array, nodes: Array, pointers: Array, codes: Array, hidden: Array,
+    given: Array, these: bool,
     starts: Array, families: Array, best: Array, child: Array, logit: Array, weight: Array,
 ) -> int:  # fmt: skip
     """Lay the unblocked children of every beam side by side; their number, or -1 for NaN or +inf, -2 for no row.
 
     weight is of all children, as `families` has them. An only child's logit counts as 0.
 
-    scored int64[W'], nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending.
-    Nodes ascend, so `hidden` is walked once.
+    scored int64[W'], nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending;
+    given int32[any] likewise, none but `these` may be reached where that is so. Nodes ascend, so each is walked once.
     """
     n = 0
     m = 0
     h = 0
+    g = 0
     row = -1
     bad = False
     for b in range(len(nodes)):
@@ -202,6 +206,7 @@ def _gather(
         elif not alone:
             return _NO_ROW
         h += np.searchsorted(hidden[h:], first)
+        g += np.searchsorted(given[g:], first)
         top = np.float32(-np.inf)
         for c in range(first, end):
             x = np.float32(0.0) if alone else logits[row, codes[c]]
@@ -212,6 +217,10 @@ def _gather(
             if h < len(hidden) and hidden[h] == c:
                 h += 1
                 continue
+            if these:
+                if g == len(given) or given[g] != c:
+                    continue
+                g += 1
             child[n] = c
             logit[n] = x
             n += 1

@@ -20,7 +20,7 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import InputError
 
 Array = npt.NDArray[Any]
-ALL = np.zeros(0, np.bool_)  # in the place of which items a choice of groups leaves, where there is none
+NOTHING = Listed(np.zeros(0, np.int32), alone=False)  # is excluded
 Items = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]  # item ids [at most K], best first, and scores
 
 
@@ -63,17 +63,14 @@ def lookup(
     if chosen.size and int(chosen.max()) >= index.node_count(index.levels):
         raise InputError("hash_set", "has leaves the index has not", "the hash set of this index")
     given = index.listed(excluded_rows)
-    within = index.groups.allowed(given.choice) if given.choice else ALL
+    grouped = index.groups.listed(given.choice) if given.choice else NOTHING
     rows = np.empty(min(top_k, index.items), np.int32)
     beam = np.empty(len(rows), np.int64)
-    found = _items(chosen, index.first_child[-1], index.rows, given.rows, given.alone, within, rows, beam)
+    found = _items(chosen, index.first_child[-1], index.rows, *given[:2], *grouped[:2], rows, beam)
     item_ids = np.asarray(catalogue_item_ids, np.int64)[rows[:found]]
     return RankedItems(
         item_ids, scores[order[valid[beam[:found]]]].astype(np.float32), int((leaves < 0).sum())
     )
-
-
-NOTHING = Listed(np.zeros(0, np.int64), False)
 
 
 @dataclass(frozen=True)
@@ -98,36 +95,29 @@ class PopularityRanking:
         places[rows] = np.arange(len(rows))
         return cls(ids[rows], rows.astype(np.int32), log_shares(count)[rows], places)
 
-    def top(self, top_k: int, given: Listed = NOTHING, within: npt.NDArray[np.bool_] = ALL) -> Items:
-        """The first `top_k` that are not excluded; where a choice of groups is made, of those `within`, bool[n]."""
+    def top(self, top_k: int, given: Listed = NOTHING, chosen: Listed = NOTHING) -> Items:
+        """The first `top_k` that are `given` to answer; where a choice of groups is made, of what is `chosen`."""
         if top_k < 0:
             raise InputError("top_k", f"is {top_k}", "at least 0")
-        if given.alone:
-            kept = np.sort(self.places[given.rows])[:top_k]
-        else:
-            most = top_k + len(given.rows)  # no more than E of these can drop out
-            first = np.flatnonzero(within[self.rows]) if len(within) else np.arange(min(most, len(self.rows)))
-            reach = first[:most]
-            kept = reach[np.isin(self.rows[reach], given.rows, invert=True)][:top_k]
+        lists = (given, chosen)  # never both alone: see `listed`
+        alone = [each.rows for each in lists if each.alone]
+        most = top_k + sum(len(each.rows) for each in lists if not each.alone)  # no more of them can drop out
+        reach = np.sort(self.places[alone[0]]) if alone else np.arange(min(most, len(self.rows)))
+        rows = self.rows[reach[:most]]
+        kept = reach[:most][given.allows(rows) & chosen.allows(rows)][:top_k]
         return self.item_ids[kept], self.scores[kept]
 
 
 @njit(cache=True, nogil=True)
 def _items(
-    leaves: Array,
-    first: Array,
-    rows: Array,
-    given: Array,
-    alone: bool,
-    within: Array,
-    out: Array,
-    beam: Array,
-) -> int:
-    """Rows of leaves int32[W], in order, until out int32[K] is full; none of `given`, or these `alone`; of those
-    `within`, bool[n], unless it is empty.
+    leaves: Array, first: Array, rows: Array, given: Array, alone: bool, chosen: Array, chosen_alone: bool,
+    out: Array, beam: Array,
+) -> int:  # fmt: skip
+    """Rows of leaves int32[W], in order, until out int32[K] is full; none of `given`, or these `alone`, and of `chosen`
+    likewise.
 
-    given is int64[E], ascending; first is int32[P_L + 1] into rows int32[n]; beam int64[K] says which of the leaves a
-    row came from.
+    given is int64[E], chosen int32[E'], ascending; first is int32[P_L + 1] into rows int32[n]; beam int64[K] says which
+    of the leaves a row came from.
     """
     n = 0
     for w in range(len(leaves)):
@@ -136,7 +126,10 @@ def _items(
                 return n
             row = rows[position]
             at = np.searchsorted(given, row)
-            if (at < len(given) and given[at] == row) != alone or (len(within) and not within[row]):
+            if (at < len(given) and given[at] == row) != alone:
+                continue
+            at = np.searchsorted(chosen, row)
+            if (at < len(chosen) and chosen[at] == row) != chosen_alone:
                 continue
             out[n] = row
             beam[n] = w

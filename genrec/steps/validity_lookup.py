@@ -17,7 +17,7 @@ from genrec.catalogue.load import load_catalogue
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError, InputError
 from genrec.report import MODEL, POPULARITY, Report
-from genrec.search.lookup import ALL, PopularityRanking, lookup
+from genrec.search.lookup import NOTHING, PopularityRanking, lookup
 from genrec.settings import Settings
 from genrec.steps import EachAlone, Tensors, check_tensor, excluded_of
 from genrec.steps.ticket import read_ticket
@@ -70,8 +70,8 @@ class ValidityLookup(EachAlone):
         if ticket.prompt_length == 0:
             source, valid = POPULARITY, 0
             given = loaded.index.listed(excluded)
-            within = loaded.index.groups.allowed(given.choice) if given.choice else ALL
-            items, best = loaded.popular.top(ticket.top_k, given, within)
+            chosen = loaded.index.groups.listed(given.choice) if given.choice else NOTHING
+            items, best = loaded.popular.top(ticket.top_k, given, chosen)
         else:
             source = MODEL
             items, best, invalid = lookup(

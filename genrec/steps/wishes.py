@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.catalogue.answerable import THESE_ALONE, of_groups
-from genrec.catalogue.groups import Choice, Groups
+from genrec.catalogue.answerable import THESE_ALONE, Choice, of_groups
+from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
 from genrec.steps import MOST_GROUPS, Tensors, check_tensor
 
@@ -30,12 +30,14 @@ def excluded_by(
     if "only" in request:
         wanted = distinct(_rows(request, "only", catalogue), len(catalogue))
         if choice:
-            wanted = wanted[groups.allowed(choice)[wanted]]
+            wanted = wanted[groups.listed(choice).allows(wanted)]
         left = np.setdiff1d(wanted, hidden, assume_unique=True)
         return np.concatenate((np.array([THESE_ALONE], np.int32), left)), len(left)
     if choice:
-        hidden = hidden[groups.allowed(choice)[hidden]]
-        return np.concatenate((of_groups(choice), hidden)), groups.left(choice) - len(hidden)
+        chosen = groups.listed(choice)
+        hidden = hidden[chosen.allows(hidden)]
+        many = len(chosen.rows) if chosen.alone else len(catalogue) - len(chosen.rows)
+        return np.concatenate((of_groups(choice), hidden)), many - len(hidden)
     nothing = np.array([-1], np.int32)
     return (hidden if len(hidden) else nothing), len(catalogue) - len(hidden)
 

@@ -63,6 +63,9 @@ class NothingBlocked:
         """No node."""
         return np.empty(0, np.int32)
 
+    def open_at(self, level: int) -> None:
+        """All nodes are."""
+
 
 def random_tree(sizes: tuple[int, ...], items: int, device: torch.device, seed: int = 0) -> DeviceTree:
     """A catalogue of `items` distinct random semantic IDs as the tree that `genrec.catalogue.validity` would build."""

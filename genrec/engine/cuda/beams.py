@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:  # what runs on a device needs no numba
@@ -73,10 +74,20 @@ def block(masks: list[Tensor], blocked: list[Blocked]) -> None:
     """Make masks [B, P_l] true at what each request blocks and nowhere else. Any number of nodes; they alone travel."""
     for level, mask in enumerate(masks, 1):
         mask.zero_()
-        own = [request.at(level).astype("int64") + b * mask.shape[1] for b, request in enumerate(blocked)]
-        places = torch.from_numpy(np.concatenate(own))
-        if len(places):
-            mask.view(-1).index_fill_(0, places.to(mask.device), True)
+        opened = [request.open_at(level) for request in blocked]
+        for b, alone in enumerate(opened):
+            if alone is not None:
+                mask[b] = True
+        _fill(mask, opened, False)
+        _fill(mask, [request.at(level) for request in blocked], True)
+
+
+def _fill(mask: Tensor, nodes: list[NDArray[np.int32] | None], value: bool) -> None:
+    """Set mask [B, P_l] to `value` at nodes of each request, int32[any], where it has some."""
+    own = [each.astype(np.int64) + b * mask.shape[1] for b, each in enumerate(nodes) if each is not None]
+    places = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *own]))
+    if len(places):
+        mask.view(-1).index_fill_(0, places.to(mask.device), value)
 
 
 def expand(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue.answerable import OF_GROUPS, THESE_ALONE, listed, of_groups
+from genrec.catalogue.answerable import OF_GROUPS, THESE_ALONE, Choice, listed, of_groups
 from genrec.catalogue.files import GROUPS
 from genrec.catalogue.group_number import group_number
-from genrec.catalogue.groups import REMEMBERED, Choice, Groups
+from genrec.catalogue.groups import REMEMBERED, Groups
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, write_tensors
@@ -47,33 +47,31 @@ def test_a_choice_leaves_the_ways_to_its_items_and_no_other(seed, sizes, items, 
     index = ValidityIndex.build(codes, sizes, np.zeros(items, int), np.arange(items))
     index.groups = made(rng, items)
     excluded = np.flatnonzero(rng.random(items) < share)
-    left = slowly(index.groups, choice) - set(excluded.tolist())
+    every, left = np.arange(items), slowly(index.groups, choice) - set(excluded.tolist())
     given_rows = index.listed(np.concatenate((of_groups(choice), rng.permutation(excluded), [-1])))
     assert given_rows.choice == choice and given_rows.rows.tolist() == excluded.tolist()
-    assert set(np.flatnonzero(index.groups.allowed(choice)).tolist()) == slowly(index.groups, choice)
-    assert index.groups.left(choice) == len(slowly(index.groups, choice))
+    assert set(every[index.groups.listed(choice).allows(every)].tolist()) == slowly(index.groups, choice)
     blocked = index.blocked(np.concatenate((of_groups(choice), excluded)))
-    above = {()}
     for level in range(1, len(sizes) + 1):
         paths = sorted({tuple(code[:level]) for code in codes.tolist()})
-        open_paths = {tuple(codes[row, :level].tolist()) for row in left}
-        want = [n for n, path in enumerate(paths) if path not in open_paths and path[:-1] in above]
-        got = blocked.at(level).tolist()
-        assert got == sorted(set(got)) and set(want) <= set(got)
-        assert all(paths[node] not in open_paths for node in got)
-        above = open_paths
-        assert blocked.at(level).dtype == np.int32
+        ways, closed = blocked.open_at(level), blocked.at(level)
+        assert (ways is not None) == (choice.any_of is not None) and closed.dtype == np.int32
+        reached = set(range(len(paths)) if ways is None else ways.tolist()) - set(closed.tolist())
+        assert {paths[node] for node in reached} == {tuple(codes[row, :level].tolist()) for row in left}
+        for nodes in (closed, closed if ways is None else ways):
+            assert nodes.tolist() == sorted(set(nodes.tolist()))
+    leaves = np.arange(index.node_count(index.levels))
+    assert set(leaves[~blocked.closes(leaves)].tolist()) == set(index.row_leaf[sorted(left)].tolist())
 
 
 def test_a_choice_is_worked_out_once():
     groups = made(np.random.default_rng(0), 50)
-    once = groups.allowed(Choice((2,)))
-    assert groups.allowed(Choice((2,))) is once and not once.flags.writeable
+    assert groups.listed(Choice((2,))) is groups.listed(Choice((2,)))
     index = ValidityIndex.build(np.arange(50)[:, None], (50,), np.zeros(50, int), np.arange(50))
     index.groups = groups
     for _ in range(3):
         index.blocked(of_groups(Choice((2,), (3,))))
-    assert index._closed.cache_info().misses == 1 and index._closed.cache_info().maxsize == REMEMBERED
+    assert index._base.cache_info().misses == 1 and index._base.cache_info().maxsize == REMEMBERED
 
 
 def test_groups_have_numbers():

@@ -76,13 +76,14 @@ def test_rows_alone_leave_the_ways_to_them_and_no_other(seed, sizes, items, shar
     reached = {(): 0}  # path -> its node, of all that a beam can get to
     for level in range(1, len(sizes) + 1):
         first, below = index.children_into(level), index.codes[level - 1]
-        closed = set(blocked.at(level).tolist())
-        assert sorted(closed) == blocked.at(level).tolist() and blocked.at(level).dtype == np.int32
+        way, closed = blocked.open_at(level), blocked.at(level)
+        assert sorted(set(way.tolist())) == way.tolist() and way.dtype == closed.dtype == np.int32
+        assert not len(closed)
         reached = {
             (*path, int(below[child])): child
             for path, node in reached.items()
             for child in range(first[node], first[node + 1])
-            if child not in closed
+            if child in way
         }
         assert set(reached) == {each[:level] for each in wanted}
 

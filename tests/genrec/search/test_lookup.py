@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue.answerable import THESE_ALONE, listed, of_groups
-from genrec.catalogue.groups import Choice, Groups
+from genrec.catalogue.answerable import THESE_ALONE, Choice, Listed, listed, of_groups
+from genrec.catalogue.groups import Groups
 from genrec.catalogue.hashset import SemanticIdSet
 from genrec.catalogue.semantic_id import pack
 from genrec.catalogue.validity import ValidityIndex
@@ -41,7 +41,10 @@ def test_equals_a_full_sort(seed, items, width, top_k, share):
     alike = lookup(index, known, item_ids, asked, scores, top_k, others)
     index.groups = Groups("a", [np.array(others[1:], np.int32)], items)
     grouped = lookup(index, known, item_ids, asked, scores, top_k, of_groups(Choice((0,))))
-    for same in (alike, grouped):
+    index.groups = Groups("a", [excluded[1::2].astype(np.int32)], items)
+    without = np.append(of_groups(Choice(None, (0,))), excluded[::2])
+    but = lookup(index, known, item_ids, asked, scores, top_k, without)
+    for same in (alike, grouped, but):
         assert all(np.array_equal(one, other) for one, other in zip(got, same, strict=True))
     assert got.item_ids.tolist() == [item_ids[r] for r in rows[:top_k]]
     assert got.scores.tolist() == [best[packed[r]] for r in rows[:top_k]]
@@ -93,8 +96,10 @@ def test_popular_equals_a_full_sort(popularity, top_k, share, seed):
     every = np.arange(len(popularity))
     items, scores = ranking.top(top_k, listed(np.append(excluded, -1), len(every)))
     alike = ranking.top(top_k, listed([THESE_ALONE, *np.setdiff1d(every, excluded)], len(every)))
-    grouped = ranking.top(top_k, listed(excluded[::2], len(every)), ~np.isin(every, excluded[1::2]))
-    for same in (alike, grouped):
+    some, rest = listed(excluded[::2], len(every)), np.setdiff1d(every, excluded[1::2])
+    grouped = ranking.top(top_k, some, Listed(rest, alone=True))
+    but = ranking.top(top_k, some, Listed(excluded[1::2], alone=False))
+    for same in (alike, grouped, but):
         assert np.array_equal(same[0], items) and np.array_equal(same[1], scores)
     assert items.tolist() == [item_ids[r] for r in rows]
     counts = [max(each, 0.5) for each in popularity]  # finite: a cascade ranks what popularity found

@@ -107,7 +107,8 @@ def check(world: World, history: list[int], seen_too: bool, **lists: list[int]) 
     said = listed(got["excluded"][0], len(catalogue), len(groups))
     rows = set(said.rows.tolist())
     if said.choice:
-        allowed = set(np.flatnonzero(groups.allowed(said.choice)).tolist())
+        every = np.arange(len(catalogue))
+        allowed = set(every[groups.listed(said.choice).allows(every)].tolist())
         assert rows <= allowed and allowed - rows == want["left"]
     else:
         assert (rows if said.alone else set(range(len(catalogue))) - rows) == want["left"]
