@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from cli.options import add_artifact, add_server, add_settings, at_least, check_where, tell_outdated
 from cli.recommend import LOCAL, add_wishes, wishes_of
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(a: argparse.Namespace) -> None:
     """Answer all of them; how it went goes to stderr."""
     from cli.batch_answers import local_answers, server_answers
-    from cli.batch_files import blocks_of, users_in, writing
+    from cli.batch_files import BLOCK_USERS, blocks_of, users_in, writing
     from cli.show import other_catalogue
     from genrec.catalogue.keys import load_keys
     from genrec.progress import counting
@@ -46,18 +48,33 @@ def run(a: argparse.Namespace) -> None:
         print(note, file=sys.stderr)
     by, versions, short, begun = Counter[str](), set[int](), 0, time.monotonic()
     with (
-        writing(a.out, load_keys(a.artifact)) as write,
+        writing(a.out, load_keys(a.artifact), _key(a, wishes, users)) as lists,
         (server_answers if a.url else local_answers)(a, wishes) as answers_to,
         counting("batch", users, "user") as bar,
     ):
-        for block in blocks_of(a.artifact):
+        if before := min(lists.blocks * BLOCK_USERS, users):
+            bar.update(before)
+            print(f"{a.out}: goes on behind {counted(before, 'user')} of a run that ended", file=sys.stderr)
+        for block in blocks_of(a.artifact, lists.blocks):
             answers = answers_to(block.known, bar)
-            write(block, answers)
+            lists.write(block, answers)
             by.update(each.by for each in answers)
             versions |= {each.catalogue_version for each in answers}
             short += sum(len(each.item_ids) < a.top_k for each in answers)
-    notes = [f"{counted(users, 'user')} in {time.monotonic() - begun:.1f} s"]
+    notes = [f"{counted(users - before, 'user')} in {time.monotonic() - begun:.1f} s"]
     notes += [f"{number} by {who}" for who, number in sorted(by.items())]
-    notes += [f"catalogue version {' and '.join(map(str, sorted(versions)))}"]
+    notes += [f"catalogue version {' and '.join(map(str, sorted(versions)))}"] if versions else []
     notes += [f"{counted(short, 'list')} of fewer than {a.top_k} items"] if short else []
     print(f"{a.out}: {', '.join(notes)}", file=sys.stderr)
+
+
+def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int) -> str:
+    """What answers follow from: those of a run that ended are taken over where all of it is the same."""
+    from genrec.catalogue.versions import read_current
+    from genrec.manifest import NAME, digest_file
+
+    facts = {
+        "artifact": digest_file(a.artifact / NAME), "catalogue": read_current(a.artifact).version, "users": users,
+        "ensemble": a.ensemble, "top_k": a.top_k, "wishes": wishes, "beam_width": None if a.url else a.beam_width,
+    }  # fmt: skip
+    return json.dumps(facts)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,8 +46,8 @@ def users_in(artifact: Path) -> int:
         return int(file.metadata.num_rows)
 
 
-def blocks_of(artifact: Path) -> Iterator[Block]:
-    """All users, in the order of the file. Raises ArtifactError."""
+def blocks_of(artifact: Path, behind: int = 0) -> Iterator[Block]:
+    """All users, in the order of the file, `behind` so many blocks. Raises ArtifactError."""
     users, features = KnownUsers(artifact), KnownFeatures(artifact)
 
     def known_of(user: int) -> Known:
@@ -52,7 +55,7 @@ def blocks_of(artifact: Path) -> Iterator[Block]:
         return {"features": features.of(user), **{name: row[name][0] for name in row if name != "user_id"}}
 
     with _opened(artifact) as file:
-        for batch in file.iter_batches(BLOCK_USERS, columns=["user_id", "user"]):
+        for batch in islice(file.iter_batches(BLOCK_USERS, columns=["user_id", "user"]), behind, None):
             ids = batch["user_id"]
             names = pc.coalesce(batch["user"], ids.cast(pa.string()))
             yield Block(ids, names, [known_of(user) for user in ids.to_pylist()])
@@ -68,21 +71,64 @@ def _opened(artifact: Path) -> Iterator[pq.ParquetFile]:
         raise ArtifactError(path, f"not a readable histories file: {error}") from error
 
 
+class Lists:
+    """The answers that are there, a file per block in the folder `parts`; a run of the same `key` takes them over.
+
+    `blocks` counts them. `keys`: as `genrec.catalogue.keys.load_keys` has them.
+    """
+
+    def __init__(self, parts: Path, key: str, keys: pa.Table) -> None:
+        """Raises OSError."""
+        self.parts, self.keys = parts, keys
+        said = parts / "key"
+        if parts.exists() and not (said.is_file() and said.read_text() == key):
+            shutil.rmtree(parts)
+        parts.mkdir(exist_ok=True)
+        said.write_text(key)
+        self.blocks = next(number for number in count() if not self._part(number).exists())
+
+    def write(self, block: Block, answers: Sequence[Answered]) -> None:
+        """The next block."""
+        part = self._part(self.blocks)
+        partial = part.with_suffix(".partial")
+        pq.write_table(_table(block, answers, self.keys), partial)
+        put(partial, part)
+        self.blocks += 1
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All that was written, in order."""
+        return (pq.read_table(self._part(number), memory_map=True) for number in range(self.blocks))
+
+    def _part(self, number: int) -> Path:
+        return self.parts / f"{number}.parquet"
+
+
 @contextmanager
-def writing(out: Path, keys: pa.Table) -> Iterator[Callable[[Block, Sequence[Answered]], None]]:
-    """A function that writes the answers of a block. The file has its name once all is in it; until then, and where
-    something fails, what was there stays. `keys`: as `genrec.catalogue.keys.load_keys` has them. Raises InputError.
+def writing(out: Path, keys: pa.Table, key: str) -> Iterator[Lists]:
+    """What takes the answers, block by block. The file has its name once all is in it; until then, and where something
+    fails, what was there stays, and blocks are kept for a run of the same `key`. Raises InputError.
     """
     make = WRITERS.get(out.suffix.lower())
     if make is None or out.is_dir():
         raise InputError("out", f"is {str(out)!r}", "a file whose name ends in .parquet or .csv")
-    partial = out.with_name(f"{out.name}.partial")
+    lists = Lists(out.with_name(f"{out.name}.parts"), key, keys)
+    partial = lists.parts / out.name
     try:
+        yield lists
         with make(partial, _table(NOBODY, [], keys).schema) as writer:
-            yield lambda block, answers: writer.write_table(_table(block, answers, keys))
+            for table in lists.tables():
+                writer.write_table(table)
         put(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    except BaseException:
+        if lists.blocks:
+            partial.unlink(missing_ok=True)
+            print(
+                f"{lists.parts} keeps what is answered: the same command goes on behind it", file=sys.stderr
+            )
+            raise
+        shutil.rmtree(lists.parts)
+        raise
+    shutil.rmtree(lists.parts)
 
 
 NOBODY = Block(pa.array([], pa.int64()), pa.array([], pa.string()), [])

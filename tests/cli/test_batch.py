@@ -7,6 +7,7 @@ import shutil
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from cli import batch_files
 from cli.batch_answers import patiently
 from cli.main import main
 from clients.errors import Overloaded, Unreachable
@@ -22,6 +24,7 @@ from deploy.launcher import RunningServer, running_server
 from deploy.ports import choose_ports
 from ensembles.local import LocalRecommender, request
 from genrec.catalogue.keys import ITEMS, KEYS
+from genrec.errors import ArtifactError
 from tests.ensembles.known_users import with_known_users
 from training.data.histories import Histories
 
@@ -115,13 +118,53 @@ def test_a_run_that_fails_leaves_what_was_there(
     assert out.read_text() == "of yesterday" and list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_run_that_ended_is_gone_on_with(
+    shop: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks of one user; the shop has four."""
+    monkeypatch.setattr(batch_files, "BLOCK_USERS", 1)
+    out, whole, tables = tmp_path / f"lists.{kind}", tmp_path / f"whole.{kind}", batch_files._table
+    assert batch(shop, whole, *WIDTH) == 0
+    out.write_text("of yesterday")
+
+    def ends_at(calls: int, error: BaseException) -> None:
+        left = iter(range(calls))
+
+        def table(*given: Any) -> pa.Table:
+            if next(left, None) is None:
+                raise error
+            return tables(*given)
+
+        monkeypatch.setattr(batch_files, "_table", table)
+
+    ends_at(2, ArtifactError("lists", "do not fit"))
+    assert batch(shop, out, *WIDTH) == 2
+    assert f"{out}.parts keeps what is answered" in capsys.readouterr().err
+    ends_at(1, KeyboardInterrupt())
+    assert batch(shop, out, *WIDTH) == 130
+    assert "goes on behind 2 users of a run that ended" in capsys.readouterr().err
+    assert out.read_text() == "of yesterday"
+    monkeypatch.setattr(batch_files, "_table", tables)
+    ended = shutil.copytree(f"{out}.parts", tmp_path / "ended")
+    assert batch(shop, out, *WIDTH) == 0
+    error = capsys.readouterr().err
+    assert "goes on behind 3 users" in error and "1 user in " in error
+    check(rows_of(out), rows_of(whole))
+    for other in (["--top-k", "9", *WIDTH], ["--beam-width", "31"], ["--exclude-history", *WIDTH]):
+        shutil.copytree(ended, f"{out}.parts")
+        assert batch(shop, out, *other) == 0
+        assert "goes on" not in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == sorted([ended, out, whole])
+
+
 def test_what_cannot_be_is_refused_by_name(
     tiny: Path, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for artifact, out, more, said in (
         (shop, tmp_path / "lists.txt", [], "out: is .* ends in .parquet or .csv"),
         (shop, tmp_path, [], "out: is "),
-        (shop, tmp_path / "none" / "lists.csv", [], "lists.csv.partial.*No such file"),
+        (shop, tmp_path / "none" / "lists.csv", [], "lists.csv.parts.*No such file"),
         (shop, tmp_path / "lists.csv", ["--protocol", "http"], "protocol: is http without --url"),
         (shop, tmp_path / "lists.csv", ["--top-k", "33", *WIDTH], "top_k: is 33"),
         (shop, tmp_path / "lists.csv", ["--exclude", "x,y"], "exclude: "),
