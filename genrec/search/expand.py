@@ -214,13 +214,15 @@ def _gather(
             top = max(top, x)
             weight[m] = x
             m += 1
-            if h < len(hidden) and hidden[h] == c:
-                h += 1
-                continue
-            if these:
-                if g == len(given) or given[g] != c:
-                    continue
+            reached = not these
+            if these and g < len(given) and given[g] == c:  # a hidden one too may be among these
+                reached = True
                 g += 1
+            if h < len(hidden) and hidden[h] == c:
+                reached = False
+                h += 1
+            if not reached:
+                continue
             child[n] = c
             logit[n] = x
             n += 1

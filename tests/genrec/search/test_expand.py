@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.catalogue.answerable import THESE_ALONE
+from genrec.catalogue.answerable import THESE_ALONE, Choice, of_groups
+from genrec.catalogue.groups import Groups
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
@@ -120,6 +121,31 @@ def test_a_beam_as_wide_as_the_catalogue_finds_every_leaf(sizes, items, share, s
     assert {tuple(c) for c in codes_of(beams.paths, sizes).tolist()} == allowed and len(beams) == len(allowed)
     total = np.exp(beams.scores.astype(np.float64)).sum()
     assert abs(total - 1) < 1e-4 if len(allowed) == index.node_count(index.levels) else total < 1 + 1e-4
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes_of,
+    st.integers(1, 60),
+    st.integers(1, 40),
+    st.floats(0, 1),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_groups_are_as_the_list_of_their_items(sizes, items, width, share, alone, seed):
+    """Rows excluded beside a choice hide nodes among those that it leaves."""
+    rng = np.random.default_rng(seed)
+    index, _ = make_index(rng, sizes, items)
+    named = np.flatnonzero(rng.random(items) < rng.random()).astype(np.int32)
+    index.groups = Groups(["named"], [named], items)
+    choice = Choice((0,)) if alone else Choice(none_of=(0,))
+    excluded = np.flatnonzero(rng.random(items) < share)
+    every = np.arange(items)
+    left = np.setdiff1d(named if alone else np.setdiff1d(every, named), excluded)
+    ways = [np.concatenate((of_groups(choice), excluded)), [THESE_ALONE, *left]]
+    both = [last(search(index, np.random.default_rng(seed), width, index.blocked(way))) for way in ways]
+    for field in ("paths", "nodes", "scores", "parents"):
+        np.testing.assert_array_equal(*(getattr(beams, field) for beams in both))
 
 
 def test_two_thousand_requests_are_valid_distinct_and_full():
