@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from genrec.catalogue.group_number import group_number
 from genrec.errors import InputError
 from genrec.settings import MOST_VALUES
 
-GroupNames = Collection[str] | Collection[int]
+GroupNames = Iterable[str] | Iterable[int]
+SHOWN = 100  # characters of what is no group's name
 
 
 def request_tensors(
@@ -94,11 +95,17 @@ def integer(field: str, value: int, dtype: type[np.signedinteger[Any]]) -> NDArr
 
 def _group_numbers(field: str, groups: GroupNames) -> list[int]:
     """Of names and whole numbers the numbers. Raises InputError."""
-    if isinstance(groups, str) or not all(
-        isinstance(each, str | int | np.integer) and not isinstance(each, bool) for each in groups
-    ):
-        raise InputError(field, f"are {groups!r}", "a list of names, or of whole numbers")
-    return [group_number(each if isinstance(each, str) else int(each)) for each in groups]
+    accepted = "a list of names, or of whole numbers"
+    try:
+        given = None if isinstance(groups, str | bytes | bytearray | Mapping) else list(groups)
+    except TypeError:  # a number, or an array that is one
+        given = None
+    if given is None:
+        raise InputError(field, f"is {groups!r}"[:SHOWN], accepted)
+    for each in given:
+        if not isinstance(each, str | int | np.integer) or isinstance(each, bool):
+            raise InputError(field, f"holds {each!r}"[:SHOWN], accepted)
+    return [group_number(each if isinstance(each, str) else int(each)) for each in given]
 
 
 def _flag(field: str, value: bool) -> bool:

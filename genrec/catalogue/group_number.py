@@ -8,9 +8,11 @@ MOST = 2**63 - 1
 
 
 def group_number(name: str | int) -> int:
-    """What a request says for a group: a whole number stands for itself, any other name for 63 bits of its sha256."""
-    if isinstance(name, int):
-        return name
-    if name.isascii() and name.isdecimal() and int(name) <= MOST:
-        return int(name)
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
+    """What a request says for a group: a whole number of 0 to `MOST` stands for itself, any other name for 63 bits of
+    its sha256. What is not Unicode, as an argument of a command line may be, has one too, and is no group's.
+    """
+    text = str(name)
+    digits = text.lstrip("0") or text[-1:]  # Python reads no more than some thousand digits
+    if text.isascii() and text.isdecimal() and len(digits) <= len(str(MOST)) and int(digits) <= MOST:
+        return int(digits)
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], "big") >> 1

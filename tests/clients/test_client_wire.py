@@ -43,13 +43,31 @@ from genrec.errors import GenrecError, InputError
         ("exclude_history", {"exclude_history": 1}),
         ("exclude", {"exclude": 5}),
         ("only", {"only": [0.5]}),
+        ("only_groups", {"only_groups": "sale"}),
+        ("only_groups", {"only_groups": b"sale"}),
+        ("only_groups", {"only_groups": 5}),
+        ("only_groups", {"only_groups": np.array(5)}),
+        ("only_groups", {"only_groups": {"sale": False}}),
+        ("only_groups", {"only_groups": [["sale"]]}),
+        ("exclude_groups", {"exclude_groups": [None]}),
+        ("exclude_groups", {"exclude_groups": [True]}),
+        ("exclude_groups", {"exclude_groups": [5.0]}),
+        ("exclude_groups", {"exclude_groups": np.array([b"sale"])}),
     ],
 )
 def test_what_no_tensor_can_hold_is_refused_before_sending(field: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(InputError) as raised:
         request.request_tensors(**{"history": [1], **arguments})
     assert raised.value.field == field
-    assert raised.value.limit
+    assert raised.value.limit and len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "groups", [["7", "sale"], iter((7, "sale")), np.array(["7", "sale"]), [np.uint8(7), np.str_("sale")]]
+)
+def test_groups_are_named_by_what_gives_names_one_after_the_other(groups: Any) -> None:
+    made = request.request_tensors([1], only_groups=groups)["only_groups"]
+    assert made.tolist() == [[7, 1132797139936644560]] and made.dtype == np.int64
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,11 @@ def test_groups_have_numbers():
     others = ["sale", "Sale", " 7", "-7", str(2**63), "käse", "٧"]
     numbers = [group_number(name) for name in others]
     assert len(set(numbers)) == len(others) and all(2**20 < number < 2**63 for number in numbers)
+    assert [group_number(int(name)) for name in ("-7", str(2**63))] == [numbers[3], numbers[4]]
+    assert (
+        group_number("0" * 9999 + "7") == 7 and group_number("7" * 9999) == group_number("7" * 9999) > 2**20
+    )
+    assert group_number("\udcff") != group_number("\ud800")  # of a command line, or of JSON
     assert group_number("sale") == 1132797139936644560  # clients of other languages may have it so
     groups = Groups(["7", "sale"], [np.zeros(0, np.int32)] * 2, 3)
     assert groups.places("only_groups", np.array([group_number("sale"), 7, 7])) == (0, 1)
