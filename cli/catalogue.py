@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.options import add_artifact, names
+from cli.options import add_artifact, groups
 from genrec.words import counted
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "items", help="item ids as 1,2,3, keys of items.parquet, or a CSV or Parquet file: item"
     )
     made["group"].add_argument("items", help="CSV or Parquet: item (its id or key), group; a row per pair")
-    made["ungroup"].add_argument("groups", type=names, help="names as sale,new, or numbers")
+    made["ungroup"].add_argument("groups", type=groups, help="names as sale,new, or numbers")
     for action in ("add", "remove", "group", "ungroup"):
         made[action].add_argument(
             "--base",
@@ -102,7 +102,8 @@ def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
     import numpy as np
 
     from build.catalogue import is_file, read_item_ids
-    from genrec.catalogue.keys import find_ids, load_keys, split_keys
+    from genrec.catalogue.keys import find_ids, load_keys
+    from genrec.catalogue.typed import split_keys
     from training.data.keys import is_plain
     from training.data.tables import ITEM, read_table, required
 

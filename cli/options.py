@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
+from genrec.catalogue.typed import split_names
 from genrec.errors import ArtifactError, InputError
 from genrec.manifest import outdated
 from genrec.rank.options import MOST_CANDIDATES, USUAL_CANDIDATES
@@ -84,6 +85,14 @@ def names(text: str) -> tuple[str, ...]:
     if not all(found):
         raise _refused(text, "names with commas between")
     return found
+
+
+def groups(text: str) -> list[str]:
+    """Names of groups of items with commas between."""
+    try:
+        return split_names(text, "groups")
+    except InputError as error:
+        raise _refused(text, error.limit) from error
 
 
 def counts(text: str) -> dict[str, int]:

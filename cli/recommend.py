@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cli.options import add_question, add_settings, check_where, names, tell_outdated
+from cli.options import add_question, add_settings, check_where, groups, tell_outdated
 
 LOCAL = ("beam_width",)  # settings that a server has for itself
 
@@ -32,7 +32,7 @@ def add_groups(parser: argparse.ArgumentParser) -> None:
         ("exclude", "do not answer items of these groups"),
         ("only", "answer none but theirs"),
     ):
-        parser.add_argument(f"--{name}-groups", type=names, metavar="NAMES", help=f"{what}: sale,new")
+        parser.add_argument(f"--{name}-groups", type=groups, metavar="NAMES", help=f"{what}: sale,new")
 
 
 def wishes_of(a: argparse.Namespace) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from clients.request import request_tensors
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.keys import ITEMS, find_ids, find_names, load_keys, split_keys
+from genrec.catalogue.keys import ITEMS, find_ids, find_names, load_keys
+from genrec.catalogue.typed import split_keys
 from genrec.catalogue.versions import catalogue_id, folder_of
 from genrec.errors import GenrecError, InputError
 from genrec.rank.kinds import EVENT_INPUTS

@@ -76,6 +76,12 @@ def test_the_command_names_the_extra_that_is_missing(wheel):
     assert run(wheel, door.format(["--help"])).returncode == 0
 
 
+def test_a_trace_with_groups_needs_no_extra(wheel):
+    door = "import genrec.__main__ as door; sys.argv = ['genrec', *{}]; sys.exit(door.main())"
+    done = run(wheel, door.format(["trace", "127.0.0.1:9", "--history", "1", "--only-groups", "sale"]))
+    assert done.returncode == 2 and "127.0.0.1:9: failed to connect" in done.stderr
+
+
 def test_the_license_is_in_it(wheel):
     (metadata,) = wheel.glob("*.dist-info/METADATA")
     assert "License-Expression: Apache-2.0" in metadata.read_text()

@@ -16,6 +16,7 @@ from cli.web.shelf import Shelf
 from clients.aio import AsyncRecommender
 from clients.errors import Overloaded, TimedOut, Unreachable
 from clients.wire import Recommendation
+from genrec.catalogue.typed import split_names
 from genrec.errors import GenrecError, InputError
 
 TIMEOUT_S = 20.0
@@ -46,7 +47,7 @@ class Asking:
                 given[name] = self._shelf.ids(name, body[name])
         for name in ("exclude_groups", "only_groups"):
             if body.get(name) is not None:
-                given[name] = str(body[name]).split(",")
+                given[name] = _names(name, body[name])
         return [await self._answer(decoder, given) for decoder in self._clients]
 
     async def _answer(self, decoder: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +101,12 @@ def _id(item: Any) -> Any:
     """The page's ids are texts (`Shelf.item`); what is none goes on to the client, which refuses it."""
     digits = item.removeprefix("-") if isinstance(item, str) else ""
     return int(item) if digits.isascii() and digits.isdecimal() and len(digits) <= 19 else item
+
+
+def _names(field: str, given: Any) -> list[str]:
+    if not isinstance(given, str):
+        raise InputError(field, f"is {given!r}"[:100], "a text of names, as sale,new")
+    return split_names(given, field)
 
 
 def error_as_json(error: GenrecError) -> dict[str, str]:

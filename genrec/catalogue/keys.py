@@ -5,7 +5,6 @@ Keys of items that came with a later catalogue version are in `catalogues/items.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -49,18 +48,6 @@ def save_keys(artifact: Path, keys: pa.Table) -> None:
     partial = path.with_name(f"{ITEMS}.partial")
     pq.write_table(keys.replace_schema_metadata({OF: digest_file(artifact / ITEMS)}), partial)
     put(partial, path)
-
-
-def split_keys(text: str, field: str) -> list[str]:
-    """Of a list: what is between commas, spaces before it left out; `"salt, pepper"` in quotes is one.
-
-    Raises InputError.
-    """
-    try:
-        return next(csv.reader([text], skipinitialspace=True, strict=True), [])
-    except csv.Error as error:
-        limit = 'keys with commas between, in "quotes" where they have commas'
-        raise InputError(field, f"is {text!r}: {error}", limit) from error
 
 
 def find_ids(

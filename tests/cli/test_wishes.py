@@ -18,6 +18,7 @@ import pytest
 
 from cli import trace
 from cli.main import main
+from cli.options import groups
 from clients.recommender import Recommender
 from deploy.launcher import RunningServer
 from genrec.catalogue.keys import KEYS
@@ -96,6 +97,22 @@ def test_the_page_names_the_field_of_a_list_that_is_none(shop: Path, field: str,
     assert error["kind"] == "bad_input" and error["message"].startswith(f"{field}: ")
 
 
+@pytest.mark.parametrize("field", ["exclude_groups", "only_groups"])
+@pytest.mark.parametrize("given", [5, ["sale"], True, "sale,", ",", '"sale'])
+def test_the_page_names_the_field_of_groups_that_are_none(shop: Path, field: str, given: Any) -> None:
+    with page_at(shop, NOBODY) as url, pytest.raises(urllib.error.HTTPError) as refused:
+        asked(url, history=[], **{field: given})
+    error = json.load(refused.value)["error"]
+    assert error["kind"] == "bad_input" and error["message"].startswith(f"{field}: ")
+
+
+def test_names_of_groups_may_have_spaces_around_and_commas_in_quotes() -> None:
+    assert groups(' sale,new in , "salt, pepper",7') == ["sale", "new in", "salt, pepper", "7"]
+    for none in ("", " ", "sale,", ",sale", '"sale'):
+        with pytest.raises(argparse.ArgumentTypeError, match="names with commas between"):
+            groups(none)
+
+
 @pytest.mark.serving
 @pytest.mark.parametrize("ensemble", ["recommend", "recommend_draft"])
 def test_a_traced_request_has_the_wishes(traced: RunningServer, items: list[int], ensemble: str) -> None:
@@ -113,6 +130,7 @@ def test_groups_by_name_everywhere(
 ) -> None:
     artifact, file = shutil.copytree(shop, tmp_path / "artifact"), tmp_path / "groups.csv"
     pairs = [(items[5], "sale"), (items[6], "sale"), (items[6], "7"), (items[7], "7")]
+    pairs += [(items[8], '"salt, pepper"')]
     file.write_text("item,group\n" + "".join(f"{item},{name}\n" for item, name in pairs))
     assert main(["catalogue", "group", str(artifact), str(file)]) == 0
     assert main(["catalogue", "swap", str(artifact)]) == 0
@@ -121,6 +139,7 @@ def test_groups_by_name_everywhere(
         ("--only-groups", "sale,7", "--exclude", str(items[6])): {items[5], items[7]},
         ("--only-groups", "sale", "--exclude-groups", "7"): {items[5]},
         ("--only-groups", "7", "--only", f"{items[5]},{items[7]}"): {items[7]},
+        ("--only-groups", '7 , "salt, pepper"', "--exclude-groups", " sale"): {items[7], items[8]},
     }
     capsys.readouterr()
     with brief_server(artifact, beam_width=32, ensembles=("recommend",)) as server:
@@ -141,8 +160,8 @@ def test_groups_by_name_everywhere(
             assert send(top_k=5).item_ids.tolist() == [items[5]]
         with page_at(artifact, str(server.run_dir / "server.json")) as url:
             with urllib.request.urlopen(f"{url}/api/about", timeout=60) as about:
-                assert json.load(about)["groups"] == ["7", "sale"]
-            told, *_ = asked(url, history=[], only_groups="sale", exclude_groups="7")
+                assert json.load(about)["groups"] == ["7", "sale", "salt, pepper"]
+            told, *_ = asked(url, history=[], only_groups="sale, 7", exclude_groups="7")
             assert [int(item["id"]) for item in told["items"]] == [items[5]]
             told, *_ = asked(url, history=[], only_groups="sales")
             assert told["error"]["kind"] == "bad_input" and "only_groups: names" in told["error"]["message"]
