@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -18,6 +19,8 @@ from genrec.errors import InputError
 from training.data.tables import read_table, required, where
 
 GROUP = ("group",)
+LONGEST = 200  # characters of a name
+SHOWN = 40  # of one that is none
 
 
 def group_items(artifact: Path, file: Path, item_ids: NDArray[np.int64], base: int | None = None) -> int:
@@ -27,7 +30,7 @@ def group_items(artifact: Path, file: Path, item_ids: NDArray[np.int64], base: i
     several rows. A group of the file takes the place of one with its name; others stay. Raises InputError.
     """
     config = load_config(artifact)
-    coded = pc.dictionary_encode(pc.utf8_trim_whitespace(required(read_table(file), file, GROUP)))
+    coded = pc.dictionary_encode(_names(file))
     names, of = coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False)
     with locked(artifact):
         base = base_of(artifact, base)
@@ -38,7 +41,7 @@ def group_items(artifact: Path, file: Path, item_ids: NDArray[np.int64], base: i
             problem = f"{where(file, place)} is {item_ids[place]}, which version {base} lacks"
             raise InputError(f"{file}, column item", problem, f"its {len(catalogue)} items")
         both = dict(zip(groups.names, groups.members, strict=True))
-        both |= {name: np.unique(rows[of == at]) for at, name in enumerate(names)}
+        both |= zip(names, _members(rows, of, len(names)), strict=True)
         facts = {"from": base, "grouped": len(names)}
         return write_version(artifact, catalogue, tokens, _groups(both, len(catalogue)), facts)
 
@@ -54,6 +57,27 @@ def drop_groups(artifact: Path, names: Sequence[str], base: int | None = None) -
         left = {groups.names[place]: groups.members[place] for place in kept}
         facts = {"from": base, "ungrouped": len(gone)}
         return write_version(artifact, catalogue, tokens, _groups(left, len(catalogue)), facts)
+
+
+def _names(file: Path) -> pa.Array:
+    """Of every row the group, without spaces around. Raises InputError for what no error or list could show."""
+    found = pc.utf8_trim_whitespace(required(read_table(file), file, GROUP))
+    fit = pc.match_substring_regex(found, rf"^[^\p{{Cc}}]{{1,{LONGEST}}}$").to_numpy(zero_copy_only=False)
+    if (unfit := np.flatnonzero(~fit)).size:
+        place = int(unfit[0])
+        problem = f"{where(file, place)} is {found[place].as_py()[:SHOWN]!r}"
+        limit = f"a name of at most {LONGEST} characters, without control characters"
+        raise InputError(f"{file}, column group", problem, limit)
+    return found
+
+
+def _members(rows: NDArray[np.int32], of: NDArray[np.int32], groups: int) -> list[NDArray[np.int32]]:
+    """Of pairs of a row int32[m] and a group int32[m] every group's rows, int32[any], ascending, each once."""
+    order = np.lexsort((rows, of))
+    rows, of = rows[order], of[order]
+    first = (np.diff(of, prepend=-1) != 0) | (np.diff(rows, prepend=-1) != 0)
+    rows, of = rows[first], of[first]
+    return np.split(rows, np.searchsorted(of, np.arange(1, groups)))
 
 
 def _groups(members: Mapping[str, NDArray[np.int32]], items: int) -> Groups:

@@ -85,6 +85,17 @@ def test_items_are_named_by_keys_too(artifact: Path) -> None:
     assert items_by_group(artifact, 2) == {"a": [items[3]], "b": [items[1]]}
 
 
+@pytest.mark.parametrize("many", [1, 7, 4000])
+def test_each_group_has_the_items_of_its_rows(artifact: Path, many: int) -> None:
+    draw, items = np.random.default_rng(0), Catalogue.load(artifact / CATALOGUE).item_ids
+    pairs = list(zip(draw.choice(items, 9000).tolist(), draw.integers(0, many, 9000).tolist(), strict=True))
+    wanted: dict[str, set[int]] = {}
+    for item, name in pairs:
+        wanted.setdefault(f"{name}", set()).add(item)
+    assert group(artifact, [*pairs]) == 0
+    assert items_by_group(artifact, 2) == {name: sorted(members) for name, members in wanted.items()}
+
+
 def test_what_is_no_group_is_refused_by_line(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     item = int(Catalogue.load(artifact / CATALOGUE).item_ids[0])
     for pairs, says in (
@@ -95,6 +106,8 @@ def test_what_is_no_group_is_refused_by_line(artifact: Path, capsys: pytest.Capt
         ),
         ([(item, "a"), ("x", "a")], "groups.csv, column item: line 3 is x"),
         ([(item, "7"), (item, "07")], "groups: are 2 names"),
+        ([(item, "a"), (item, "é" * 201)], "groups.csv, column group: line 3 is 'éé"),
+        ([(item, "a"), (item, "red\x1b[31m")], "control characters"),
         ([], "is empty"),
     ):
         assert group(artifact, pairs) == 2
