@@ -23,7 +23,7 @@ from genrec.tensor_file import read_tensors, readable, write_tensors
 
 FORMAT, VERSION = "genrec-groups", "1"
 REMEMBERED = 256  # choices of groups, of each some bytes per item of its groups
-SHOWN = 20
+SHOWN, SHOWN_BYTES = 20, 2000  # of names in an error: of a longer one gRPC would make another error
 
 Int32 = npt.NDArray[np.int32]
 
@@ -34,9 +34,14 @@ class Groups:
     def __init__(self, names: Sequence[str], members: Sequence[Int32], items: int) -> None:
         """Raises InputError for rows that are none, and for names that are there twice, or have one number."""
         self.names, self.members, self.items = tuple(names), tuple(members), items
-        self._places = {group_number(name): place for place, name in enumerate(self.names)}
-        if not len(self._places) == len(self.members) == len(self.names):
-            raise InputError("groups", f"are {len(self.names)} names", "names of different numbers")
+        if len(self.members) != len(self.names):
+            raise InputError("groups", f"are {len(self.names)} names", f"{len(self.members)}, one for each")
+        self._places: dict[int, int] = {}
+        for place, name in enumerate(self.names):
+            other = self._places.setdefault(group_number(name), place)
+            if other != place:
+                problem = f"{self.names[other]!r} and {name!r} have one number, {group_number(name)}"
+                raise InputError("groups", problem, "names of different numbers")
         for name, rows in zip(self.names, self.members, strict=True):
             ascending = bool((np.diff(rows, prepend=-1) > 0).all())
             if rows.dtype != np.int32 or rows.ndim != 1 or not ascending or (rows >= items).any():
@@ -60,7 +65,10 @@ class Groups:
         if not self.names:
             return "none: `genrec catalogue group` makes them"
         known = [n if str(group_number(n)) == n else f"{group_number(n)} ({n})" for n in self.names[:SHOWN]]
-        return ", ".join([*known, *([f"{len(self) - SHOWN} others"] if len(self) > SHOWN else [])])
+        while len(known) > 1 and len(", ".join(known).encode()) > SHOWN_BYTES:
+            known.pop()
+        others = len(self) - len(known)
+        return ", ".join([*known, *([f"{others} others"] if others else [])])
 
     def save(self, path: Path) -> None:
         """Write one safetensors file."""

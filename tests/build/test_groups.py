@@ -105,7 +105,7 @@ def test_what_is_no_group_is_refused_by_line(artifact: Path, capsys: pytest.Capt
             "groups.csv, column item: line 3 is 4, which version 1 lacks (accepted: its 60",
         ),
         ([(item, "a"), ("x", "a")], "groups.csv, column item: line 3 is x"),
-        ([(item, "7"), (item, "07")], "groups: are 2 names"),
+        ([(item, "7"), (item, "07")], "groups: '07' and '7' have one number, 7"),
         ([(item, "a"), (item, "é" * 201)], "groups.csv, column group: line 3 is 'éé"),
         ([(item, "a"), (item, "red\x1b[31m")], "control characters"),
         ([], "is empty"),

@@ -94,6 +94,15 @@ def test_groups_have_numbers():
     many = Groups([str(n) for n in range(25)], [np.zeros(0, np.int32)] * 25, 3)
     with pytest.raises(InputError, match="19, 5 others"):
         many.places("only_groups", [99])
+    long = Groups([f"{n}" + "漢" * 200 for n in range(9)], [np.zeros(0, np.int32)] * 9, 3)
+    with pytest.raises(InputError, match="6 others") as refused:
+        long.places("only_groups", [99])
+    assert len(str(refused.value).encode()) < 2300
+
+
+def test_groups_of_one_number_are_both_named():
+    with pytest.raises(InputError, match="groups: '7' and '07' have one number, 7"):
+        Groups(["b", "7", "07"], [np.zeros(0, np.int32)] * 3, 3)
 
 
 @pytest.mark.parametrize(
