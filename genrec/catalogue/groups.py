@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,11 @@ import numpy.typing as npt
 from genrec.catalogue.answerable import Choice, Listed
 from genrec.catalogue.files import GROUPS
 from genrec.catalogue.group_number import group_number
+from genrec.catalogue.remembered import Remembered
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
 
 FORMAT, VERSION = "genrec-groups", "1"
-REMEMBERED = 256  # choices of groups, of each some bytes per item of its groups
 SHOWN, SHOWN_BYTES = 20, 2000  # of names in an error: of a longer one gRPC would make another error
 
 Int32 = npt.NDArray[np.int32]
@@ -47,7 +47,7 @@ class Groups:
             if rows.dtype != np.int32 or rows.ndim != 1 or not ascending or (rows >= items).any():
                 raise InputError(f"group {name!r}", "has rows that are none", f"ascending, 0 to {items - 1}")
         # Not of a method: in a cycle with its cache, a version would outlive its last use
-        self.listed = lru_cache(REMEMBERED)(partial(_listed, self.members))
+        self.listed = Remembered(partial(_listed, self.members), lambda listed: (listed.rows,))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from genrec.catalogue.answerable import Choice, Listed, listed
 from genrec.catalogue.blocked import Base, Blocked, above, ways_to
-from genrec.catalogue.groups import REMEMBERED, Groups
+from genrec.catalogue.groups import Groups
+from genrec.catalogue.remembered import Remembered
 from genrec.catalogue.semantic_id import check_sizes, pack
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
@@ -101,7 +102,7 @@ class ValidityIndex:
         base = partial(
             _base_of_choice, groups, self.row_leaf, self.first_child
         )  # not of a method: see `Groups`
-        self._base = lru_cache(REMEMBERED)(base)
+        self._base = Remembered(base, lambda base: (base.leaves, *base.nodes))
 
     @property
     def levels(self) -> int:

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec.catalogue import remembered
 from genrec.catalogue.answerable import OF_GROUPS, THESE_ALONE, Choice, listed, of_groups
 from genrec.catalogue.files import GROUPS
 from genrec.catalogue.group_number import group_number
-from genrec.catalogue.groups import REMEMBERED, Groups
+from genrec.catalogue.groups import Groups
+from genrec.catalogue.remembered import Remembered
 from genrec.catalogue.validity import ValidityIndex
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, write_tensors
@@ -71,7 +73,26 @@ def test_a_choice_is_worked_out_once():
     index.groups = groups
     for _ in range(3):
         index.blocked(of_groups(Choice((2,), (3,))))
-    assert index._base.cache_info().misses == 1 and index._base.cache_info().maxsize == REMEMBERED
+    assert len(index._base) == 1 and index._base(Choice((2,), (3,))) is index._base(Choice((2,), (3,)))
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    made = []
+    kept = Remembered(lambda size: made.append(size) or np.zeros(size, np.int8), lambda array: (array,))
+    monkeypatch.setattr(remembered, "MOST", 3)
+    monkeypatch.setattr(remembered, "MOST_BYTES", 100)
+    for size in (1, 2, 3, 1, 4, 1, 3):  # 2 was the last to be asked for when 4 came
+        kept(size)
+    assert made == [1, 2, 3, 4] and len(kept) == 3
+    kept(95)
+    assert made[-1] == 95 and len(kept) == 3  # 1, 3 and 95
+    kept(1)
+    assert made[-1] == 95
+    kept(101)
+    assert made[-1] == 101 and len(kept) == 1  # more than there is room for
+    kept(101)
+    kept(2)
+    assert made[-2:] == [101, 2] and len(kept) == 1 and kept._bytes == 2
 
 
 def test_groups_have_numbers():
