@@ -103,7 +103,7 @@ VERBS = {
         pool.add_arguments, pool.run,
     ),
     "catalogue": Verb(
-        "versions of the catalogue: add, remove, swap, rollback, status",
+        "versions of the catalogue: add, remove, group, ungroup, swap, rollback, status",
         "swap artifacts/ml-100k",
         catalogue.add_arguments, catalogue.run,
     ),
