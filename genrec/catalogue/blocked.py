@@ -96,6 +96,12 @@ def ways_to(leaves: Int32, first_child: Sequence[Int32]) -> tuple[Int32, ...]:
     return tuple(nodes)
 
 
+def rehearse(first_child: Sequence[Int32]) -> None:
+    """Compile what the first request with a choice of groups, and rows beside it, would wait for."""
+    ways_to(np.zeros(1, np.int32), first_child)
+    _merged(_NONE, _NONE)
+
+
 def _once(ascending: Int32) -> Int32:
     """Each of int32[E] once: int32[any]."""
     return ascending[np.diff(ascending, prepend=-1) > 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from genrec.catalogue.blocked import rehearse
 from genrec.catalogue.files import VALID_IDS, VALIDITY
 from genrec.catalogue.groups import Groups
 from genrec.catalogue.hashset import SemanticIdSet
@@ -16,6 +17,7 @@ def load_validity(folder: Path, config: ModelConfig) -> ValidityIndex:
     """`validity.safetensors`, of the model's codebook sizes, with the groups of the version's items."""
     index = ValidityIndex.load(folder / VALIDITY, config.codebook_sizes)
     index.groups = Groups.load(folder, index.items)
+    rehearse(index.first_child)
     return index
 
 

@@ -1,6 +1,8 @@
 """Named groups against sets of items: what they leave of the tree, their file, and what is refused."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from genrec.catalogue import remembered
 from genrec.catalogue.answerable import OF_GROUPS, THESE_ALONE, Choice, listed, of_groups
-from genrec.catalogue.files import GROUPS
+from genrec.catalogue.files import GROUPS, VALIDITY
 from genrec.catalogue.group_number import group_number
 from genrec.catalogue.groups import Groups
 from genrec.catalogue.remembered import Remembered
@@ -93,6 +95,30 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     kept(101)
     kept(2)
     assert made[-2:] == [101, 2] and len(kept) == 1 and kept._bytes == 2
+
+
+NEW_PROCESS = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from genrec.catalogue import blocked
+from genrec.catalogue.answerable import Choice, of_groups
+from genrec.catalogue.indices import load_validity
+index = load_validity(Path(sys.argv[1]), SimpleNamespace(codebook_sizes=(9, 9)))
+kernels = blocked._merged, blocked._parents
+before = [kernel.signatures.copy() for kernel in kernels]
+assert all(before)
+for choice in (Choice((0,)), Choice(none_of=(0,))):
+    index.blocked([*of_groups(choice), 0, 8])
+assert [kernel.signatures for kernel in kernels] == before
+"""
+
+
+def test_no_request_waits_for_a_compiler(tmp_path):
+    index = ValidityIndex.build(np.arange(9)[:, None].repeat(2, 1), (9, 9), np.zeros(9, int), np.arange(9))
+    index.save(tmp_path / VALIDITY)
+    Groups(["a"], [np.arange(0, 9, 2, dtype=np.int32)], 9).save(tmp_path / GROUPS)
+    subprocess.run([sys.executable, "-c", NEW_PROCESS, str(tmp_path)], check=True)
 
 
 def test_groups_have_numbers():
