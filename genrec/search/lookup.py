@@ -21,6 +21,8 @@ from genrec.errors import InputError
 
 Array = npt.NDArray[Any]
 NOTHING = Listed(np.zeros(0, np.int32), alone=False)  # is excluded
+FEW = 32  # of the catalogue's items: with more, the next popular one that is wanted is not far
+LOOKED_AT = 4  # items at first, for each that is wanted
 Items = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]  # item ids [at most K], best first, and scores
 
 
@@ -75,7 +77,7 @@ def lookup(
 
 @dataclass(frozen=True)
 class PopularityRanking:
-    """The whole catalogue by popularity: made once per catalogue, so that an answer costs K + E, not n."""
+    """The whole catalogue by popularity: made once per catalogue, so that no answer sorts it."""
 
     item_ids: npt.NDArray[np.int64]  # [n], popularity descending, then item id ascending
     rows: npt.NDArray[np.int32]  # [n], their catalogue rows
@@ -99,13 +101,17 @@ class PopularityRanking:
         """The first `top_k` that are `given` to answer; where a choice of groups is made, of what is `chosen`."""
         if top_k < 0:
             raise InputError("top_k", f"is {top_k}", "at least 0")
-        lists = (given, chosen)  # never both alone: see `listed`
-        alone = [each.rows for each in lists if each.alone]
-        most = top_k + sum(len(each.rows) for each in lists if not each.alone)  # no more of them can drop out
-        reach = np.sort(self.places[alone[0]]) if alone else np.arange(min(most, len(self.rows)))
-        rows = self.rows[reach[:most]]
-        kept = reach[:most][given.allows(rows) & chosen.allows(rows)][:top_k]
-        return self.item_ids[kept], self.scores[kept]
+        alone = [each.rows for each in (given, chosen) if each.alone]  # never both: see `listed`
+        # Few are sorted by popularity; else the popular are looked at until enough of them may be answered
+        few = alone and len(alone[0]) * FEW < len(self.rows)
+        best = self.rows[np.sort(self.places[alone[0]])] if few else self.rows
+        kept, start, end = best[:0], 0, LOOKED_AT * top_k
+        while len(kept) < top_k and start < len(best):
+            some = best[start:end]
+            kept = np.append(kept, some[given.allows(some) & chosen.allows(some)])
+            start, end = end, 2 * end
+        places = self.places[kept[:top_k]]
+        return self.item_ids[places], self.scores[places]
 
 
 @njit(cache=True, nogil=True)

@@ -106,6 +106,33 @@ def test_popular_equals_a_full_sort(popularity, top_k, share, seed):
     np.testing.assert_allclose(scores, [math.log(counts[r] / sum(counts)) for r in rows], rtol=1e-6)
 
 
+class Counted(Listed):
+    """Counts the rows that are held against it."""
+
+    looked_at = 0
+
+    def allows(self, rows):
+        Counted.looked_at += len(rows)
+        return super().allows(rows)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("many", [0, 5, 200, 5000, 9999, 10_000])
+def test_popular_items_of_a_large_group_are_found_without_reading_it(alone, many):
+    rng = np.random.default_rng(many)
+    popularity = rng.integers(0, 1000, 10_000)
+    ranking = PopularityRanking.build(popularity, np.arange(10_000))
+    group = np.sort(rng.choice(10_000, many, replace=False)).astype(np.int32)
+    allowed = np.zeros(10_000, bool) if alone else np.ones(10_000, bool)
+    allowed[group] = alone
+    Counted.looked_at = 0
+    items, scores = ranking.top(10, chosen=Counted(group, alone))
+    wanted = sorted(np.flatnonzero(allowed), key=lambda row: (-popularity[row], row))[:10]
+    assert items.tolist() == wanted and len(scores) == len(wanted)
+    if allowed.sum() >= 10 and (alone or many <= 5000):
+        assert Counted.looked_at <= 200
+
+
 def test_popular_refuses():
     ranking = PopularityRanking.build([3, 1], [10, 11])
     with pytest.raises(InputError, match="top_k"):
