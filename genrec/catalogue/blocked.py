@@ -35,8 +35,8 @@ class Blocked:
 
     def closes(self, leaves: Int32) -> npt.NDArray[np.bool_]:
         """Which of leaves int32[any] are blocked: bool of the same shape."""
-        closed = np.isin(leaves, self.nodes[-1])
-        return closed if self.open is None else closed | ~np.isin(leaves, self.open[-1])
+        closed = _among(leaves, self.nodes[-1])
+        return closed if self.open is None else closed | ~_among(leaves, self.open[-1])
 
 
 class Base(NamedTuple):
@@ -100,6 +100,14 @@ def rehearse(first_child: Sequence[Int32]) -> None:
     """Compile what the first request with a choice of groups, and rows beside it, would wait for."""
     ways_to(np.zeros(1, np.int32), first_child)
     _merged(_NONE, _NONE)
+
+
+def _among(leaves: Int32, nodes: Int32) -> npt.NDArray[np.bool_]:
+    """Which of leaves int32[any] are among nodes int32[P], ascending: bool of the same shape. Costs log P each."""
+    if not len(nodes):
+        return np.zeros(leaves.shape, np.bool_)
+    found: npt.NDArray[np.bool_] = nodes[np.minimum(np.searchsorted(nodes, leaves), len(nodes) - 1)] == leaves
+    return found
 
 
 def _once(ascending: Int32) -> Int32:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from genrec.catalogue import remembered
 from genrec.catalogue.answerable import OF_GROUPS, THESE_ALONE, Choice, listed, of_groups
+from genrec.catalogue.blocked import Blocked
 from genrec.catalogue.files import GROUPS, VALIDITY
 from genrec.catalogue.group_number import group_number
 from genrec.catalogue.groups import Groups
@@ -119,6 +121,22 @@ def test_no_request_waits_for_a_compiler(tmp_path):
     index.save(tmp_path / VALIDITY)
     Groups(["a"], [np.arange(0, 9, 2, dtype=np.int32)], 9).save(tmp_path / GROUPS)
     subprocess.run([sys.executable, "-c", NEW_PROCESS, str(tmp_path)], check=True)
+
+
+def test_a_draft_is_held_against_a_large_choice_without_a_copy_of_it():
+    nodes, none = np.arange(0, 500_000, 2, dtype=np.int32), np.zeros(0, np.int32)
+    leaves = np.array([0, 1, 499_998, 499_999, 3], np.int32)
+    for blocked, wanted in (
+        (Blocked((nodes,)), [True, False, True, False, False]),
+        (Blocked((none,), (nodes,)), [False, True, False, True, True]),
+        (Blocked((nodes[:1],), (nodes,)), [True, True, False, True, True]),
+        (Blocked((none,), (none,)), [True] * 5),
+    ):
+        tracemalloc.start()
+        closed = blocked.closes(leaves)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert closed.tolist() == wanted and peak < 50_000
 
 
 def test_groups_have_numbers():
