@@ -52,7 +52,7 @@ def drop_groups(artifact: Path, names: Sequence[str], base: int | None = None) -
     with locked(artifact):
         base = base_of(artifact, base)
         catalogue, tokens, groups = load_version(artifact, base, config)
-        gone = set(groups.places("groups", [group_number(name) for name in names]))
+        gone = {groups.places(f"group {name!r}", [group_number(name)])[0] for name in names}
         kept = [place for place in range(len(groups)) if place not in gone]
         left = {groups.names[place]: groups.members[place] for place in kept}
         facts = {"from": base, "ungrouped": len(gone)}

@@ -116,7 +116,7 @@ def test_what_is_no_group_is_refused_by_line(artifact: Path, capsys: pytest.Capt
     assert main(["catalogue", "group", str(artifact), str(artifact.parent / "groups.csv")]) == 2
     assert "group" in capsys.readouterr().err
     assert main(["catalogue", "ungroup", str(artifact), "sale"]) == 2
-    assert f"groups: names {group_number('sale')}, which is no group" in capsys.readouterr().err
+    assert f"group 'sale': names {group_number('sale')}, which is no group" in capsys.readouterr().err
     assert versions_of(artifact) == [1]
 
 
