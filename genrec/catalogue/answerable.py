@@ -38,7 +38,9 @@ class Listed(NamedTuple):
         """Which of `rows`, int[any], may be answered, as far as these rows say."""
         if not len(self.rows):
             return np.full(len(rows), not self.alone)
-        places = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        # Of two types NumPy would make these rows of the other, all of them
+        sought = rows.astype(self.rows.dtype, copy=False)
+        places = np.minimum(np.searchsorted(self.rows, sought), len(self.rows) - 1)
         found: Mask = (self.rows[places] == rows) == self.alone
         return found
 
