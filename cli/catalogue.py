@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["remove"].add_argument(
         "items", help="item ids as 1,2,3, keys of items.parquet, or a CSV or Parquet file: item"
     )
-    made["group"].add_argument("items", help="CSV or Parquet: item (its id or key), group; a row per pair")
+    made["group"].add_argument(
+        "items",
+        help="CSV or Parquet: item (its id or key), group, a row per pair; or items with a column category or genre",
+    )
     made["ungroup"].add_argument("groups", type=groups, help="names as sale,new, or numbers")
     for action in ("add", "remove", "group", "ungroup"):
         made[action].add_argument(

@@ -96,6 +96,21 @@ def test_each_group_has_the_items_of_its_rows(artifact: Path, many: int) -> None
     assert items_by_group(artifact, 2) == {name: sorted(members) for name, members in wanted.items()}
 
 
+@pytest.mark.parametrize("column", ["category", "genres"])
+def test_a_file_of_items_says_several_of_each(
+    artifact: Path, column: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items, file = Catalogue.load(artifact / CATALOGUE).item_ids.tolist(), artifact.parent / "items.csv"
+    rows = {items[3]: "Drama|Sci-Fi", items[1]: "", items[4]: " Drama ", items[2]: "Sci-Fi| |War"}
+    file.write_text(f"item,title,{column}\n" + "".join(f"{item},some,{of}\n" for item, of in rows.items()))
+    assert main(["catalogue", "group", str(artifact), str(file)]) == 0
+    wanted = {"Drama": [items[3], items[4]], "Sci-Fi": [items[3], items[2]], "War": [items[2]]}
+    assert items_by_group(artifact, 2) == {name: sorted(members) for name, members in wanted.items()}
+    file.write_text(f"item,{column}\n{items[3]},|\n")
+    assert main(["catalogue", "group", str(artifact), str(file)]) == 2
+    assert f"items.csv, column {column}: is empty" in capsys.readouterr().err
+
+
 def test_what_is_no_group_is_refused_by_line(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     item = int(Catalogue.load(artifact / CATALOGUE).item_ids[0])
     for pairs, says in (
