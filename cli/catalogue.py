@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+SHOWN = 20  # groups of a version
 ACTIONS = {
     "add": ("a new version with more items", "genrec catalogue add artifacts/ml-100k new_items.csv"),
     "remove": ("a new version with fewer items", "genrec catalogue remove artifacts/ml-100k 50,172"),
@@ -145,9 +146,12 @@ def status_lines(artifact: Path) -> list[str]:
 
 
 def _groups(sizes: dict[str, int]) -> Iterator[str]:
-    """Names with how many items there are, and the numbers that stand for them in a tensor."""
+    """Names with how many items there are, and the numbers that stand for them in a tensor; the largest of many."""
     from genrec.catalogue.group_number import group_number
 
-    for name, size in sizes.items():
+    shown = sorted(sizes, key=lambda name: (-sizes[name], name))[:SHOWN]
+    for name in sorted(shown):
         number = group_number(name)
-        yield f"{name} ({counted(size, 'item')}{'' if str(number) == name else f', {number}'})"
+        yield f"{name} ({counted(sizes[name], 'item')}{'' if str(number) == name else f', {number}'})"
+    if others := len(sizes) - len(shown):
+        yield f"and {counted(others, 'smaller one')}"

@@ -111,6 +111,15 @@ def test_a_file_of_items_says_several_of_each(
     assert f"items.csv, column {column}: is empty" in capsys.readouterr().err
 
 
+def test_of_many_groups_the_largest_are_shown(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = Catalogue.load(artifact / CATALOGUE).item_ids.tolist()
+    pairs = [(item, name) for name in range(100, 123) for item in items[: name - 99]]
+    assert group(artifact, pairs) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "groups: " in each]
+    assert "groups: 103 (4 items), 104 (5 items), " in line
+    assert line.endswith("122 (23 items), and 3 smaller ones")
+
+
 def test_what_is_no_group_is_refused_by_line(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     item = int(Catalogue.load(artifact / CATALOGUE).item_ids[0])
     for pairs, says in (
