@@ -78,9 +78,13 @@ class Lists:
     """
 
     def __init__(self, parts: Path, key: str, keys: pa.Table) -> None:
-        """Raises OSError."""
+        """Raises InputError for a folder that this command has not made, OSError."""
         self.parts, self.keys = parts, keys
         said = parts / "key"
+        if parts.exists() and not said.is_file() and any(parts.iterdir()):
+            raise InputError(
+                "out", f"has {parts} beside it, which is not of a run that ended", "another name"
+            )
         if parts.exists() and not (said.is_file() and said.read_text() == key):
             shutil.rmtree(parts)
         parts.mkdir(exist_ok=True)

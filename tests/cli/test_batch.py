@@ -158,6 +158,19 @@ def test_a_run_that_ended_is_gone_on_with(
     assert sorted(tmp_path.iterdir()) == sorted([ended, out, whole])
 
 
+def test_a_folder_of_somebody_else_stays(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = tmp_path / "lists.csv.parts"
+    parts.mkdir()
+    (parts / "mine.txt").write_text("of weeks")
+    assert batch(shop, tmp_path / "lists.csv", *WIDTH) == 2
+    assert f"out: has {parts} beside it" in capsys.readouterr().err
+    assert (parts / "mine.txt").read_text() == "of weeks"
+    (parts / "mine.txt").unlink()
+    assert batch(shop, tmp_path / "lists.csv", *WIDTH) == 0 and not parts.exists()
+
+
 def test_what_cannot_be_is_refused_by_name(
     tiny: Path, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
