@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from clients.wire import Answered
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, put
+from genrec.manifest import making
 from genrec.rank.kinds import PAST_INPUTS
 from genrec.steps.known_features import KnownFeatures
 from genrec.steps.known_users import HISTORIES, KnownUsers
@@ -110,29 +111,32 @@ class Lists:
 @contextmanager
 def writing(out: Path, keys: pa.Table, key: str) -> Iterator[Lists]:
     """What takes the answers, block by block. The file has its name once all is in it; until then, and where something
-    fails, what was there stays, and blocks are kept for a run of the same `key`. Raises InputError.
+    fails, what was there stays, and blocks are kept for a run of the same `key`. Raises InputError, and ArtifactError
+    where another process writes the same file.
     """
     make = WRITERS.get(out.suffix.lower())
     if make is None or out.is_dir():
         raise InputError("out", f"is {str(out)!r}", "a file whose name ends in .parquet or .csv")
-    lists = Lists(out.with_name(f"{out.name}.parts"), key, keys)
-    partial = lists.parts / out.name
-    try:
-        yield lists
-        with make(partial, _table(NOBODY, [], keys).schema) as writer:
-            for table in lists.tables():
-                writer.write_table(table)
-        put(partial, out)
-    except BaseException:
-        if lists.blocks:
-            partial.unlink(missing_ok=True)
-            print(
-                f"{lists.parts} keeps what is answered: the same command goes on behind it", file=sys.stderr
-            )
+    with making(out.parent, out.name):
+        lists = Lists(out.with_name(f"{out.name}.parts"), key, keys)
+        partial = lists.parts / out.name
+        try:
+            yield lists
+            with make(partial, _table(NOBODY, [], keys).schema) as writer:
+                for table in lists.tables():
+                    writer.write_table(table)
+            put(partial, out)
+        except BaseException:
+            if lists.blocks:
+                partial.unlink(missing_ok=True)
+                print(
+                    f"{lists.parts} keeps what is answered: the same command goes on behind it",
+                    file=sys.stderr,
+                )
+                raise
+            shutil.rmtree(lists.parts)
             raise
         shutil.rmtree(lists.parts)
-        raise
-    shutil.rmtree(lists.parts)
 
 
 NOBODY = Block(pa.array([], pa.int64()), pa.array([], pa.string()), [])

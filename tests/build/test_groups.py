@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -109,6 +110,15 @@ def test_a_file_of_items_says_several_of_each(
     file.write_text(f"item,{column}\n{items[3]},|\n")
     assert main(["catalogue", "group", str(artifact), str(file)]) == 2
     assert f"items.csv, column {column}: is empty" in capsys.readouterr().err
+
+
+def test_what_pandas_writes_for_no_category_is_none(artifact: Path) -> None:
+    """A column of whole numbers with gaps is one of floats, and a gap is NaN."""
+    items, file = Catalogue.load(artifact / CATALOGUE).item_ids.tolist(), artifact.parent / "items.parquet"
+    categories = pa.array([3.0, math.nan, 12.0, None], from_pandas=False)
+    pq.write_table(pa.table({"item": items[:4], "category": categories}), file)
+    assert main(["catalogue", "group", str(artifact), str(file)]) == 0
+    assert items_by_group(artifact, 2) == {"12": [items[2]], "3": [items[0]]}
 
 
 def test_of_many_groups_the_largest_are_shown(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from clients.recommender import Recommender
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import choose_ports
 from ensembles.local import LocalRecommender, request
-from genrec.catalogue.keys import ITEMS, KEYS
+from genrec.catalogue.keys import ITEMS, KEYS, load_keys
 from genrec.errors import ArtifactError
 from tests.ensembles.known_users import with_known_users
 from training.data.histories import Histories
@@ -158,6 +158,17 @@ def test_a_run_that_ended_is_gone_on_with(
     assert sorted(tmp_path.iterdir()) == sorted([ended, out, whole])
 
 
+def test_two_runs_do_not_write_one_file(
+    shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "lists.csv"
+    with batch_files.writing(out, load_keys(shop), "another's"):
+        assert batch(shop, out, *WIDTH) == 2
+        assert "another process makes its lists.csv now" in capsys.readouterr().err
+        assert (tmp_path / "lists.csv.parts" / "key").read_text() == "another's"
+    assert batch(shop, out, *WIDTH) == 0
+
+
 def test_a_folder_of_somebody_else_stays(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,7 +188,7 @@ def test_what_cannot_be_is_refused_by_name(
     for artifact, out, more, said in (
         (shop, tmp_path / "lists.txt", [], "out: is .* ends in .parquet or .csv"),
         (shop, tmp_path, [], "out: is "),
-        (shop, tmp_path / "none" / "lists.csv", [], "lists.csv.parts.*No such file"),
+        (shop, tmp_path / "none" / "lists.csv", [], "none.*No such file"),
         (shop, tmp_path / "lists.csv", ["--protocol", "http"], "protocol: is http without --url"),
         (shop, tmp_path / "lists.csv", ["--top-k", "33", *WIDTH], "top_k: is 33"),
         (shop, tmp_path / "lists.csv", ["--exclude", "x,y"], "exclude: "),

@@ -1,13 +1,15 @@
-"""Columns that nobody named, as pandas writes numbers of rows: no feature of a user."""
+"""What pandas writes beside the data: numbers of rows in columns that nobody named, and NaN where there is nothing."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from genrec.errors import InputError
 from tests.training.hstu.test_ratings import ROWS, USERS, made
 from training.data.tables import read_table
 from training.data.users import read_features
@@ -46,3 +48,12 @@ def test_of_interactions_it_is_not_read_and_told(tmp_path: Path) -> None:
         note.replace("i.parquet", "i.csv")
         for note in prepare(tmp_path / "again", interactions=tmp_path / "i.parquet", items=tmp_path / "t.csv")
     ]
+
+
+def test_a_gap_of_pandas_is_no_key(tmp_path: Path) -> None:
+    """A column of whole numbers with gaps is one of floats there, and a gap is NaN."""
+    keys = pa.array([3.0, math.nan], from_pandas=False)
+    pq.write_table(pa.table({"item": keys, "title": ["A", "B"]}), tmp_path / "t.parquet")
+    (tmp_path / "i.csv").write_text("user,item,timestamp\na,3,1\na,3,2\n")
+    with pytest.raises(InputError, match=r"t\.parquet, column item: row 2 is empty"):
+        prepare(tmp_path / "artifact", interactions=tmp_path / "i.csv", items=tmp_path / "t.parquet")
