@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cli.main import main
 from clients.recommender import Recommender
 from deploy.launcher import RunningServer
 from ensembles.served import served
@@ -237,3 +238,27 @@ def test_titles_are_text(browser: Any, shop: Path, tmp_path: Path) -> None:
             tab.press("#title", "Enter")
             assert f"item {catalogue.item_ids[7]}" in tab.text_content("#history")
             assert tab.locator("img").count() == 0 and tab.title() == "genrec: try it"
+
+
+def test_groups_are_asked_for_where_there_are_any(
+    browser: Any, traced: RunningServer, shop: Path, tmp_path: Path
+) -> None:
+    """The server is one of the artifact before it had groups: what it refuses is told at the field."""
+    artifact, file = shutil.copytree(shop, tmp_path / "artifact"), tmp_path / "groups.csv"
+    items = Catalogue.load(artifact / "catalogue.parquet").item_ids
+    file.write_text(f"item,group\n{items[0]},sale\n{items[1]},new\n")
+    with page_at(artifact, traced.http_url) as address:
+        for tab in opened(browser, address):
+            assert not tab.is_visible("#only_groups")
+    assert main(["catalogue", "group", str(artifact), str(file)]) == 0
+    assert main(["catalogue", "swap", str(artifact)]) == 0
+    with page_at(artifact, traced.http_url) as address:
+        for tab in opened(browser, address):
+            assert tab.get_attribute("#only_groups", "placeholder") == "names, as new,sale"
+            tab.fill("#only_groups", "sale, new")
+            tab.press("#only_groups", "Enter")
+            said(tab, "only_groups: names ")
+            assert focused(tab) == "only_groups"
+            tab.fill("#only_groups", "")
+            tab.press("#only_groups", "Enter")
+            said(tab, "Beam search: ")
