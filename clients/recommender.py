@@ -37,11 +37,9 @@ class Recommender(Client):
 
         Items of the history, where `exclude_history` says so, and those of `exclude` are not answered; with `only`
         nothing but its items is. `exclude_groups` and `only_groups` say the same of groups that the catalogue has
-        (`genrec catalogue group`), by their names or numbers.
-        `deadline_ms`: the server gives up this many milliseconds after it reads the request.
-        `user_id` also travels as header `x-gr-user`, for routers that keep a user on one server.
-        Raises InputError (BadRequest when the server found it), Overloaded, Unreachable, TimedOut,
-        ServerError.
+        (`genrec catalogue group`), by their names or numbers. `deadline_ms`: the server gives up this many milliseconds
+        after it reads the request. `user_id` also travels as header `x-gr-user`, for routers that keep a user on one
+        server. Raises InputError (BadRequest when the server found it), Overloaded, Unreachable, TimedOut, ServerError.
         """
         tensors = request_tensors(
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,

@@ -10,9 +10,8 @@ import numpy.typing as npt
 from genrec.errors import InputError
 
 THESE_ALONE = -2  # at the head of rows: they are all that may be answered
-OF_GROUPS = (
-    -3
-)  # at the head: two lists of groups follow, each behind its length (see `Choice`), and then rows
+# At the head: two lists of groups follow, each behind its length (see `Choice`), and then rows
+OF_GROUPS = -3
 ANY = -1  # in the place of the first list: of whatever group
 
 Mask = npt.NDArray[np.bool_]

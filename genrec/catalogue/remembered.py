@@ -22,9 +22,8 @@ class Remembered(Generic[K, V]):
 
     def __init__(self, make: Callable[[K], V], arrays: Callable[[V], tuple[npt.NDArray[Any], ...]]) -> None:
         self._make, self._arrays = make, arrays
-        self._kept: OrderedDict[K, tuple[V, int]] = (
-            OrderedDict()
-        )  # with its bytes; the least recently used first
+        # With its bytes; the least recently used first
+        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 

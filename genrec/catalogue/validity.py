@@ -99,9 +99,8 @@ class ValidityIndex:
     @groups.setter
     def groups(self, groups: Groups) -> None:
         self._groups = groups
-        base = partial(
-            _base_of_choice, groups, self.row_leaf, self.first_child
-        )  # not of a method: see `Groups`
+        # Not of a method: see `Groups`
+        base = partial(_base_of_choice, groups, self.row_leaf, self.first_child)
         self._base = Remembered(base, lambda base: (base.leaves, *base.nodes))
 
     @property
