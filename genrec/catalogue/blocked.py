@@ -50,41 +50,34 @@ class Base(NamedTuple):
 
     def and_above(self, leaves: Int32, first_child: Sequence[Int32]) -> Blocked:
         """Blocks besides what `above` does, of items int32[E'] that are open here."""
-        more = above(leaves, first_child, self) if len(leaves) else tuple(_NONE for _ in first_child)
+        if not len(leaves):
+            return (
+                Blocked(tuple(_NONE for _ in first_child), self.nodes) if self.alone else Blocked(self.nodes)
+            )
+        more = above(leaves, first_child, self)
         if self.alone:
             return Blocked(more, self.nodes)
         both = zip(self.nodes, more, strict=True)
         return Blocked(tuple(_merged(closed, added) if len(added) else closed for closed, added in both))
 
-    def left(self, nodes: Int32, level: int, first_child: Sequence[Int32]) -> Array:
-        """How many children of `nodes` int32[m] of a level are open; of leaves, items: int[m]."""
-        first, end = first_child[level - 1][nodes], first_child[level - 1][nodes + 1]
-        if level == len(first_child):
-            count = np.searchsorted(self.leaves, nodes, "right") - np.searchsorted(self.leaves, nodes)
-        else:
-            count = np.searchsorted(self.nodes[level], end) - np.searchsorted(self.nodes[level], first)
-        return count if self.alone else end - first - count
-
 
 _NONE = np.zeros(0, np.int32)
-NOTHING = Base(False, _NONE, ())  # is excluded
 
 
-def above(leaves: Int32, first_child: Sequence[Int32], base: Base = NOTHING) -> tuple[Int32, ...]:
+def above(leaves: Int32, first_child: Sequence[Int32], base: Base | None = None) -> tuple[Int32, ...]:
     """Leaves all of whose items are excluded, or closed by `base`, and paths all of whose children are; per level.
 
     `leaves` int32[E], ascending, has the leaf of every excluded item. Costs E L log P, however large the catalogue is.
     """
     nodes: list[Int32] = []
-    parents = leaves
+    parents, alone = leaves, base is not None and base.alone
+    below = _NONE if base is None else base.leaves
     for level in range(len(first_child), 0, -1):
-        starts = np.flatnonzero(np.diff(parents, prepend=-1))
-        once, runs = parents[starts], np.diff(starts, append=len(parents))
-        pointers = first_child[level - 1]
-        left = base.left(once, level, first_child) if base.nodes else pointers[once + 1] - pointers[once]
-        nodes.insert(0, once[runs == left])
+        items = level == len(first_child)
+        nodes.insert(0, _saturated(parents, first_child[level - 1], below, alone, items))
         if level > 1:
             parents = _parents(nodes[0], first_child[level - 2])
+            below = _NONE if base is None else base.nodes[level - 1]
     return tuple(nodes)
 
 
@@ -98,6 +91,7 @@ def ways_to(leaves: Int32, first_child: Sequence[Int32]) -> tuple[Int32, ...]:
 
 def rehearse(first_child: Sequence[Int32]) -> None:
     """Compile what the first request with a choice of groups, and rows beside it, would wait for."""
+    above(np.zeros(1, np.int32), first_child)
     ways_to(np.zeros(1, np.int32), first_child)
     _merged(_NONE, _NONE)
 
@@ -148,3 +142,27 @@ def _parents(nodes: Array, pointers: Array) -> Array:
                 parent += step
         out[i] = parent
     return out
+
+
+@njit(cache=True, nogil=True)
+def _saturated(parents: Array, pointers: Array, below: Array, alone: bool, items: bool) -> Array:
+    """The nodes that occur in `parents`, int32[E] ascending, as often as they have children left -> int32[any].
+
+    Their children begin at `pointers`, int32[P + 1]. Those in `below`, int32[any] ascending, are closed already, or,
+    where they are `alone`, none but these are open; of `items` it has the leaf of each.
+    """
+    out = np.empty(len(parents), np.int32)
+    kept = run = 0
+    for i in range(len(parents)):
+        run += 1
+        if i + 1 == len(parents) or parents[i + 1] != parents[i]:
+            parent = parents[i]
+            first, end = (parent, parent + 1) if items else (pointers[parent], pointers[parent + 1])
+            left = np.searchsorted(below, end) - np.searchsorted(below, first)
+            if not alone:
+                left = pointers[parent + 1] - pointers[parent] - left
+            if run == left:
+                out[kept] = parent
+                kept += 1
+            run = 0
+    return out[:kept]
