@@ -63,7 +63,8 @@ def measure(
             "model": served_recommender(local),
         }
         figures = {
-            name: evaluate(r, asked, remove_seen=remove_seen, label=name) for name, r in contenders.items()
+            name: evaluate(r, asked, remove_seen=remove_seen, label=name, catalogue=catalogue)
+            for name, r in contenders.items()
         }
         candidates, lost = (int(n) for n in local.runtime.drafted)
     drafted = {"verify": verify, "candidates": candidates, "lost": lost} if decoder == "draft" else {}
@@ -72,16 +73,19 @@ def measure(
 
 def table(figures: dict[str, Any]) -> str:
     """The same for people."""
-    columns = ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
+    columns = ("HR@5", "NDCG@5", "HR@10", "NDCG@10", "coverage@10", "tail@10", "HR@10 of tail")
+    wide = [max(9, len(name) + 2) for name in columns]
     model = figures["model"]
     lines = [
         f"{model['users']} users, last item held out, ranked among the whole catalogue, "
         f"seen items {model['seen_items']}, beam width {figures['beam_width']}",
         "ties: score, then semantic ID, then popularity, then item id",
-        f"{'':20}" + "".join(f"{name:>9}" for name in columns),
+        "coverage: of the catalogue, in any list; tail: all but the most popular fifth of it",
+        f"{'':20}" + "".join(f"{name:>{width}}" for name, width in zip(columns, wide, strict=True)),
     ]
     for name in ("popularity", "transition counts", "model"):
-        lines.append(f"{name:20}" + "".join(f"{figures[name][column]:9.4f}" for column in columns))
+        values = zip((figures[name][column] for column in columns), wide, strict=True)
+        lines.append(f"{name:20}" + "".join(f"{value:{width}.4f}" for value, width in values))
     if figures.get("decoder") == "draft":
         share = 1 - figures["lost"] / max(figures["candidates"], 1)
         lines.append(

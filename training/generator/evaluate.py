@@ -9,6 +9,7 @@ semantic ID alone is no hit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +24,7 @@ Recommender = Callable[[list[np.ndarray], int, bool], np.ndarray]
 
 PAD = np.iinfo(np.int64).min
 KS = (5, 10)
+HEAD = 0.2  # of the catalogue, by popularity; the rest is its long tail
 SPLITS = {"test": 1, "validation": 2}
 
 
@@ -47,11 +49,35 @@ def evaluate(
     remove_seen: bool = True,
     batch: int = 64,
     label: str = "evaluate",
+    catalogue: Catalogue | None = None,
 ) -> dict[str, object]:
-    """Ask `recommend` for every user's held-out item; returns the metrics and what they were measured on."""
-    ranks = ranks_of(recommend, histories, split, remove_seen, max(KS), batch, label)
-    terms = {"split": split, "users": len(ranks), "seen_items": "removed" if remove_seen else "kept"}
-    return {**terms, **metrics(ranks)}
+    """Ask `recommend` for every user's held-out item; returns the metrics and what they were measured on. With a
+    `catalogue` also how the lists are spread over it.
+    """
+    lists, target = answers_of(recommend, histories, split, remove_seen, max(KS), batch, label)
+    terms = {"split": split, "users": len(target), "seen_items": "removed" if remove_seen else "kept"}
+    spreads = spread(lists, target, catalogue) if catalogue else {}
+    return {**terms, **metrics(hits(lists, target)), **spreads}
+
+
+def spread(lists: np.ndarray, target: np.ndarray, catalogue: Catalogue) -> dict[str, float]:
+    """How `lists` int64[B, K] are spread over the catalogue: the share of it that is in any list, the share of answers
+    that are of the long tail, and HR@K of users whose `target` int64[B] is. NaN: there is nothing to count.
+
+    The long tail is all but the most popular fifth (Abdollahpouri et al. 2019, which calls the second figure APLT).
+    """
+    order, k = by_popularity(catalogue), lists.shape[1]
+    head = order[: math.ceil(HEAD * len(order))]  # an item that came since is none of it
+    answered, of_tail = lists[lists != PAD], ~np.isin(target, head)
+    return {
+        f"coverage@{k}": len(np.intersect1d(answered, order)) / len(order),
+        f"tail@{k}": _mean(~np.isin(answered, head)),
+        f"HR@{k} of tail": _mean(hits(lists[of_tail], target[of_tail]) < k),
+    }
+
+
+def _mean(found: np.ndarray) -> float:
+    return float(found.mean()) if len(found) else math.nan
 
 
 def ranks_of(
@@ -67,15 +93,28 @@ def ranks_of(
 
     The order of users is always the same.
     """
+    return hits(*answers_of(recommend, histories, split, remove_seen, k, batch, label))
+
+
+def answers_of(
+    recommend: Recommender,
+    histories: Histories,
+    split: str,
+    remove_seen: bool,
+    k: int,
+    batch: int,
+    label: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """What every user is answered, int64[U, k], and his held-out item, int64[U]; users as in `ranks_of`."""
     histories = histories.sample(len(histories), seed=0)  # by length: batches of a model pad little
     given, target = histories.cut(SPLITS[split]).rows(), histories.nth_last(SPLITS[split])
-    ranks = np.empty(len(target), np.int64)
+    lists = np.empty((len(target), k), np.int64)
     with counting(label, len(target), "user") as bar:
         for start in range(0, len(target), batch):
-            asked, wanted = given[start : start + batch], target[start : start + batch]
-            ranks[start : start + batch] = hits(recommend(asked, k, remove_seen), wanted)
-            bar.update(len(wanted))
-    return ranks
+            asked = given[start : start + batch]
+            lists[start : start + batch] = recommend(asked, k, remove_seen)
+            bar.update(len(asked))
+    return lists, target
 
 
 def by_popularity(catalogue: Catalogue) -> np.ndarray:

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from genrec.catalogue.items import Catalogue
 from training.data.histories import Histories
-from training.generator.evaluate import PAD, evaluate, metrics, popularity_baseline, transition_baseline
+from training.generator.evaluate import (
+    PAD,
+    evaluate,
+    metrics,
+    popularity_baseline,
+    spread,
+    transition_baseline,
+)
 from training.stages import prepare
 
 ROWS = st.lists(st.lists(st.integers(0, 11), min_size=3, max_size=8), min_size=1, max_size=8)
@@ -61,6 +68,39 @@ def test_baselines_equal_slow_twin(rows: list[list[int]], remove_seen: bool, spl
         got = evaluate(recommend, histories, split, remove_seen, batch=3)
         assert {k: got[k] for k in metrics(np.zeros(1))} == pytest.approx(metrics(np.array(ranks[name])))
         assert got["seen_items"] == ("removed" if remove_seen else "kept")
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    ROWS,
+    st.lists(st.lists(st.integers(0, 13) | st.just(PAD), min_size=4, max_size=4), min_size=8, max_size=8),
+)
+def test_spread_equals_slow_twin(rows: list[list[int]], answers: list[list[int]]) -> None:
+    catalogue, histories = build(rows)
+    order = sorted(range(12), key=lambda i: (-catalogue.popularity[i], i))
+    head, known = set(order[:3]), set(order)
+    lists = [[item for item in answer if item != PAD] for answer in answers[: len(rows)]]
+    given = [item for answer in lists for item in answer]
+    wanted = [(row[-1], answer) for row, answer in zip(rows, lists, strict=True) if row[-1] not in head]
+    got = spread(np.array(answers[: len(rows)]), histories.nth_last(1), catalogue)
+    assert got == pytest.approx(
+        {
+            "coverage@4": len(known & set(given)) / 12,
+            "tail@4": sum(item not in head for item in given) / len(given) if given else math.nan,
+            "HR@4 of tail": sum(t in a for t, a in wanted) / len(wanted) if wanted else math.nan,
+        },
+        nan_ok=True,
+    )
+
+
+def test_lists_of_popular_items_have_no_tail() -> None:
+    catalogue, histories = build([[3, 3, 3, 4, 5], [3, 3, 3, 4, 6], [7, 7, 8, 4, 9]])
+    got = evaluate(popularity_baseline(catalogue), histories, remove_seen=False, catalogue=catalogue)
+    assert got["coverage@10"] == pytest.approx(10 / 12)
+    lists = np.tile([3, 7], (3, 1))
+    found = spread(lists, histories.nth_last(1), catalogue)
+    assert found["tail@2"] == 0
+    assert found["HR@2 of tail"] == 0
 
 
 def test_padding_is_never_a_hit() -> None:
