@@ -168,10 +168,10 @@ def measure(server: Endpoint, rate: float, slo_ms: float, window: Window, folder
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            out, err = _end(process)
+            out, err = _end(process, 30)
             err += f"\nended after {limit_s:.0f} s"
         except BaseException:
-            _end(process)
+            _end(process, 5)
             raise
     (folder / f"{name}.txt").write_text(out + err)
     if "error while loading shared libraries" in err:
@@ -185,11 +185,13 @@ def limit_of(window: Window, rate: float) -> float:
     return 60 + 2 * (window.count or window.trials * window.least(rate)) / rate
 
 
-def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Ask first: on SIGINT perf_analyzer waits for the answers it is owed, killed it cancels them (H2)."""
+def _end(process: subprocess.Popen[str], owed_s: float) -> tuple[str, str]:
+    """Ask first: on SIGINT perf_analyzer waits for the answers it is owed, killed it cancels them (H2). It sends no
+    more, and yet waits until its window is full, which at a low rate is never: so not for longer than `owed_s`.
+    """
     process.send_signal(signal.SIGINT)
     try:
-        return process.communicate(timeout=30)
+        return process.communicate(timeout=owed_s)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.communicate()
