@@ -125,6 +125,7 @@ def answers(server: RunningServer, model: str) -> list[int]:
 
 
 @pytest.mark.serving
+@pytest.mark.long
 def test_a_model_that_died_waits_until_what_is_served_is_sound(artifact: Path) -> None:
     """While a build is under way, say; the others go on, and nothing that was not verified is loaded."""
     path = artifact / "model" / "model.safetensors"

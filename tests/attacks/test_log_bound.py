@@ -60,6 +60,7 @@ def _killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_a_running_servers_log_is_bound(
     server: RunningServer, items: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_process_that_stood_still_for_a_moment_gives_no_wrong_answer(
     until(answer)
 
 
+@pytest.mark.long
 def test_a_taken_metrics_port_ends_the_start_and_is_named(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,11 @@ def exporting(folder: Path) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("interrupt", [os.kill, os.killpg], ids=["one process", "all of a terminal"])
+@pytest.mark.parametrize(
+    "interrupt",
+    [pytest.param(os.kill, marks=pytest.mark.long), os.killpg],
+    ids=["one process", "all of a terminal"],
+)
 def test_ctrl_c_ends_the_graph_that_is_being_written(
     interrupt: Callable[[int, int], None], tmp_path: Path
 ) -> None:

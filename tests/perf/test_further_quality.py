@@ -148,7 +148,8 @@ def test_figures_of_the_next_item_are_means_over_events(artifact: Path, tmp_path
     assert np.array_equal(learnt.events, asked.events.learnt)
 
 
-@pytest.mark.parametrize("rated", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.parametrize("rated", [True, False])
+@pytest.mark.long
 def test_it_runs_and_fills_its_table(
     artifact: Path, rated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip

@@ -40,6 +40,7 @@ def end(what: list[object], temporary: Path, begun: Callable[[psutil.Process], o
 
 
 @pytest.mark.serving
+@pytest.mark.long
 def test_sigterm_ends_a_sweep_with_its_server_and_folders(tiny: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -113,6 +113,7 @@ def test_a_request_that_hangs_is_waited_for_before_the_next_process(monkeypatch:
 
 
 @pytest.mark.serving
+@pytest.mark.long
 def test_an_artifact_with_a_ranker_is_asked_for_recommendations(
     tiny_ranker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

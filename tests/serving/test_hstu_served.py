@@ -161,6 +161,7 @@ def test_the_command_runs_cascades(
     assert capsys.readouterr().out.splitlines()[-1].endswith(" of 3 rankings found KV of their user")
 
 
+@pytest.mark.long
 def test_who_computes_ahead_may_be_killed_in_the_middle_of_cascades(
     ranking: RunningServer, asked: dict[str, Any], want: dict[int, float]
 ) -> None:

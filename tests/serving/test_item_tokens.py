@@ -86,6 +86,7 @@ def test_a_real_server_answers_the_same(titled: Path, items: list[int]) -> None:
 
 
 @pytest.mark.serving
+@pytest.mark.long
 def test_a_swap_takes_the_tokens_along(titled: Path, items: list[int], tmp_path: Path) -> None:
     """Rows move, and a new item has tokens of its own; a real server ranks over the new versions."""
     artifact = shutil.copytree(titled, tmp_path / "artifact")

@@ -104,7 +104,10 @@ class Load(UnderLoad):
 
 @pytest.mark.parametrize(
     ("ensemble", "model"),
-    [("recommend", "generate"), (STAGED, "prefill"), pytest.param(STAGED, "decode", marks=pytest.mark.long)],
+    [
+        ("recommend", "generate"),
+        *(pytest.param(STAGED, each, marks=pytest.mark.long) for each in ("prefill", "decode")),
+    ],
 )
 def test_kill_9_of_an_engine_process_under_load(
     small: RunningServer, histories: list[list[int]], ensemble: str, model: str

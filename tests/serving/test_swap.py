@@ -231,7 +231,9 @@ def test_a_killed_stub_comes_back_with_the_current_version(world: World, moving:
 
 
 @pytest.mark.parametrize("model", ["validity_lookup", "encode_history"])  # alone, and with the whole server
-@pytest.mark.parametrize("name", [VALID_IDS, CATALOGUE])  # the launcher too reads the second
+@pytest.mark.parametrize(
+    "name", [pytest.param(VALID_IDS, marks=pytest.mark.long), CATALOGUE]
+)  # the launcher too reads the second
 def test_a_process_killed_while_a_broken_version_is_pointed_to_serves_what_is_served(
     world: World, moving: RunningServer, name: str, model: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from training.sharded.world import World
 # It is not the device that torch takes it for.
 pytestmark = pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter:UserWarning")
 LAST_STEP = 11  # before a training is ended
+LONG = partial(pytest.param, marks=pytest.mark.long)
 Figures = dict[str, Any]
 
 
@@ -148,11 +150,10 @@ def hstu_next(folder: Path, there: bool, further: bool) -> tuple[Figures, Figure
 
 @pytest.mark.parametrize(
     ("train", "more"),
-    [(generator, {}), (ranker, {"shared": True}),
-     pytest.param(ranker, {"shared": False}, marks=pytest.mark.long), (ranker_further, {}),
-     (draft, {"joint": False}), (draft, {"joint": True}), (draft_further, {}),
-     (hstu, {"further": False}), (hstu, {"further": True}),
-     (hstu_next, {"further": False}), (hstu_next, {"further": True})],
+    [(generator, {}), LONG(ranker, {"shared": True}), LONG(ranker, {"shared": False}), (ranker_further, {}),
+     (draft, {"joint": False}), LONG(draft, {"joint": True}), (draft_further, {}),
+     LONG(hstu, {"further": False}), (hstu, {"further": True}),
+     LONG(hstu_next, {"further": False}), (hstu_next, {"further": True})],
     ids=["generator", "ranker", "ranker-with-a-backbone-of-its-own", "ranker-trained-further", "draft",
          "draft-and-generator", "draft-trained-further", "hstu-ranker", "hstu-ranker-trained-further",
          "hstu-next", "hstu-next-trained-further"],

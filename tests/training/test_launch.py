@@ -97,6 +97,7 @@ def takes_its_time(world: World) -> list[int]:
     return hasty.gather_rows(np.full((world.rank + 1, 1), world.rank))[:, 0].tolist()
 
 
+@pytest.mark.long
 def test_a_rank_whose_share_takes_longer_is_waited_for() -> None:
     assert on_ranks(2, takes_its_time, threads=2) == [0, 1, 1]
 

@@ -102,6 +102,7 @@ def validated(world: World, slow: int) -> float:
     return run.validate()[0]
 
 
+@pytest.mark.long
 def test_a_rank_that_validates_for_longer_is_waited_for() -> None:
     assert on_ranks(2, validated, 1, threads=2) == pytest.approx(on_ranks(2, validated, -1, threads=2))
 
@@ -122,7 +123,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("what", TASKS)
+@pytest.mark.parametrize(
+    "what",
+    ["generator", *(pytest.param(each, marks=pytest.mark.long) for each in TASKS if each != "generator")],
+)
 def test_two_ranks_end_where_one_ends(folder: Path, what: str) -> None:
     alone = trained(World(), what, folder / "alone")
     two = on_ranks(2, trained, what, folder / "two", threads=2)

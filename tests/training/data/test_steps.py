@@ -83,7 +83,16 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("step", ["interactions.parquet", "notes.txt", "pairs.f32", "level_2.npz"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "pairs.f32",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("interactions.parquet", "notes.txt", "level_2.npz")
+        ),
+    ],
+)
 def test_a_killed_stage_goes_on_to_the_same_files(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def further(world: World) -> dict[str, np.ndarray]:
     return {name: each.numpy() for name, each in learn(world)[1].state_dict().items()}
 
 
+@pytest.mark.long
 def test_two_ranks_end_where_one_ends() -> None:
     check_two_ranks(further)
 

@@ -26,7 +26,7 @@ main(sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize("renames", [1, 2, 3])
+@pytest.mark.parametrize("renames", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
 def test_killed_among_the_renames_it_goes_on(
     tmp_path: Path, renames: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def test_it_begins_with_the_model_and_learns() -> None:
     assert abs(float(report["loss"]) - loss_of(model, catalogue, newer)) < 0.5
 
 
+@pytest.mark.long
 def test_two_ranks_end_where_one_ends() -> None:
     check_two_ranks(further)
 

@@ -86,6 +86,7 @@ def test_a_row_that_nobody_met_stands_still() -> None:
     assert same[[0, UNMET + 1]].all() and not same[np.delete(np.arange(ITEMS + 1), [0, UNMET + 1])].any()
 
 
+@pytest.mark.long
 def test_two_ranks_end_where_one_ends() -> None:
     check_two_ranks(further, 2400)
 

@@ -38,5 +38,6 @@ def test_two_ranks_end_where_one_ends(tmp_path: Path) -> None:
     assert_equal(two, alone, 2e-4)
 
 
+@pytest.mark.long
 def test_killed_and_taken_up_nothing_differs(tmp_path: Path) -> None:
     assert_taken_up(trained, tmp_path, LAST_STEP)

@@ -141,7 +141,7 @@ def test_figures_are_the_obvious_ones() -> None:
     )
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [pytest.param(True, marks=pytest.mark.long), False])
 def test_it_learns_what_was_taken(artifact: Path, shared: bool) -> None:
     """The next item of the ring, which the generator does not know; twice the same from one seed."""
     before = (artifact / "model" / "model.safetensors").read_bytes()

@@ -92,6 +92,7 @@ def test_ranks_share_the_search_of_candidates(artifact: Path) -> None:
     assert len(found) == 150 and all((getattr(found, name) == of).all() for name, of in vars(want).items())
 
 
+@pytest.mark.long
 def test_two_ranks_end_where_one_ends(artifact: Path) -> None:
     check_two_ranks(further, artifact)
 

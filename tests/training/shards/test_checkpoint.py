@@ -219,6 +219,7 @@ def save_to_a_slow_disk(world: World, folder: str) -> None:
     checkpoint.save(Path(folder), impatient(world), embeddings_of(world, all_rows()), 6, {}, {})
 
 
+@pytest.mark.long
 def test_a_disk_that_is_slow_for_one_rank_is_waited_for(tmp_path: Path) -> None:
     on_ranks(2, save_to_a_slow_disk, str(tmp_path))
     assert len(rows_of(load_one(tmp_path), 4).ids) == len(all_rows()[4].ids)
