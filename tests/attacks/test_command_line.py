@@ -278,6 +278,7 @@ def test_output_to_a_full_disk_is_said(tiny: Path) -> None:
     assert re.fullmatch(r"genrec catalogue: No space left on device \(left: .*\)\n", said)
 
 
+@pytest.mark.long
 def test_libraries_keep_their_attempts_to_themselves(shop: list[str], tmp_path: Path) -> None:
     """faiss logs every CPU it was not built for; -v of the demo shows that."""
     with command("data", tmp_path / "a", *shop, stdout=subprocess.PIPE) as process:

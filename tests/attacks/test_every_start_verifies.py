@@ -144,6 +144,7 @@ def test_a_model_that_died_waits_until_what_is_served_is_sound(artifact: Path) -
 
 
 @pytest.mark.serving
+@pytest.mark.long
 def test_models_of_two_artifacts_never_work_together(artifact: Path) -> None:
     """One that died after another artifact was built in the place of the first takes the whole server along."""
     with brief_server(artifact, beam_width=8, ensembles=("recommend", "recommend_draft")) as server:

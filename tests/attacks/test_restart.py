@@ -90,6 +90,7 @@ def test_a_stopped_server_is_replaced(weak: RunningServer, items: list[int]) -> 
     np.testing.assert_array_equal(items_of(weak, items), before)
 
 
+@pytest.mark.long
 def test_a_restart_waits_for_room_and_for_its_ports(
     weak: RunningServer, items: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -211,6 +211,7 @@ def test_a_start_takes_in_what_is_sound_and_goes_on_when_the_rest_is_mended(
     assert FollowedDeltas(settings, lambda weights: weights.delta).current == (2, 2)
 
 
+@pytest.mark.long
 def test_a_server_that_runs_follows_no_deltas_of_a_later_export(artifact: Path, tmp_path: Path) -> None:
     (tmp_path / "swap").mkdir()
     followed = FollowedDeltas(

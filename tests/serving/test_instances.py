@@ -53,6 +53,7 @@ def test_each_process_of_a_model_says_how_many_wait_for_it_and_when_it_started(t
             until(lambda name=name: processes(name) == ["0", "1"])
 
 
+@pytest.mark.long
 def test_processes_that_score_have_the_disk_s_bytes_together(tiny_ranker: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"ensembles": ("rank", "pre_infer"), "instances": {"score_candidates": 2}}
     given |= {"pool_disk": str(tmp_path), "pool_fill": "none"}

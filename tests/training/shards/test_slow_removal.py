@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.training.ranks import SLOW_S, impatient, on_ranks
 from tests.training.shards.test_checkpoint import all_rows, embeddings_of
@@ -27,6 +28,7 @@ def save_and_go_on(world: World, folder: str) -> None:
     hasty.gather(np.zeros(1))  # as the next step does
 
 
+@pytest.mark.long
 def test_the_removal_of_the_one_before_is_waited_for(tmp_path: Path) -> None:
     on_ranks(2, save_and_go_on, str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000000006", checkpoint.CURRENT]
