@@ -19,7 +19,7 @@ from clients.errors import Overloaded, TimedOut, Unreachable
 from clients.rank_wire import RECOMMEND_AND_RANK, event_tensors, parse_ranking
 from clients.ranker import Ranker
 from clients.recommender import Recommender
-from clients.request import request_tensors
+from clients.request import by_name, request_tensors
 from clients.wire import Answered, parse
 from ensembles.local import LocalRecommender
 from genrec.errors import GenrecError
@@ -47,7 +47,7 @@ def local_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[Ans
             answers = local.runtime.run(asked)
             for answer in answers:
                 if isinstance(answer, GenrecError):
-                    raise answer
+                    raise by_name(answer, wishes.get("exclude_groups"), wishes.get("only_groups"))
             return [parsed(SimpleNamespace(as_numpy=answer.get)) for answer in answers]
 
         def tensors(history: Any, **events: Any) -> Tensors:

@@ -16,7 +16,7 @@ from cli.options import numbers
 from clients.client import Client
 from clients.rank_wire import Ranking
 from clients.recommender import Recommender
-from clients.request import request_tensors
+from clients.request import by_name, request_tensors
 from clients.wire import Protocols, Recommendation, parse
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
@@ -94,7 +94,7 @@ def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
         with LocalRecommender(artifact, beam_width, decoder=decoder) as local:
             (answer,) = local.runtime.run([request])
         if isinstance(answer, GenrecError):
-            raise answer
+            raise by_name(answer, excluding.get("exclude_groups"), excluding.get("only_groups"))
         return parse(SimpleNamespace(as_numpy=answer.get))
 
     return ask

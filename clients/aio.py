@@ -41,7 +41,6 @@ from clients.wire import (
     check_timeout,
     check_url,
     parse,
-    translate,
 )
 
 Self = TypeVar("Self", bound="AsyncClient")
@@ -84,7 +83,7 @@ class AsyncClient:
         try:
             result: InferResult = await asyncio.shield(call)
         except Exception as error:  # not CancelledError: that is the caller's own
-            raise translate(error, self.url, self.timeout_s) from error
+            raise question.failed(error, self.url, self.timeout_s) from error
         return question.read(result)
 
     def _ended(self, call: asyncio.Task[Any]) -> None:
@@ -128,7 +127,8 @@ class AsyncRecommender(AsyncClient):
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
             exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
-        return await self._ask(Question(self.model, tensors, parse, user_id, traceparent))
+        groups = (exclude_groups, only_groups)
+        return await self._ask(Question(self.model, tensors, parse, user_id, traceparent, groups=groups))
 
 
 class AsyncRanker(AsyncClient):
@@ -169,5 +169,8 @@ class AsyncRanker(AsyncClient):
             history, retrieve, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
             exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
+        groups = (exclude_groups, only_groups)
         tensors |= event_tensors(ratings, times, now, features)
-        return await self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))
+        return await self._ask(
+            Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent, groups=groups)
+        )

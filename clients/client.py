@@ -56,7 +56,7 @@ class Client:
         try:
             result: InferResult = self._client.infer(**arguments, **self._extra)
         except Exception as error:
-            raise translate(error, self.url, self.timeout_s) from error
+            raise question.failed(error, self.url, self.timeout_s) from error
         return question.read(result)
 
     def server_name(self) -> str:

@@ -79,5 +79,8 @@ class Ranker(Client):
             history, retrieve, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
             exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
+        groups = (exclude_groups, only_groups)
         tensors |= event_tensors(ratings, times, now, features)
-        return self._ask(Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent))
+        return self._ask(
+            Question(RECOMMEND_AND_RANK, tensors, parse_ranking, user_id, traceparent, groups=groups)
+        )

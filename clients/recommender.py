@@ -45,4 +45,5 @@ class Recommender(Client):
             history, top_k, user_id=user_id, deadline_ms=deadline_ms, exclude_history=exclude_history,
             exclude=exclude, only=only, exclude_groups=exclude_groups, only_groups=only_groups,
         )  # fmt: skip
-        return self._ask(Question(self.model, tensors, parse, user_id, traceparent))
+        groups = (exclude_groups, only_groups)
+        return self._ask(Question(self.model, tensors, parse, user_id, traceparent, groups=groups))

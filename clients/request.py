@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from genrec.catalogue.group_number import group_number
-from genrec.errors import InputError
+from clients.errors import BadRequest
+from genrec.catalogue.group_number import group_number, unknown_group
+from genrec.errors import GenrecError, InputError
 from genrec.settings import MOST_VALUES
 
 GroupNames = Iterable[str] | Iterable[int]
@@ -106,6 +107,19 @@ def _group_numbers(field: str, groups: GroupNames) -> list[int]:
         if not isinstance(each, str | int | np.integer) or isinstance(each, bool):
             raise InputError(field, f"holds {each!r}"[:SHOWN], accepted)
     return [group_number(each if isinstance(each, str) else int(each)) for each in given]
+
+
+def by_name(error: GenrecError, *asked: GroupNames | None) -> GenrecError:
+    """The error of a request for groups, with the name that was asked for in the place of its number: a server knows no
+    other. Names of an iterator are gone by now, and an error about one keeps the number.
+    """
+    if not isinstance(error, InputError):
+        return error
+    for name in (each for groups in asked if groups is not None for each in groups):
+        if isinstance(name, str) and error.problem == unknown_group(group_number(name)):
+            told = InputError(error.field, unknown_group(repr(str(name))[:SHOWN]), error.limit)
+            return BadRequest(str(told)) if isinstance(error, BadRequest) else told
+    return error
 
 
 def _flag(field: str, value: bool) -> bool:

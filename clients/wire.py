@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
+from clients.request import GroupNames, by_name
 from genrec.errors import GenrecError, InputError
 from genrec.report import POPULARITY, Report
 
@@ -89,6 +90,7 @@ class Question(Generic[Answer]):
     user_id: int | None = None
     traceparent: str | None = None
     outputs: Sequence[str] = OUTPUTS
+    groups: tuple[GroupNames | None, ...] = ()  # of which its tensors have the numbers
 
     def arguments(self, inputs: type[Any], outputs: type[Any]) -> dict[str, Any]:
         """Of tritonclient's `infer`, with the protocol's own InferInput and InferRequestedOutput. Raises InputError."""
@@ -98,6 +100,10 @@ class Question(Generic[Answer]):
             "outputs": [outputs(name) for name in self.outputs],
             "headers": headers_of(self.user_id, self.traceparent),
         }
+
+    def failed(self, error: Exception, url: str, timeout_s: float) -> GenrecError:
+        """Why there is no answer, of what a client library raised."""
+        return by_name(translate(error, url, timeout_s), *self.groups)
 
 
 def infer_inputs(kind: type[Input], tensors: dict[str, NDArray[Any]]) -> list[Input]:

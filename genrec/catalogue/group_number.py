@@ -16,3 +16,8 @@ def group_number(name: str | int) -> int:
     if text.isascii() and text.isdecimal() and len(digits) <= len(str(MOST)) and int(digits) <= MOST:
         return int(digits)
     return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], "big") >> 1
+
+
+def unknown_group(asked: int | str) -> str:
+    """What is wrong with a number, or the name that it stands for, which no group of a catalogue has."""
+    return f"names {asked}, which is no group of the catalogue"

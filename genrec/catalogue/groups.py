@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from genrec.catalogue.answerable import Choice, Listed
 from genrec.catalogue.files import GROUPS
-from genrec.catalogue.group_number import group_number
+from genrec.catalogue.group_number import group_number, unknown_group
 from genrec.catalogue.remembered import Remembered
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
@@ -57,7 +57,7 @@ class Groups:
         found = {self._places.get(int(number)) for number in np.asarray(numbers)}
         if None in found:
             unknown = next(int(n) for n in np.asarray(numbers) if int(n) not in self._places)
-            raise InputError(field, f"names {unknown}, which is no group of the catalogue", self._known())
+            raise InputError(field, unknown_group(unknown), self._known())
         return tuple(sorted(place for place in found if place is not None))
 
     def _known(self) -> str:

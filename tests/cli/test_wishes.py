@@ -163,5 +163,14 @@ def test_groups_by_name_everywhere(
                 assert json.load(about)["groups"] == ["7", "sale", "salt, pepper"]
             told, *_ = asked(url, history=[], only_groups="sale, 7", exclude_groups="7")
             assert [int(item["id"]) for item in told["items"]] == [items[5]]
-            told, *_ = asked(url, history=[], only_groups="sales")
-            assert told["error"]["kind"] == "bad_input" and "only_groups: names" in told["error"]["message"]
+            told, *_ = asked(url, history=[], only_groups="sale, sales")
+            assert told["error"]["kind"] == "bad_input"
+            assert "only_groups: names 'sales', which is no group" in told["error"]["message"]
+        for where in (["--beam-width", "32"], ["--url", server.grpc_url]):
+            for verb in (
+                ["recommend", str(artifact), "--history", str(items[0])],
+                ["batch", str(artifact), "--out", str(lists)],
+            ):
+                capsys.readouterr()
+                assert main([*verb, "--exclude-groups", "sales", *where]) == 2
+                assert "exclude_groups: names 'sales', which is no group" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from clients import rank_wire, request, wire
 from clients.aio import AsyncRecommender
 from clients.errors import BadRequest, Overloaded, ServerError, TimedOut, Unreachable
 from clients.recommender import Recommender
+from genrec.catalogue.group_number import group_number
 from genrec.errors import GenrecError, InputError
 
 
@@ -68,6 +69,22 @@ def test_what_no_tensor_can_hold_is_refused_before_sending(field: str, arguments
 def test_groups_are_named_by_what_gives_names_one_after_the_other(groups: Any) -> None:
     made = request.request_tensors([1], only_groups=groups)["only_groups"]
     assert made.tolist() == [[7, 1132797139936644560]] and made.dtype == np.int64
+
+
+@pytest.mark.parametrize("named", [["7", "sale"], (7, np.str_("sale")), np.array(["sale"])])
+def test_an_error_about_a_group_has_the_name_that_was_asked_for(named: Any) -> None:
+    """A server knows its number alone."""
+    problem = f"names {group_number('sale')}, which is no group of the catalogue"
+    raised = InferenceServerException(f"only_groups: {problem} (accepted: 7)", "StatusCode.INVALID_ARGUMENT")
+    question = wire.Question("recommend", {}, wire.parse, groups=(None, named))
+    told = question.failed(raised, "here", 1.0)
+    assert isinstance(told, BadRequest) and (told.field, told.limit) == ("only_groups", "7")
+    assert told.problem == "names 'sale', which is no group of the catalogue"
+    for other in (["new"], [7], iter(()), None):
+        question = wire.Question("recommend", {}, wire.parse, groups=(other, None))
+        assert str(question.failed(raised, "here", 1.0)) == str(raised.message())
+    shed = InferenceServerException("router: sheds load", "StatusCode.UNAVAILABLE")
+    assert isinstance(question.failed(shed, "here", 1.0), Overloaded)
 
 
 @pytest.mark.parametrize(
