@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from build.version import base_of, load_version, write_version
 from genrec.artifact import load_config
-from genrec.catalogue.group_number import group_number
+from genrec.catalogue.group_number import group_name, group_number
 from genrec.catalogue.groups import Groups
 from genrec.catalogue.versions import locked
 from genrec.errors import InputError
@@ -75,6 +75,8 @@ def _names(file: Path) -> tuple[NDArray[np.int64], pa.Array]:
         lists = pc.split_pattern(text(table, file, (column,)), AMONG)
         of_row, found = pc.list_parent_indices(lists).to_numpy(), pc.list_flatten(lists)
     found = pc.utf8_trim_whitespace(found)
+    coded = pc.dictionary_encode(found)  # pyarrow's own normalisation to NFC gives NFD (release 22)
+    found = pa.array(map(group_name, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)
     named = pc.not_equal(found, "").to_numpy(zero_copy_only=False)
     of_row, found = of_row[named], found.filter(pa.array(named))
     field, limit = (

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 
 MOST = 2**63 - 1
 
 
+def group_name(name: str) -> str:
+    """The one spelling (NFC) of names that look the same: an accent is a part of its letter, or a character of its own,
+    as macOS writes file names.
+    """
+    return unicodedata.normalize("NFC", name)
+
+
 def group_number(name: str | int) -> int:
     """What a request says for a group: a whole number of 0 to `MOST` stands for itself, any other name for 63 bits of
-    its sha256. What is not Unicode, as an argument of a command line may be, has one too, and is no group's.
+    the sha256 of its one spelling. What is not Unicode, as an argument of a command line may be, has one too, and is no
+    group's.
     """
-    text = str(name)
+    text = group_name(str(name))
     digits = text.lstrip("0") or text[-1:]  # Python reads no more than some thousand digits
     if text.isascii() and text.isdecimal() and len(digits) <= len(str(MOST)) and int(digits) <= MOST:
         return int(digits)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from genrec.catalogue.answerable import Choice, Listed
 from genrec.catalogue.files import GROUPS
-from genrec.catalogue.group_number import group_number, unknown_group
+from genrec.catalogue.group_number import group_name, group_number, unknown_group
 from genrec.catalogue.remembered import Remembered
 from genrec.errors import ArtifactError, InputError
 from genrec.tensor_file import read_tensors, readable, write_tensors
@@ -89,7 +89,12 @@ class Groups:
             names, sizes, rows = metadata["names"], tensors["sizes"], tensors["rows"]
             if metadata.get("sha256") != _digest(names, sizes, rows):
                 raise ArtifactError(path, "does not match its own checksum")
-            return cls(json.loads(names), np.split(rows, np.cumsum(sizes))[:-1], items)
+            spelled: dict[
+                str, list[Int32]
+            ] = {}  # a version may have been made when names were not of one spelling
+            for name, of in zip(json.loads(names), np.split(rows, np.cumsum(sizes))[:-1], strict=True):
+                spelled.setdefault(group_name(name), []).append(of)
+            return cls(list(spelled), [_union(members) for members in spelled.values()], items)
 
 
 def _listed(members: tuple[Int32, ...], choice: Choice) -> Listed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,18 @@ def test_what_pandas_writes_for_no_category_is_none(artifact: Path) -> None:
     pq.write_table(pa.table({"item": items[:4], "category": categories}), file)
     assert main(["catalogue", "group", str(artifact), str(file)]) == 0
     assert items_by_group(artifact, 2) == {"12": [items[2]], "3": [items[0]]}
+
+
+def test_a_name_has_one_spelling(artifact: Path) -> None:
+    """An accent may be a part of its letter or a character of its own, and nobody sees which."""
+    items = sorted(Catalogue.load(artifact / CATALOGUE).item_ids.tolist())
+    composed, apart = (unicodedata.normalize(form, "Comédie") for form in ("NFC", "NFD"))
+    assert group(artifact, [(items[0], composed), (items[1], apart), (items[2], "Drame")]) == 0
+    assert items_by_group(artifact, 2) == {composed: items[:2], "Drame": [items[2]]}
+    assert group(artifact, [(items[3], apart)]) == 0
+    assert items_by_group(artifact, 3) == {composed: [items[3]], "Drame": [items[2]]}
+    assert main(["catalogue", "ungroup", str(artifact), apart]) == 0
+    assert items_by_group(artifact, 4) == {"Drame": [items[2]]}
 
 
 def test_of_many_groups_the_largest_are_shown(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 import tracemalloc
+import unicodedata
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec.catalogue import groups as groups_module
 from genrec.catalogue import remembered
 from genrec.catalogue.answerable import OF_GROUPS, THESE_ALONE, Choice, listed, of_groups
 from genrec.catalogue.blocked import Blocked
@@ -213,6 +215,27 @@ def test_heads_are_told_apart():
     assert listed([OF_GROUPS, -1, 0], 9).choice == Choice()
     assert listed([OF_GROUPS, 0, 0], 9).choice == Choice(())
     assert listed([OF_GROUPS, 2, 1, 0, 1, 3, 8, 2], 9, 4)[1:] == (False, Choice((0, 1), (3,)))
+
+
+def test_a_file_of_names_in_another_spelling_is_found_by_either(tmp_path):
+    """As they were written before there was one spelling: two that look the same were two groups."""
+    composed, apart = unicodedata.normalize("NFC", "Comédie"), unicodedata.normalize("NFD", "Comédie")
+    assert composed != apart and group_number(composed) == group_number(apart)
+    for names, members in (([apart], [[3, 4]]), ([composed, "new", apart], [[0, 3], [8], [3, 4]])):
+        sizes, rows = (
+            np.array([len(each) for each in members], np.int64),
+            np.concatenate(members).astype(np.int32),
+        )
+        metadata = {"format": "genrec-groups", "version": "1", "names": json.dumps(names)}
+        metadata["sha256"] = groups_module._digest(metadata["names"], sizes, rows)
+        write_tensors(tmp_path / GROUPS, {"sizes": sizes, "rows": rows}, metadata)
+        read = Groups.load(tmp_path, 9)
+        assert read.names == (composed, "new")[: len(names)]
+        for name in (composed, apart):
+            (place,) = read.places("only_groups", [group_number(name)])
+            assert read.members[place].tolist() == sorted(
+                {row for each in (members[0], members[-1]) for row in each}
+            )
 
 
 def test_the_file_is_as_it_was_written_or_refused(tmp_path):
