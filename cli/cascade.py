@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -11,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from cli.options import add_artifact, add_retrieve, at_least
 from cli.rank import reads
-from genrec.errors import InputError
-from genrec.rank.options import USUAL_CANDIDATES
 from genrec.settings import MAX_DEADLINE_MS
 
 if TYPE_CHECKING:
     from clients.cascade import CascadeAnswer
-    from clients.recommender import Recommender
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +47,7 @@ def run(a: argparse.Namespace) -> None:
     with (
         Recommender(a.url, a.protocol) as recommender,
         Ranker(a.url, a.protocol) as ranker,
-        Cascade(
-            ranker, recommended_by(recommender, a.retrieve or usual(recommender)), cascade_ms=a.cascade_ms
-        ) as cascade,
+        Cascade(ranker, recommended_by(recommender, a.retrieve), cascade_ms=a.cascade_ms) as cascade,
     ):
         histories = users.rows()
         ask = partial(ranker.rank, histories[0], histories[0][:1], 1)
@@ -64,21 +58,6 @@ def run(a: argparse.Namespace) -> None:
                 answers.append(cascade.ask(history, user, a.top_k, **events))
                 bar.update()
     print("\n".join(lines(answers)))
-
-
-def usual(recommender: Recommender) -> int:
-    """How many candidates a user has where nobody says it: the usual number, or as many as the server allows.
-
-    It is asked without a history, which takes no pass.
-    """
-    try:
-        recommender.recommend([], USUAL_CANDIDATES)
-    except InputError as error:
-        most = re.match(r"1 to (\d+):", error.limit)
-        if error.field != "top_k" or not most:
-            raise
-        return int(most[1])
-    return USUAL_CANDIDATES
 
 
 def before_newest(known: dict[str, list[int]], told: Sequence[str]) -> dict[str, Any]:

@@ -11,22 +11,26 @@ answers at all, changes no ranking: only how soon it is there. A history that is
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, TypedDict
 
 from numpy.typing import ArrayLike
 
 from clients.aio import AsyncRanker
+from clients.errors import BadRequest
 from clients.rank_wire import PreInference, Ranking
 from clients.ranker import Ranker
 from clients.recommender import Recommender
 from clients.trigger import UNSENT, Trigger
 from genrec.errors import GenrecError
+from genrec.rank.options import USUAL_CANDIDATES
 
 PRE_INFER, RETRIEVAL, PRE_PROCESSING, RANKING = STAGES = ("pre_infer", "retrieval", "pre_processing", "rank")
 SIGNALS = 64  # threads that wait for answers to signals; where all do, further signals are not sent
@@ -235,11 +239,28 @@ def _outcome(signal: Future[PreInference] | asyncio.Task[PreInference]) -> PreIn
     return signal.result() if error is None else str(error)
 
 
-def recommended_by(recommender: Recommender, count: int = 100) -> Retrieve:
-    """Retrieval by the generator: the `count` best unseen items, with their scores."""
+def recommended_by(recommender: Recommender, count: int | None = None) -> Retrieve:
+    """Retrieval by the generator: the `count` best unseen items, with their scores; None: 100, as far as the server's
+    beam width and catalogue allow.
+    """
+    most, of_version = USUAL_CANDIDATES if count is None else count, 0
 
     def retrieve(request: CascadeRequest) -> Candidates:
-        found = recommender.recommend(request.history, count, user_id=request.user_id, exclude_history=True)
+        nonlocal most, of_version
+        ask = partial(recommender.recommend, request.history, user_id=request.user_id, exclude_history=True)
+        try:
+            found = ask(top_k=most)
+        except BadRequest as error:
+            allowed = re.match(r"1 to (\d+):", error.limit)
+            if count is not None or error.field != "top_k" or not allowed:
+                raise
+            found = ask(top_k=int(allowed[1]))
+            most, of_version = (
+                int(allowed[1]),
+                found.catalogue_version,
+            )  # the next one need not be refused first
+        if count is None and found.catalogue_version != of_version:
+            most = USUAL_CANDIDATES  # this one may have more items
         return Candidates(found.item_ids, found.scores)
 
     return retrieve
