@@ -251,7 +251,7 @@ def _served_by(
     ensembles = with_instances(wanted, options.instances)
     names = [ensemble.name for ensemble in ensembles]
     check_verify(settings.verify, "recommend_draft" in names)
-    settings = disk_of_each(settings, options.instances)
+    settings = disk_of_each(settings, names, options.instances)
     return with_pool(settings, artifact, names, pool), ensembles
 
 

@@ -72,6 +72,29 @@ def test_processes_that_score_have_the_disk_s_bytes_together(tiny_ranker: Path, 
     assert list({each.st_ino: each.st_size for each in found}.values()) == [1 << 20, 1 << 20]
 
 
+@pytest.mark.parametrize(
+    ("ensembles", "user_mb", "said"),
+    [
+        (
+            (),
+            256,
+            r"is '/.*', and pre_infer is not served, .*accepted: empty; with a ranker \(`genrec train --ranker`",
+        ),
+        (("rank",), 256, "pre_infer is not served"),
+        (("rank", "pre_infer"), 0, "pool_user_mb is 0"),
+    ],
+)
+def test_a_disk_that_nothing_reads_is_refused(
+    tiny: Path, tiny_ranker: Path, tmp_path: Path, ensembles: tuple[str, ...], user_mb: int, said: str
+) -> None:
+    artifact, given = tiny_ranker if ensembles else tiny, {"ensembles": ensembles, "pool_user_mb": user_mb}
+    with (
+        pytest.raises(InputError, match=f"pool_disk: .*{said}"),
+        running_server(artifact, pool_disk=str(tmp_path), **given),
+    ):
+        pass
+
+
 def test_a_way_to_verify_drafts_is_refused_where_there_are_none(tiny: Path) -> None:
     said = r"verify: is last, and recommend_draft is not served \(accepted: every; `genrec train --draft"
     given: dict[str, Any] = {"ensembles": ("recommend",), "verify": "last"}
