@@ -24,6 +24,7 @@ FILES = ("page.css", "page.js", "common.js", "live.js", "waterfall.js")
 STATIC = Path(__file__).resolve().parent / "static"
 HOSTS = ("127.0.0.1", "localhost")
 MOST_BYTES = 2 << 20  # of a request: the longest history that a server takes
+MOST_OF_URL = 8190
 # Of a body: bytes or words that are no JSON, a character set that nobody knows, brackets without end, a bad gzip.
 BAD_BODY = (ValueError, LookupError, RecursionError, web.RequestPayloadError)
 UNREADABLE = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
@@ -51,7 +52,9 @@ class Page:
 def application(page: Page) -> web.Application:
     """The application, to be run on loopback."""
     log.addFilter(_in_one_line)
-    app = web.Application(middlewares=[_guard], client_max_size=MOST_BYTES, handler_args={"logger": log})
+    # Of a longer line aiohttp says that the request is bad, as of one that is no HTTP
+    reading = {"logger": log, "max_line_size": MOST_BYTES}
+    app = web.Application(middlewares=[_guard], client_max_size=MOST_BYTES, handler_args=reading)
     views = _Views(page)
     app.cleanup_ctx.append(views.connected)
     app.router.add_routes(
@@ -126,6 +129,8 @@ class _Views:
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     if _host_of(request) not in HOSTS:
         return web.Response(status=403, text=f"this page is at {' and '.join(HOSTS)} alone\n")
+    if (length := len(request.raw_path)) > MOST_OF_URL:
+        return web.Response(status=414, text=f"the URL has {length} characters, more than {MOST_OF_URL}\n")
     try:
         response = await handler(request)
     except GenrecError as error:
