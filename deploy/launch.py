@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deploy import leftovers
 from deploy.ports import Ports
@@ -27,6 +29,21 @@ PASSING = (
 )  # fmt: skip
 PASSING_ERRORS = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
+
+
+log = logging.getLogger("genrec.serve")
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """What is told of one server: behind a router are several, so each line begins with where its server listens."""
+
+    def __init__(self, http_url: str) -> None:
+        super().__init__(log)
+        self._server = http_url
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
+        """See `logging.LoggerAdapter`."""
+        return f"{self._server}: {msg}", kwargs
 
 
 class NoRoom(InputError):

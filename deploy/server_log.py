@@ -24,7 +24,7 @@ def rotate(log_file: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        _warn(f"the server's log cannot begin anew: {error}")
+        _warn(f"the server's log {log_file} cannot begin anew: {error}")
         return False
 
 

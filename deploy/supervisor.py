@@ -6,7 +6,6 @@ it loads a model anew that is marked as changed. For anything else the whole ser
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -17,7 +16,7 @@ from subprocess import Popen
 
 from deploy import leftovers, probe, server_log, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
-from deploy.launch import MORE_TIME, Launch, LaunchError, ended_early, passes, too_late
+from deploy.launch import MORE_TIME, Launch, LaunchError, ServerLog, ended_early, passes, too_late
 from deploy.watch import Trouble, Watch
 from genrec.catalogue import agreement
 from genrec.errors import ArtifactError
@@ -34,7 +33,6 @@ RELOAD_S = 20.0  # for one model
 BUILD_S, LOOK_AGAIN_S = 600.0, 1.0  # that a build may take while a model waits for it; after a look in vain
 GRACE_S = EXIT_TIMEOUT_S + 5
 GRACE_AFTER_RELOAD_S = 3.0  # what a dead process did not answer never ends, for Triton: it would wait in vain
-log = logging.getLogger("genrec.serve")
 
 
 class Supervisor:
@@ -45,7 +43,7 @@ class Supervisor:
         self.restarts = 0  # of the server, or of some of its models
         self.error: Exception | None = None
         self._not_ended: Exception | None = None  # why something of the server may still be there
-        self._launch = launch
+        self._launch, self._log = launch, ServerLog(launch.ports.http_url)
         self._process: Popen[bytes] | None = None
         self._first_start_s = 0.0
         self._reloaded, self._unsound_since = False, 0.0
@@ -110,7 +108,7 @@ class Supervisor:
         except Exception as error:  # handed to whoever waits
             self.error = error
             if self._begun.is_set() and not self._stopping.is_set():
-                log.error("%s", error)
+                self._log.error("%s", error)
         finally:
             try:
                 self._end(GRACE_AFTER_RELOAD_S if self._reloaded else GRACE_S)
@@ -128,7 +126,7 @@ class Supervisor:
         except LaunchError as error:
             if not error.crashed or self._stopping.is_set():
                 raise
-            log.warning("the server crashed, and is started again: %s", error)
+            self._log.warning("the server crashed, and is started again: %s", error)
         self._end(grace_s=0)
         return self._start(self._launch.start_timeout_s)
 
@@ -190,10 +188,10 @@ class Supervisor:
             if trouble.models and self._waits(trouble):
                 continue
             if not self._mends(watch, trouble):
-                log.warning("restarting the server: %s", trouble.told)
+                self._log.warning("restarting the server: %s", trouble.told)
                 watch = self._restart()
                 self._tell()
-                log.warning("the server answers again (pid %d)", self.pid)
+                self._log.warning("the server answers again (pid %d)", self.pid)
             self.restarts += 1
             next_probe = time.monotonic() + every_s
 
@@ -205,7 +203,7 @@ class Supervisor:
             self._on_start()
             self._told_of = self.pid
         except OSError as error:
-            log.warning("what tells of the server cannot be written: %s", error)
+            self._log.warning("what tells of the server cannot be written: %s", error)
 
     def _look(self, watch: Watch, asks: bool) -> Trouble | None:
         """What is wrong; `asks` for answers too. A look that fails is no reason to end a server that may be well."""
@@ -225,7 +223,7 @@ class Supervisor:
         except ArtifactError as error:
             if not self._unsound_since:
                 self._unsound_since = time.monotonic()
-                log.warning("%s: waiting for a sound artifact: %s", trouble.told, error)
+                self._log.warning("%s: waiting for a sound artifact: %s", trouble.told, error)
             if time.monotonic() - self._unsound_since < BUILD_S:
                 self._stopping.wait(LOOK_AGAIN_S)
                 return True
@@ -243,12 +241,12 @@ class Supervisor:
         try:
             return self._launch.unchanged() and self._reload(watch, trouble)
         except (ArtifactError, OSError) as error:
-            log.warning("%s", error)
+            self._log.warning("%s", error)
             return False
 
     def _reload(self, watch: Watch, trouble: Trouble) -> bool:
         """Give models new processes, one after the other; whether all ensembles answer then."""
-        log.warning("loading %s again: %s", ", ".join(sorted(trouble.models)), trouble.told)
+        self._log.warning("loading %s again: %s", ", ".join(sorted(trouble.models)), trouble.told)
         self._reloaded = True
         launch = self._launch
         for pid, model in watch.models.items():
@@ -260,15 +258,15 @@ class Supervisor:
         for model in sorted(trouble.models):
             launch.private.mark_changed(model)
             if problem := probe.load_model(launch.ports.http_url, model, launch.control_headers, RELOAD_S):
-                log.warning("%s cannot be loaded again: %s", model, problem)
+                self._log.warning("%s cannot be loaded again: %s", model, problem)
                 return False
             leftovers.close_to_others(launch.prefix)
         problems = probe.infer_all(launch.ports.http_url, launch.ensembles, watch.known_item(), RELOAD_S)
         if problems:
-            log.warning("%s", "; ".join(problems.values()))
+            self._log.warning("%s", "; ".join(problems.values()))
             return False
         watch.take_stock()
-        log.warning("%s answer again", ", ".join(sorted(trouble.models)))
+        self._log.warning("%s answer again", ", ".join(sorted(trouble.models)))
         return True
 
     def _restart(self) -> Watch:
@@ -289,7 +287,7 @@ class Supervisor:
                 failed += not (may_be_built or passes(error))
                 if failed == FAILED_STARTS or self._stopping.is_set():
                     raise
-                log.warning("the start failed, the next is in %.0f s: %s", pause_s, error)
+                self._log.warning("the start failed, the next is in %.0f s: %s", pause_s, error)
             self._stopping.wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

@@ -5,13 +5,12 @@ Triton 2.51 does not admit to a dead stub (H3) and goes on saying that it is rea
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from typing import NamedTuple
 
 from deploy import probe, tritonserver
-from deploy.launch import Launch
+from deploy.launch import Launch, ServerLog
 from genrec.errors import ArtifactError
 
 # A model that answers later, from threads of its own, takes along what it was asked: nobody would ever answer that, and
@@ -25,7 +24,6 @@ PROBE_TIMEOUT_S = 5.0
 METRICS_TIMEOUT_S = 1.0
 FAILED_PROBES = 3  # in a row: one slow answer is no reason to throw away every request in flight
 LOOK = "the look itself"  # among the ensembles whose failed probes are counted
-log = logging.getLogger("genrec.serve")
 
 
 class Trouble(NamedTuple):
@@ -39,7 +37,7 @@ class Watch:
     """One tritonserver with its stubs, from when it first answered."""
 
     def __init__(self, launch: Launch, session: int) -> None:
-        self._launch, self._session = launch, session
+        self._launch, self._session, self._log = launch, session, ServerLog(launch.ports.http_url)
         self.models: dict[int, str] = {}  # of every stub, by pid
         self._stopped: dict[int, float] = {}  # since when
         self._failed: Counter[str] = Counter()
@@ -98,7 +96,7 @@ class Watch:
                 self._failed[ensemble] = 0
                 continue
             self._failed[ensemble] += 1
-            log.warning(
+            self._log.warning(
                 "%s: probe %d of %d failed: %s",
                 ensemble, self._failed[ensemble], FAILED_PROBES, problems[ensemble],
             )  # fmt: skip
@@ -109,7 +107,7 @@ class Watch:
         """Counts as a failed probe: the server may be well, but nobody knows any more."""
         self._failed[LOOK] += 1
         what = f"{type(error).__name__}: {error}"
-        log.warning("look %d of %d failed: %s", self._failed[LOOK], FAILED_PROBES, what)
+        self._log.warning("look %d of %d failed: %s", self._failed[LOOK], FAILED_PROBES, what)
         return self._too_many()
 
     def _too_many(self) -> Trouble | None:
@@ -127,7 +125,7 @@ class Watch:
         try:
             self._item = self._launch.item()
         except ArtifactError as error:
-            log.warning("%s", error)
+            self._log.warning("%s", error)
         return self._item
 
     def _count_answers(self) -> set[str]:

@@ -164,4 +164,24 @@ def test_a_log_that_cannot_begin_anew_ends_nothing(
         until(lambda: not found or running.error)
         assert (running.restarts, running.error) == (0, None)
     told = [each for each in caplog.messages if "cannot begin anew" in each]
-    assert len(told) == 1 and "Input/output error" in told[0]
+    assert len(told) == 1 and "Input/output error" in told[0] and str(tmp_path) in told[0]
+
+
+def test_every_line_says_which_server_it_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A router's servers tell of themselves in one log."""
+    monkeypatch.setattr(supervisor, "LOOK_AGAIN_S", 0.0)
+    abouts = [launch(tmp_path), launch(tmp_path)]
+    found = [Trouble("100 % of it has died"), NotImplementedError()]
+    with supervised(abouts[0], list(found)) as one, supervised(abouts[1], list(found)) as other:
+        until(lambda: all(each.restarts for each in (one, other)))
+        until(lambda: sum("look 1 of" in said for said in caplog.messages) == 2)
+    for about in abouts:
+        said = [each for each in caplog.messages if each.startswith(f"{about.ports.http_url}: ")]
+        assert [each.removeprefix(f"{about.ports.http_url}: ").partition(" (pid")[0] for each in said] == [
+            "restarting the server: 100 % of it has died",
+            "the server answers again",
+            f"look 1 of {FAILED_PROBES} failed: NotImplementedError: ",
+        ]
+    assert len(caplog.messages) == 6
