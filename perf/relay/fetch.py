@@ -24,7 +24,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from deploy.leftovers import SHM, own_prefix
+from genrec.artifact import load_config
+from genrec.engine.load_ranker import load_entry_layout
 from genrec.errors import GenrecError, InputError
+from genrec.settings import Settings
 from perf.kit import report
 from perf.kit.store_master import MASTER
 from perf.relay.model import made
@@ -40,11 +43,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", default="1024,2048,4096,8192", help="tokens of the prefix")
     parser.add_argument("--repeats", type=int, default=9, help="of each way, in turns")
     a = parser.parse_args(argv)
-    report.numbers_of(a, "lengths")  # which the nodes read
+    lengths = report.numbers_of(a, "lengths")
     if find_spec("mooncake") is None or not shutil.which(MASTER):
         raise InputError("mooncake", "is not installed", "pip install 'genrec-triton[mooncake]'")
     run = report.begin(a)
     artifacts = a.artifacts or [made(Path("artifacts/mock-relay"), 128, 2)]
+    for artifact in artifacts:
+        check_lengths(artifact, lengths)
     found = {artifact.name: measured(artifact, a.lengths, a.repeats) for artifact in artifacts}
     for name, of in found.items():
         print(f"\n{name}, {of['token_bytes']} bytes a token, medians in ms")
@@ -60,6 +65,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         },
         repeats=a.repeats,
     )  # fmt: skip
+
+
+def check_lengths(artifact: Path, lengths: Sequence[int]) -> None:
+    """Raises InputError for a prefix of less than an item, of which nothing is kept, or of more than a history."""
+    config = load_config(artifact)
+    least, most = load_entry_layout(Settings(artifact, artifact), config).step, config.max_prompt
+    for tokens in lengths:
+        if not least <= tokens <= most:
+            limit = f"{least}, an item's tokens, to {most}, which {artifact.name} reads"
+            raise InputError("lengths", f"holds {tokens}", limit)
 
 
 def measured(artifact: Path, lengths: str, repeats: int) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cli.main import main
-from perf.relay import fetch_nodes
+from genrec.artifact import load_config
+from perf.relay import fetch, fetch_nodes
 from tests.nodes.test_mooncake import why_not
 
 
@@ -42,6 +43,20 @@ def test_prefixes_of_all_ways_are_met_alike() -> None:
 def test_what_fetching_needs_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "relay_fetch"]) == 2
     assert "mooncake: is not installed (accepted: pip install" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lengths", ["1", "9,2", "100000"])
+def test_a_prefix_is_an_item_at_least_and_a_history_at_most(
+    tiny_ranker: Path, lengths: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what is shorter nothing is kept, so that nobody could fetch it."""
+    monkeypatch.setattr(fetch, "find_spec", lambda _: "there")
+    monkeypatch.setattr(fetch.shutil, "which", lambda _: "there")
+    monkeypatch.setattr(fetch, "measured", lambda *_: pytest.fail("it measures"))
+    assert main(["bench", "relay_fetch", str(tiny_ranker), "--lengths", lengths]) == 2
+    most = load_config(tiny_ranker).max_prompt
+    said = f"lengths: holds {lengths.split(',')[-1]} (accepted: 3, an item's tokens, to {most}, which "
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
