@@ -32,6 +32,7 @@ from genrec.engine.host import HostExecutor
 from genrec.engine.instructions import engine_of
 from genrec.engine.interface import Passes
 from genrec.engine.load import load_layout, load_passes
+from genrec.errors import InputError
 from genrec.models.config import ModelConfig
 from genrec.search.constraint import Constraint
 from genrec.settings import Settings
@@ -149,10 +150,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE")
     a = parser.parse_args(argv)
     prompts, widths = (report.numbers_of(a, name) for name in ("prompts", "beam_widths"))
+    is_there = a.artifact.exists()
+    config = load_config(a.artifact) if is_there else replace(SHAPE, max_history=MAX_HISTORY)
+    if max(prompts) > config.max_prompt:
+        problem = f"holds {max(prompts)}, more tokens than {a.artifact.name} reads"
+        raise InputError("prompts", problem, f"at most {config.max_prompt}")
     run = report.begin(a)
-    if not a.artifact.exists():
-        mock_artifact(a.artifact, replace(SHAPE, max_history=MAX_HISTORY), draft=False)
-    config = load_config(a.artifact)
+    if not is_there:
+        mock_artifact(a.artifact, config, draft=False)
     kv_type = load_layout(Settings(a.artifact, a.artifact), config).kv_type
     shapes = {shape: kv_bytes(config, *shape, kv_type) for shape in product(prompts, widths)}
     limit = memory_limit()

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cli.main import main
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
@@ -18,6 +19,7 @@ from genrec.kv.layout import Layout
 from genrec.search.constraint import Constraint
 from genrec.search.undecided import pass_size
 from genrec.settings import Settings
+from perf.parts import peak_memory
 from perf.parts.memory_plot import plot_memory
 from perf.parts.peak_memory import WAYS, KvBytes, as_cell, flat_in_bw, kv_bytes, measure, table
 from perf.parts.per_beam import PerBeam
@@ -108,3 +110,21 @@ def test_over_what_took_no_memory_that_is_seen_there_is_no_ratio() -> None:
     cell = as_cell(4, 8, kv, {"ours": [1000], "per beam": [10**6]})
     assert (cell["ours_mb"], cell["ratio"], flat_in_bw([cell])) == (0.0, None, None)
     assert table([cell]).splitlines()[1].split()[-1] == "-"
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_prompt_longer_than_the_model_reads_is_refused(
+    tiny: Path,
+    tmp_path: Path,
+    made: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before a model is made for it."""
+    for name in ("mock_artifact", "measure"):
+        monkeypatch.setattr(peak_memory, name, lambda *_, name=name, **__: pytest.fail(f"it calls {name}"))
+    artifact, most = (tiny, load_config(tiny).max_prompt) if made else (tmp_path / "mock", 3000)
+    asked = ["bench", "memory", "--artifact", str(artifact), "--prompts", f"{most},{most + 1}"]
+    assert main(asked) == 2
+    said = f"prompts: holds {most + 1}, more tokens than {artifact.name} reads (accepted: at most {most})"
+    assert said in capsys.readouterr().err
