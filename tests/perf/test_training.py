@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+from cli.main import main
+from genrec.errors import InputError
+from perf.kit.tables import TABLES
 from perf.peers.refusal import Refusal
 from perf.training import embedding, training
 from perf.training.group import RankGroup, python_for
@@ -58,6 +62,27 @@ def test_ranks_count_what_they_send_and_agree_with_one_process(tmp_path: Path) -
         found["both"]["rows_read"] == len(distinct) < found["first"]["rows_read"] < found["none"]["rows_read"]
     )
     assert training.distance_to_one_process(asked) <= training.TOLERANCE
+
+
+@pytest.mark.parametrize("options", [["--dims", "64"], ["--dims", "512,32"], ["--quick"]])
+def test_a_result_that_would_leave_gaps_in_the_tables_is_not_measured_to_be_kept(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def begin(_: object) -> None:
+        raise InputError("run", "begins", "nothing else")
+
+    monkeypatch.setattr(training.report, "begin", begin)
+    assert main(["bench", "training", *options, "--save"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"dims: leave out (64|512), which the tables .* --label for a result of its own", said)
+    for more in ([], ["--save", "--label", "small"]):
+        assert main(["bench", "training", *options, *more]) == 2
+        assert "run: begins" in capsys.readouterr().err
+
+
+def test_what_is_kept_has_what_the_tables_have() -> None:
+    told = {each.path for each in TABLES["training"] if each.path.startswith("over_torchrec")}
+    assert told == {f"over_torchrec_dim{dim}" for dim in training.TOLD}
 
 
 def test_vectors_that_are_no_numbers_are_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:
