@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,7 +83,8 @@ def _done(a: argparse.Namespace, path: Path) -> str:
     pool = Pool(path)
     if a.action == "forget":
         user = user_id_of(a.artifact, a.user)
-        deleted = _in_reach(path, lambda: forget(pool, owner_key(pool.secret, user)))
+        deleted = forget(pool, owner_key(pool.secret, user), partial(_in_reach, path))
+        assert deleted is not None  # or it is an error by now
         return f"{counted(deleted, 'entry', 'entries')} of user {a.user} deleted"
     usage, share = _in_reach(path, pool.usage), NodeShare.load(path)
     said = {**usage, "node": share.node, "nodes": share.nodes, "replicated": f"{share.replicated:.1%}"}

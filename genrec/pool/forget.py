@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from genrec.pool import leaving, mapping
 from genrec.pool.hotness import Hotness
@@ -15,11 +17,20 @@ from genrec.pool.user_rows import FREE, SIZE, START, STATE, ever_used
 PIECE = 8 << 20  # bytes that are cleared under one lock: a millisecond or two
 
 
-def forget(pool: Pool, owner: bytes) -> int | None:
+Reach = Callable[[Callable[[], Any]], Any]
+
+
+def _once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def forget(pool: Pool, owner: bytes, reach: Reach = _once) -> int | None:
     """Delete a user's entries (`keys.owner_key`); their bytes are cleared when the last reader releases them.
 
-    How many; None where the table was not to be had, so that not all was done: ask again. Bytes that no entry holds
-    are cleared too: entries of his may have been replaced, or have expired.
+    How many; None where the table was not to be had, so that not all was done. `reach` says what work on the table
+    answers, None where that was not to be had, and may try it again: it can be busy between two pieces of the work, and
+    who began from the start would count nothing of what is deleted already. Bytes that no entry holds are cleared too:
+    entries of his may have been replaced, or have expired.
     """
     whose = words([owner])
 
@@ -30,13 +41,13 @@ def forget(pool: Pool, owner: bytes) -> int | None:
         table.header[mapping.FORGOT_NS] = time.monotonic_ns()
         return leaving.forget(table, mapped.users, whose), len(mapped.users)
 
-    found = pool.locked(drop, None)
+    found = reach(lambda: pool.locked(drop, None))
     if found is None:
         return None
     (deleted, size), start = found, 0
-    while 0 <= start < size:
-        start = pool.locked(partial(_clear, start), -1)
-    return deleted if start >= 0 else None
+    while start is not None and start < size:
+        start = reach(partial(pool.locked, partial(_clear, start), None))
+    return None if start is None else deleted
 
 
 def _clear(start: int, mapped: Mapping, table: PoolTable) -> int:
