@@ -1,4 +1,4 @@
-"""Ctrl-C ends an export at once, with one process that says nothing but that; a killed one leaves none behind."""
+"""Ctrl-C and SIGTERM end an export at once, and leave no process and no word; nor does one that is killed leave any."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.exit(130)
 """
+COMMAND = """
+import argparse, sys
+from pathlib import Path
+from cli import making
+from export import generator
+graphs = ["done", "waits"]
+generator.export_artifact = lambda folder: generator._export_all("waiting", Path(), graphs, folder)
+if __name__ == "__main__":
+    making.export(argparse.Namespace(artifact=Path(sys.argv[1]), delta=False))
+"""
 WAITING = """
 import time
 def export_from(model, name, folder):
@@ -39,9 +49,9 @@ def export_from(model, name, folder):
 
 
 @contextmanager
-def exporting(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def exporting(folder: Path, script: str = EXPORT) -> Iterator[subprocess.Popen[str]]:
     """An export whose second graph is being written; in a session of its own."""
-    (folder / "export_one.py").write_text(EXPORT)
+    (folder / "export_one.py").write_text(script)
     (folder / "waiting.py").write_text(WAITING)
     paths = os.pathsep.join((str(ROOT), str(folder)))
     command = [sys.executable, str(folder / "export_one.py"), str(folder)]
@@ -69,6 +79,14 @@ def test_ctrl_c_ends_the_graph_that_is_being_written(
         interrupt(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)  # ends when the last process has closed its stderr
     assert process.returncode == 130 and "Traceback" not in said, said
+
+
+def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Not even semaphores, of which Python would warn."""
+    with exporting(tmp_path, COMMAND) as process:
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (128 + signal.SIGTERM, "")
 
 
 def test_of_a_killed_export_no_process_is_left(tmp_path: Path) -> None:
