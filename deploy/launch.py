@@ -111,6 +111,7 @@ class Launch:
     ports: Ports
     item: Callable[[], int]  # an item id to probe with, of the catalogue as it is now
     ensembles: tuple[str, ...]
+    models: dict[str, frozenset[str]]  # of each ensemble
     log_file: Path
     start_timeout_s: float
     probe_every_s: float

@@ -235,6 +235,7 @@ def _launch(
         ports=ports,
         item=lambda: probe.known_item(artifact),
         ensembles=names,
+        models={each.name: frozenset(model.name for model in each.models) for each in ensembles},
         log_file=run_dir / "server.log",
         start_timeout_s=options.start_timeout_s,
         probe_every_s=options.probe_every_s,

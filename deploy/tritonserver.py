@@ -98,6 +98,15 @@ def living_stubs(session: int) -> list[int]:
     return [m.pid for m in members(session) if m.name == STUB_NAME and m.state not in "ZX"]
 
 
+def computed_s(pid: int) -> float:
+    """Seconds of CPU time that a process has used; 0 when it is gone."""
+    try:
+        fields = stat_of(pid)[1]
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
+
+
 def model_of(stub: int) -> str:
     """Which model a stub runs: the first argument of a stub is its model's file. "" when it has ended."""
     try:

@@ -23,6 +23,10 @@ STOPPED_S = 3.0  # that a process may be stopped, by someone who looks at it
 PROBE_TIMEOUT_S = 5.0
 METRICS_TIMEOUT_S = 1.0
 FAILED_PROBES = 3  # in a row: one slow answer is no reason to throw away every request in flight
+# The same of an ensemble that computes: a pass of a large model on few cores takes longer than all of three probes.
+COMPUTING_PROBES = 20
+HAVE_PASSES = ANSWERS_LATER | {"prefill", "decode"}
+COMPUTES = 0.1  # of a core: so much a process has even where others want the cores; one that waits has less
 LOOK = "the look itself"  # among the ensembles whose failed probes are counted
 
 
@@ -42,6 +46,7 @@ class Watch:
         self._stopped: dict[int, float] = {}  # since when
         self._failed: Counter[str] = Counter()
         self._answered: dict[str, int] = {}
+        self._computed: tuple[float, dict[int, float]] = 0.0, {}  # when, and each stub's CPU time then
         self._item = launch.item()
         self.take_stock()
 
@@ -85,6 +90,7 @@ class Watch:
         """
         if self._stopped and STOPPED_S < PROBE_TIMEOUT_S:
             return None
+        computing, trouble = self._computing(), None
         answering = self._count_answers()
         silent = [ensemble for ensemble in self._launch.ensembles if ensemble not in answering]
         url = self._launch.ports.http_url
@@ -96,24 +102,31 @@ class Watch:
                 self._failed[ensemble] = 0
                 continue
             self._failed[ensemble] += 1
+            most = COMPUTING_PROBES if computing & self._launch.models[ensemble] else FAILED_PROBES
             self._log.warning(
                 "%s: probe %d of %d failed: %s",
-                ensemble, self._failed[ensemble], FAILED_PROBES, problems[ensemble],
+                ensemble, self._failed[ensemble], most, problems[ensemble],
             )  # fmt: skip
+            if self._failed[ensemble] >= most:
+                trouble = Trouble(f"{most} probes failed")
         self._failed[LOOK] = 0
-        return self._too_many()
+        return trouble
+
+    def _computing(self) -> set[str]:
+        """The models whose passes have computed since the last look at them."""
+        before, then = self._computed
+        pids = [pid for pid, model in self.models.items() if model in HAVE_PASSES]
+        now, spent = time.monotonic(), {pid: tritonserver.computed_s(pid) for pid in pids}
+        self._computed = now, spent
+        least_s = COMPUTES * (now - before)
+        return {self.models[pid] for pid in spent.keys() & then.keys() if spent[pid] - then[pid] > least_s}
 
     def could_not_look(self, error: Exception) -> Trouble | None:
         """Counts as a failed probe: the server may be well, but nobody knows any more."""
         self._failed[LOOK] += 1
         what = f"{type(error).__name__}: {error}"
         self._log.warning("look %d of %d failed: %s", self._failed[LOOK], FAILED_PROBES, what)
-        return self._too_many()
-
-    def _too_many(self) -> Trouble | None:
-        if any(count >= FAILED_PROBES for count in self._failed.values()):
-            return Trouble(f"{FAILED_PROBES} probes failed")
-        return None
+        return Trouble(f"{FAILED_PROBES} looks failed") if self._failed[LOOK] >= FAILED_PROBES else None
 
     @property
     def in_doubt(self) -> bool:

@@ -24,6 +24,7 @@ def launch(folder: Path) -> Launch:
         ports=choose_ports(),
         item=lambda: 0,
         ensembles=(),
+        models={},
         log_file=folder / "server.log",
         start_timeout_s=600.0,
         probe_every_s=5.0,

@@ -41,17 +41,21 @@ def test_every_model_that_reads_requests_is_known() -> None:
     assert reads - ANSWERS_LATER == READS_REQUESTS
 
 
-STUB = """#!/bin/sh
+WAITS = """#!/bin/sh
 read from_a_pipe_that_says_nothing
+"""
+COMPUTES = """#!/bin/sh
+while :; do :; done
 """
 
 
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[int]:
+@pytest.fixture(params=[(WAITS, "validity_lookup")])
+def session(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
     """Of a process that stands for a server: it starts its one stub again whenever that ends."""
-    stub = tmp_path / "validity_lookup" / "1" / tritonserver.STUB_NAME
+    script, model = request.param
+    stub = tmp_path / model / "1" / tritonserver.STUB_NAME
     stub.parent.mkdir(parents=True)
-    stub.write_text(STUB)
+    stub.write_text(script)
     stub.chmod(0o755)
     keep = ["/bin/sh", "-c", 'while :; do "$0"; done', str(stub)]
     with subprocess.Popen(keep, stdin=subprocess.PIPE, start_new_session=True) as server:
@@ -65,7 +69,8 @@ def test_a_server_that_hangs_is_seen_after_a_stopped_process_was_replaced(
 ) -> None:
     """Nobody listens where the server should, so no probe is answered."""
     monkeypatch.setattr(watch, "STOPPED_S", 0.0)
-    looks = Watch(replace(launch(tmp_path), ensembles=("recommend",)), session)
+    models = {"recommend": frozenset(["validity_lookup"])}
+    looks = Watch(replace(launch(tmp_path), ensembles=("recommend",), models=models), session)
     ((stopped, model),) = looks.models.items()
     os.kill(stopped, signal.SIGSTOP)
     until(lambda: (looks.processes() or Trouble("")).models == {model})
@@ -76,3 +81,26 @@ def test_a_server_that_hangs_is_seen_after_a_stopped_process_was_replaced(
     assert looks.processes() is None
     *before, last = [looks.silence() for _ in range(FAILED_PROBES)]
     assert not any(before) and last == Trouble(f"{FAILED_PROBES} probes failed")
+
+
+@pytest.mark.parametrize("session", [(COMPUTES, "generate"), (COMPUTES, "validity_lookup")], indirect=True)
+@pytest.mark.parametrize("used", ["generate", "prefill"])
+def test_an_ensemble_that_computes_is_waited_for_longer(
+    session: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: str
+) -> None:
+    """As in a pass that takes longer than three probes. Nobody listens where the server should."""
+    monkeypatch.setattr(watch, "COMPUTES", 0.0)  # on a busy machine it may have little of a core
+    monkeypatch.setattr(watch, "COMPUTING_PROBES", FAILED_PROBES + 3)
+    models = {"recommend": frozenset([used, "validity_lookup"])}
+    looks = Watch(replace(launch(tmp_path), ensembles=("recommend",), models=models), session)
+    ((stub, model),) = looks.models.items()
+
+    def look() -> Trouble | None:
+        before = tritonserver.computed_s(stub)
+        until(lambda: tritonserver.computed_s(stub) > before)
+        return looks.silence()
+
+    many = FAILED_PROBES + 3 if model == used else FAILED_PROBES
+    assert not any(look() for _ in range(many - 1))
+    assert looks.could_not_look(OSError()) is None, "of looks this is the first that failed"
+    assert look() == Trouble(f"{many} probes failed")
