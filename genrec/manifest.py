@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
-from genrec.files import locked_folder, made_aside, open_file, put, read_json, sync
+from genrec.files import locked_folder, made_aside, put, read_json, sync
+from genrec.hashing import hashed, sha256_of
 
 NAME = "manifest.json"
 NEXT = f"{NAME}.partial"  # what it will be
@@ -37,19 +38,7 @@ PARTS = {"key": str, "outputs": dict, "facts": dict}
 
 def digest_file(path: Path) -> str:
     """sha256 of a file. Raises ArtifactError when it cannot be read."""
-    return _digest(path, lambda count: None)
-
-
-def _digest(path: Path, moved: Callable[[int], object]) -> str:
-    sha = hashlib.sha256()
-    with open_file(path) as file:
-        try:
-            while block := file.read(1 << 20):
-                sha.update(block)
-                moved(len(block))
-        except OSError as error:
-            raise ArtifactError(path, f"cannot be read: {error.strerror}") from error
-    return sha.hexdigest()
+    return sha256_of(path, lambda count: None)
 
 
 class Digests:
@@ -75,11 +64,7 @@ class Digests:
 
 def stage_key(settings: dict[str, Any], inputs: Iterable[Path] = ()) -> str:
     """Hash of everything a stage's outputs follow from. Raises ArtifactError."""
-    from genrec.progress import counting  # where artifacts are only read, tqdm need not be
-
-    paths = list(inputs)
-    with counting("hashing", sum(path.stat().st_size for path in paths if path.is_file()), "B") as bar:
-        facts = {"settings": settings, "inputs": [_digest(path, bar.update) for path in paths]}
+    facts = {"settings": settings, "inputs": [sha for _, sha in hashed(inputs)]}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -126,7 +111,10 @@ def is_good(artifact: Path, stage: str, key: str) -> bool:
 
 
 def _as_made(artifact: Path, outputs: Mapping[str, str]) -> bool:
-    return all((artifact / f).is_file() and digest_file(artifact / f) == sha for f, sha in outputs.items())
+    files = [artifact / name for name in outputs]
+    return all(map(Path.is_file, files)) and all(
+        sha == made for (_, sha), made in zip(hashed(files), outputs.values(), strict=True)
+    )
 
 
 def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts: dict[str, Any]) -> None:
@@ -134,7 +122,7 @@ def record(artifact: Path, stage: str, key: str, outputs: Iterable[Path], facts:
 
     What it names is on the disk by then: what the stage was made from, as a checkpoint, may be removed.
     """
-    _enter(artifact, stage, key, {path: digest_file(path) for path in sorted(outputs)}, facts)
+    _enter(artifact, stage, key, dict(hashed(sorted(outputs))), facts)
 
 
 @contextmanager
@@ -146,7 +134,7 @@ def renewed(artifact: Path, stage: str, key: str, folder: Path, facts: dict[str,
     with made_aside(folder) as new:
         yield new
         files = sorted(path for path in new.rglob("*") if path.is_file())
-        hashes = {folder / path.relative_to(new): digest_file(path) for path in files}
+        hashes = {folder / path.relative_to(new): sha for path, sha in hashed(files)}
         for path in files:
             sync(path)
     _enter(artifact, stage, key, hashes, facts)
@@ -181,7 +169,7 @@ def replace(
     The manifest follows at once: a start that verifies in between is a matter of two renames, not of hashing. Raises
     ArtifactError where the stage is no longer as it was `made`: another process has replaced it meanwhile.
     """
-    hashes = {str(path.relative_to(artifact)): digest_file(aside) for aside, path in written.items()}
+    hashes = {str(written[aside].relative_to(artifact)): sha for aside, sha in hashed(written)}
     with locked_folder(artifact):
         if read(artifact).get(stage) != made:
             problem = f"{stage} was made anew by another process meanwhile; run this again"

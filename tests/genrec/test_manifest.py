@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from build.cuda.engines import build_engines
-from genrec import manifest
+from genrec import manifest, progress
 from genrec.errors import ArtifactError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +39,9 @@ HASHES = """
 import os, sys
 from pathlib import Path
 from build.cuda.engines import build_engines
-from genrec import manifest
-digest = manifest.digest_file
-manifest.digest_file = lambda path: os._exit(9) if "engines" in str(path) else digest(path)
+from genrec import hashing
+sha256_of = hashing.sha256_of
+hashing.sha256_of = lambda path, moved: os._exit(9) if "engines" in str(path) else sha256_of(path, moved)
 build_engines(Path(sys.argv[1]), "bf16", "cpu")
 """
 
@@ -138,3 +141,42 @@ def test_one_process_at_a_time_makes_a_stage_and_a_killed_one_is_not_at_it(tmp_p
             other.kill()
     with manifest.making(tmp_path, "train"):
         assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_shown_of_outputs_that_are_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When they are entered, when they are put in the place of others, and when they are looked at again."""
+    shown: list[tuple[int, int]] = []  # bytes in all, and those that were told of
+
+    @contextmanager
+    def counting(what: str, total: int, unit: str) -> Iterator[SimpleNamespace]:
+        told: list[int] = []
+        yield SimpleNamespace(update=told.append)
+        shown.append((total, sum(told)))
+
+    monkeypatch.setattr(progress, "counting", counting)
+    large, small, aside = (tmp_path / name for name in ("large", "small", "aside"))
+    large.write_bytes(bytes(3 << 20))
+    small.write_text("small")
+    aside.write_text("other")
+    manifest.record(tmp_path, "hstu", "key", [small, large], {})
+    with manifest.renewed(tmp_path, "export", "key", tmp_path / "onnx", {}) as new:
+        (new / "graph").write_bytes(bytes(7))
+    both = (3 << 20) + 5
+    assert shown == [(both, both), (7, 7)]
+    assert manifest.is_good(tmp_path, "hstu", "key") and shown.pop() == (both, both)
+    manifest.replace(tmp_path, "hstu", manifest.read(tmp_path)["hstu"], {aside: small}, {})
+    assert shown.pop() == (5, 5)
+    large.unlink()
+    assert not manifest.is_good(tmp_path, "hstu", "key") and len(shown) == 2, (
+        "nothing is read where a file is missing"
+    )
+
+
+def test_who_reads_manifests_does_without_tqdm(tmp_path: Path) -> None:
+    works = "import sys\nsys.modules['tqdm'] = None\nfrom pathlib import Path\nfrom genrec.manifest import verify\n"
+    manifest.record(tmp_path, "data", "key", [], {})
+    subprocess.run(
+        [sys.executable, "-c", f"{works}verify(Path(sys.argv[1]))", str(tmp_path)], cwd=ROOT, check=True
+    )
