@@ -254,11 +254,9 @@ def recommended_by(recommender: Recommender, count: int | None = None) -> Retrie
             allowed = re.match(r"1 to (\d+):", error.limit)
             if count is not None or error.field != "top_k" or not allowed:
                 raise
-            found = ask(top_k=int(allowed[1]))
-            most, of_version = (
-                int(allowed[1]),
-                found.catalogue_version,
-            )  # the next one need not be refused first
+            most = int(allowed[1])  # the next one need not be refused first
+            found = ask(top_k=most)
+            of_version = found.catalogue_version
         if count is None and found.catalogue_version != of_version:
             most = USUAL_CANDIDATES  # this one may have more items
         return Candidates(found.item_ids, found.scores)
