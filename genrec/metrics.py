@@ -154,9 +154,8 @@ PROCESS_START = ProcessGauge(
 HISTORY_ITEMS = Counter(
     "genrec_history_items_total",
     "items of histories: read by the model, not in the catalogue, or beyond what the model reads",
-    ("encode_history",),
-    kind=("read", "unknown", "cut"),
-)
+    ("encode_history",), kind=("read", "unknown", "cut"),
+)  # fmt: skip
 PROMPT_TOKENS = Histogram(
     "genrec_prompt_tokens", "tokens of a prompt", (0, 16, 32, 64, 128, 256, 512, 1024), ("encode_history",)
 )
@@ -171,11 +170,9 @@ QUEUE_SECONDS = Histogram(
 BATCH_SECONDS = Histogram("genrec_batch_seconds", "how long a batch took", _SECONDS, _QUEUES)
 BATCH_REQUESTS = Histogram("genrec_batch_requests", "requests of a batch", (1, 2, 4, 8), _QUEUES)
 BATCH_TOKENS = Histogram(
-    "genrec_batch_tokens",
-    "tokens of a batch: prompts, and a token of every beam and level",
-    (64, 128, 256, 512, 1024, 2048, 4096),
-    _PROMPTS,
-)
+    "genrec_batch_tokens", "tokens of a batch: prompts, and a token of every beam and level",
+    (64, 128, 256, 512, 1024, 2048, 4096), _PROMPTS,
+)  # fmt: skip
 BEAMS = Counter(
     "genrec_beams_total", "beams that a level started from (kept), and those of them that a pass had to score",
     ("generate",), kind=("kept", "scored"),
@@ -187,6 +184,10 @@ DRAFT_BEAMS = Counter(
 SEMANTIC_IDS = Counter(
     "genrec_semantic_ids_total", "semantic IDs looked up before they were answered; an invalid one is never answered",
     ("validity_lookup",), verdict=("valid", "invalid"),
+)  # fmt: skip
+LIST_ITEMS = Counter(
+    "genrec_list_items_total", "items of lists: answered, and those that lists are shorter than was asked for",
+    ("validity_lookup",), kind=("answered", "short"),
 )  # fmt: skip
 CATALOGUE_VERSION = Gauge("genrec_catalogue_version", "catalogue version of new requests", _VERSIONED)
 CATALOGUE_SWAPS = Counter("genrec_catalogue_swaps_total", "catalogue versions taken over", _VERSIONED)
@@ -207,7 +208,6 @@ ARENA_SLOTS = Gauge(
 ARENA_REAPED = Counter(
     "genrec_arena_reaped_total", "slots taken back from requests that were lost", ("prefill",)
 )
-
 RANKINGS = Counter(
     "genrec_rankings_total", "rankings by what they began with: the user, the items, both apart, or nothing reused",
     ("score_candidates",), order=("user", "item", "split", "whole"),
@@ -264,10 +264,10 @@ POOL_LEASES = Gauge(
 
 FAMILIES: tuple[MetricFamily, ...] = (
     REQUESTS, PROCESS_START, HISTORY_ITEMS, PROMPT_TOKENS, GENERATE_TOKENS, QUEUE_REQUESTS, QUEUE_SECONDS,
-    BATCH_SECONDS, BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, CATALOGUE_VERSION, CATALOGUE_SWAPS,
-    CATALOGUE_REFUSALS, MODEL_DELTA, DELTAS, DELTA_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS, RANK_TOKENS,
-    RANK_COPIED, PRE_INFER, PRE_INFERENCES, PRE_INFERRED_TOKENS, POOL_TIER, ITEMS_AHEAD, ITEM_FETCHES, ITEMS_PUT,
-    POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,
+    BATCH_SECONDS, BATCH_REQUESTS, BATCH_TOKENS, BEAMS, DRAFT_BEAMS, SEMANTIC_IDS, LIST_ITEMS, CATALOGUE_VERSION,
+    CATALOGUE_SWAPS, CATALOGUE_REFUSALS, MODEL_DELTA, DELTAS, DELTA_REFUSALS, ARENA_SLOTS, ARENA_REAPED, RANKINGS,
+    RANK_TOKENS, RANK_COPIED, PRE_INFER, PRE_INFERENCES, PRE_INFERRED_TOKENS, POOL_TIER, ITEMS_AHEAD, ITEM_FETCHES,
+    ITEMS_PUT, POOL_BYTES, POOL_ENTRIES, POOL_EVICTED, POOL_LEASES,
 )  # fmt: skip
 PROCESS_START.set(time.time())
 

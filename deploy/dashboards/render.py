@@ -118,6 +118,11 @@ PANELS = (
         (("{{kind}}", "sum by (kind) (rate(genrec_history_items_total[1m]))"),),
     ),
     Panel(
+        "Items of lists",
+        "short",
+        (("{{kind}}", "sum by (kind) (rate(genrec_list_items_total[1m]))"),),
+    ),
+    Panel(
         "Catalogue version",
         "short",
         (

@@ -80,6 +80,9 @@ class ValidityLookup(EachAlone):
             valid = min(len(ids) - invalid, ticket.top_k)
             metrics.SEMANTIC_IDS.add(len(ids) - invalid, verdict="valid")
             metrics.SEMANTIC_IDS.add(invalid, verdict="invalid")
+        metrics.LIST_ITEMS.add(len(items), kind="answered")
+        if len(items) < ticket.top_k:
+            metrics.LIST_ITEMS.add(ticket.top_k - len(items), kind="short")
         report = Report(source, ticket.dropped, ticket.cut, ticket.prompt_length, valid, version)
         return {
             "item_ids": items[None],

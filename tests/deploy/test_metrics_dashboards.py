@@ -104,6 +104,7 @@ def load(server: RunningServer, items: list[int]) -> None:
             for n in range(4):
                 recommender.recommend([-1, *items[n : n + 20]], top_k=5)  # longer than the model reads
             recommender.recommend([])
+            assert len(recommender.recommend(items[:3], top_k=5, only=items[5:8]).item_ids) == 3
             with pytest.raises(BadRequest):
                 recommender.recommend(items[:3], top_k=0)
     with Ranker(server.grpc_url) as ranker:
@@ -165,7 +166,7 @@ class TestServed:
     def test_they_move_with_what_they_count(self, asked: RunningServer, items: list[int]) -> None:
         before = quiet(asked)
         load(asked, items)
-        settled(asked, total(before, "genrec_requests_total") + 20)
+        settled(asked, total(before, "genrec_requests_total") + 23)
         after = quiet(asked)
 
         def more(name: str, **labels: str) -> float:
@@ -183,10 +184,10 @@ class TestServed:
             assert more(f"genrec_{name}_sum") > 0
             assert more(f"genrec_{name}_bucket", le="+Inf") == more(f"genrec_{name}_count")
         assert more("genrec_beams_total", kind="kept") >= more("genrec_beams_total", kind="scored") > 0
-        assert more("genrec_draft_beams_total", verdict="valid") > 0
-        assert more("genrec_draft_beams_total", verdict="lost") == 0
-        assert more("genrec_semantic_ids_total", verdict="valid") > 0
-        assert more("genrec_semantic_ids_total", verdict="invalid") == 0
+        for name, bad in (("genrec_draft_beams_total", "lost"), ("genrec_semantic_ids_total", "invalid")):
+            assert more(name, verdict="valid") > more(name, verdict=bad) == 0
+        assert more("genrec_list_items_total", kind="answered") >= 3 * (4 * 5 + 3)
+        assert more("genrec_list_items_total", kind="short") == 3 * 2
         assert total(after, "genrec_arena_slots") == 64
         assert more("genrec_rankings_total", order="split") >= 2  # probes rank too
         assert more("genrec_rank_tokens_total", kind="user_reused") >= 15
