@@ -39,7 +39,8 @@ class Layout(NamedTuple):
                 raise InputError(name, f"is from {int(each.min())} to {int(each.max())}", f"0 to {LIMIT - 1}")
         if total and bool((reach > torch.repeat_interleave(lengths, lengths)).any()):
             raise InputError("reach", "is beyond the end of a sequence", "at most its length")
-        return cls(offsets, reach.int(), position.int(), time.int())
+        # One after the other in memory, as the operation in C++ reads them.
+        return cls(offsets, *(each.int().contiguous() for each in (reach, position, time)))
 
     def to(self, device: torch.device) -> Layout:
         """The same on a device."""

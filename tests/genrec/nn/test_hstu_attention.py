@@ -127,6 +127,15 @@ def test_parts_of_a_projection_are_read_as_they_lie() -> None:
 
 
 @needs_compiler
+def test_marks_may_be_columns_of_int32_or_one_number_for_all() -> None:
+    tensors, layout, n = case([33, 70])
+    columns = torch.stack((*layout[1:3], torch.zeros_like(layout.time)), 1)
+    apart = Layout.of(layout.lengths, columns[:, 0], columns[:, 1], columns[:1, 2].expand(103))
+    assert not columns[:, 1].is_contiguous()
+    check("fused", tensors, apart, n)
+
+
+@needs_compiler
 def test_threads_change_no_answer_and_runs_no_bit() -> None:
     given = case([200, 1, 64, 130, 90], heads=3)
     before = torch.get_num_threads()
