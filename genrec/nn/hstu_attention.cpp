@@ -69,9 +69,10 @@ void multiply(int64_t M, int64_t N, int64_t K, const float* a, int64_t a_row, in
     if (j < N) columns<ADD, 1>(M, K, a, a_row, a_column, b.data + j, b.stride, c.data + j, c.stride);
 }
 
-// e^x to 3e-7 of it: a power of two by the exponent's bits, the rest by a series around the middle.
+// e^x to 3e-7 of it: a power of two by the exponent's bits, the rest by a series around the middle. Of NaN, which is no
+// whole number, e^-87: whoever asks multiplies by x, too.
 inline float exponential(float x) {
-    const float t = std::min(std::max(x, -87.f), 87.f) * 1.44269504f;
+    const float t = std::min(std::max(-87.f, x), 87.f) * 1.44269504f;
     int32_t whole = int32_t(t);
     whole -= t < float(whole);
     const float y = (t - float(whole) - 0.5f) * 0.69314718f;
