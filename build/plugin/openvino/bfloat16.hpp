@@ -31,7 +31,7 @@ inline Vec exp2_of(Vec x) {
   const Vec shifted = x + rounder, f = x - (shifted - rounder);
   Vec sum = all(0.0558263f);  // 2^f = c0 + c1 f + c2 f^2 + c3 f^3 for |f| <= 1/2
   for (float c : {0.2402265f, 0.6931472f, 1.0f}) sum = sum * f + c;
-  return (Vec)((Words)sum + ((Words)shifted << 23));
+  return (Vec)bits_added((Words)sum, (Words)shifted << 23);
 }
 
 // 2^((score - high) * scale)

@@ -25,7 +25,7 @@ inline Vec exp2_of(Vec x, float scale = 1) {
   const Vec shifted = x * scale + rounder, f = x * scale - (shifted - rounder);
   Vec sum = all(1.5353362e-4f);  // 2^f = 1 + c1 f + ... + c6 f^6, of least relative error for |f| <= 1/2
   for (float c : {1.3398875e-3f, 9.618437e-3f, 5.5503324e-2f, 0.24022648f, 0.6931472f, 1.0f}) sum = sum * f + c;
-  return (Vec)(((Words)sum + ((Words)shifted << 23)) & ~(shifted < 12582912.0f - 125.0f));
+  return (Vec)(bits_added((Words)sum, (Words)shifted << 23) & ~(shifted < 12582912.0f - 125.0f));
 }
 
 // 2^((score - high) * scale)

@@ -13,7 +13,7 @@ inline Vec multiply_add(Vec sum, Words a, Words b) {
 
 // The bits of bf16, to even, in the high half of each word; below them what rounding left.
 inline Words rounded(Vec x) {
-  const Words bits = (Words)x, round = bits + 0x7fff + ((bits >> 16) & 1), nan = x != x;
+  const Words bits = (Words)x, round = bits_added(bits, 0x7fff + ((bits >> 16) & 1)), nan = x != x;
   return (nan & (bits | 0x400000)) | (~nan & round);
 }
 

@@ -19,6 +19,7 @@ constexpr int LANES = 8;
 
 typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef std::int32_t Words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef std::uint32_t Bits __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef std::int32_t Word __attribute__((aligned(2), may_alias));  // one float, or two bf16
 
 inline Vec& at(float* x) { return *reinterpret_cast<Vec*>(x); }
@@ -26,6 +27,9 @@ inline const Vec& at(const float* x) { return *reinterpret_cast<const Vec*>(x); 
 inline const Words& at(const std::int32_t* x) { return *reinterpret_cast<const Words*>(x); }
 inline Vec all(float x) { return x - Vec{}; }
 inline Words all(std::int32_t x) { return x - Words{}; }
+
+// Of numbers of 32 bits, without an end: a sum that goes past it is one that nobody looks at.
+inline Words bits_added(Words a, Words b) { return (Words)((Bits)a + (Bits)b); }
 
 // Of a NaN and a number, the second.
 inline Vec larger(Vec a, Vec b) {
