@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from genrec.engine.instructions import features
+from tests.build.sets import PARAMS, TILES
+
 
 def sanitized(what):
     """Run `odd_shapes.py`; what a sanitizer says is the test's message."""
@@ -32,3 +35,11 @@ def sanitized(what):
 @pytest.mark.parametrize("what", ["hstu", "table"])
 def test_training(what):
     sanitized(what)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("instructions", PARAMS)
+def test_operations_of_openvino(instructions):
+    if lacks := instructions.needs - features() - TILES:
+        pytest.skip(f"{instructions.name}: this CPU lacks {', '.join(sorted(lacks))}")
+    sanitized(instructions.name)

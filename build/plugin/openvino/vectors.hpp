@@ -84,9 +84,9 @@ inline Vector first_of(const Value* x, int count) {
   return found;
 }
 
-// And back.
+// And back. By value: a reference would be to a vector on a boundary of its own size, which ours need not be on.
 template <typename Vector, typename Value>
-inline void put_first(Value* x, const Vector& vector, int count) {
+inline void put_first(Value* x, Vector vector, int count) {
   if (count >= int(sizeof(Vector) / sizeof(Value)))
     std::memcpy(x, &vector, sizeof(Vector));
   else if (count > 0)
