@@ -80,9 +80,9 @@ class Graphs:
 def attention(graphs: Graphs) -> None:
     """Requests, queries, heads, heads of keys, size, keys and own keys; none of any, and no multiple of any vector."""
     shapes = [
-        (1, 1, 1, 1, 1, 1, 1), (2, 0, 2, 1, 8, 5, 2), (2, 3, 2, 2, 10, 0, 1),
+        (1, 1, 1, 1, 1, 1, 1), (0, 3, 2, 1, 8, 5, 2), (2, 0, 2, 1, 8, 5, 2), (2, 3, 2, 2, 10, 0, 0),
         (2, 33, 4, 2, 63, 129, 3), (1, 17, 34, 2, 33, 257, 16), (3, 70, 3, 3, 64, 128, 1), (2, 5, 16, 1, 17, 300, 15),
-        (1, 24, 2, 1, 7, 31, 1), (2, 16, 6, 2, 130, 256, 2),
+        (1, 24, 2, 1, 7, 31, 0), (2, 16, 6, 2, 130, 256, 2),
     ]  # fmt: skip
     for (b, n, h, g, d, s, u), odd in itertools.product(shapes, (False, True)):
         draw = partial(numbers, odd=odd)

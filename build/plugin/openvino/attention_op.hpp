@@ -93,7 +93,7 @@ class XAttention : public ov::op::Op {
     outputs[0].set_shape(shape);
     const Sizes s(shape, inputs[1].get_shape());
     const bool causal = inputs.size() == 3;
-    const std::size_t own = causal ? 0 : inputs[3].get_shape()[2], per = shape.size() == 5 ? own : 1;
+    const std::size_t own = causal ? 0 : inputs[3].get_shape()[2], per = shape.size() == 5 ? std::max<std::size_t>(own, 1) : 1;
     OPENVINO_ASSERT(!causal || s.span == s.places, "XAttention: ", s.places, " queries, ", s.span, " keys");
     attend_all(s, s.span, false, [&](std::size_t b, std::size_t g) {
       Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
@@ -142,9 +142,12 @@ class XPast : public ov::op::Op {
     outputs[0].set_shape(inputs[0].get_shape());
     const Sizes s(inputs[0].get_shape(), inputs[1].get_shape());
     const auto* past = inputs[5].data<const std::int32_t>();
-    for (std::size_t b = 0; b < s.batch; ++b)
+    std::size_t longest = 0;  // of no requests too
+    for (std::size_t b = 0; b < s.batch; ++b) {
       OPENVINO_ASSERT(past[b] >= 0 && std::size_t(past[b]) <= s.span, "XPast: ", past[b], " of ", s.span, " keys");
-    attend_all(s, *std::max_element(past, past + s.batch) + s.places, true, [&](std::size_t b, std::size_t g) {
+      longest = std::max(longest, std::size_t(past[b]));
+    }
+    attend_all(s, longest + s.places, true, [&](std::size_t b, std::size_t g) {
       Head<Value> head = head_over(s, b, g, inputs, outputs[0]);
       const std::size_t behind = (b * s.kv_heads + g) * s.places * s.size;
       head.new_k = values_of(inputs[3]) + behind;
@@ -261,10 +264,13 @@ class XDiscriminant : public ov::op::Op {
     for (std::size_t i = 0; i < s.batch * s.places; ++i)
       OPENVINO_ASSERT(rows[i] >= 0 && std::size_t(rows[i]) < items[0], "XDiscriminant: row ", rows[i], " of ", items[0]);
     OPENVINO_ASSERT(!whole || s.batch <= last - 4, "XDiscriminant: ", s.batch, " prompts, entries of ", last - 4);
-    std::vector<std::size_t> spans(s.batch);
-    for (std::size_t b = 0; b < s.batch; ++b) spans[b] = whole ? inputs[3 + b].get_shape()[3] : inputs[3].get_shape()[2];
     const auto reach = [&](std::size_t span) { return reach_ ? std::min(span, std::size_t(reach_)) : span; };
-    const std::size_t longest = reach(*std::max_element(spans.begin(), spans.end()));
+    std::vector<std::size_t> spans(s.batch);
+    std::size_t longest = 0;  // of no requests too
+    for (std::size_t b = 0; b < s.batch; ++b) {
+      spans[b] = whole ? inputs[3 + b].get_shape()[3] : inputs[3].get_shape()[2];
+      longest = std::max(longest, reach(spans[b]));
+    }
     attend_all(s, longest, false, [&](std::size_t b, std::size_t g) {
       Head<Value> head = head_over(s, b, g, inputs[0], outputs[0]);
       const std::size_t of_head = spans[b] * s.size, of_tensor = s.kv_heads * of_head;
