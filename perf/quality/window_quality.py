@@ -23,7 +23,7 @@ from genrec.models.prompt import Start, newest_start, window_start
 from genrec.nn.checkpoint import load_generator
 from perf.kit import report
 from training.data.histories import Histories
-from training.generator.evaluate import SPLITS, Recommender, ranks_of
+from training.generator.evaluate import SPLITS, Recommender, answers_of, hits
 from training.generator.recommend import model_recommender
 from training.stages import load_histories
 
@@ -51,7 +51,7 @@ def measure(artifact: Path, beam_width: int) -> dict[str, Any]:
     windows: dict[str, dict[str, float]] = {}
     for name, start in WINDOWS.items():
         recommend: Recommender = model_recommender(model, catalogue, beam_width, start=start)
-        ranks = ranks_of(recommend, users, "test", True, TOP_K, BATCH, f"{artifact.name}, {name}")
+        ranks = hits(*answers_of(recommend, users, "test", True, TOP_K, BATCH, f"{artifact.name}, {name}"))
         gains[name] = np.where(ranks < TOP_K, 1 / np.log2(ranks + 2), 0)
         apart = gains[name] - gains["newest"]
         windows[name] = {

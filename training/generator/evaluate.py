@@ -80,22 +80,6 @@ def _mean(found: np.ndarray) -> float:
     return float(found.mean()) if len(found) else math.nan
 
 
-def ranks_of(
-    recommend: Recommender,
-    histories: Histories,
-    split: str,
-    remove_seen: bool,
-    k: int,
-    batch: int,
-    label: str,
-) -> np.ndarray:
-    """Rank (from 0) of every user's held-out item among the first `k`, `k` where it is not: int64[U].
-
-    The order of users is always the same.
-    """
-    return hits(*answers_of(recommend, histories, split, remove_seen, k, batch, label))
-
-
 def answers_of(
     recommend: Recommender,
     histories: Histories,
@@ -105,7 +89,10 @@ def answers_of(
     batch: int,
     label: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What every user is answered, int64[U, k], and his held-out item, int64[U]; users as in `ranks_of`."""
+    """The first `k` that every user is answered, int64[U, k], and his held-out item, int64[U].
+
+    The order of users is always the same.
+    """
     histories = histories.sample(len(histories), seed=0)  # by length: batches of a model pad little
     given, target = histories.cut(SPLITS[split]).rows(), histories.nth_last(SPLITS[split])
     lists = np.empty((len(target), k), np.int64)
