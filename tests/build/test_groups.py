@@ -113,6 +113,19 @@ def test_a_file_of_items_says_several_of_each(
     assert f"items.csv, column {column}: is empty" in capsys.readouterr().err
 
 
+def test_genres_with_spaces_between_are_several_where_recbole_says_so(artifact: Path) -> None:
+    """MovieLens, as RecBole has it. Elsewhere a space is a part of a name: of what says nothing, or of one token."""
+    items = sorted(Catalogue.load(artifact / CATALOGUE).item_ids.tolist()[:3])
+    of = dict(zip(items, ("Drama  War", "", "War"), strict=True))
+    for version, kind in ((2, ":token_seq"), (3, ":token"), (4, "")):
+        file = artifact.parent / f"{version}.item"
+        file.write_text(f"item_id:token\tclass{kind}\n" + "".join(f"{item}\t{of[item]}\n" for item in items))
+        assert main(["catalogue", "group", str(artifact), str(file), "--base", "1"]) == 0
+        whole = {"Drama  War": [items[0]], "War": [items[2]]}
+        several = {"Drama": [items[0]], "War": [items[0], items[2]]}
+        assert items_by_group(artifact, version) == (several if version == 2 else whole)
+
+
 def test_what_pandas_writes_for_no_category_is_none(artifact: Path) -> None:
     """A column of whole numbers with gaps is one of floats, and a gap is NaN."""
     items, file = Catalogue.load(artifact / CATALOGUE).item_ids.tolist(), artifact.parent / "items.parquet"

@@ -227,18 +227,18 @@ def test_named_set_is_read_out_of_its_wheel(tmp_path: Path) -> None:
         header = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
         wheel.writestr(prefix + ".inter", header + "1\t2\t3\t30\n1\t1\t1\t20\n1\t3\t5\t25\n")
         names = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
-        wheel.writestr(prefix + ".item", names + "1\tOne\t1995\tDrama\n2\tTwo\t\tWar\n3\tThree\t1999\t\n")
+        wheel.writestr(
+            prefix + ".item", names + "1\tOne\t1995\tDrama\n2\tTwo\t\tWar Drama\n3\tThree\t1999\t\n"
+        )
         wheel.writestr(
             prefix + ".user", "user_id:token\tage:token\tgender:token\toccupation:token\n1\t24\tM\twriter\n"
         )
     with open_source("ml-100k", tmp_path) as source:
         write_data(source, tmp_path / "out")
     assert histories(tmp_path / "out") == {1: [1, 3, 2]}
-    assert pq.read_table(tmp_path / "out" / "items.parquet")["title"].to_pylist() == [
-        "One (1995)",
-        "Two",
-        "Three (1999)",
-    ]
+    items = pq.read_table(tmp_path / "out" / "items.parquet")
+    assert items["title"].to_pylist() == ["One (1995)", "Two", "Three (1999)"]
+    assert items["genre"].to_pylist() == ["Drama", "War|Drama", ""]
 
 
 @given(
